@@ -22,6 +22,8 @@ from shardviz.core.backend.shardy.attributes import NUMBERED_CALL
 CALL = "func.call"
 #: The attribute of what XLA puts before a loop for a value that it reads from outside.
 READ_BY_LOOP = "shardviz.read_by_loop"
+# The sharding of a constraint as jax wrote it, with axes of size 1.
+WRITTEN = "shardviz.written"
 _ATTRIBUTES, _INLINEABLE = "mhlo.frontend_attributes", "inlineable"
 # What has effects beside its results, or that XLA takes to have some, such as
 # collectives.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from shardviz.core.backend.tracing.named_meshes import (
     naming_operation,
 )
 from shardviz.core.backend.tracing.refused import typed_form
-from shardviz.core.backend.tracing.retraced import with_partial_sums
+from shardviz.core.backend.tracing.retraced import specs_of_types, with_partial_sums
 from shardviz.core.backend.tracing.trace import (
     Traced,
     donated_leaves,
@@ -48,6 +48,7 @@ from shardviz.core.backend.tracing.trace import (
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import Origin, PlannedOp
@@ -165,8 +166,21 @@ class _PlanRun:
         ops = note_uneven(self._with_unused(ops), mesh)
         collectives = read_estimate(copy, reader, ops)
         ops = with_uncertain(ops, collectives, mesh)
+        ops = _with_axes_of_size_one(ops, self._written(traced, reader), mesh)
         self.plan = replace(self.plan, ops=ops, collectives=collectives)
         self._note(*_notes_on(ops, mesh))
+
+    def _written(self, traced: Traced, reader: PlanReader) -> dict[str, Spec]:
+        """The specs of jax's own types by value, with axes of size 1."""
+        written = dict(reader.written)
+        for request in self.program.requests:
+            if request.spec:
+                written[request.array.name] = placed_spec(request.spec)
+        specs = specs_of_types(traced)
+        for output, spec in zip(traced.outputs, specs, strict=True):
+            if spec is not None:
+                written[output.name] = spec
+        return written
 
     def _arguments(self, traced: Traced, lowered: Sequence[str]) -> list[str]:
         """The names of the lowered arguments. jax leaves out those that are not used.
@@ -229,11 +243,34 @@ class _PlanRun:
         self.plan = replace(self.plan, error=failed)
 
 
+def _with_axes_of_size_one(
+    ops: Sequence[PlannedOp], written: Mapping[str, Spec], mesh: MeshSpec
+) -> tuple[PlannedOp, ...]:
+    """The values with the axes of size 1 that their types name on Explicit axes."""
+    ones = set()
+    for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+        if mesh.shape[axis] == 1 and kind == "Explicit":
+            ones.add(axis)
+    typed = []
+    for op in ops:
+        spec = written.get(op.name) if ones else None
+        if spec is not None and not ones.isdisjoint(spec.axes):
+            dims = []
+            for axes in spec.dims:
+                dims.append(tuple(axis for axis in axes if mesh.shape[axis] > 1))
+            # Otherwise the partitioner chose another spec than the type's.
+            if replace(spec, dims=tuple(dims)).equivalent(op.spec):
+                op = op.changed(spec=spec)
+        typed.append(op)
+    return tuple(typed)
+
+
 def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
     """Notes on a plan: axes of size 1, what is not covered, what is uncertain."""
     names: dict[str, list[str]] = {"size one": [], "not covered": [], "uncertain": []}
+    named = set().union(*(op.spec.axes for op in ops))
     for axis, size in mesh.shape.items():
-        if size == 1:
+        if size == 1 and axis not in named:
             names["size one"].append(axis)
     for op in ops:
         if not op.covered:

@@ -32,6 +32,7 @@ from jaxlib.mlir.dialects import sdy
 from shardviz.core.backend.shardy.attributes import defining_op, named_attribute
 from shardviz.core.backend.shardy.before_propagation import (
     READ_BY_LOOP,
+    WRITTEN,
     inline_calls,
     operations_in,
     remove_dead,
@@ -413,6 +414,7 @@ def propagate(module: Any) -> Any:
         context.enable_multithreading(False)
         # Cloned, not printed and parsed: that takes three times as long as the rest.
         copy = module.operation.clone()
+        _keep_axes_of_size_one(copy)
         _rewrite(copy)
         _manager(_passes()).run(copy)
     return copy
@@ -465,6 +467,25 @@ def run_all(bytecode: bytes, folder: str) -> None:
     any_module: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
     module = ir.Module.parse(bytecode, any_module.operation.context)
     planned_module_on(propagate(module))
+
+
+def _keep_axes_of_size_one(module: Any) -> None:
+    """Notes the shardings of constraints that name axes of size 1, in place.
+
+    Shardy removes these axes, and the types of jax's Explicit mode name them.
+    """
+    constraints, ones = [], set()
+    for op in operations_in(module):
+        if op.name == "sdy.sharding_constraint":
+            constraints.append(op)
+        elif op.name == "sdy.mesh":
+            for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes["mesh"]).axes):
+                if axis.size == 1:
+                    ones.add(f'"{axis.name}"')
+    for op in constraints if ones else ():
+        text = str(op.attributes["sharding"])
+        if any(name in text for name in ones):
+            op.attributes[WRITTEN] = ir.StringAttr.get(text)
 
 
 def _rewrite(copy: Any) -> None:

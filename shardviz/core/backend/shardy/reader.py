@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from jaxlib.mlir import ir
+
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import (
     AttributeCache,
@@ -25,6 +27,7 @@ from shardviz.core.backend.shardy.attributes import (
 from shardviz.core.backend.shardy.before_propagation import (
     CALL,
     READ_BY_LOOP,
+    WRITTEN,
     callee,
     functions_of,
 )
@@ -75,6 +78,8 @@ class PlanReader(PlanBuilder):
     ) -> None:
         super().__init__([*arguments, *results], attributes)
         self._requested, self.mesh = requested, mesh
+        #: The specs that constraints ask for with axes of size 1, by value.
+        self.written: dict[str, Spec] = {}
         self._arguments, self._results = arguments, results
         self._functions = functions_of(module)
         # Scope to the calls that have it, each with its number among them.
@@ -239,6 +244,7 @@ class PlanReader(PlanBuilder):
             if of_type:
                 self.origin(key, "op", operand.name, operand.source)
             if of_type or for_loop:
+                self._keep_written(op, operand.name)
                 self.alias(op.results, operands)
                 return
         opcode, kind = "reshard", "constraint"
@@ -248,6 +254,7 @@ class PlanReader(PlanBuilder):
             kind = "manual"
         fields: dict[str, Any] = {"opcode": opcode, "factors": self.attributes.rule(op)}
         (value,) = self.add(op, read, specs, operands, **fields)
+        self._keep_written(op, value.op.name)
         if key:
             name = operands[0] or value.op.name
             if kind == "manual":
@@ -256,6 +263,11 @@ class PlanReader(PlanBuilder):
                 self.origin(origin, kind, name, value.op.source)
         edges = parse_edges(self.attributes.text(op, "sdy.propagation_edges"))
         self.cross(value, edges, operands, (value.op.name,))
+
+    def _keep_written(self, op: Any, name: str) -> None:
+        if WRITTEN in op.attributes:
+            text = op.attributes[WRITTEN].value
+            (self.written[name],) = self.attributes.specs_of(ir.Attribute.parse(text))
 
     def _connect(
         self,
