@@ -221,7 +221,7 @@ def _moments(
                 claimed.add(one.path)
                 size += one.row.wasted_bytes
         # A moment of more bits is mostly meant so.
-        severity = KNOW if kind == "dtype" else LOSES
+        severity = KNOW if kind in ("dtype", "few names") else LOSES
         where = there.of(members[0].path, _unsplit_dim(members[0].row))
         text = " ".join(f"{line}." for line in difference_lines(members))
         yield ListedProblem(f"moment: {kind}", severity, text, bytes=size, **where)

@@ -279,3 +279,53 @@ def test_a_program_is_audited_by_its_arguments():
     assert {r.path: r.partner for r in found.rows}["opt/0/mu/a/w"] == "params/a/w"
     assert found.mesh == program.mesh
     assert [r.shape for r in found.rows] == [a.shape for a in program.arrays]
+
+
+def stack(mesh: Any, stacked: bool, **transform: Any) -> tuple[Any, Any]:
+    """A model with the names of one layer, in a stack or alone, and its optimizer."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    def weight(rngs: Any) -> Any:
+        value = jax.random.normal(rngs.params(), (16, 32))
+        names = ("A", "B") if stacked else ("A",)
+        rules = (("A", "a"), ("B", "b"))
+        return nnx.Param(value, out_sharding=names, mesh=mesh, sharding_rules=rules)
+
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            make = weight
+            if stacked:
+                make = nnx.vmap(weight, in_axes=(0,), out_axes=0, **transform)
+                make = nnx.split_rngs(splits=4)(make)
+            self.w = make(nnx.Rngs(0))
+
+    model = Model()
+    return model, nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+
+
+@pytest.mark.parametrize("axis_type", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+@pytest.mark.parametrize("stacked", ["", "stack", "stack with its own axis"])
+def test_names_of_one_layer_on_a_stack_of_layers(stacked, axis_type, eight_devices):
+    nnx = pytest.importorskip("flax.nnx")
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(axis_type,) * 2)
+    more = {"transform_metadata": {nnx.PARTITION_NAME: None}} if "axis" in stacked else {}
+    with jax.set_mesh(mesh):
+        live = stack(mesh, bool(stacked), **more)
+        abstract = nnx.eval_shape(lambda: stack(mesh, bool(stacked), **more))
+    leaves = [x for x in jax.tree.leaves(nnx.state(live)) if x.ndim > 1]
+    differ = (
+        len({tuple(x.sharding.spec) + (None,) * (x.ndim - len(x.sharding.spec)) for x in leaves})
+        > 1
+    )
+    assert differ == (stacked == "stack"), "what flax makes"
+    found = sv.audit(live)
+    assert [d.kind for d in found.differences] == ["otherwise"] * 2 * differ
+    assert all(d.row.few_names for d in found.differences)
+    before = sv.audit(abstract)
+    # Auto axes have no types, so flax takes the specs from the names alone.
+    if differ:
+        assert {d.kind for d in before.differences} <= {"few names", "otherwise"}
+        assert len(before.differences) == 2
+    for row in before.rows:
+        mine = found[row.path].spec.equivalent(row.spec)
+        assert mine or row in before.few_names, "a spec that is not made is said with a caveat"

@@ -64,6 +64,7 @@ class TreeLeaf(NamedTuple):
         rules: pairs of names and mesh axes that its library keeps beside the names.
         defaults: whether the names in a box of flax say how it is split; flax's reading
             leaves arrays without a box unsplit.
+        few_names: as in `LeafMetadata`.
 
     >>> import numpy as np
     >>> leaf = read_leaf("w", np.zeros((8, 4), "float32"))
@@ -79,6 +80,7 @@ class TreeLeaf(NamedTuple):
     layout: Layout | None = None
     rules: Any = ()
     defaults: bool = False
+    few_names: str = ""
 
     @property
     def known(self) -> bool:
@@ -139,6 +141,7 @@ def read_leaf(
         layout=layout,
         rules=box.rules,
         defaults=box.defaults and spec is None and box.axes is not None,
+        few_names=box.few_names,
     )
 
 

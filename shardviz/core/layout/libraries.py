@@ -39,6 +39,10 @@ class LeafMetadata(NamedTuple):
             (nnx).
         defaults: whether the library's own reading leaves arrays without names unsplit,
             which flax's `get_partition_spec` does.
+        few_names: `"live"` or `"abstract"` for an nnx Variable of such an array with
+            fewer names than dimensions, else `""`. If `nnx.vmap` or `nnx.scan` stacked
+            layers, the names are those of one layer, and flax gives them to the first
+            dimensions.
     """
 
     value: Any
@@ -48,6 +52,7 @@ class LeafMetadata(NamedTuple):
     path: str | None = None
     rules: Any = ()
     defaults: bool = False
+    few_names: str = ""
 
 
 def attribute(value: Any, name: str) -> Any:
@@ -109,7 +114,12 @@ def _flax_box(value: Any) -> LeafMetadata | None:
         if (own := named_sharding(names)) is not None:
             mesh = own[1]
         rules = kept.get("sharding_rules") or ()
-        return LeafMetadata(array, names_of(names), False, mesh, None, rules, True)
+        few, axes = "", names_of(names)
+        if isinstance(axes, tuple) and any(axes):
+            if len(axes) < len(attribute(array, "shape") or ()):
+                is_live = attribute(array, "addressable_shards") is not None
+                few = "live" if is_live else "abstract"
+        return LeafMetadata(array, axes, False, mesh, None, rules, True, few)
     names = attribute(value, "names")
     if names is None or attribute(type(value), "unbox") is None:
         return None

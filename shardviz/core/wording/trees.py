@@ -38,10 +38,10 @@ LEAST_SHARE = 0.01
 GIVE = "Give a sharding, names beside the arrays, or names= to sv.audit."
 ADD_NAMES = (
     "Name their dimensions where they are made, in flax by"
-    " nn.with_logical_partitioning(init, names) or nnx's sharding_names=names."
+    " nn.with_logical_partitioning(init, names) or nnx's out_sharding=names."
 )
 # What was lost comes first; what costs nothing last.
-_RANK = ("lost", "unknown", "otherwise", "dtype")
+_RANK = ("lost", "unknown", "otherwise", "few names", "dtype")
 
 
 def summary(audit: Audit) -> str:
@@ -68,6 +68,7 @@ def explain(audit: Audit) -> str:
         _unmatched(audit),
         beside_table(audit.beside_table),
         _optimizer(audit),
+        _few_names(audit),
         _groups(audit),
         _copies(audit),
         _unnamed(audit),
@@ -85,9 +86,9 @@ def fold_bytes(one: Fold[Request]) -> str:
 def group(fact: GroupBytes) -> str:
     """What a group of arrays takes, in one line."""
     # Not a whole number where the arrays of a group are split differently.
-    copies = "1 copy"
-    if fact.copies != 1:
-        copies = f"{fact.copies:,.3g} copies"
+    copies = f"{fact.copies:,.3g} copies"
+    if copies == "1 copies":
+        copies = "1 copy"
     parts = [f"{plural(fact.arrays, 'array')} of {bytes_text(fact.bytes)} in all"]
     if fact.uncounted:
         parts.append(f"{fact.uncounted:,} of them not counted")
@@ -138,8 +139,11 @@ def _how(fact: Difference) -> str:
     how = f"is split {row.spec}"
     if row.layout is not None and row.layout.num_blocks == 1:
         how = "is replicated"
+    if fact.kind == "few names":
+        return f"is split {row.spec} as is the parameter, unless it stacks layers"
     if fact.kind == "otherwise":
-        return f"{how} {there}: every step moves one of them"
+        how = f"{how} {there}: every step moves one of them"
+        return f"{how}. {few_names(row)}" if row.few_names else how
     if row.shape != parameter.shape:
         how = f"has shape {list(row.shape)} beside {list(parameter.shape)} and {how}"
     return f"{how} {there}"
@@ -244,6 +248,27 @@ def _optimizer(audit: Audit) -> str:
     if not lines:
         return ""
     return first_lines("The optimizer beside its parameters:", lines)
+
+
+def few_names(row: Request) -> str:
+    """What fewer names than dimensions mean, and what to do."""
+    names = [name for name in row.names or () if name is not None]
+    count, rank = plural(len(names), "name"), row.array.rank
+    return (
+        f"It has {count} for {rank} dimensions, and flax reads them from the first on."
+        " For layers that nnx.vmap or nnx.scan stacks, give it"
+        " transform_metadata={nnx.PARTITION_NAME: None}, which names the new dimension"
+    )
+
+
+def _few_names(audit: Audit) -> str:
+    lines = {}
+    for row in audit.few_names:
+        sentence = (
+            f"Live, a stack of layers has its last dimensions split, not as {row.spec}."
+        )
+        lines.setdefault(f"{few_names(row)}. {sentence}", []).append(row.path)
+    return "\n".join(f"{few(paths)}: {words}" for words, paths in lines.items())
 
 
 def _groups(audit: Audit) -> str:

@@ -50,6 +50,8 @@ class Request(Displayed):
         audit: the Audit whose row it is, or None.
         by_path: the matched patterns, where the table is one of paths; then
             `resolution` is None.
+        few_names: `"live"` or `"abstract"` where an nnx Variable of such an array has
+            fewer names than dimensions, else `""`.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
@@ -66,6 +68,7 @@ class Request(Displayed):
     group: str = "other"
     audit: Any = field(default=None, compare=False, repr=False)
     by_path: PathResolution | None = None
+    few_names: str = ""
 
     @property
     def spec_wins(self) -> bool:

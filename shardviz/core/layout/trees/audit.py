@@ -236,6 +236,11 @@ class Audit(Displayed, Fact):
         return tuple(row for row in self.largest if row.lacks_names)
 
     @cached_property
+    def few_names(self) -> tuple[Request, ...]:
+        """Abstract nnx Variables that have fewer names than dimensions."""
+        return tuple(row for row in self.rows if row.few_names == "abstract")
+
+    @cached_property
     def unmatched(self) -> tuple[Unmatched, ...]:
         """Logical names that no rule knows, in the order they come.
 
@@ -448,6 +453,8 @@ def _audited(
         made: dict[int, Request] = {}
         for key, leaf in kinds.items():
             made[key] = _kind(leaf, grid, table, reader, boxed, memo)
+            if leaf.few_names:
+                made[key] = replace(made[key], few_names=leaf.few_names)
         rows = [made[id(leaf)] for leaf in tree.kinds]
     pairs = zip(tree.names, tree.kinds, strict=True)
     others = tuple(name for name, leaf in pairs if id(leaf) in elsewhere)

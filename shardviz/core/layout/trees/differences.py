@@ -21,7 +21,9 @@ class Difference(Fact):
         parameter: its parameter.
         kind: `"lost"` where it is split less than the parameter, `"unknown"` where
             nothing says how it is split, `"otherwise"` where it is split over other or
-            more axes, `"dtype"` where its type costs memory.
+            more axes, `"dtype"` where its type costs memory, `"few names"` where both
+            are abstract and have fewer names than dimensions: if layers are stacked,
+            the parameter is made with other dimensions split.
         bytes_per_device: what it costs on each device, in bytes; negative where it
             saves some.
 
@@ -119,6 +121,8 @@ def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
         yield "lost", cost
     elif row.shape == parameter.shape and (lost or mine.num_blocks > wanted):
         yield "otherwise", cost
+    elif row.few_names == parameter.few_names == "abstract":
+        yield "few names", 0
     bits, fewer = _BITS.get(row.dtype, 0), _BITS.get(parameter.dtype, 64)
     if bits > fewer:
         yield "dtype", mine.bytes_per_device * (bits - fewer) // bits
