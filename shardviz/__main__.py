@@ -21,13 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from shardviz.api.adopt import as_mesh
 from shardviz.api.doctor import checked_names, versions
-from shardviz.api.layouts import audit, rules
+from shardviz.api.layouts import audit, capacity_of, rules
 from shardviz.api.programs import expect, lock
 from shardviz.api.show import text
 from shardviz.core.errors import ContractError, ShardvizError
 from shardviz.core.format import suggestion
-from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules.rules import Dialect
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.program.contracts import STAGES, Expectation
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     flag: dict[str, Any] = {"action": "store_true"}
     table = {"--rules": {}, "--mesh": {}, "--dialect": {}, "--json": flag}
     options: dict[str, dict[str, dict[str, Any]]] = {
-        "audit": {"what": {"metavar": "WHAT"}, **table},
+        "audit": {"what": {"metavar": "WHAT"}, **table, "--target": {}},
         "check": {
             "what": {"metavar": "WHAT"},
             **table,
@@ -137,7 +137,9 @@ def _audit(options: argparse.Namespace) -> int:
     found = _subject(options.what, options)
     if isinstance(found, Program):
         table, dialect = found.rules or (), found.dialect
-        found = audit(found.arrays, table, found.mesh, dialect=dialect)
+        found = audit(
+            found.arrays, table, found.mesh, dialect=dialect, target=options.target
+        )
     if not isinstance(found, Audit):
         raise InputError(
             f"An audit is of a state or a program; {options.what} returned none of them,"
@@ -148,7 +150,7 @@ def _audit(options: argparse.Namespace) -> int:
     else:
         width = shutil.get_terminal_size((100, 24)).columns
         print(text(found, max(40, min(width, 120))))
-    return OK
+    return EXIT_CODES[not found.problems and found.fits is not False]
 
 
 def _audit_json(found: Audit) -> dict[str, Any]:
@@ -171,6 +173,8 @@ def _audit_json(found: Audit) -> dict[str, Any]:
         "mesh": dict(found.mesh.shape),
         "dialect": found.dialect.value,
         "bytes_per_device": found.bytes_per_device,
+        "target": found.target,
+        "fits": found.fits,
         "arrays": arrays,
         "unmatched": [{"name": u.name, "nearest": u.nearest} for u in found.unmatched],
         "unused_rules": unused,
@@ -311,12 +315,23 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     given: dict[str, Any] = {}
     if options.rules is not None:
         given["rules"] = rules(_table(options.rules), dialect=dialect)
+    target, count_devices = None, None
+    # Other commands compile for their target.
+    if options.command == "audit" and options.target is not None:
+        target = options.target
+        count_devices = capacity_of(target)[2]
     if options.mesh is not None:
-        given["mesh"] = make_mesh(options.mesh)
+        given["mesh"] = as_mesh(options.mesh, count_devices)
     if dialect is not None:
         given["dialect"] = Dialect.of(dialect)
     if isinstance(found, Program):
+        if "mesh" in given:
+            # Sizes alone, so that the axes of the program keep their types.
+            given["mesh"] = given["mesh"].shape
         return found.replace(**given)
+    if isinstance(found, Audit) and target is not None and not given:
+        capacity, title, _ = capacity_of(target)
+        return replace(found, capacity=capacity, target=title)
     if isinstance(found, (Plan, Report, Stages, Audit)):
         if given:
             raise InputError(
@@ -328,7 +343,7 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     if found is None:
         raise InputError(f"{what} returned None. Let it return a program, or a state")
     table, mesh = given.get("rules", ()), given.get("mesh")
-    return audit(found, table, mesh, dialect=dialect or "linen")
+    return audit(found, table, mesh, dialect=dialect or "linen", target=target)
 
 
 def _table(typed: str) -> Path | str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from shardviz.core.errors import LayoutError, SpecError, import_optional
+from shardviz.core.errors import LayoutError, MeshError, SpecError, import_optional
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
@@ -17,10 +19,12 @@ from shardviz.core.layout.libraries import (
     mesh_of,
     without_metadata,
 )
+from shardviz.core.layout.maxtext import mesh_of_config
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.parse import limited
+from shardviz.core.layout.parse import MAX_TEXT, limited, read_text_file
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec
 from shardviz.core.layout.rules.requests import request
+from shardviz.core.layout.rules.rule_tables import read_yaml
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, sharding_spec_layout
@@ -49,10 +53,36 @@ def is_jax(thing: Any) -> bool:
     return type(thing).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def as_mesh(thing: Any) -> MeshSpec:
-    """A MeshSpec from anything that `sv.mesh` takes."""
-    # A mesh is never false.
-    return foreign_mesh(thing) or make_mesh(thing)
+def as_mesh(
+    thing: Any, count_devices: Callable[[], int] | None = None, **options: Any
+) -> MeshSpec:
+    """A MeshSpec from anything that `sv.mesh` takes.
+
+    Args:
+        thing: a mesh, text, a mapping, pairs, or the path of a MaxText configuration.
+        count_devices: how many devices there are, for a size of -1; by default as many
+            as are attached.
+        options: more of what `make_mesh` takes.
+    """
+    count_devices = count_devices or _attached_devices
+    if (mesh := foreign_mesh(thing)) is not None:
+        return mesh
+    is_text = isinstance(thing, str) and thing.lower().endswith((".yaml", ".yml"))
+    if is_text or isinstance(thing, os.PathLike):
+        path = Path(thing)
+        try:
+            config = dict(read_yaml(read_text_file(path, MAX_TEXT)))
+        except (ValueError, TypeError) as error:
+            raise MeshError(
+                f"{shown(str(path))} is no configuration: {error}"
+            ) from None
+        return mesh_of_config(config, count_devices)
+    return make_mesh(thing, count_devices=count_devices, **options)
+
+
+def _attached_devices() -> int:
+    """How many devices jax has, which starts it."""
+    return import_optional("jax", "A size of -1", "jax").device_count()
 
 
 def foreign_mesh(thing: Any) -> MeshSpec | None:

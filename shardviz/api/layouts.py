@@ -6,8 +6,11 @@ All of them take jax's own objects, too.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,7 @@ from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.array_tree import ArrayTree, read_tree
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import read_text_file
 from shardviz.core.layout.rules.path_rules import PathResolution, resolve_path
 from shardviz.core.layout.rules.remedies import Remedies
 from shardviz.core.layout.rules.requests import Request
@@ -47,6 +51,8 @@ from shardviz.core.layout.trees.state_remedies import with_names_of_parameter
 from shardviz.core.program.program import Program, Target
 from shardviz.core.wording.hardware import published_rates
 
+MAX_JSON = 1 << 25  # bytes; MaxText's record of a model of 671B parameters has 1 MB
+
 
 def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
     """An ordered table: from logical axis names to mesh axes, or from paths to
@@ -56,15 +62,14 @@ def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
 
     Args:
         *pairs: pairs such as `("batch", "data")` or `("mlp/.*/kernel", P(None,
-            "model"))`, one list of them, typed text, a Keras `LayoutMap`, or the path
-            to a file that holds a table: YAML or JSON with `logical_axis_rules`, Python
-            source.
+            "model"))`, one list or dict of them, typed text, a Keras `LayoutMap`, or
+            the path to a file that holds a table: YAML or JSON with
+            `logical_axis_rules`, Python source.
         dialect: who is to read it. `"regex"` and `"keras"` read a table of paths;
             without it, one whose right sides are PartitionSpecs is such a table.
 
     Raises:
-        ShardvizError: for a dict of logical names, and for pairs, text and files that
-            cannot be read.
+        ShardvizError: for pairs, text and files that cannot be read.
 
     >>> len(rules(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None)))
     3
@@ -231,7 +236,8 @@ def audit(
         tree: ArraySpecs, `(name, shape, logical)` rows, a tree of a model's parameters,
             live or abstract, a model or variables of flax, equinox, haliax, penzai or
             Keras, the metadata of an orbax checkpoint, a train state or what a step
-            returns; or a Program, whose arguments are audited.
+            returns; or a Program, whose arguments are audited. Also the path of a file
+            of MaxText's `named_shardings` or `logical_shardings`, or what it holds.
         rules: the table; an empty one where the arrays say by themselves how they are
             split. Those of a Program where they are left out. For a dialect of paths,
             pairs of a pattern and a spec, or a Keras `LayoutMap`.
@@ -253,7 +259,15 @@ def audit(
     >>> audit(rows, [("mlp", "model")], make_mesh(data=4, model=2)).bytes_per_device
     2097152
     """
-    grid, in_context = optional(as_mesh, mesh), None
+    # Without a target nothing is compared: an audit is for any hardware.
+    capacity, title, count_devices = None, "", None
+    if target is not None:
+        capacity, title, count_devices = capacity_of(target)
+    grid, in_context = None, None
+    if mesh is not None:
+        grid = as_mesh(mesh, count_devices)
+    if _is_json_file(tree):
+        tree = _read_json(tree)
     reader = dialect_of(rules, dialect)
     if isinstance(tree, Program):
         arguments = import_optional(
@@ -272,10 +286,6 @@ def audit(
         table = read_rules(rules, reader)
         if grid is None:
             in_context = mesh_in_context()
-    # Without a target nothing is compared: an audit is for any hardware.
-    capacity, title = None, ""
-    if target is not None:
-        capacity, title = _capacity(target)
     more = names, children_of, capacity, title, in_context
     return _audit(tree, table, grid, reader, *more)
 
@@ -286,8 +296,24 @@ def _topology(thing: Any) -> Topology:
     return Topology.parse(thing)
 
 
-def _capacity(target: Any) -> tuple[int, str]:
-    """The memory of one device of described hardware, in bytes, and what it is called."""
+def _is_json_file(tree: Any) -> bool:
+    is_text = isinstance(tree, str) and tree.lower().endswith(".json")
+    return is_text or isinstance(tree, os.PathLike)
+
+
+def _read_json(path: Any) -> Any:
+    """What a file of JSON holds."""
+    try:
+        return json.loads(read_text_file(Path(path), MAX_JSON))
+    except (ValueError, RecursionError) as error:
+        name = shown(str(path))
+        raise LayoutError(f"{name} holds no arrays as JSON: {error}") from None
+
+
+def capacity_of(target: Any) -> tuple[int, str, Callable[[], int]]:
+    """The memory of one device of described hardware, in bytes, what it is called, and
+    what counts its devices.
+    """
     if isinstance(target, Target):
         target = target.topology or target.name
     topology = _topology(target)
@@ -297,7 +323,7 @@ def _capacity(target: Any) -> tuple[int, str]:
             f"The memory of {topology.chip.title} is not published, so that nothing can"
             f" be compared with it; got target={shown(target)}."
         )
-    return size, topology.title
+    return size, topology.title, lambda: topology.size
 
 
 def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:

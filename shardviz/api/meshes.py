@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.adopt import foreign_mesh
+from shardviz.api.adopt import as_mesh
 from shardviz.core.errors import import_optional
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def mesh(
 
     Args:
         axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or
-            `AbstractMesh`, a Keras `DeviceMesh`.
+            `AbstractMesh`, a Keras `DeviceMesh`, or the path of a MaxText configuration
+            with `mesh_axes`. One size may be -1, for the devices that are left: of
+            `device_ids`, else of those attached.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all or one per axis.
         device_ids: the ids in mesh order; 0, 1, 2, … by default.
         processes: how many hosts share the devices, or the process of each device.
@@ -39,11 +41,7 @@ def mesh(
     >>> mesh(data=4, model=2).size
     8
     """
-    # A mesh of jax or Keras is read before anything is taken for axes.
-    other = foreign_mesh(axes)
-    if other is not None:
-        return other
-    return make_mesh(
+    return as_mesh(
         axes, axis_types=axis_types, device_ids=device_ids, processes=processes, **sizes
     )
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,90 @@ def test_text_and_file_are_the_table(label, tmp_path):
     assert sv.audit(rows, file, mesh, dialect=reader).rows[0].spec == wanted
 
 
+#: label -> (Python source, its table as pairs)
+EASYLM = """
+import jax
+from jax.sharding import PartitionSpec as PS, Mesh
+from flax import linen as nn
+
+class LLaMAConfigurator(object):
+    \'\'\' Rules for ("a", "b").\'\'\'
+    names = [("wq", 1), ("wk", 2)]
+
+    @staticmethod
+    def get_partition_rules():
+        # PyTree paths
+        return (
+            # embeddings
+            ("transformer/wte/embedding", PS("mp", "fsdp")),
+            ("attention/(wq|wk|wv)/kernel", PS("fsdp", "mp")),
+            ("feed_forward/w2/kernel", PS(("mp", "sp"), None)),
+            ('.*', PS(None)),
+        )
+
+if __name__ == "__main__":
+    main(**{"steps": 3})
+"""
+T5X = """
+from jax import sharding
+from jax.sharding import PartitionSpec
+Spec = sharding.PartitionSpec
+MODEL, DATA = "model", "data"
+_MODEL: str = "model"
+TABLE: list = [("mlp/wi", Spec(None, _MODEL)), ("mlp/wo", sharding.PartitionSpec(_MODEL)),
+               (r"scale\\d", PartitionSpec())]
+"""
+NAMES_IN_PYTHON = """
+CHOICES = (("relu", "gelu"), ("silu", "tanh"))
+def standard_logical_axis_rules():
+    return [("batch", "data"), ("vocab", "model"), ("embed", None), ("joined", ("model", "data"))]
+"""
+SOURCES: dict[str, tuple[str, list[tuple[str, Any]]]] = {
+    "EasyLM": (EASYLM, [
+        ("transformer/wte/embedding", P("mp", "fsdp")),
+        ("attention/(wq|wk|wv)/kernel", P("fsdp", "mp")),
+        ("feed_forward/w2/kernel", P(("mp", "sp"), None)), (".*", P(None)),
+    ]),
+    "other names": (T5X, [("mlp/wi", P(None, "model")), ("mlp/wo", P("model")), ("scale\\d", P())]),
+    "T5X": (NAMES_IN_PYTHON, [
+        ("batch", "data"), ("vocab", "model"), ("embed", None), ("joined", ("model", "data"))]),
+    "dict": ("import jax\nrules = {'wq': jax.P('x'), '.*': jax.P(jax.P.UNCONSTRAINED)}",
+             [("wq", P("x")), (".*", P(P.UNCONSTRAINED))]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("label", SOURCES)
+def test_a_file_of_python_source_holds_a_table(label, tmp_path):
+    text, pairs = SOURCES[label]
+    file = tmp_path / "config.py"
+    file.write_text(text)
+    # What its table is once it is run.
+    scope = runpy.run_path(str(file))
+    if label == "EasyLM":
+        table = scope["LLaMAConfigurator"].get_partition_rules()
+    elif label == "T5X":
+        table = scope["standard_logical_axis_rules"]()
+    else:
+        table = scope.get("TABLE", scope.get("rules"))
+    assert dict(table) == dict(pairs)
+    assert sv.rules(file) == sv.rules(pairs)
+    assert sv.rules(str(file)) == sv.rules(pairs)
+
+
+def test_a_dict_of_haliax_is_a_table():
+    hax = pytest.importorskip("haliax")
+    mapping = {"embed": "data", "mlp": ("model", "expert"), "head": None}
+    table = sv.rules(mapping)
+    for names in (("embed", "mlp"), ("position", "head", "mlp")):
+        axes = tuple(hax.Axis(name, 8) for name in names)
+        wanted = hax.partitioning.pspec_for_axis(axes, mapping)
+        assert sv.resolve(names, table).partition_spec == wanted
+    w = hax.zeros((hax.Axis("embed", 8), hax.Axis("mlp", 8)))
+    assert str(sv.audit({"w": w}, mapping, "data=4, model=2, expert=1")["w"].spec) == (
+        "P('data', ('model', 'expert'))"
+    )
+
+
 def test_the_text_of_a_table_of_paths_is_read_back():
     rng = random.Random(1)
     letters = "ab/.*\\d'\"()[]|+-> →#,;{}P(é "
@@ -178,7 +263,12 @@ WRONG_FILES: dict[str, tuple[str, str | bytes]] = {
     "comprehension": (".txt", "[(a, b) for a, b in x]"),
     "two tables": (".txt", "A = [('a', 'b')]\nB = [('c', 'd')]"),
     "no python": (".txt", "R = [("),
-    "mapping": (".yml", "rules: {a: data}"),
+    "python of two tables": (".py", "A = [('a', P('b'))]\nB = [('c', P('d'))]"),
+    "python that computes": (".py", "R = [('a', P(axes()))]"),
+    "python with an unknown name": (".py", "R = [('a', P(AXIS))]"),
+    "python without a table": (".py", "x = [1, 2]\nprint(x)"),
+    "no python at all": (".py", "def f(:"),
+    "big_vision": (".py", "c.sharding_strategy = [('.*', 'fsdp(axis=\"data\")')]"),
     "unpacked": (".txt", "R = list([*BASE, EXTRA])"),
     "a sum": (".txt", "R = ([('a', 'b')] if big else []) + EXTRA"),
     "a part": (".txt", "R = [('a', 'b'), *EXTRA]"),

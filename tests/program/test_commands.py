@@ -75,6 +75,18 @@ def test_an_audit_as_text(here, capsys):
     assert line in capsys.readouterr().out
 
 
+def test_an_audit_beside_the_memory_of_a_target(here, capsys):
+    asked = ["audit", "my_train:state", "--rules", "rules.txt", "--json"]
+    for mesh, exit_code in {"data=-1, model=2": 0, "data=4, model=2": 0, "data=3": 1}.items():
+        assert main([*asked, "--mesh", mesh, "--target", "tpu:v5e:2x4"]) == exit_code
+        found = json.loads(capsys.readouterr().out)
+        if exit_code == 0:
+            assert (found["mesh"], found["fits"]) == ({"data": 4, "model": 2}, True)
+            assert "v5e" in found["target"]
+    assert main(["audit", "my_train:audited", "--target", "tpu:v5e:2x4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"] is True
+
+
 def test_tables_of_paths_and_of_maxtext(here, capsys):
     (here / "base.yml").write_text("logical_axis_rules: [['mlp', ['model']], ['embed', 'data']]\n")
     assert main(["check", *STATE, "--rules", "base.yml", "--sharded", "1"]) == 0
@@ -84,7 +96,8 @@ def test_tables_of_paths_and_of_maxtext(here, capsys):
 
 
 def test_an_audit_as_json(here, capsys):
-    assert main(["audit", *STATE, "--rules", "mlp -> model; embed -> nnx", "--json"]) == 0
+    # No array can be laid out.
+    assert main(["audit", *STATE, "--rules", "mlp -> model; embed -> nnx", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["mesh"] == {"data": 4, "model": 2}
     assert [a["spec"] for a in found["arrays"]] == ["P('nnx', 'model')"] * 4

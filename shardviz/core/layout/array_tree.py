@@ -35,6 +35,7 @@ from shardviz.core.layout.libraries import (
     quick_key,
     without_metadata,
 )
+from shardviz.core.layout.maxtext import RecordedArray, plain_path, read_record
 from shardviz.core.layout.parse import MAX_NAME, check_name, limited
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
@@ -328,6 +329,8 @@ class _TreeReader:
             return
         elif (model := _at(path, model_arrays, value)) is not None:
             self.collect(model, path, depth + 1, inside)
+        elif isinstance(value, Mapping) and (record := read_record(value)) is not None:
+            self._recorded(path, record)
         elif isinstance(value, Mapping):
             for key, inner in value.items():
                 # A number beside arrays is a scalar, as jax has it.
@@ -454,6 +457,19 @@ class _TreeReader:
             leaf = TreeLeaf(*_with_names(array, logical), described=True)
             self._read[key] = leaf
         self._keep(leaf, name)
+
+    def _recorded(self, path: str, record: RecordedArray) -> None:
+        """Adds an array of MaxText's records, which leave out its type of elements."""
+        path = plain_path(path)
+        array = _at(path, ArraySpec, "array", record.shape)
+        entries = record.entries
+        if record.mesh is not None or any(isinstance(e, tuple) for e in entries):
+            array = array.replace(spec=_at(path, Spec.of, *entries))
+            self._keep(TreeLeaf(array, mesh=record.mesh), path)
+            return
+        entries += (None,) * (array.rank - len(entries))
+        array, problem = _with_names(array, entries)
+        self._keep(TreeLeaf(array, problem, defaults=True), path)
 
     def _keep(self, leaf: TreeLeaf, path: str) -> None:
         self.paths.append(path)

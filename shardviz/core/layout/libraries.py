@@ -410,6 +410,8 @@ def mesh_of(mesh: Any) -> MeshSpec | None:
 
     The ids and processes of its devices come along where it has devices.
     """
+    if isinstance(mesh, MeshSpec):
+        return mesh
     names = attribute(mesh, "axis_names")
     if not isinstance(names, (tuple, list)) or not names:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any
 
@@ -432,6 +432,7 @@ def make_mesh(
     axis_types: Any = None,
     device_ids: Any = None,
     processes: Any = None,
+    count_devices: Callable[[], int] | None = None,
     **sizes: Any,
 ) -> MeshSpec:
     """A MeshSpec from text, a mapping, pairs, or keywords.
@@ -443,6 +444,8 @@ def make_mesh(
             …
         processes: how many hosts share the devices evenly and in order, or the process
             index of each device, any shape of the right size; by default one host.
+        count_devices: how many devices there are, called if a size is -1, which stands
+            for the devices that are left; by default the number of `device_ids`.
 
     >>> make_mesh("data=4, model=2") == make_mesh(data=4, model=2)
     True
@@ -463,6 +466,9 @@ def make_mesh(
         raise MeshError("A mesh needs at least one axis. Write one as data=4.")
     # Names may be anything here; MeshSpec checks them, as for all callers.
     names, lengths = zip(*pairs, strict=True)
+    if device_ids is not None:
+        count_devices = lambda: int(np.size(device_ids))  # noqa: E731
+    lengths = filled_sizes(lengths, count_devices)
     if axis_types is None:
         axis_types = ()
     elif isinstance(axis_types, str) or not isinstance(axis_types, Iterable):
@@ -470,6 +476,45 @@ def make_mesh(
     # Whoever names devices means those; numbers in order may be any devices.
     concrete = device_ids is not None
     return MeshSpec(names, lengths, axis_types, device_ids, processes, concrete)
+
+
+def filled_sizes(
+    sizes: Sequence[Any], count_devices: Callable[[], int] | None
+) -> tuple[Any, ...]:
+    """Sizes with the number of devices that are left in place of one -1.
+
+    Args:
+        sizes: one for each axis.
+        count_devices: how many devices there are; called if a size is -1.
+
+    Raises:
+        MeshError: several sizes are -1, nothing says how many devices there are, or the
+            other sizes do not divide that number.
+
+    >>> filled_sizes((-1, 2), lambda: 8)
+    (4, 2)
+    """
+    others = [n for n in sizes if type(n) is not int or n != -1]
+    if len(others) == len(sizes):
+        return tuple(sizes)
+    if len(sizes) - len(others) > 1:
+        raise MeshError(
+            "One axis of a mesh may have the size -1, for the devices that are left; got"
+            f" {shown(tuple(sizes))}."
+        )
+    if count_devices is None:
+        raise MeshError(
+            "The size -1 stands for the devices that are left, and nothing says how many"
+            " devices there are. Write the size."
+        )
+    used = math.prod(check_size(n, "The size of an axis") for n in others)
+    total = count_devices()
+    if used < 1 or total % used:
+        raise MeshError(
+            f"{plural(total, 'device')} cannot be shared evenly by axes of"
+            f" {'×'.join(map(str, others))}, so no size is left for -1."
+        )
+    return tuple(total // used if n == -1 else n for n in sizes)
 
 
 _AXIS = re.compile(

@@ -234,7 +234,7 @@ def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> An
         raise error(
             f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read."
         )
-    python, doubled = _without_unknown_escapes(text.strip())
+    python, doubled = without_unknown_escapes(text.strip())
     try:
         tree = ast.parse(within.replace("{}", python), mode="eval")
         return _literal(tree.body, error)
@@ -264,7 +264,7 @@ _UNKNOWN_ESCAPE = re.compile(
 )
 
 
-def _without_unknown_escapes(text: str) -> tuple[str, list[int]]:
+def without_unknown_escapes(text: str) -> tuple[str, list[int]]:
     r"""Python source with each unknown escape, as in `"\d"`, written as `"\\d"`.
 
     Python reads both alike, but warns about the first; turning warnings off would do so
@@ -288,6 +288,11 @@ def _without_unknown_escapes(text: str) -> tuple[str, list[int]]:
                 at = escape.end()
                 added.append(at + len(added))
     return "\\".join([*pieces, text[at:]]), added
+
+
+def literal_value(node: ast.expr, error: type[ShardvizError]) -> Any:
+    """The value of an expression that computes nothing, as `typed_value` reads it."""
+    return _literal(node, error)
 
 
 def _literal(node: ast.expr, error: type[ShardvizError]) -> Any:

@@ -28,7 +28,9 @@ OPTIONS = {
     "what": "pkg.module:function",
     "before": "WHAT, or the file of a lock",
     "after": "WHAT, or the file of a lock",
-    "--target": "compile for this; simulated CPUs by default",
+    "--target": (
+        "compile for this, simulated CPUs by default; an audit compares its memory"
+    ),
     "--specs": "compile nothing: compare specs only",
     "--rules": "a table of axis rules: a file, or the table itself",
     "--mesh": 'the mesh, such as "data=4, model=2"',

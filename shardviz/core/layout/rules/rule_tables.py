@@ -34,11 +34,12 @@ from shardviz.core.layout.parse import (
 )
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_matching import MAX_PATTERN, compiled
+from shardviz.core.layout.rules.python_source import table_in_source
 from shardviz.core.layout.rules.rules import MAX_RULES, Dialect, PathRules, Rules
 
 # MaxText's configurations, and records of its shardings.
 KEYS = ("logical_axis_rules", "rules")
-_SUFFIXES = (".yaml", ".yml", ".json", ".txt")
+_SUFFIXES = (".yaml", ".yml", ".json", ".txt", ".py")
 _CALL = re.compile(r"\b(?:P|PS|PartitionSpec)\(")
 #: A value in brackets, which may have a name; lines that people type have no bracket.
 _LITERAL = re.compile(r"\s*(?:[^\W\d]\w*\s*=\s*)?(?=[\[({])")
@@ -50,7 +51,7 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
 
     Args:
         value: pairs, a `LayoutMap`, the path to a file (`.yaml`, `.yml`, `.json`,
-            `.txt`), or text.
+            `.txt`, `.py`), or text.
         dialect: who is to read it; by default the table says whether it is one of
             paths: its right sides are PartitionSpecs.
 
@@ -187,7 +188,9 @@ def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
         ) from None
     try:
         if path.suffix.lower() in (".yaml", ".yml"):
-            return _table(_yaml(text), paths)
+            return _table(read_yaml(text), paths)
+        if path.suffix.lower() == ".py":
+            return _table(table_in_source(text), paths)
         return _from_text(text, paths)
     except ShardvizError as error:
         raise type(error)(f"{name}: {error}") from None
@@ -196,7 +199,7 @@ def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
 def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
     """A table from text whose form has to be found out."""
     if _YAML.search(text):
-        return _table(_yaml(text), paths)
+        return _table(read_yaml(text), paths)
     has_specs = paths or (paths is None and _CALL.search(text) is not None)
     value = _LITERAL.match(text)
     # Pairs of names may also stand without a bracket around all of them.
@@ -230,7 +233,7 @@ def _lines(text: str) -> Iterator[tuple[str, Any]]:
         yield pattern, spec
 
 
-def _yaml(text: str) -> Any:
+def read_yaml(text: str) -> Any:
     """The first document of a YAML text.
 
     Raises:

@@ -156,11 +156,10 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     @staticmethod
     def of(*pairs: Any) -> Rules:
-        """Rules from pairs, from one list of pairs, or from typed text.
+        """Rules from pairs, from one list or dict of pairs, or from typed text.
 
         Raises:
-            RuleError: for a dict (its order and repeats are lost) and for malformed
-                pairs.
+            RuleError: for malformed pairs.
         """
         table: Any = pairs
         if len(pairs) == 1 and not is_pair(pairs[0]):
@@ -169,12 +168,9 @@ class Rules(Displayed, tuple[Rule, ...]):
             return table
         if isinstance(table, str):
             return Rules.parse(table)
-        # In flax a repeat is a fallback, so no table may lose one.
+        # haliax has its tables in dicts.
         if isinstance(table, Mapping):
-            raise RuleError(
-                "Rules are an ordered list of pairs; a dict loses repeats, which are"
-                " fallbacks. Write [('batch', 'data'), …] or pass list(rules.items())."
-            )
+            table = list(table.items())
         if not isinstance(table, (tuple, list)):
             raise RuleError(
                 f"Rules are pairs such as ('batch', 'data'); got {shown(table)}."
@@ -375,6 +371,8 @@ def _spec(value: Any) -> Spec:
     if isinstance(value, Spec):
         return value
     if isinstance(value, str):
+        if _CALL.fullmatch(value) and not _SPEC_CALL.match(value):
+            raise SpecError(_no_axis(value))
         return Spec.parse(value)
     if value is None:
         return Spec()
@@ -417,8 +415,23 @@ def _rule(index: int, pair: Any) -> Rule:
             f"Rule {index + 1} must lead to a mesh axis, a tuple of them, or None; got"
             f" {shown(target)}."
         )
+    for axis in target:
+        if isinstance(axis, str) and _CALL.fullmatch(axis):
+            raise RuleError(f"In rule {index + 1}, {_no_axis(axis)}")
     what = f"the mesh axis in rule {index + 1}"
     return Rule(logical, tuple(check_name(axis, what, RuleError) for axis in target))
+
+
+# As `fsdp(axis="data")`, which big_vision has in its tables.
+_CALL = re.compile(r"[^\W\d][\w.]*\(.*\)", re.DOTALL)
+_SPEC_CALL = re.compile(r"(?:\w+\.)*(?:P|PS|PartitionSpec)\(")
+
+
+def _no_axis(call: str) -> str:
+    return (
+        f"{shown(call)} is no mesh axis but a function of each array's shape. Give what"
+        " it makes of the arrays: sv.audit reads their own shardings."
+    )
 
 
 def _in_brackets(names: Iterable[str]) -> str:
