@@ -41,9 +41,8 @@ def mesh(
     >>> mesh(data=4, model=2).size
     8
     """
-    return as_mesh(
-        axes, axis_types=axis_types, device_ids=device_ids, processes=processes, **sizes
-    )
+    options: dict[str, Any] = {"axis_types": axis_types, "device_ids": device_ids}
+    return as_mesh(axes, processes=processes, **options, **sizes)
 
 
 def topology(text: str) -> Topology:

@@ -62,7 +62,7 @@ class _Source:
 
     def __init__(self, module: ast.Module) -> None:
         self.module = module
-        self.spec_names = set(_SPEC_NAMES)
+        self.spec_names: set[str] = set(_SPEC_NAMES)
         self.literals: dict[str, ast.expr] = {}
         assigned: dict[str, list[ast.expr]] = {}
         for node in ast.walk(module):

@@ -178,8 +178,8 @@ class Request(Displayed):
                 return self.by_path.remedies(want, array.dtype, arrays)
         names = array.logical or (None,) * array.rank
         # A dimension without a name can be given one that a rule is for.
-        by_rules = source is not None and (bool(array.logical) or len(source.rules))
-        if by_rules and self.by_path is None and not self.spec_wins and array.rank:
+        by_rules = self.by_path is None and not self.spec_wins and array.rank > 0
+        if by_rules and source is not None and (array.logical or len(source.rules)):
             leaf = Leaf(self.path, names, array.shape, array.dtype)
             search = RuleSearch(leaf, source.rules, source.mesh, source.dialect, arrays)
             return search.find(want)

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import RuleError, SpecError
+from shardviz.core.errors import RuleError, ShardvizError, SpecError
 from shardviz.core.format import listed, nearest, plural, shown, suggestion
 from shardviz.core.layout.libraries import is_partition_spec, named_sharding, spec_of
 from shardviz.core.layout.mesh import MeshSpec
@@ -371,8 +371,7 @@ def _spec(value: Any) -> Spec:
     if isinstance(value, Spec):
         return value
     if isinstance(value, str):
-        if _CALL.fullmatch(value) and not _SPEC_CALL.match(value):
-            raise SpecError(_no_axis(value))
+        _check_no_call(value, SpecError)
         return Spec.parse(value)
     if value is None:
         return Spec()
@@ -416,8 +415,8 @@ def _rule(index: int, pair: Any) -> Rule:
             f" {shown(target)}."
         )
     for axis in target:
-        if isinstance(axis, str) and _CALL.fullmatch(axis):
-            raise RuleError(f"In rule {index + 1}, {_no_axis(axis)}")
+        if isinstance(axis, str):
+            _check_no_call(axis, RuleError, f"In rule {index + 1}, ")
     what = f"the mesh axis in rule {index + 1}"
     return Rule(logical, tuple(check_name(axis, what, RuleError) for axis in target))
 
@@ -427,11 +426,13 @@ _CALL = re.compile(r"[^\W\d][\w.]*\(.*\)", re.DOTALL)
 _SPEC_CALL = re.compile(r"(?:\w+\.)*(?:P|PS|PartitionSpec)\(")
 
 
-def _no_axis(call: str) -> str:
-    return (
-        f"{shown(call)} is no mesh axis but a function of each array's shape. Give what"
-        " it makes of the arrays: sv.audit reads their own shardings."
-    )
+def _check_no_call(text: str, error: type[ShardvizError], where: str = "") -> None:
+    """Refuses what big_vision calls to split each array."""
+    if _CALL.fullmatch(text) and not _SPEC_CALL.match(text):
+        raise error(
+            f"{where}{shown(text)} is no mesh axis but a function of each array's shape."
+            " Give what it makes of the arrays: sv.audit reads their own shardings."
+        )
 
 
 def _in_brackets(names: Iterable[str]) -> str:
