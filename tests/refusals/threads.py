@@ -634,7 +634,7 @@ OURS = (
         "",
         own_sums,
         (A,),
-        ((0, "pcast"), (1, "check_vma")),
+        ((0, "pcast"), (1, "psum")),
         ("scan", "shard_map"),
         AUTO,
     ),

@@ -10,15 +10,20 @@ from shardviz.core.layout.partition_spec import Spec
 
 @dataclass(frozen=True)
 class TypeEdit(Fact):
-    """An edit after which jax accepts an operation; each was tried.
+    """An edit after which jax accepts an operation; each was tried, except those of
+    a value that an operation reads.
 
     Attributes:
-        code: `"reshard"`, `"out_sharding"`, `"auto_axes"`, `"pcast"` or `"check_vma"`.
+        code: `"reshard"`, `"out_sharding"`, `"auto_axes"`, `"pcast"`; for results of a
+            `shard_map` that differ between devices `"psum"`, `"pmean"`, `"pmax"`,
+            `"pmin"`, `"out_specs"` or `"check_vma"`.
         part: what gets another type: an `"operand"`, a value of the `"carry"` before a
-            loop, or the `"result"`.
+            loop, the `"result"`; `"read"` for what an operation inside reads.
         numbers: which of these.
         spec: the sharding that it gets.
-        axes: the axes over which it varies then.
+        axes: the axes over which it varies then, or no longer does.
+        reader: that operation and its line.
+        is_right: whether the results are those of whole arrays then; None if unknown.
         bytes: what each device sends in the program with this edit and the best edits
             of the refusals before, by the partitioner's answer; None: not compiled.
 
@@ -32,6 +37,8 @@ class TypeEdit(Fact):
     spec: Spec | None = None
     axes: tuple[str, ...] = ()
     bytes: int | None = None
+    is_right: bool | None = None
+    reader: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

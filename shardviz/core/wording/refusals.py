@@ -13,13 +13,28 @@ _PARTS = {
     "carry": "value{} {} of the carry, before the loop",
     "branches": "the results of branches that do not vary over these",
     "result": "the result",
+    "read": "the value that {} reads",
 }
 _EDITS = {
     "reshard": "jax.sharding.reshard(..., {spec}) of {part}",
     "pcast": "jax.lax.pcast(..., {axes}, to='varying') of {part}",
     "out_sharding": "out_sharding={spec}",
     "auto_axes": "jax.sharding.auto_axes(..., out_sharding={spec})",
-    "check_vma": "check_vma=False, where you know that its results are right",
+    "psum": "jax.lax.psum(..., {axes}) of {part} before the return",
+    "pmean": "jax.lax.pmean(..., {axes}) of {part} before the return",
+    "pmax": "jax.lax.pmax(..., {axes}) of {part} before the return",
+    "pmin": "jax.lax.pmin(..., {axes}) of {part} before the return",
+    "read": "jax.lax.{collective}(..., {axes}) of {part}, before it is read",
+    "out_specs": "{spec} in the out_specs for {part}",
+    "check_vma": "check_vma=False",
+}
+# When an edit is right, for those of which it isn't known.
+_CONDITIONS = {
+    "psum": "if each device holds a part of a sum",
+    "pmean": "if each device holds the mean of its own part",
+    "out_specs": "if each device holds a block of the result",
+    "check_vma": "which only turns the check off: the result is wrong unless all devices"
+    " hold the same value",
 }
 
 
@@ -29,9 +44,25 @@ def edit(fact: TypeEdit) -> str:
     >>> print(edit(TypeEdit("pcast", "carry", (0, 2), axes=("x",))))
     jax.lax.pcast(..., ('x',), to='varying') of values 0 and 2 of the carry, before the loop
     """
-    many = "s" * (len(fact.numbers) > 1)
-    part = _PARTS[fact.part].format(many, joined(fact.numbers))
-    words = _EDITS[fact.code].format(spec=fact.spec, axes=fact.axes, part=part)
+    many = "s" if len(fact.numbers) > 1 else ""
+    part = (
+        _PARTS[fact.part].format(many, joined(fact.numbers))
+        if fact.part != "read"
+        else ""
+    )
+    axes: object = fact.axes
+    if fact.part == "result" and fact.numbers:
+        part = f"result{many} {joined(fact.numbers)}"
+        axes = repr(fact.axes[0]) if len(fact.axes) == 1 else fact.axes
+    if fact.part == "read":
+        operation, line = fact.reader
+        part = _PARTS[fact.part].format(operation + clause(" ({})", line))
+        return _EDITS["read"].format(
+            collective=fact.code, axes=repr(fact.axes[0]), part=part
+        )
+    words = _EDITS[fact.code].format(spec=fact.spec, axes=axes, part=part)
+    if fact.is_right is None:
+        words += clause(", {}", _CONDITIONS.get(fact.code, ""))
     if fact.bytes is not None:
         words += f" ({bytes_text(fact.bytes)} sent per device in all)"
     return words
@@ -46,7 +77,9 @@ def refusal(fact: TypeRefusal) -> str:
 
 def _accepted(fact: TypeRefusal) -> str:
     if not fact.edits:
-        return "No edit was found that jax accepts."
+        return "No edit was found that jax accepts and that gives the right values."
+    if fact.edits[0].part == "read":
+        return f"It needs {edit(fact.edits[0])}."
     return f"jax accepts it with {'; or '.join(map(edit, fact.edits))}."
 
 

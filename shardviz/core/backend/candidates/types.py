@@ -15,6 +15,7 @@ from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.refused import TypedForm, explicit_form, typed_form
 from shardviz.core.backend.tracing.trace import trace
 from shardviz.core.program.candidates import Changes, Edit, Refusal, sent_bytes
+from shardviz.core.program.checks import Check
 from shardviz.core.program.program import Program, Target
 from shardviz.core.program.refusals import TypeRefusal
 
@@ -73,7 +74,7 @@ def typed_changes(
         raise refused
     if form.program is None or form.base is None:
         return Changes.of((), advice=form.refusals)
-    trials, chosen = Trials(form.base, target, clock), dict[int, int]()
+    trials, chosen = _TypedTrials(form.base, target, clock), dict[int, int]()
     priced, written = list[TypeRefusal](), list[TypeRefusal]()
     # An edit may lead to other refusals after it, so they are counted each time.
     while len(priced) < len(form.refusals):
@@ -83,30 +84,65 @@ def typed_changes(
             priced.append(refusal)
             continue
         for k, edit in enumerate(refusal.edits):
-            other, found = formed({**chosen, number: k}).program, None
-            if other is not None:
-                found = trials.partitioned(other).collectives
-            sent = None if found is None else sent_bytes(found)
-            # The first of equal ones is the smallest; what did not compile comes last.
-            edits.append((sent is None, sent, k, replace(edit, bytes=sent)))
-        edits.sort(key=lambda row: row[:3])
-        chosen[number] = edits[0][2]
+            tried, collectives = formed({**chosen, number: k}), None
+            if tried.program is not None:
+                collectives = trials.partitioned(tried.program).collectives
+                if edit.is_right is None and tried.meaning is not None:
+                    trials.meaning = tried.meaning
+                    is_right = trials.values(tried.program).ok
+                    # Without the check the result is the first device's, which may be
+                    # right by accident.
+                    if edit.code != "check_vma" or not is_right:
+                        edit = replace(edit, is_right=is_right)
+            sent = None if collectives is None else sent_bytes(collectives)
+            if edit.is_right is not False:
+                # The first of equal ones is the smallest; what did not compile is last.
+                is_last = edit.code == "check_vma" and edit.is_right is None
+                row = is_last, edit.is_right is None, sent is None, sent, k
+                edits.append((*row, replace(edit, bytes=sent)))
+        if not edits:  # jax accepts each of them, and its results are wrong
+            priced.append(replace(refusal, edits=()))
+            return Changes.of((), advice=(*priced, *form.refusals[number + 1 :]))
+        edits.sort(key=lambda row: row[:5])
+        chosen[number] = edits[0][4]
         priced.append(replace(refusal, edits=tuple(edit for *_, edit in edits)))
-        written.append(replace(refusal, edits=(refusal.edits[chosen[number]],)))
+        written.append(
+            replace(refusal, edits=(replace(priced[-1].edits[0], bytes=None),))
+        )
         form = formed(chosen)
     assert form.program is not None
+    # Nothing can edit the user's function around a shard_map; and only the user knows
+    # which edit of its results is right if their values can't tell.
+    unsure = [one for one in written if one.operation == "shard_map"]
+    unsure = [one for one in unsure if one.edits[0].is_right is None]
+    if form.is_part or unsure:
+        return Changes.of((), advice=priced)
+    trials.meaning = form.meaning
     edit = Edit(way, {"refusals": tuple(written)})
     return _changes(trials, edit, form.program, priced)
+
+
+class _TypedTrials(Trials):
+    """Trials of the edits of a program that jax refuses.
+
+    Attributes:
+        meaning: the edited program with a single device along the axes over which its
+            results differed, if any did. The base has no right values then.
+    """
+
+    meaning: Program | None = None
+
+    def values(self, program: Program) -> Check:
+        """The results of a program, compared with those on whole arrays."""
+        if self.meaning is None:
+            return super().values(program)
+        return Trials(self.meaning, self.target, self.clock).values(program)
 
 
 def _changes(
     trials: Trials, edit: Edit, program: Program, advice: Sequence[TypeRefusal]
 ) -> Changes:
-    found = trials.candidate([edit], program)
-    if isinstance(found, Refusal):
-        return Changes.of((), refused=[found], advice=advice)
-    for refusal in advice:
-        if refusal.edits[0].code == "check_vma":
-            # It is as right as the original without the check, of which nothing is known.
-            found = replace(found, values=None)
-    return Changes.of([found], advice=advice)
+    candidate = trials.candidate([edit], program)
+    if isinstance(candidate, Refusal):
+        return Changes.of((), refused=[candidate], advice=advice)
+    return Changes.of([candidate], advice=advice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,13 +18,21 @@ from shardviz.core.backend.failures import source_of
 from shardviz.core.backend.jax_compat import jaxpr_as_fun
 from shardviz.core.backend.tracing import mesh_context
 from shardviz.core.backend.tracing.edited import as_jaxpr
-from shardviz.core.backend.tracing.jaxprs import operations
+from shardviz.core.backend.tracing.jaxprs import operations, plain_jaxpr
+from shardviz.core.backend.tracing.shard_map_results import (
+    Body,
+    ShardMapResults,
+    said_by_jax,
+)
 from shardviz.core.backend.tracing.trace import argument_structs, trace
 from shardviz.core.backend.tracing.typed import TypedEvaluation, Unanswered
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.libraries import spec_of
+from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
 from shardviz.core.program.refusals import TypeRefusal
-from shardviz.core.xla.module import is_user_file
+from shardviz.core.xla.module import is_user_file, line_in_words
 
 # What jax says of types inside of a shard_map, or at its end.
 _OF_SHARD_MAP = re.compile(r"varying|manual ax|shard_map|check_vma|out_specs")
@@ -36,13 +44,19 @@ class TypedForm:
 
     Attributes:
         refusals: what it refuses, in the order of the program.
-        program: the program with an edit for each; None where one has none.
-        base: the program without these types; None where there is no other.
+        program: the program with an edit for each; None if one has none.
+        base: the program without these types; None if there is no other.
+        meaning: the edited program with a single device along the axes over which
+            results differed; None if none did. Its values are those to compare with.
+        is_part: whether these programs are a `shard_map` that jax refuses alone, since
+            nothing can edit the user's function around it.
     """
 
     refusals: tuple[TypeRefusal, ...] = ()
     program: Program | None = None
     base: Program | None = None
+    meaning: Program | None = None
+    is_part: bool = False
 
 
 def typed_form(
@@ -71,8 +85,9 @@ def typed_form(
         except Exception:  # noqa: BLE001
             continue
         first = next(iter(form.refusals), None)
-        # Of the results of a shard_map jax says no line.
-        if first and source_of(error) in ("", first.source or source_of(error)):
+        # jax's line for the results of a shard_map is that of its call, if any.
+        is_result = first is not None and first.operation == "shard_map"
+        if first and (is_result or source_of(error) in ("", first.source)):
             # In jax's message arguments have the user's names.
             first = replace(first, said=str(error).strip())
             return replace(form, refusals=(first, *form.refusals[1:]))
@@ -123,33 +138,105 @@ def _evaluated(
 def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedForm:
     """The same for types in the `shard_map` that jax refuses first.
 
-    Where it is not the whole program, what comes after it is not known.
+    If it isn't the whole program, what comes after it is not known.
     """
-    call, around = None, False  # whether the user's code is around it
+    call, line = _refused_call(program)
+    if call is None:
+        return TypedForm()
+    fn, arguments, mesh = call["f"], call["args"], call["mesh"]
+    leaves, tree = jax.tree.flatten(arguments)
+    types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    specs = jax.tree.broadcast(call["in_specs"], arguments, is_leaf=_is_spec)
+    in_specs = tuple(jax.tree.leaves(specs, is_leaf=_is_spec))
+    options = {**call, "in_specs": in_specs, "check_vma": False}
+    del options["f"], options["args"]
+    evaluations: list[TypedEvaluation] = []
+
+    def users(*shards: Any) -> Any:
+        return fn(*tree.unflatten(shards))
+
+    def unchecked(mesh: Any = mesh) -> Any:
+        mapped = jax.shard_map(users, **{**options, "mesh": mesh})
+        jaxpr, shape = jax.make_jaxpr(mapped, return_shape=True)(*types)
+        return jaxpr, jax.tree.structure(shape)
+
+    def as_written(_: Any) -> Any:
+        return Body(users)
+
+    def evaluated(mesh: Any) -> Any:
+        jaxpr, returned = unchecked(mesh)
+        (equation,) = plain_jaxpr(jaxpr).eqns
+        evaluation = TypedEvaluation(None, chosen or {})
+        evaluations.append(evaluation)
+        return Body(partial(evaluation.run, equation.params["jaxpr"]), returned)
+
+    with mesh_context.in_context(mesh_context.NO_MESH):
+        base, _ = unchecked()
+        arguments = in_specs, call["out_specs"], frozenset(call["axis_names"])
+        try:
+            results = ShardMapResults(as_written, mesh, *arguments, types, line)
+        # jax refuses an operation of the body, or the function raises without a mesh.
+        except Exception:  # noqa: BLE001
+            for operation in operations(base):
+                if jax_compat.is_backward(operation.equation):
+                    # jax makes another gradient if it knows what varies.
+                    return TypedForm()
+            try:
+                results = ShardMapResults(evaluated, mesh, *arguments, types, line)
+            except Unanswered:
+                return TypedForm(tuple(evaluations[0].refusals.values()))
+        found = [*evaluations[0].refusals.values()] if evaluations else []
+        said = said_by_jax(results.function(), types)
+        found += results.refusals(said, chosen or {}, len(found))
+        if not results.has_all:
+            return TypedForm(tuple(found))
+        edited, axes = results.function(), results.axes
+        narrow = results.narrow_mesh(axes)
+        made = jax.make_jaxpr(edited)(*types)
+    arrays = program.arrays
+    if line:
+        arrays = _arrays(types, in_specs)
+    whole = program.replace(arrays=arrays, tree=None, out_specs=None, rules=None)
+    meaning = None
+    if axes and not results.reads_positions:
+        sizes = {**dict(program.mesh.shape), **dict.fromkeys(axes, 1)}
+        small = make_mesh(axis_types=program.mesh.axis_types, **sizes)
+        meaning = whole.replace(fn=results.function(narrow), mesh=small)
+    return TypedForm(
+        tuple(found),
+        whole.replace(fn=jaxpr_as_fun(made)),
+        whole.replace(fn=jaxpr_as_fun(base)),
+        meaning,
+        is_part=bool(line),
+    )
+
+
+def _refused_call(program: Program) -> tuple[dict[str, Any] | None, str]:
+    """The call of a `shard_map` in which jax raises, and the user's line of that call;
+    `""` if the `shard_map` is the program."""
+    call, line, users = None, "", ""
     with jax_compat.complete_tracebacks():
         try:
             trace(program, abstract_mesh(program.mesh))
-        # Whatever it is: only the frames of its traceback are looked at.
+        # Any exception: only the frames of its traceback are read.
         except Exception as error:  # noqa: BLE001
-            users = False
-            for frame, _ in traceback.walk_tb(error.__traceback__):
+            for frame, number in traceback.walk_tb(error.__traceback__):
                 if found := jax_compat.shard_map_call(frame):
-                    call, around = found, users
-                users |= is_user_file(frame.f_code.co_filename)
-    if call is None:
-        return TypedForm()
-    fn, arguments = call.pop("f"), call.pop("args")
-    leaves, tree = jax.tree.flatten(arguments)
-    types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-    with mesh_context.in_context(mesh_context.NO_MESH):
-        unchecked = jax.shard_map(fn, **{**call, "check_vma": False})
-        jaxpr = jax.make_jaxpr(unchecked)(*tree.unflatten(types))
-        for operation in operations(jaxpr):
-            if jax_compat.is_backward(operation.equation):
-                # jax makes another gradient where it knows what varies.
-                return TypedForm()
-        refusals, made = _evaluated(jaxpr, types, None, chosen)
-    if made is None or around:
-        return TypedForm(refusals)
-    edited = program.replace(fn=jaxpr_as_fun(made), tree=None, out_specs=None)
-    return TypedForm(refusals, edited, edited.replace(fn=jaxpr_as_fun(jaxpr)))
+                    call, line = found, users
+                name = frame.f_code.co_filename
+                if is_user_file(name):
+                    users = line_in_words(name, number)
+    return call, line
+
+
+def _arrays(types: Sequence[Any], specs: Sequence[Any]) -> tuple[ArraySpec, ...]:
+    """The arguments of a `shard_map` as those of a program."""
+    arrays = []
+    for number, (one, spec) in enumerate(zip(types, specs, strict=True)):
+        array = ArraySpec(f"argument {number}", one.shape, None, str(one.dtype))
+        arrays.append(array.replace(spec=spec_of(spec)))
+    return tuple(arrays)
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, jax.P)
