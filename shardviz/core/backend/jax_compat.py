@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
+import linecache
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -365,6 +367,25 @@ def expression_of(equation: Any, file: str) -> int | None:
     return None
 
 
+def expression_text(equation: Any, file: str) -> str:
+    """The code of the expression of a file that made an operation, on one line; `""` if
+    that is not known."""
+    stack: Any = getattr(getattr(equation, "source_info", None), "traceback", None)
+    for code, position in zip(
+        *getattr(stack, "raw_frames", lambda: ((), ()))(), strict=True
+    ):
+        if code.co_filename == file:
+            place = next(
+                itertools.islice(code.co_positions(), position // 2, None), None
+            )
+            line, last, start, end = place or (None,) * 4
+            if line is None or line != last or start is None or end is None:
+                return ""
+            # Columns count bytes.
+            return linecache.getline(file, line).encode()[start:end].decode()
+    return ""
+
+
 def without_context_mesh(equation: Any) -> Any:
     """An operation as if no mesh had been in context when it was traced."""
     settings = equation.ctx
@@ -496,8 +517,12 @@ def is_backward(equation: Any, around: bool = False) -> bool:
 
 
 def varying_axes(value: Any) -> frozenset[str]:
-    """The axes of a `shard_map` over which a value may differ between devices."""
-    aval = jax.typeof(value)
+    """The axes of a `shard_map` over which a value may differ between devices.
+
+    Args:
+        value: a value, or a variable of a jaxpr.
+    """
+    aval = getattr(value, "aval", None) or jax.typeof(value)
     manual = getattr(aval, "mat", aval)  # a set of its own since jax 0.10
     return frozenset(getattr(manual, "varying", getattr(manual, "vma", ())))
 

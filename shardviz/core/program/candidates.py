@@ -33,6 +33,9 @@ ARGUMENT = "argument"
 #   microbatches     count: how many parts; arrays: the arguments that hold the batch
 #   shard_map        operation, source, code, axes, split; of a shard_map that is there
 #                    more axes in its specs
+#   pcast            value, axes, source: the variable or "", and the line in a loop of
+#                    a shard_map in whose gradient jax sums over the axes
+#   sum after a loop axes, source: of a sum that a loop of a shard_map makes itself
 #   types, explicit  refusals: of each the edit that sends least is its first
 #   parts            source, code: of a reshape, for another order of the samples
 #   pmap, option     code: what to write
@@ -286,6 +289,14 @@ def code_of(edit: Edit, program: Program) -> str:
             policy = f"jax.checkpoint_policies.{fields['policy']}"
             lines = ", ".join(fields["sources"])
             return f"jax.checkpoint(body, policy={policy})  # {lines}"
+        case "pcast":
+            name, axes = fields["value"] or "...", tuple(fields["axes"])
+            cast = f'jax.lax.pcast({name}, {axes}, to="varying")'
+            cast = f"{name} = {cast}" if fields["value"] else cast
+            return f"{cast}  # before the loop, for {fields['source']}"
+        case "sum after a loop":
+            sum_ = f"jax.lax.psum(..., {tuple(fields['axes'])})"
+            return f"{sum_}  # after the loop, in place of {fields['source']}"
         case "types" | "explicit":
             lines = []
             for one in fields["refusals"]:

@@ -37,6 +37,10 @@ _EDITS = {
     " adds up their gradients",
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
     " jax.checkpoint and the policy {policy}",
+    "pcast": "Cast {value} to varying over {axes} before the loop around {source}, so that"
+    " its gradient is summed once, after the loop",
+    "sum after a loop": "Sum over {axes} once after the loop, and not in {source} in each"
+    " iteration",
     "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",
     "specs of a shard_map": "Split what the jax.shard_map at {source} takes and returns over"
     " {axes} as well, along dimension {dimension}",
@@ -75,6 +79,8 @@ def edit(fact: Edit) -> str:
         elif fields["value"] == ARGUMENT:
             code = "constraint of an argument"
         fields["value"] = value_of(fact)
+    if code == "pcast":
+        fields["value"] = fields["value"] or "the value used there"
     if fields.get("operation") == "shard_map":
         code = "specs of a shard_map"
     for name, value in fields.items():

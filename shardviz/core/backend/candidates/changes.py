@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from shardviz.core.backend.candidates import patterns  # noqa: F401  adds proposals
+from shardviz.core.backend.candidates import loop_sums, patterns  # noqa: F401
 from shardviz.core.backend.candidates.lower import lower_peak
 from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
 from shardviz.core.backend.candidates.trials import Trials, in_turn
