@@ -245,9 +245,7 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
     rule = op.factors
     if rule is None:
         return line
-    # All operands and results have the same dimensions.
-    same = len({*rule.operands, *rule.results}) == 1
-    if same and not rule.need_replication and not rule.blocked_propagation:
+    if rule.is_elementwise:
         return replace(line, code="elementwise")
     return replace(line, formula=rule.formula)
 

@@ -56,9 +56,12 @@ class MoveCause(PlanCause):
         kind: the kind of collective, `"all-gather"`.
         before, after: its sharding, and the one that is needed.
         code: what needs it: a `"constraint"`, `"reshard"`, `"shard_map"` or `"loop"`
-            that asks for it, the `"result"` of the program, or an `"op"`.
+            that asks for it, the `"result"` of the program, an `"op"`, or a `"call"`
+            that the partitioner does not split.
         user: the name of the operation that needs it, or `""`.
         source: the line of what asks for it, or `""`.
+        through: the elementwise operation that reads the value, if the sharding is
+            needed of its result; `""` otherwise.
 
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
     >>> MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort").user
@@ -71,6 +74,7 @@ class MoveCause(PlanCause):
     code: str
     user: str = ""
     source: str = ""
+    through: str = ""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,13 @@ class ShardingRule:
         return f"{_tensors(self.operands)} -> {_tensors(self.results)}"
 
     @property
+    def is_elementwise(self) -> bool:
+        """Whether operands and results have the same dimensions, all alike."""
+        same = len({*self.operands, *self.results}) == 1
+        moves = self.need_replication or self.permutation or self.blocked_propagation
+        return same and not moves
+
+    @property
     def propagates(self) -> bool:
         """Whether any axis can cross the operation."""
         return not _factors(self.operands).isdisjoint(_factors(self.results))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardviz.core.display import Fact
 
 #: What kinds of operations and moves the estimate is uncertain at.
-KINDS = frozenset({"along", "call", "indices", "product", "move"})
+KINDS = frozenset({"along", "call", "indices", "product", "result", "move"})
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Uncertain(Fact):
         code: one of `KINDS`: `"along"` (the operation reads, along a split dimension,
             what another device may hold), `"call"` (it needs all of its operands),
             `"indices"` (it reads or writes at indices), `"product"` (it wants mesh axes
-            in two places), or `"move"` (a value is moved several times, or in steps).
+            in two places), `"result"` (its result must have another sharding than its
+            operands lead to), or `"move"` (a value is moved several times, or in steps).
         axes: the mesh axes that it is about.
         op: the operation, as StableHLO names it.
 

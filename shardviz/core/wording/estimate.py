@@ -22,6 +22,7 @@ KINDS: Mapping[str, str] = {
     "call": "{op} needs all of its operands",
     "indices": "{op} reads or writes at indices",
     "product": "{op} wants mesh axes in two places, or one that only one operand has",
+    "result": "{op} must have a result of another sharding, and its operands may be moved",
     "move": "a value is moved several times, or in several steps",
 }
 
@@ -86,6 +87,13 @@ def why_moved(cause: MoveCause) -> str:
     >>> print(why_moved(cause))
     x is split over data and sort needs that dimension not split.
     """
+    sentence = _why_moved(cause)
+    if cause.through:
+        return f"{sentence[:-1]}: XLA moves it before {cause.through}."
+    return sentence
+
+
+def _why_moved(cause: MoveCause) -> str:
     before, after, made = cause.before, cause.after, cause.value
     over = joined(cause.axes)
     from_dims, to_dims = dims_over(before, cause.axes), dims_over(after, cause.axes)
@@ -97,6 +105,8 @@ def why_moved(cause: MoveCause) -> str:
     if cause.code in _ASKERS:
         at = clause(" at {}", cause.source)
         return f"{_ASKERS[cause.code]}{at} asks for {after}, and {has}."
+    if cause.code == "call":
+        return f"{has} and XLA's partitioner does not split {cause.user} that way."
     user = cause.user or "what reads it"
     if cause.kind == "all-gather" and from_dims:
         which = by_count(len(from_dims), "that dimension", "those dimensions")

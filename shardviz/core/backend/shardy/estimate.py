@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +25,15 @@ from shardviz.core.backend.shardy.estimate_causes import (
     blame_for_move,
     blame_for_sum,
 )
+from shardviz.core.backend.shardy.estimate_operands import (
+    OperandMove,
+    operands_moved_instead,
+)
 from shardviz.core.backend.shardy.planned_module import SHARDY, PlannedModule
 from shardviz.core.backend.shardy.reader import RAGGED, PlanReader
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_causes import PrintCause, WrittenCause
+from shardviz.core.program.plan_causes import MoveCause, PrintCause, WrittenCause
 from shardviz.core.program.plan_values import (
     PlannedOp,
     array_bytes,
@@ -55,6 +60,11 @@ _AXES = {
     "sdy.all_to_all": "params",
 }
 _CUSTOM_CALL = "stablehlo.custom_call"
+# Custom calls for which XLA's partitioner has code of its own.
+_SPLIT_CALLS = frozenset({
+    "mhlo.topk", "mhlo.erf", "annotate_device_placement", "CustomSPMDPartitioning",
+    "PartialReduce", "MoveToHost", "MoveToDevice",
+})  # fmt: skip
 _DIM = re.compile(r"\{([^{}]*)\}")
 _PAIRS = 4096  # of a permutation, that are looked at
 _Axes = tuple[str, ...]
@@ -101,6 +111,7 @@ class _EstimateReader:
 
     def __init__(self, module: PlannedModule, mesh: MeshSpec) -> None:
         self.module, self.mesh, self.attributes = module, mesh, module.attributes
+        self._moved_operands: set[tuple[str, str, _Axes]] = set()
 
     def collectives_of(self, op: Any) -> Iterator[Collective]:
         """The collectives of one operation."""
@@ -114,6 +125,10 @@ class _EstimateReader:
                 yield self._written(op, "ragged-all-to-all")
             elif "callback" in target:
                 yield from self._printed(op)
+            elif target not in _SPLIT_CALLS:
+                yield from self._called(op)
+        elif op.name == "stablehlo.cholesky":
+            yield from self._called(op)
 
     def _inserted(self, op: Any) -> Iterator[Collective]:
         """The collectives of one of Shardy's operations."""
@@ -123,11 +138,40 @@ class _EstimateReader:
         blame_for = blame_for_move
         if op.name in ("sdy.all_reduce", "sdy.reduce_scatter"):
             blame_for = blame_for_sum
+        moved_before = ()
+        if blame_for is blame_for_move:
+            moved_before = operands_moved_instead(self.module, op)
+        if moved_before:
+            for operand in moved_before:
+                yield from self._before(op, operand)
+            return
         result = op.results[0]
         for part in self._parts(op, start):
             blame = blame_for(self.module, op, mesh_axes(part.axes, self.mesh))
             moved = [(result, part.after)]
             yield self._collective(op, SHARDY[op.name], part.axes, moved, blame)
+
+    def _before(self, op: Any, operand: OperandMove) -> Iterator[Collective]:
+        """The collectives on an operand of an elementwise operation that XLA inserts
+        instead of one of Shardy's on its result.
+        """
+        kind, parts = SHARDY[op.name], self._parts(op, self.module.start(op))
+        if operand.gathered is not None:
+            kind, parts = "all-gather", _gathers(operand.gathered, operand.spec)
+        through = self.module.name(self.module.start(op))
+        name = self.module.name(operand.value)
+        for part in parts:
+            axes = mesh_axes(part.axes, self.mesh)
+            # Several readers of the result share the moved operand.
+            key = through, name, axes
+            if self._is_one_number(operand.value) or key in self._moved_operands:
+                continue
+            self._moved_operands.add(key)
+            blame = blame_for_move(self.module, op, axes)
+            about = {"value": name, "before": operand.spec, "through": through}
+            blame = blame._replace(cause=replace(blame.cause, **about))
+            moved = [(operand.value, part.after)]
+            yield self._collective(op, kind, part.axes, moved, blame)
 
     def _is_one_number(self, value: Any) -> bool:
         """Whether a value has one number everywhere, as zeros have.
@@ -167,6 +211,10 @@ class _EstimateReader:
         opcode = made.name.partition(".")[2]
         if opcode not in ("dot_general", "reduce", "gather", "scatter"):
             return [_Part(axes, after)]
+        result = self.module.by_name.get(self.module.name(op.operands[0]))
+        if result is not None and result.spec.unreduced:
+            # A reshard asks for the whole sum, before anything splits it.
+            return [_Part(axes, after)]
         # What a scatter writes is split, and what the others read.
         split, last = self.module.spec(made.operands[0]), after
         if opcode == "scatter":
@@ -200,6 +248,32 @@ class _EstimateReader:
             for part in _gathers(spec.dims, spec):
                 cause = PrintCause(name, mesh_axes(part.axes, self.mesh), user)
                 blame, moved = Blame(name, read.location, cause), [(value, part.after)]
+                yield self._collective(op, "all-gather", part.axes, moved, blame)
+
+    def _called(self, op: Any) -> Iterator[Collective]:
+        """The gathers of what a custom call reads: XLA does not split it.
+
+        Linear algebra is split along the batch of its matrices, if Shardy says so.
+        """
+        read = self.module.read(op)
+        if read is None or read.context.manual or not read.results:
+            return
+        name = read.results[0]
+        rule, batch = self.module.by_name[name].factors, 0
+        if rule is not None and rule.is_elementwise:
+            return
+        if rule is not None and rule.propagates:
+            batch = len(rule.operands[0]) - 2
+        for value in dict.fromkeys(op.operands):
+            spec, moved_value = self.module.spec(value), self.module.name(value)
+            gathered = [() for _ in spec.dims[:batch]] + list(spec.dims[batch:])
+            for part in _gathers(gathered, spec):
+                axes = mesh_axes(part.axes, self.mesh)
+                cause = MoveCause(
+                    moved_value, axes, "all-gather", spec, part.after, "call", name
+                )
+                blame = Blame(name, read.location, cause)
+                moved = [(value, part.after)]
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _written(self, op: Any, kind: str) -> Collective:

@@ -72,8 +72,12 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
     # A chain of collectives may have no value of the plan at its start.
     moved = name or own.last_part
     asking = _constraint(module, source, after)
+    for step in module.chain(op):
+        # What follows a constraint may split the value again.
+        if asking is None:
+            asking = _constraint(module, source, module.spec(step.results[0]))
     if asking is not None:
-        code, line = _what_asks(asking), asking.source
+        code, line, after = _what_asks(asking), asking.source, asking.spec
         cause = MoveCause(moved, axes, kind, before, after, code, source=line)
         return Blame(asking.name, _location(asking), cause)
     code, value, user, location = _user(module, reader, source)

@@ -10,7 +10,7 @@ here. `python -m tests.bench.stages agree` counts marks that are missing or need
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 
@@ -75,6 +75,8 @@ def with_uncertain(
                 again.add(c.value)
             moves.add(move)
     values = {op.name: op for op in ops}
+    resplit = _resplit_results(values, collectives)
+    calls = {c.value for c in collectives if getattr(c.cause, "code", "") == "call"}
     marked = []
     for op in ops:
         reads = [values[name] for name in op.operands if name in values]
@@ -85,6 +87,11 @@ def with_uncertain(
                 code, axes = "move", _axes_of((*reads, op))
             if not axes and op.name in again:
                 code, axes = "move", _over(own[op.name])
+            if not axes and op.name in resplit:
+                code, axes = "result", resplit[op.name]
+            # The gathers of a call are estimated, which may have several results.
+            if code == "call" and {op.name, f"{op.name.rpartition('[')[0]}[0]"} & calls:
+                axes = ()
             if axes:
                 name = op.opcode
                 if code == "call":  # a custom_call says nothing
@@ -92,6 +99,32 @@ def with_uncertain(
                 op = op.changed(uncertain=(Uncertain(code, axes, name),))
         marked.append(op)
     return tuple(marked)
+
+
+def _resplit_results(
+    values: Mapping[str, PlannedOp], collectives: Iterable[Collective]
+) -> dict[str, tuple[str, ...]]:
+    """Name of an operation to the axes over which Shardy moves its result, where XLA
+    may move its operands instead.
+    """
+    axes: dict[str, tuple[str, ...]] = {}
+    for c in collectives:
+        cause = c.cause
+        if not isinstance(cause, MoveCause) or cause.value not in values:
+            continue
+        op = values[cause.value]
+        # Propagation gave it the sharding that it is moved to.
+        if op.kind != "op" or op.factors is None:
+            continue
+        if op.spec.padded(len(op.shape)) == cause.before.padded(len(op.shape)):
+            continue
+        uncertain = op.opcode in ("dot_general", "convolution")
+        if op.factors.is_elementwise:
+            specs = [values[name].spec for name in op.operands if name in values]
+            uncertain = not all(map(cause.before.equivalent, specs))
+        if uncertain:
+            axes[op.name] = _distinct((axes.get(op.name, ()), cause.axes))
+    return axes
 
 
 def _of_operation(

@@ -98,16 +98,25 @@ class PlannedModule:
 
     def end(self, op: Any) -> tuple[Any, Any]:
         """The last of a chain of collectives, and what reads its result, or None."""
+        chain = self.chain(op)
+        # The last use comes first, so the first one stays.
+        reader = None
+        for use in chain[-1].results[0].uses:
+            reader = use.owner.operation
+        return chain[-1], reader
+
+    def chain(self, op: Any) -> list[Any]:
+        """One of Shardy's operations and those that move its result on."""
+        chain = [op]
         while True:
-            reader = following = None
-            # The last use comes first, so the first one stays.
-            for use in op.results[0].uses:
+            following = None
+            for use in chain[-1].results[0].uses:
                 reader = use.owner.operation
                 if reader.name in RESHARDS:
                     following = reader
             if following is None:
-                return op, reader
-            op = following
+                return chain
+            chain.append(following)
 
     def name(self, value: Any) -> str:
         """What the plan calls a value, before any collective; `""` where it does not."""
