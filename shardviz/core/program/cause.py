@@ -89,6 +89,8 @@ class Cause(Fact):
         beside: another operand of `through`, whose sharding the value must have; else
             None.
         dtype: the element type of the bytes, `f32`; `""` if there are several.
+        gradient_of: of a sum that grad adds, the argument whose gradient it is; None
+            if that is not known.
         reducer: the operation of a sum or maximum, `add`; else `""`.
         dimension: the dimension that is split, where it is known.
         before: what moved the operand on its way: `"all-to-all"`,
@@ -112,6 +114,7 @@ class Cause(Fact):
     through: ValueName | None = None
     beside: ValueName | None = None
     dtype: str = ""
+    gradient_of: ValueName | None = None
     reducer: str = ""
     dimension: int | None = None
     before: str = ""

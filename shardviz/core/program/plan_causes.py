@@ -96,8 +96,13 @@ class WrittenCause(PlanCause):
         op: the collective, as jax names it; `value` is the last part of that.
         inside: the name of what is around it, such as `shard_map`.
         source: the line of the user's code, or `""`.
+        gradient_of: of a sum that grad adds, the argument whose gradient it is; `""` if
+            that is not known.
+        kind: the kind of collective.
     """
 
     op: str
     inside: str
     source: str = ""
+    gradient_of: str = ""
+    kind: str = ""

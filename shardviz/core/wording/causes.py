@@ -78,18 +78,34 @@ def cause(fact: Cause) -> str:
     return _SENTENCES[fact.code](fact)
 
 
-def who_wrote(author: str) -> str:
-    """Who has put a collective of `jax.lax` into a `shard_map`.
+def gradient(of: str, line: str, over: str, kind: str) -> str:
+    """Why the gradient of an array is summed over devices.
 
-    >>> who_wrote("written")
-    'It is written in the program'
+    >>> gradient("params.w1", "mlp.py:3", "data", "all-reduce")[:44]
+    'Gradient of params.w1 (mlp.py:3): all device'
     """
-    if author == "gradient":
+    array = f"Gradient of {of}{clause(' ({})', line)}:"
+    if kind == "reduce-scatter":
         return (
-            "grad put it in: it turns around what is written, and sums over devices that"
-            " have the same value; or a custom_vjp of the program has it"
+            f"{array} the forward pass gathers {of} over {over}, so its gradients are"
+            f" summed over {over}, and each device keeps its shard."
         )
-    return "It is written in the program"
+    return (
+        f"{array} all devices along {over} hold the same {of}, so its gradients are"
+        f" summed over {over}."
+    )
+
+
+def of_a_gradient(what: str) -> str:
+    """A collective of a backward pass whose array is not known.
+
+    >>> of_a_gradient("psum (mlp.py:3)")[:52]
+    'It belongs to a gradient: psum (mlp.py:3). It is the'
+    """
+    return (
+        f"It belongs to a gradient: {what}. It is the gradient of a collective or of a"
+        " value that several devices share, or a custom_vjp of the program has it."
+    )
 
 
 def _written(fact: Cause) -> str:
@@ -97,7 +113,16 @@ def _written(fact: Cause) -> str:
     operand = value_name(fact.operand)
     if fact.operand == UNKNOWN:
         operand = "an operand that the compiler does not name"
-    return f"{who_wrote(fact.code)}: {fact.operation}, of {operand}."
+    what = f"{fact.operation}, of {operand}"
+    if fact.gradient_of is not None:
+        line = "" if fact.operation is None else fact.operation.source
+        of = fact.gradient_of.name
+        if fact.gradient_of.code == "slice":
+            of = str(fact.gradient_of)
+        return gradient(of, line, _axes(fact, "all devices"), fact.kind)
+    if fact.code == "gradient":
+        return of_a_gradient(what)
+    return f"It is written in the program: {what}."
 
 
 def _unknown(fact: Cause) -> str:

@@ -14,7 +14,7 @@ from shardviz.core.program.plan_causes import (
 )
 from shardviz.core.program.plan_values import dims_over
 from shardviz.core.program.uncertain import Uncertain
-from shardviz.core.wording.causes import REDUCES, who_wrote
+from shardviz.core.wording.causes import REDUCES, gradient, of_a_gradient
 
 #: The code of what is uncertain to the kind of operation, or of move.
 KINDS: Mapping[str, str] = {
@@ -144,8 +144,13 @@ def why_written(cause: WrittenCause) -> str:
     'It is written in the program: psum, inside shard_map.'
     """
     at = clause(" at {}", cause.source)
-    who = who_wrote(author_of(cause.op))
-    return f"{who}: {cause.value}{at}, inside {cause.inside}."
+    what = f"{cause.value}{at}, inside {cause.inside}"
+    if cause.gradient_of:
+        over = joined(cause.axes)
+        return gradient(cause.gradient_of, cause.source, over, cause.kind)
+    if author_of(cause.op) == "gradient":
+        return of_a_gradient(what)
+    return f"It is written in the program: {what}."
 
 
 def along(dims: Sequence[int]) -> str:

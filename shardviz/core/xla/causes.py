@@ -104,6 +104,7 @@ class Causes:
 
     def __init__(self, arguments: Mapping[str, str] = MappingProxyType({})) -> None:
         self._arguments = arguments
+        self._by_line: dict[tuple[str, ...], list[Instruction]] = {}
 
     def value(self, operand: Instruction, own: Instruction, kind: str) -> Value:
         """The value behind an operand of a collective.
@@ -252,7 +253,11 @@ class Causes:
             reducer=collective.reducer,
         )
         if is_written(collective, own):
-            return replace(known, code=author_of(_with_calls(collective, own.op)))
+            author = author_of(_with_calls(collective, own.op))
+            if author == "gradient" and kind in SUMS:
+                argument = self._gradient_of(collective, own, number)
+                known = replace(known, gradient_of=argument)
+            return replace(known, code=author)
         if maker is None:
             return known
         reader = own if own.is_named else _user(collective)
@@ -280,6 +285,32 @@ class Causes:
         codes = {"collective-permute": "sent", "all-gather": "gathered"}
         return replace(known, code=codes.get(kind, "resplit"))
 
+    def _gradient_of(
+        self, total: Instruction, own: InstructionSource, number: int
+    ) -> ValueName | None:
+        """The argument whose gradient a sum is; None if several may be.
+
+        The forward pass reads it on the same line, in the shape of the sum.
+        """
+        if not self._by_line:
+            for instruction in total.computation.module.instructions():
+                line = instruction.source.stack
+                self._by_line.setdefault(line, []).append(instruction)
+        if not own.stack or number >= len(total.shapes):
+            return None
+        arguments: set[ValueName] = set()
+        for instruction in self._by_line.get(own.stack, ()):
+            op = _with_calls(instruction, instruction.op)
+            if author_of(op) == "gradient" or not _may_add(total, own, instruction):
+                continue
+            for operand in instruction.operands:
+                if operand.shapes[:1] != total.shapes[number : number + 1]:
+                    continue
+                name = self._followed(_Place(operand), instruction, False).name
+                if name.is_argument:
+                    arguments.add(name)
+        return arguments.pop() if len(arguments) == 1 else None
+
     def _asked(self, cause: Cause, demand: Demand, dtype: str) -> Cause:
         """The cause of a move for something behind the operation that reads the value."""
         through, asker = demand.through, demand.asker
@@ -294,6 +325,17 @@ class Causes:
             if operand.opcode not in _EMPTY and value.name != cause.operand:
                 return replace(cause, beside=value.name)
         return cause
+
+
+def _may_add(total: Instruction, own: InstructionSource, forward: Instruction) -> bool:
+    """Whether grad may add a sum for what an operation of the forward pass reads."""
+    if total.kind == "reduce-scatter":
+        return forward.kind == "all-gather"
+    # Without its check of types a `shard_map` sums gradients where it ends; other sums
+    # of that name are the gradients of sums.
+    if last_part(own.op) == "psum":
+        return forward.op.endswith("/shard_map")
+    return not forward.kind
 
 
 def _is_for_result(demand: Demand, kind: str) -> bool:

@@ -33,6 +33,7 @@ from shardviz.core.backend.shardy.planned_module import SHARDY, PlannedModule
 from shardviz.core.backend.shardy.reader import RAGGED, PlanReader
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.cause import author_of
 from shardviz.core.program.plan_causes import MoveCause, PrintCause, WrittenCause
 from shardviz.core.program.plan_values import (
     PlannedOp,
@@ -284,12 +285,45 @@ class _EstimateReader:
         inside = "the program"
         if read.context.manual:
             inside = "shard_map"
-        cause = WrittenCause(
-            location.op.rpartition("/")[2], axes, location.op, inside, location.source
-        )
-        blame = Blame(next(iter(read.results), ""), location, cause)
+        value, last = next(iter(read.results), ""), location.op.rpartition("/")[2]
+        cause = WrittenCause(last, axes, location.op, inside, location.source)
+        if author_of(location.op) == "gradient":
+            array = self._gradient_of(value, kind, last)
+            cause = replace(cause, gradient_of=array, kind=kind)
+        blame = Blame(value, location, cause)
         moved = [(result, self.module.spec(result)) for result in op.results]
         return self._collective(op, kind, axes, moved, blame)
+
+    def _gradient_of(self, name: str, kind: str, last: str) -> str:
+        """The argument whose gradient a sum in a `shard_map` is; `""` if several may be.
+
+        The forward pass reads it on the same line, in the shape of the sum.
+
+        Args:
+            name: the value of the plan that is the sum.
+            kind: the kind of collective.
+            last: what jax calls it.
+        """
+        total = self.module.by_name.get(name)
+        if total is None or kind not in ("all-reduce", "reduce-scatter"):
+            return ""
+        arguments: set[str] = set()
+        for op in self.module.by_name.values():
+            if op.backward or op.stack != total.stack:
+                continue
+            # Without its check of types a shard_map sums gradients where it ends.
+            if last == "psum" and op.opcode != "shard_map":
+                continue
+            if (op.opcode == "all_gather") != (kind == "reduce-scatter"):
+                continue
+            for read in map(self.module.by_name.get, op.operands):
+                if read is None or read.kind != "argument":
+                    continue
+                if len(read.shape) == len(total.shape):
+                    sizes = zip(read.shape, total.shape, strict=True)
+                    if all(whole % part == 0 for whole, part in sizes):
+                        arguments.add(read.name)
+        return arguments.pop() if len(arguments) == 1 else ""
 
     def _collective(
         self,
