@@ -416,6 +416,20 @@ def lowering_attribute(lowered: Any, name: str) -> Any:
     return getattr(getattr(lowered, "_lowering", None), name, None)
 
 
+def call_as_jit(compiled: Any, *arguments: Any) -> Any:
+    """Calls a compiled program as a function under `jax.jit` calls it.
+
+    jax 0.10 and 0.11 compare the layouts of arguments when a `Compiled` is called, and
+    refuse those of fewer than 8 bits, which `jax.jit` itself takes.
+    """
+    executable = getattr(compiled, "_executable", None)
+    call = getattr(executable, "unsafe_call", None)
+    if call is None or jax.__version_info__ >= (0, 12):
+        return compiled(*arguments)
+    constants = getattr(compiled._params, "const_args", ())
+    return call(*constants, *arguments)
+
+
 def kept_module(lowered: Any) -> Any | None:
     """The MLIR module that jax keeps of a lowered program, to be compiled."""
     return lowering_attribute(lowered, "_hlo")

@@ -119,6 +119,12 @@ def _lowering() -> bool:
     return kept and compat.compile_arguments(lowered) is not None
 
 
+def _sub_byte() -> bool:
+    compiled = jax.jit(lambda x: x + x).lower(jnp.ones(2, "int4")).compile()
+    (result,) = jax.tree.leaves(compat.call_as_jit(compiled, jnp.ones(2, "int4")))
+    return int(result[0]) == 2
+
+
 def _platforms() -> bool:
     jaxpr = jax.make_jaxpr(jax.lax.linalg.lu)(jnp.ones((2, 2)))
     return {"cpu", "tpu"} <= compat.platforms_of(jaxpr.eqns[0])
@@ -198,6 +204,7 @@ PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     ),
     "jax._src.api.eval_shape": _eval_shape,
     "jax.extend.core.JaxprEqn": _equations,
+    "jax.stages.Compiled._executable": _sub_byte,
     "jax.stages.Lowered._lowering": _lowering,
     "jax._src.interpreters.mlir": (
         _has("jax._src.interpreters.mlir", "refine_polymorphic_shapes")

@@ -18,6 +18,7 @@ import jax
 from jax.sharding import Mesh
 from jaxlib.version import __version__ as jaxlib_version
 
+from shardviz.core.backend.jax_compat import call_as_jit
 from shardviz.core.backend.run.partitioner import ONE_DEVICE, compile_with_dump
 from shardviz.core.backend.tracing.effect_rules import has_callbacks
 from shardviz.core.backend.tracing.trace import (
@@ -28,6 +29,7 @@ from shardviz.core.backend.tracing.trace import (
 )
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
+from shardviz.core.layout.array_spec import DTYPE_BITS, dtype_name
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.checks import Finding, found
 from shardviz.core.program.inherited import inherited
@@ -108,6 +110,8 @@ class Executable:
 
     def run(self, *arguments: jax.Array) -> Sequence[jax.Array]:
         """Runs it, and may return before it is done."""
+        if any(DTYPE_BITS.get(dtype_name(a.dtype), 8) < 8 for a in arguments):
+            return call_as_jit(self.stage, *arguments)
         return self.stage(*arguments)
 
     def reference(self, make: Callable[[], Executable]) -> Executable:

@@ -201,11 +201,10 @@ def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
     """Every mesh that the program names, outright or in a sharding, and where."""
     for operation in operations(jaxpr):
         for parameter in operation.equation.params.values():
-            if isinstance(parameter, _NO_MESHES):
-                continue
             # A jit and a device_put have one sharding per operand.
-            values = parameter if isinstance(parameter, (tuple, list)) else (parameter,)
-            for value in values:
+            for value in parameter if isinstance(parameter, tuple) else (parameter,):
+                if isinstance(value, _NO_MESHES):
+                    continue
                 mesh = mesh_of_value(value)
                 # Outside of any mesh, jax names an empty one.
                 if mesh is not None and not mesh.empty:
