@@ -192,3 +192,41 @@ def test_tracebacks_are_filtered_again_afterwards():
     before = jax.config.values["jax_traceback_filtering"]
     plan_program(program(*REFUSED["sort"][:2]))
     assert jax.config.values["jax_traceback_filtering"] == before
+
+
+ONE = make_mesh(data=1, tensor=4, x=2, axis_types="Explicit")
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a: jnp.tanh(a) + 1,
+        lambda a: (a.sum(2), a.sum(0)),
+        lambda a: jnp.swapaxes(a, 0, 1) * 2,
+        lambda a: jax.grad(lambda a: (jnp.sin(a) ** 2).sum())(a),
+        lambda a: jax.sharding.reshard(a, P(None, ("data", "x"), None)) * 2,
+        lambda a: lax.scan(lambda c, _: (jnp.sin(c), None), a, None, length=2)[0],
+    ],
+)
+def test_types_name_axes_of_size_one(fn):
+    array = ArraySpec("a", (8, 8, 4), spec=Spec.parse("data, tensor, None"))
+    program = Program(fn, (array,), ONE)
+    plan = plan_program(program)
+    assert plan.error is None
+    # jax's own types, operation by operation.
+    mesh = to_jax(ONE)
+    struct = jax.ShapeDtypeStruct(
+        array.shape, "float32", sharding=to_jax(program.requests[0]).sharding
+    )
+    with jax.sharding.use_abstract_mesh(mesh):
+        jaxpr = jax.make_jaxpr(fn)(struct)
+    types = [spec_of(aval.sharding.spec) for aval in jaxpr.out_avals]
+    results = [op.spec for op in plan.ops if op.kind == "result"]
+    assert [spec.dims for spec in results] == [spec.dims for spec in types]
+    assert plan.op("a").spec.dims == (("data",), ("tensor",), ())
+    by_name = {op.op.rpartition("/")[2]: op for op in plan.ops if op.kind != "argument"}
+    for operation in operations(jaxpr):
+        op = by_name.get(operation.name)
+        (aval, *_) = [v.aval for v in operation.equation.outvars]
+        if op is not None and op.shape == tuple(aval.shape):
+            assert op.spec.equivalent(spec_of(aval.sharding.spec)), operation.name

@@ -219,3 +219,24 @@ except sv.ShardvizError as error:
     sentence = printed(code, without=without)
     assert f"pip install {package}" in sentence
     assert sentence.count("\n") == 0
+
+
+def test_jitted_functions_of_the_user_are_not_compiled_again():
+    code = """
+import jax, jax.numpy as jnp
+step = jax.jit(lambda w, x: w - jax.grad(lambda w: ((x @ w) ** 2).mean())(w))
+w, x = jnp.ones((8, 8)), jnp.ones((4, 8))
+step(w, x)
+import shardviz as sv
+events = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: events.append(event))
+program = sv.program(jnp.matmul, sv.array("x", (8, 8), spec="None, data"),
+    sv.array("w", (8, 8), spec="data"), mesh=sv.mesh(data=4))
+for use in (sv.plan, sv.compile, sv.run, sv.changes, sv.effects, sv.text):
+    use(program)
+    events.clear()
+    step(w, x)
+    assert not events and step._cache_size() == 1, (use, events)
+print("as before")
+"""
+    assert printed(code).endswith("as before")

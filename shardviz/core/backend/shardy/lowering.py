@@ -70,8 +70,6 @@ def lower_to_plan(
     """
     begun, notes = time.perf_counter(), list[PlanNote]()
     names = depends_on_platform(traced.stage.jaxpr)
-    if names and not platform:
-        notes.append(PlanNote("platform", names))
     # Other operations are lowered alike, and jax may have them for CPUs already.
     chosen = platform if names and platform else "cpu"
     try:
@@ -86,6 +84,8 @@ def lower_to_plan(
         else:
             raise
         traced, module = _lowered(program, traced, chosen)
+    if names and not platform and chosen == "cpu" and _differs(traced, module):
+        notes.append(PlanNote("platform", names))
     seconds = time.perf_counter() - begun
     return LoweredProgram(traced, module, seconds, chosen, tuple(notes))
 
@@ -100,6 +100,18 @@ def _lowered(program: Program, traced: Traced, platform: str) -> tuple[Traced, A
             raise
         traced = trace(program, _device_mesh(program, traced, platform))
         return traced, _module(traced, platform)
+
+
+def _differs(traced: Traced, on_cpus: Any) -> bool:
+    """Whether TPUs or GPUs get another module than CPUs."""
+    for platform in ("tpu", "cuda"):
+        try:
+            other = _module(traced, platform)
+        except Exception:  # noqa: BLE001  the rules of a platform may raise anything
+            return True
+        if str(other) != str(on_cpus):
+            return True
+    return False
 
 
 def _device_mesh(program: Program, traced: Traced, platform: str) -> Any:

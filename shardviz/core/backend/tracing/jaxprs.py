@@ -222,12 +222,16 @@ _SPLIT_ALIKE = frozenset({
 })  # fmt: skip
 
 
+# Lowered through operations with rules for platforms.
+_THROUGH_OTHERS = frozenset({"qr"})
+
+
 def depends_on_platform(jaxpr: Any) -> tuple[str, ...]:
-    """The operations that jax lowers differently for CPUs, TPUs and GPUs, sorted.
+    """The operations with lowering rules for CPUs, TPUs or GPUs alone, sorted.
 
     >>> import jax
     >>> depends_on_platform(jax.make_jaxpr(jax.numpy.linalg.qr)(jax.numpy.ones((2, 2))))
-    ('geqrf', 'householder_product')
+    ('qr',)
     """
     names = set()
     for operation in operations(jaxpr):
@@ -235,7 +239,7 @@ def depends_on_platform(jaxpr: Any) -> tuple[str, ...]:
         if name == "platform_index":
             names.add("platform_dependent")
         elif name not in _SPLIT_ALIKE and name not in names:
-            if platforms_of(operation.equation):
+            if name in _THROUGH_OTHERS or platforms_of(operation.equation):
                 names.add(name)
     return tuple(sorted(names))
 
