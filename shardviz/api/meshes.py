@@ -42,7 +42,8 @@ def mesh(
     8
     """
     options: dict[str, Any] = {"axis_types": axis_types, "device_ids": device_ids}
-    return as_mesh(axes, processes=processes, **options, **sizes)
+    options |= {"processes": processes, **sizes}
+    return as_mesh(axes, **options)
 
 
 def topology(text: str) -> Topology:

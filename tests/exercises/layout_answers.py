@@ -163,6 +163,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             "hidden -> x\nwidth -> y", [("hidden", "y"), ("width", "x")], (("hidden", ("x", "y")),),
             sv.rules(("width", ("y", "x"))), {"rules": [["hidden", "x"], ["width", "y"]]}["rules"],
+            {"hidden": "x", "width": "y"},
             opened("x=4, y=2", "width -> x\nhidden -> y"),
             sv.resolve("hidden width", "hidden -> x\nwidth -> y", mesh=GRID),
         ],
@@ -170,7 +171,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "hidden -> x", "hidden -> y", "hidden -> x\nwidth -> x",
             "hidden -> x\nwidth -> y\ntokens -> x", "mlp -> x\nembed -> y",
             "hidden -> None\nwidth -> y", "hidden -> z\nwidth -> y", "",
-            {"hidden": "x", "width": "y"}, opened("x=2, y=2", "width -> x\nhidden -> y"),
+            {"hidden": "x", "width": "x"}, opened("x=2, y=2", "width -> x\nhidden -> y"),
             "hidden x", 2 << 20,
         ],
     ),

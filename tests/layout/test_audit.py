@@ -289,3 +289,24 @@ def test_copies_by_axis():
         str(fact) in sv.audit([sv.array("x", (8, 8))], (), "data=4, model=2").explain()
         for fact in data
     )
+
+
+def test_live_arrays_without_names_and_arrays_off_the_mesh_are_said(eight_devices):
+    mesh = Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
+    split = jax.device_put(np.zeros((8, 8), "float32"), NamedSharding(mesh, P("data")))
+    bare = jax.device_put(np.zeros((8, 8), "float32"), NamedSharding(mesh, P()))
+    alone = jax.device_put(np.zeros((8, 8), "float32"), eight_devices[1])
+    tree = {
+        "w": nn.LogicallyPartitioned(split, ("embed", None)),
+        "bare": bare,
+        "alone": nn.LogicallyPartitioned(alone, ("embed", None)),
+    }
+    found = sv.audit(tree, [("embed", "data")], adopt_mesh(mesh))
+    assert [row.path for row in found.unnamed] == ["bare"]
+    assert found.unplaced == ("alone",)
+    assert sv.remedies(found["bare"], "split")[0].steps[0].new == "embed"
+    # What somebody wrote is no lack of names.
+    written = sv.audit([sv.array("w", (8, 8), spec="")], [("embed", "data")], adopt_mesh(mesh))
+    assert written.unnamed == ()
+    by_path = sv.audit({"alone": alone}, [("alone", ("data",))], adopt_mesh(mesh), dialect="regex")
+    assert by_path.unplaced == ("alone",)

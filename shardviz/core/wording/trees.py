@@ -19,7 +19,7 @@ from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.rule_uses import no_pattern
-from shardviz.core.layout.rules.rules import Dialect, PathRules
+from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.differences import Difference
 from shardviz.core.layout.trees.group_bytes import (
@@ -184,11 +184,14 @@ def _unknown(audit: Audit) -> list[str]:
     """The arrays that the rules say nothing of, or not all."""
     lines = []
     if audit.unknown:
+        no_rule = ""
+        if isinstance(audit.rules, Rules) and len(audit.rules):
+            no_rule = "No rule is for them, because they have no logical names. "
         count, size = _count(audit.unknown, "array"), _size(audit.unknown)
         names = few(row.path for row in audit.unknown)
         lines.append(
             f"How {count} split is unknown ({names}; {size} in all), and no bytes are"
-            f" counted for that. {GIVE}"
+            f" counted for that. {no_rule}{GIVE}"
         )
     off_mesh, ids = [], set()
     for row in audit.largest:
@@ -204,6 +207,13 @@ def _unknown(audit: Audit) -> list[str]:
         )
         count = _count(off_mesh, "live array")
         lines.append(f"{count} on {where} and not split over the mesh: {names}.")
+    if audit.unplaced and audit.mesh.size > 1:
+        count = _count(audit.unplaced, "live array")
+        names = few(audit.unplaced)
+        lines.append(
+            f"{count} not on all devices of the mesh now, and counted as the table would"
+            f" split them: {names}."
+        )
     if audit.elsewhere:
         count = _count(
             audit.elsewhere, "array of another mesh", "arrays of another mesh"
@@ -313,12 +323,16 @@ def _copies(audit: Audit) -> str:
 def _unnamed(audit: Audit) -> str:
     if not audit.unnamed:
         return ""
-    names = _with_sizes(audit.unnamed, lambda row: row.array.bytes)
-    rows = audit.unnamed
+    paths = {row.path for row in audit.unnamed}
+    # A moment has no names because its parameter has none.
+    rows = [row for row in audit.unnamed if row.partner not in paths]
+    names = _with_sizes(rows, lambda row: row.array.bytes)
     has, it = by_count(len(rows), "has", "have"), by_count(len(rows), "it", "them")
+    moments = plural(len(paths) - len(rows), "moment")
+    also = f" or their {moments}" if len(paths) > len(rows) else ""
     lines = [
-        f"{plural(len(rows), 'array')} {has} no logical names, so no rule splits {it}:"
-        f" {joined(names, limit=SHOWN)}. {ADD_NAMES}"
+        f"{plural(len(rows), 'array')} {has} no logical names, so no rule splits"
+        f" {it}{also}: {joined(names, limit=SHOWN)}. {ADD_NAMES}"
     ]
     remedies = rows[0].remedies("split")
     if remedies:

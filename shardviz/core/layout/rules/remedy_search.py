@@ -95,13 +95,14 @@ class Arrays:
         for row in rows:
             if row.partner is not None:
                 self._parameters[row.path] = row.partner
+            if row.lacks_names:
+                self.unnamed.append(row)
+                continue
             # What cannot be laid out whatever the table says is no affair of the table.
             if row.spec_wins or (row.spec is None and row.by_path and row.by_path.spec):
                 continue
             if row.by_path:
                 self.groups[row.path] = [row]
-            elif row.lacks_names:
-                self.unnamed.append(row)
             elif row.names is not None:
                 key = (row.names, row.shape, row.dtype)
                 self.groups.setdefault(key, []).append(row)

@@ -52,6 +52,8 @@ class Request(Displayed):
             `resolution` is None.
         few_names: `"live"` or `"abstract"` where an nnx Variable of such an array has
             fewer names than dimensions, else `""`.
+        of_leaf: whether its own spec is the sharding of an array of a tree; else
+            somebody wrote it down.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
@@ -69,6 +71,7 @@ class Request(Displayed):
     audit: Any = field(default=None, compare=False, repr=False)
     by_path: PathResolution | None = None
     few_names: str = ""
+    of_leaf: bool = False
 
     @property
     def spec_wins(self) -> bool:
@@ -77,8 +80,14 @@ class Request(Displayed):
 
     @property
     def lacks_names(self) -> bool:
-        """Whether it is replicated because rules have no logical name to decide by."""
-        if self.spec is None or self.spec_wins or self.by_path is not None:
+        """Whether it is replicated and rules have no logical name to decide by."""
+        if self.spec is None or self.by_path is not None:
+            return False
+        if (
+            self.spec.axes
+            or self.spec.unreduced
+            or (self.spec_wins and not self.of_leaf)
+        ):
             return False
         return self.array.rank > 0 and not any(self.array.logical or ())
 
@@ -178,7 +187,8 @@ class Request(Displayed):
                 return self.by_path.remedies(want, array.dtype, arrays)
         names = array.logical or (None,) * array.rank
         # A dimension without a name can be given one that a rule is for.
-        by_rules = self.by_path is None and not self.spec_wins and array.rank > 0
+        by_rules = self.by_path is None and array.rank > 0
+        by_rules = by_rules and (self.lacks_names or not self.spec_wins)
         if by_rules and source is not None and (array.logical or len(source.rules)):
             leaf = Leaf(self.path, names, array.shape, array.dtype)
             search = RuleSearch(leaf, source.rules, source.mesh, source.dialect, arrays)

@@ -84,6 +84,8 @@ class Audit(Displayed, Fact):
             their specs are read by the names of its axes.
         capacity: the memory of one device of the target, in bytes, or None.
         target: the title of the target, or `""`.
+        unplaced: the live arrays that are not on all devices of the mesh; their rows say
+            what the table makes of them.
 
     >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
     >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
@@ -99,6 +101,7 @@ class Audit(Displayed, Fact):
     elsewhere: tuple[str, ...] = ()
     capacity: int | None = None
     target: str = ""
+    unplaced: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # Remedies of a row look at the other arrays. The rows that came in stay as they
@@ -453,13 +456,21 @@ def _audited(
         made: dict[int, Request] = {}
         for key, leaf in kinds.items():
             made[key] = _kind(leaf, grid, table, reader, boxed, memo)
-            if leaf.few_names:
-                made[key] = replace(made[key], few_names=leaf.few_names)
+            of_leaf = leaf.array.spec is not None and not leaf.described
+            if leaf.few_names or of_leaf:
+                more = {"few_names": leaf.few_names, "of_leaf": of_leaf}
+                made[key] = replace(made[key], **more)
         rows = [made[id(leaf)] for leaf in tree.kinds]
     pairs = zip(tree.names, tree.kinds, strict=True)
     others = tuple(name for name, leaf in pairs if id(leaf) in elsewhere)
+    unplaced = []
+    for name, leaf, row in zip(tree.names, tree.kinds, rows, strict=True):
+        if leaf.layout is not None and row.spec is not None:
+            if not _covers(leaf.layout, grid):
+                unplaced.append(name)
     rows = _paired(rows, tree)
-    return Audit(rows, grid, table, reader, others, capacity, target)
+    more = others, capacity, target, tuple(unplaced)
+    return Audit(rows, grid, table, reader, *more)
 
 
 def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
