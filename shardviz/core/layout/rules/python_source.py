@@ -14,6 +14,8 @@ from shardviz.core.errors import RuleError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.parse import literal_value, without_unknown_escapes
 
+# In place of the name of a list that is a part of an expression.
+_PART = "in an expression"
 _SPEC_NAMES = ("P", "PS", "PartitionSpec")
 
 
@@ -43,6 +45,11 @@ def table_in_source(text: str) -> Any:
     tables, places = [], []
     for rank, name, node in named:
         if rank == best:
+            if name in source.changed:
+                raise RuleError(
+                    f"The table {name} in line {node.lineno} is a part of what the source"
+                    " computes, and nothing is evaluated. Give the whole table."
+                )
             table = literal_value(source.resolved(node), RuleError)
             if table not in tables:
                 tables.append(table)
@@ -64,12 +71,16 @@ class _Source:
         self.module = module
         self.spec_names: set[str] = set(_SPEC_NAMES)
         self.literals: dict[str, ast.expr] = {}
+        # What is added to, or is a part of a sum or of another list.
+        self.changed = {_PART}
         assigned: dict[str, list[ast.expr]] = {}
         for node in ast.walk(module):
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     if alias.name in ("PartitionSpec", "P"):
                         self.spec_names.add(alias.asname or alias.name)
+            for part in _parts(node):
+                self.changed.add(ast.unparse(part))
             targets, value = _assignment(node)
             for target in targets:
                 if value is not None and isinstance(target, ast.Name):
@@ -174,6 +185,10 @@ def _named_values(node: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
             inner = child.name
         elif isinstance(child, ast.keyword):
             inner = child.arg or name
+        elif isinstance(child, (ast.BinOp, ast.Starred)):
+            inner = _PART
+        elif isinstance(child, ast.AugAssign):
+            inner = ast.unparse(child.target)
         if isinstance(child, (ast.List, ast.Tuple, ast.Dict)):
             yield inner, child
         yield from _named_values(child, inner)
@@ -185,6 +200,20 @@ def _assignment(node: ast.AST) -> tuple[list[ast.expr], ast.expr | None]:
     if isinstance(node, ast.AnnAssign):
         return [node.target], node.value
     return [], None
+
+
+def _parts(node: ast.AST) -> list[ast.expr]:
+    """What a node changes, or makes something larger of."""
+    if isinstance(node, ast.AugAssign):
+        return [node.target]
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.Starred):
+        return [node.value]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("append", "extend", "insert", "update"):
+            return [node.func.value]
+    return []
 
 
 def _is_text(node: ast.expr | None) -> bool:
