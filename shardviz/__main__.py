@@ -362,7 +362,10 @@ def _called(what: str) -> Any:
         raise InputError(
             f"WHAT is written pkg.module:function, such as train:make_step; got {what!r}"
         )
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise InputError("the working folder has been removed") from None
     if not {"", here} & set(sys.path):  # PYTHONSAFEPATH leaves it out
         sys.path.insert(0, here)
     try:

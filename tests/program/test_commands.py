@@ -192,6 +192,14 @@ def test_what_is_wrong_is_one_sentence_and_two(here, capsys, typed, words):
     assert "Traceback" not in captured.err
 
 
+def test_a_working_folder_that_was_removed_is_one_sentence_and_two(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["audit", "my_train:state"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("what", "last"),
     [

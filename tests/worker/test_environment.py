@@ -66,6 +66,18 @@ def test_what_is_set_for_the_kernel_changes_nothing_in_the_worker(name, times, t
         assert locked == ["all-reduce"]
 
 
+def test_a_worker_starts_although_the_working_folder_was_removed(tmp_path):
+    removed = f"import os; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{removed}\n{SCRIPT}"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_what_changes_the_program_is_passed_on(tmp_path):
     own = {
         "PATH": "/bin",

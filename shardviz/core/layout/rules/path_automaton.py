@@ -130,12 +130,12 @@ class _Reader:
         if suffix == "+":  # it keeps all that it matched, and may so match less
             raise Unsupported(self.pattern)
         if sign:
-            bounds = {"*": (0, None), "+": (1, None), "?": (0, 1)}[sign]
-        elif comma:
-            bounds = int(least or 0), int(most) if most else None
+            fewest, limit = int(sign == "+"), 1 if sign == "?" else None
         else:
-            bounds = int(least), int(least)
-        return _Part("repeat", "", ((part,),), *bounds)
+            fewest, limit = int(least or 0), int(most) if most else None
+            if not comma:
+                limit = fewest
+        return _Part("repeat", "", ((part,),), fewest, limit)
 
 
 class Automaton:

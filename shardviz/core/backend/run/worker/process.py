@@ -232,7 +232,10 @@ def _import_path() -> list[str]:
     A file there may have the name of a module that this kernel imported before it
     looked there.
     """
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # removed since this kernel started there
+        return [p for p in sys.path if isinstance(p, str) and p]
     path = [p or here for p in sys.path if isinstance(p, str)]
     if str(Path(__file__).parents[5]) == here:  # this package is itself found there
         return path
