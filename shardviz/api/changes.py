@@ -57,7 +57,7 @@ def changes(
     >>> report = sv.compile(jnp.dot, x, w, mesh="data=2")
     >>> found = changes(report, 0)
     >>> found[0].edit
-    'Split argument w as P(None, None): sends 1 KiB → 0 B · memory 12 KiB → 11 KiB.'
+    'Replicate w: sends 1 KiB → 0 B · memory 12 KiB → 11 KiB.'
     """
     if isinstance(thing, Stages):
         thing = thing.report or thing.plan

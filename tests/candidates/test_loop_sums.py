@@ -111,7 +111,7 @@ def test_the_sums_are_those_of_the_edit_by_hand(make, eight_devices):
     report, found = changes_of(make)
     by_hand = sv.compile(make(True), *arguments(), target="cpu:8")
     assert sums(by_hand) != sums(report)
-    change = next(one for one in found if one.edits[0].code in ("pcast", "sum after a loop"))
+    change = next(one for one in found if one.edits[0].code in ("pcast", "late sum"))
     assert sums(change.report) == sums(by_hand)
     assert change.values.ok
     values = sv.run(change.program, *arguments(), target="cpu:8").outputs
@@ -142,4 +142,4 @@ def test_a_value_that_each_step_needs_summed_stays_in_the_loop(eight_devices):
     report = sv.compile(mapped(body), *arguments(), target="cpu:8")
     found = sv.changes(report, 0)
     codes = {edit.code for one in (*found, *found.refused) for edit in one.edits}
-    assert codes.isdisjoint({"pcast", "sum after a loop"})
+    assert codes.isdisjoint({"pcast", "late sum"})

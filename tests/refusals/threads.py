@@ -345,7 +345,7 @@ THREADS = (
         MAINTAINER,
         is_(set_columns),
         (A, array("i", (8,), "x", dtype="int32")),
-        ((0, "auto_axes"),),
+        ((0, "set"),),
         ("scatter",),
     ),
     # "You reshard at your level first and then calling argsort".
@@ -388,7 +388,7 @@ THREADS = (
         MERGED,
         is_(with_positions),
         (A, TABLE, array("at", (8,), "x", dtype="int32")),
-        ((0, "auto_axes", "P('x', None)"),),
+        ((0, "get", "P('x', None)"),),
         ("gather",),
     ),
     Thread(
@@ -396,7 +396,7 @@ THREADS = (
         MERGED,
         is_(looked_up),
         (TABLE, TOKENS),
-        ((0, "auto_axes", "P('x', None)"),),
+        ((0, "get", "P('x', None)"),),
         ("gather",),
     ),
     Thread(
@@ -407,7 +407,7 @@ THREADS = (
             array("table", (64, 16), None, "y"),
             array("tokens", (8,), "y", dtype="int32"),
         ),
-        ((0, "auto_axes"), (1, "out_sharding")),
+        ((0, "get"), (1, "out_sharding")),
         ("gather", "dot_general"),
     ),
     Thread(
@@ -597,7 +597,7 @@ OURS = (
         "",
         is_(repeated),
         (A, array("n", (8,), dtype="int32")),
-        ((0, "auto_axes"),),
+        ((0, "get"),),
         ("gather",),
     ),
     Thread(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ ARGUMENT = "argument"
 #                    more axes in its specs
 #   pcast            value, axes, source: the variable or "", and the line in a loop of
 #                    a shard_map in whose gradient jax sums over the axes
-#   sum after a loop axes, source: of a sum that a loop of a shard_map makes itself
+#   late sum axes, source: of a sum that a loop of a shard_map makes itself
 #   types, explicit  refusals: of each the edit that sends least is its first
 #   parts            source, code: of a reshape, for another order of the samples
 #   pmap, option     code: what to write
@@ -74,6 +75,8 @@ def edit(code: str, /, **fields: Any) -> Edit:
 #   same collective   it is still there, with as many bytes
 #   moved elsewhere   other collectives send at least what it saves
 #   more work         each device computes much more
+#   hardly less       less than 1 % of the bytes are saved
+#   more time         the least time on the target's chips rises
 #   no less memory
 #   no less planned   nor by its plan, so it was not compiled
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Refusal(Fact):
         said: an error or evidence, in words; `""` for none.
         bytes: what the changed program sends, or for `"no less memory"` needs.
         before: what the original sends or needs.
+        seconds: the least times of the changed program and of the original, for
+            `"more time"`.
     """
 
     edits: tuple[Edit, ...]
@@ -93,6 +98,7 @@ class Refusal(Fact):
     said: str = ""
     bytes: int | None = None
     before: int | None = None
+    seconds: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -242,10 +248,12 @@ def code_of(edit: Edit, program: Program) -> str:
     >>> code_of(edit("argument", array="x", spec=x.spec), program)
     "in_specs = (P('data'),)"
     >>> value = {"value": "exp", "shape": (8,), "source": "f.py:3", "spec": x.spec}
-    >>> code_of(edit("constraint", variable="y", **value), program)
+    >>> from shardviz.core.layout.mesh_context import MeshContext
+    >>> set_mesh = program.replace(context=MeshContext(abstract=program.mesh))
+    >>> code_of(edit("constraint", variable="y", **value), set_mesh)
     "y = jax.lax.with_sharding_constraint(y, P('data'))  # f.py:3"
-    >>> code_of(edit("constraint", variable="", **value), program)
-    "jax.lax.with_sharding_constraint(..., P('data'))  # exp[8], f.py:3"
+    >>> print(code_of(edit("constraint", variable="", **value), set_mesh))
+    jax.lax.with_sharding_constraint(..., P('data'))  # exp[8], f.py:3
     """
     fields, tree = edit.fields, program.tree
     match edit.code:
@@ -253,12 +261,18 @@ def code_of(edit: Edit, program: Program) -> str:
             specs = [str(request.spec) for request in program.requests]
             # Specs of a model are not written in one line.
             if tree is not None and len(tree.children()) != len(specs):
-                return f"# {fields['array']}: {fields['spec']}"
+                name = argument_in_code(program, fields["array"])
+                sharding = f"jax.sharding.NamedSharding(mesh, {fields['spec']})"
+                return _replaced(name, f"jax.device_put({{}}, {sharding})", "")
             return f"in_specs = ({', '.join(specs)},)"
         case "result":
             return f"out_specs = {fields['spec']}  # {fields['result']}"
         case "constraint":
-            name, spec, line = value_of(edit), fields["spec"], fields["source"]
+            name, spec, line = value_of(edit), str(fields["spec"]), fields["source"]
+            context = program.context
+            if context is None or context.sees("with_sharding_constraint") is None:
+                # jax takes a spec alone only if a mesh is in context.
+                spec = f"jax.sharding.NamedSharding(mesh, {spec})"
             call = "jax.lax.with_sharding_constraint"
             if set(program.mesh.axis_types) == {"Explicit"}:
                 call = "jax.sharding.reshard"  # there a constraint is an assertion
@@ -268,7 +282,8 @@ def code_of(edit: Edit, program: Program) -> str:
                 return f"{call}(..., {spec})  # {name}, {line}"
             if fields["value"] == ARGUMENT:
                 line = f"first in {program.name}"
-            return f"{name} = {call}({name}, {spec})  # {line}"
+                name = argument_in_code(program, name)
+            return _replaced(name, f"{call}({{}}, {spec})", line)
         case "rule":
             return f"rules = sv.rules({', '.join(map(str, fields['rules'].pairs()))})"
         case "mesh" | "device order":
@@ -293,16 +308,71 @@ def code_of(edit: Edit, program: Program) -> str:
             name, axes = fields["value"] or "...", tuple(fields["axes"])
             cast = f'jax.lax.pcast({name}, {axes}, to="varying")'
             cast = f"{name} = {cast}" if fields["value"] else cast
-            return f"{cast}  # before the loop, for {fields['source']}"
-        case "sum after a loop":
+            return f"{cast}  # before {fields['source']}"
+        case "late sum":
             sum_ = f"jax.lax.psum(..., {tuple(fields['axes'])})"
-            return f"{sum_}  # after the loop, in place of {fields['source']}"
+            comment = f"after {fields['source']}"
+            return f"{sum_}  # {comment}"
         case "types" | "explicit":
             lines = []
             for one in fields["refusals"]:
                 lines.append(f"{one.edits[0]}  # {one.operation}, {one.source}")
             return "\n".join(lines)
     return str(fields.get("code", ""))
+
+
+def argument_in_code(program: Program, name: str) -> str:
+    """How the function's code writes an argument: `batch["y"]`; its name if the tree of
+    the arguments is unknown."""
+    if program.tree is None:
+        return name
+    try:
+        arguments = program.tree.unflatten([array.name for array in program.arrays])
+    # A class of the user's may refuse names in place of its arrays.
+    except Exception:  # noqa: BLE001
+        return name
+    root = re.match(r"[^.\[]*", name)
+    for argument in arguments:
+        found = _path_to(argument, name, root[0] if root else name)
+        if found:
+            return found
+    return name
+
+
+def _path_to(tree: Any, name: str, path: str) -> str:
+    """The expression that reads the leaf of a name in a tree; `""` if it isn't there."""
+    steps: list[tuple[str, Any]] = []
+    if isinstance(tree, str):
+        return path if tree == name else ""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            steps.append(
+                (f'["{key}"]' if isinstance(key, str) else f"[{key!r}]", value)
+            )
+    elif isinstance(tree, (tuple, list)):
+        names = getattr(tree, "_fields", None)
+        for number, value in enumerate(tree):
+            steps.append((f".{names[number]}" if names else f"[{number}]", value))
+    elif hasattr(tree, "__dict__"):
+        for attribute, value in vars(tree).items():
+            steps.append((f".{attribute}", value))
+    for step, value in steps:
+        if found := _path_to(value, name, path + step):
+            return found
+    return ""
+
+
+def _replaced(name: str, call: str, comment: str) -> str:
+    """The code that gives a value in place of another one.
+
+    >>> _replaced("x", "f({})", "f.py:3"), _replaced("c[0]", "f({})", "")
+    ('x = f(x)  # f.py:3', 'f(c[0])  # for c[0]')
+    """
+    code = call.format(name)
+    # Tuples and most classes keep their parts.
+    if name.endswith('"]') or name.isidentifier():
+        return f"{name} = {code}" + (f"  # {comment}" if comment else "")
+    return f"{code}  # " + ", ".join(filter(None, (f"for {name}", comment)))
 
 
 def sent_bytes(collectives: Any) -> int:

@@ -14,7 +14,8 @@ class TypeEdit(Fact):
     a value that an operation reads.
 
     Attributes:
-        code: `"reshard"`, `"out_sharding"`, `"auto_axes"`, `"pcast"`; for results of a
+        code: `"reshard"`, `"out_sharding"`, `"auto_axes"`, `"get"` and `"set"`
+            for methods of `.at[...]`, `"pcast"`; for results of a
             `shard_map` that differ between devices `"psum"`, `"pmean"`, `"pmax"`,
             `"pmin"`, `"out_specs"` or `"check_vma"`.
         part: what gets another type: an `"operand"`, a value of the `"carry"` before a

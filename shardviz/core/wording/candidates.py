@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shardviz.core.format import by_count, bytes_text, joined, plural
 from shardviz.core.program.candidates import (
     ARGUMENT,
@@ -18,10 +20,13 @@ from shardviz.core.wording.remedies import decapitalised
 from shardviz.core.wording.roofline import time_text
 
 _EDITS = {
-    "argument": "Split argument {array} as {spec}",
+    "argument": "Split argument{plural} {array} as {spec}",
+    "argument replicated": "Replicate {array}",
     "result": "Return {result} as {spec}",
+    "result replicated": "Return {result} replicated",
     "rule": "Change the rules: {steps}",
     "constraint": "Constrain {value} ({source}) to {spec}",
+    "constraint replicated": "Constrain {value} ({source}) to be replicated",
     "constraint of an argument": "Constrain argument {value} to {spec} where the function"
     " begins",
     "constraint that stands there": "Change the constraint in {source} to {spec}",
@@ -39,7 +44,7 @@ _EDITS = {
     " jax.checkpoint and the policy {policy}",
     "pcast": "Cast {value} to varying over {axes} before the loop around {source}, so that"
     " its gradient is summed once, after the loop",
-    "sum after a loop": "Sum over {axes} once after the loop, and not in {source} in each"
+    "late sum": "Sum over {axes} once after the loop, and not in {source} in each"
     " iteration",
     "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",
     "specs of a shard_map": "Split what the jax.shard_map at {source} takes and returns over"
@@ -57,7 +62,10 @@ _REFUSALS = {
     "values differ": "its values differ. {said}",
     "same collective": "the collective is still there",
     "moved elsewhere": "each device then sends {after} in all, and {before} before",
-    "more work": "each device then computes much more than before",
+    "more work": "it undoes the parallelism, as each device then computes much more",
+    "hardly less": "each device then sends {after} in all, which is hardly less than"
+    " {before}",
+    "more time": "the program then takes at least {seconds}, and {seconds_before} before",
     "not compared": "it is only right if its values are equal. {said}",
     "no less memory": "it needs {after} per device, and {before} before",
     "no less planned": "it needs hardly less memory by its plan",
@@ -72,13 +80,18 @@ def edit(fact: Edit) -> str:
     "Return output as P('data')"
     """
     code, fields = fact.code, dict(fact.fields)
+    fields["plural"] = "s" if len(fields.get("names", ())) > 1 else ""
     fields["dimension"], *_ = fields.get("split", [None])
     if code == "constraint":
         if fields["value"] in CONSTRAINTS:
             code = "constraint that stands there"
         elif fields["value"] == ARGUMENT:
             code = "constraint of an argument"
+        elif not fields["spec"].axes:
+            code = "constraint replicated"
         fields["value"] = value_of(fact)
+    elif code in ("argument", "result") and not _axes(fields["spec"]):
+        code += " replicated"
     if code == "pcast":
         fields["value"] = fields["value"] or "the value used there"
     if fields.get("operation") == "shard_map":
@@ -98,8 +111,30 @@ def edits_in_words(edits: tuple[Edit, ...]) -> str:
     """Several edits in one sentence, which has no full stop."""
     if not edits:
         return "As it is now"
-    first, *others = map(edit, edits)
+    first, *others = map(edit, _merged(edits))
     return joined([first, *(decapitalised(one) for one in others)])
+
+
+def _merged(edits: tuple[Edit, ...]) -> list[Edit]:
+    """The edits, with one for all arguments that are split alike."""
+    merged: dict[object, Edit] = {}
+    for number, one in enumerate(edits):
+        key: object = number
+        if one.code == "argument":
+            key = str(one.fields["spec"])
+        before = merged.get(key)
+        if before is not None:
+            names = [*before.fields["names"], one.fields["array"]]
+            array = f"{', '.join(names[:-1])} and {names[-1]}"
+            one = Edit(one.code, {**one.fields, "names": names, "array": array})
+        elif one.code == "argument":
+            one = Edit(one.code, {**one.fields, "names": [one.fields["array"]]})
+        merged[key] = one
+    return [*merged.values()]
+
+
+def _axes(spec: Any) -> Any:
+    return getattr(spec, "axes", spec)
 
 
 def costs(fact: Candidate, about: Collective | None = None) -> str:
@@ -146,7 +181,10 @@ def candidate(fact: Candidate) -> str:
 def refusal(fact: Refusal) -> str:
     """What was tried, and why it is not proposed."""
     after, before = bytes_text(fact.bytes or 0), bytes_text(fact.before or 0)
-    why = _REFUSALS[fact.code].format(said=fact.said, after=after, before=before)
+    times = [time_text(seconds or 0.0) for seconds in (*fact.seconds, None, None)]
+    fields = {"said": fact.said, "after": after, "before": before}
+    fields |= {"seconds": times[0], "seconds_before": times[1]}
+    why = _REFUSALS[fact.code].format(**fields)
     return f"{edits_in_words(fact.edits)}: {why.rstrip('. ')}."
 
 

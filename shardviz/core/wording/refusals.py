@@ -19,6 +19,8 @@ _EDITS = {
     "reshard": "jax.sharding.reshard(..., {spec}) of {part}",
     "pcast": "jax.lax.pcast(..., {axes}, to='varying') of {part}",
     "out_sharding": "out_sharding={spec}",
+    "get": ".at[...].get(out_sharding={spec})",
+    "set": "out_sharding={spec} in .at[...].set, .add or the method that is there",
     "auto_axes": "jax.sharding.auto_axes(..., out_sharding={spec})",
     "psum": "jax.lax.psum(..., {axes}) of {part} before the return",
     "pmean": "jax.lax.pmean(..., {axes}) of {part} before the return",
@@ -77,7 +79,9 @@ def refusal(fact: TypeRefusal) -> str:
 
 def _accepted(fact: TypeRefusal) -> str:
     if not fact.edits:
-        return "No edit was found that jax accepts and that gives the right values."
+        if fact.operation == "shard_map":
+            return "No edit of its results gives the values of whole arrays."
+        return "No edit was found that jax accepts."
     if fact.edits[0].part == "read":
         return f"It needs {edit(fact.edits[0])}."
     return f"jax accepts it with {'; or '.join(map(edit, fact.edits))}."

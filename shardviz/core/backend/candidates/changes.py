@@ -21,6 +21,7 @@ from shardviz.core.backend.run.hosts.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.program.cache import cache
 from shardviz.core.program.candidates import Candidate, Changes, Refusal, sent_bytes
+from shardviz.core.program.op_costs import op_costs
 from shardviz.core.program.orders import order_edit
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program, Target
@@ -35,7 +36,12 @@ _MOST_PARTITIONED = 16  # of what is planned
 _MOST_COMPILED = 8
 _MOST_PROPOSED = 5
 _REFUSED = 12
-_MORE_WORK = 1.3  # times the arithmetic of the original
+# Times the arithmetic of the original: of all that is compiled, and of the products that
+# plans count.
+_MORE_WORK = 1.3
+_SPLITS = {"argument", "constraint", "result", "rule"}
+_LEAST_GAIN = 0.01  # of the bytes
+_SLOWER = 1.001  # times the least time of the original
 
 
 class _Tried(NamedTuple):
@@ -119,6 +125,12 @@ def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tr
             refused.append(program)
             continue
         plan = plan_program(trials.quick(program))
+        only_splits = {edit.code for edit in proposal.edits} <= _SPLITS
+        more_work = _product_work(plan) > _MORE_WORK * _product_work(wanted.plan)
+        if only_splits and more_work:
+            # It undoes the parallelism, which is what most collectives are for.
+            refused.append(Refusal(proposal.edits, "more work"))
+            continue
         sent, is_left = _sent(plan), _left(plan, wanted.collective) > 0
         is_bad = plan.error is not None or sent >= _sent(before)
         rank = (is_bad, is_left, sent, proposal.far)
@@ -167,9 +179,6 @@ def _compile(
         made = trials.candidate(one.proposal.edits, one.program)
         if isinstance(made, Candidate):
             code = _why_not(one.proposal, made.report, before, about)
-            # As many bytes after the partitioner may become fewer, but did not.
-            if not code and made.bytes == _sent(before):
-                code = "moved elsewhere"
             if not code:
                 found[one.proposal.subject] = made
                 continue
@@ -204,12 +213,30 @@ def _why_not(
     left = _left(after, about, before)
     if left and left >= _left(before, about):
         return "same collective"
-    return "moved elsewhere" if _sent(after) > _sent(before) else ""
+    gain = _sent(before) - _sent(after)
+    if gain < 0:
+        return "moved elsewhere"
+    if gain < _LEAST_GAIN * _sent(before):
+        return "hardly less"
+    return "more time" if _slower(after, before) else ""
+
+
+def _slower(after: Report, before: Report) -> bool:
+    """Whether the least time on the target's chips rises, if it is known."""
+    if after.roofline is None or before.roofline is None:
+        return False
+    seconds, seconds_before = after.roofline.seconds, before.roofline.seconds
+    if seconds is None or seconds_before is None:
+        return False
+    return seconds > _SLOWER * seconds_before
 
 
 def _refusal(proposal: Proposal, code: str, after: Report, before: Report) -> Refusal:
     if after.error is not None:
         return Refusal(proposal.edits, code, str(after.error))
+    if code == "more time" and after.roofline and before.roofline:
+        times = (after.roofline.seconds, before.roofline.seconds)
+        return Refusal(proposal.edits, code, seconds=times)
     return Refusal(proposal.edits, code, "", _sent(after), _sent(before))
 
 
@@ -226,6 +253,14 @@ def _work(after: Report, before: Report) -> float:
     """Arithmetic, in times that of the original; 1 where that is not known."""
     flops = before.cost.get("flops")
     return after.cost.get("flops", 0.0) / flops if flops else 1.0
+
+
+def _product_work(plan: Plan) -> float:
+    """The arithmetic of a plan's matrix products on each device, or of everything in a
+    plan without products."""
+    costs = op_costs(plan)
+    products = [cost for cost in costs if cost.is_product and cost.flops]
+    return sum((cost.flops or 0.0) * cost.executions for cost in products or costs)
 
 
 def _sent(made: Report | Plan) -> int:

@@ -231,13 +231,13 @@ class _SummedAfter(TypedEvaluation):
 
 
 def _proposals(wanted: Wanted) -> Iterator[Proposal]:
-    """One sum after a loop in place of one in each iteration."""
+    """One late sum in place of one in each iteration."""
     for waiting in loop_sums(wanted.trials.as_jaxpr.fn.jaxpr):  # type: ignore[attr-defined]
         if {*wanted.axes}.isdisjoint(waiting.axes):
             continue
         edits = dict[Edit, None]()
         for equation in waiting.sums:
-            line, code, name = users_line(equation), "sum after a loop", ""
+            line, code, name = users_line(equation), "late sum", ""
             if waiting.is_backward:
                 code, name = "pcast", _name_of(equation)
             edits[edit(code, source=line, axes=waiting.axes, value=name)] = None
@@ -334,5 +334,5 @@ class _Equations:
     eqns: list[Any]
 
 
-INSIDE.update({"pcast": _with_sums_after, "sum after a loop": _with_sums_after})
+INSIDE.update({"pcast": _with_sums_after, "late sum": _with_sums_after})
 GENERATORS.append(_proposals)

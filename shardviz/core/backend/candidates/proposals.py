@@ -27,6 +27,12 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective
 
 _MOST_VALUES = 40
+# jax's operations over named axes, as they are called in compiled programs.
+_COLLECTIVES = {
+    "psum", "psum_invariant", "pmax", "pmin", "ppermute", "all_to_all", "all_gather",
+    "all_gather_invariant", "all_gather_reduced", "reduce_scatter", "psum_scatter",
+    "unreduced_psum", "unreduced_reduce_scatter", "ragged_all_to_all", "pbroadcast",
+}  # fmt: skip
 _MOST_RULED = 3  # arrays for which edits of the table are looked for
 _RULE_EDITS = (Kind.RULE_NAME, Kind.MOVE, Kind.AXES, Kind.ADD, Kind.REMOVE)
 
@@ -86,6 +92,18 @@ class Wanted:
         about = (self.collective, *self.collective.members, *self.named)
         return {one.source for one in about} - {""}
 
+    @cached_property
+    def is_written(self) -> bool:
+        """Whether the program has it as an operation of a `shard_map`, or jax put it
+        there for a gradient."""
+        for part in self.collective.members or (self.collective,):
+            names = [part.op.rpartition("/")[2]]
+            if isinstance(part.cause, Cause) and part.cause.operation is not None:
+                names.append(part.cause.operation.name)
+            if _COLLECTIVES.isdisjoint(names):
+                return False
+        return True
+
     def far(self, name: str) -> float:
         """How far an argument is: whether it names that, or something else."""
         for one in self.named:
@@ -105,7 +123,11 @@ GENERATORS: list[Callable[[Wanted], Iterable[Proposal]]] = []
 def proposals(wanted: Wanted) -> list[Proposal]:
     """What to try, the nearest to the collective first."""
     found: list[Proposal] = []
-    for generate in (*GENERATORS, _rules, _arguments, _values, _results):
+    generators = [*GENERATORS]
+    # No split of an array removes a collective that the user wrote in a shard_map.
+    if not wanted.is_written:
+        generators += [_rules, _arguments, _values, _results]
+    for generate in generators:
         found += generate(wanted)
     # Sorted stably: of the same distance, in the order of the generators.
     return sorted(found, key=lambda one: one.far)
@@ -149,10 +171,24 @@ def _without(dims: Any, axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 def _arguments(wanted: Wanted) -> Iterator[Proposal]:
     """Other specs of arguments, and constraints on them; of all layers at once."""
     groups: dict[Any, dict[str, int]] = {}
+    readers = _other_factors(wanted.plan)
     for number, request in enumerate(wanted.trials.program.requests):
         array, spec = request.array, request.spec or Spec()
         alike = (re.sub(r"\d+", "#", array.name), array.shape, spec)
         groups.setdefault(alike, {})[array.name] = number
+    for alike, names in [*groups.items()]:
+        # Such as a layer's keys and values, which are projections of one value.
+        together = {**names}
+        for other, more in groups.items():
+            shares = any(
+                readers.get(name, set()) & readers.get(another, set())
+                for name in names
+                for another in more
+            )
+            if other[1:] == alike[1:] and shares:
+                together |= more
+        if len(together) > len(names):
+            groups.setdefault((" and ".join(sorted(together)), *alike[1:]), together)
     for (pattern, shape, before), names in groups.items():
         far = min(map(wanted.far, names))
         for spec in wanted.specs(shape, before):
@@ -164,6 +200,30 @@ def _arguments(wanted: Wanted) -> Iterator[Proposal]:
             yield Proposal(tuple(other), far, (f"argument {pattern}",))
             # It comes as it is split, and all that reads it has it in the other way.
             yield Proposal(tuple(constrained), far + 0.25, (f"value {pattern}",))
+
+
+def _other_factors(plan: Plan) -> dict[str, set[str]]:
+    """What arguments are multiplied with in products, by their names."""
+    named, factors = plan.by_name, dict[str, set[str]]()
+
+    def origin(name: str) -> str:
+        # Casts and the like have one operand.
+        while (
+            name in named
+            and named[name].kind == "op"
+            and len(named[name].operands) == 1
+        ):
+            if named[name].opcode not in ("convert", "transpose", "reshape", "copy"):
+                break
+            (name,) = named[name].operands
+        return name
+
+    for op in plan.ops:
+        if op.opcode == "dot_general" and len(op.operands) == 2:
+            left, right = map(origin, op.operands)
+            factors.setdefault(left, set()).add(right)
+            factors.setdefault(right, set()).add(left)
+    return factors
 
 
 def _rules(wanted: Wanted) -> Iterator[Proposal]:

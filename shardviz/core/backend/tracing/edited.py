@@ -247,8 +247,10 @@ def values_of(program: Program) -> list[TracedValue]:
     makers: dict[int, PlacedOperation] = {}  # by the id of a variable
     same: dict[Any, list[PlacedOperation]] = {}  # of one line and name, in order
     read: set[int] = set()  # ids of variables that another line reads
+    readers: dict[int, list[PlacedOperation]] = {}  # by the id of a variable
     for one in placed_operations(program.fn.jaxpr):  # type: ignore[attr-defined]
         for variable in one.equation.invars:
+            readers.setdefault(id(variable), []).append(one)
             maker = makers.get(id(variable))
             if maker is not None and maker.line != one.line and not one.is_backward:
                 read.add(id(variable))
@@ -276,9 +278,26 @@ def values_of(program: Program) -> list[TracedValue]:
                 variable = "" if assigned is None else assigned[1]
             if first.in_library and not variable:
                 continue
+            # In a function under `jax.vmap` a value has fewer dimensions than here.
+            if "vmap(" in first.around or (not variable and _is_inner(first, readers)):
+                continue
             places += cotangents
             values.append(TracedValue(name, variable, source, shape, tuple(places)))
     return values
+
+
+def _is_inner(
+    one: PlacedOperation, readers: Mapping[int, Sequence[PlacedOperation]]
+) -> bool:
+    """Whether the expression that makes a value goes on and gives one of another shape,
+    as an einsum transposes its product."""
+    expression = expression_of(one.equation, one.line[0])
+    for reader in readers.get(id(one.equation.outvars[0]), ()):
+        same = reader.line == one.line and reader.shape != one.shape
+        if same and expression is not None and not reader.is_backward:
+            if expression_of(reader.equation, reader.line[0]) == expression:
+                return True
+    return False
 
 
 def _cotangents(

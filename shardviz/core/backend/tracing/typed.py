@@ -121,6 +121,11 @@ class TypedEvaluation:
         accepted: dict[TypeEdit, _Call] = {}
         for edit, edited in self._edits(equation, call, operands):
             if self._results(edited, operands) is not None:
+                # jax names the method that does the same. Under `jax.vmap` the user's
+                # array has fewer dimensions.
+                is_mapped = "vmap(" in str(equation.source_info.name_stack)
+                if edit.code == "auto_axes" and ".at[" in said and not is_mapped:
+                    edit = replace(edit, code="get" if name == "gather" else "set")
                 accepted.setdefault(edit, edited)
             if len(accepted) == _MOST:
                 break

@@ -1,0 +1,201 @@
+"""What is proposed, and what isn't, next to what plain jax compiles."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import shardviz as sv
+
+
+def mesh(**axes):
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+
+
+def array(on, shape, *spec, dtype="float32"):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(on, P(*spec)))
+
+
+# Data parallelism.
+
+
+def adam(params, moments, batch):
+    """One small batch, and an optimizer that computes more than the model."""
+    (first, second), rate = moments, 1e-3
+    gradient = jax.grad(lambda w: jnp.mean((jnp.tanh(batch["x"] @ w) - batch["y"]) ** 2))(params)
+    first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradient)
+    second = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g**2, second, gradient)
+    for _ in range(8):  # such as clipping, decay and a schedule
+        rate = rate * (1 + jnp.tanh(jnp.mean(jnp.sin(second)) * 0))
+    return params - rate * first / (jnp.sqrt(second) + 1e-8), (first, second)
+
+
+def autoencoder(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean((jnp.tanh(x @ w) @ w.T - x) ** 2))(w)
+
+
+def microbatches(w, x):
+    def add(total, rows):
+        return total + jax.grad(lambda w: jnp.mean((rows @ w) ** 2))(w), None
+
+    return lax.scan(add, jnp.zeros_like(w), x.reshape(4, -1, x.shape[-1]))[0]
+
+
+def data_parallel(name):
+    on = mesh(data=8)
+    if name == "adam":
+        w, batch = array(on, (64, 64)), {k: array(on, (8, 64), "data") for k in "xy"}
+        return adam, (w, (w, w), batch)
+    if name == "autoencoder":
+        return autoencoder, (array(on, (64, 128)), array(on, (256, 64), "data"))
+    return microbatches, (array(on, (64, 64)), array(on, (256, 64), "data"))
+
+
+@pytest.mark.parametrize("name", ["adam", "autoencoder", "microbatches"])
+@pytest.mark.parametrize("target", ["cpu:8", "tpu:v5e:2x4"])
+def test_a_batch_stays_split(name, target, eight_devices):
+    fn, arguments = data_parallel(name)
+    report = sv.compile(fn, *arguments, target=target)
+    found = sv.changes(report)
+    for change in found:
+        for request in change.program.requests:
+            if request.array.name.startswith(("batch", "x")):
+                assert "data" in request.spec.axes
+        for edit in change.edits:
+            assert edit.code not in ("argument", "constraint") or "data" in edit.fields["spec"].axes
+    refused = [one for one in found.refused if one.code == "more work"]
+    assert refused
+    assert any("parallelism" in str(one) for one in refused)
+
+
+# Gains.
+
+
+def test_what_is_proposed_saves_a_hundredth_and_takes_no_longer(eight_devices):
+    on = mesh(data=4, model=2)
+    fn = lambda w, v, x: jax.nn.relu(x @ w) @ v  # noqa: E731
+    specs = ((64, 128), None, "model"), ((128, 64), "model"), ((256, 64), "data")
+    arguments = [array(on, shape, *spec) for shape, *spec in specs]
+    for target in ("cpu:8", "tpu:v5e:2x4"):
+        report = sv.compile(fn, *arguments, target=target)
+        found = sv.changes(report)
+        sent = sum(one.sent_in_all for one in report.collectives)
+        for change in found:
+            assert change.bytes <= 0.99 * sent
+            if change.least_seconds is not None:
+                assert change.least_seconds <= 1.001 * change.before.roofline.seconds
+
+
+# Collectives that the user wrote.
+
+
+def test_splits_of_arguments_are_not_tried_for_a_collective_of_the_user(eight_devices):
+    on = mesh(data=4, model=2)
+    specs = {"in_specs": (P("model"), P("data", "model")), "out_specs": P("data")}
+
+    def fn(w, x):
+        mapped = jax.shard_map(lambda w, x: lax.psum(x @ w, "model"), mesh=on, **specs)
+        return jnp.tanh(mapped(w, x))
+
+    arguments = array(on, (64, 128), "model"), array(on, (256, 64), "data", "model")
+    report = sv.compile(fn, *arguments, target="cpu:8")
+    (collective,) = report.collectives
+    found = sv.changes(report, collective)
+    codes = {edit.code for one in (*found, *found.refused) for edit in one.edits}
+    assert codes.isdisjoint({"argument", "constraint", "result", "rule"})
+
+
+# Edits that belong together.
+
+
+def attention(p, x):
+    batch, length, _ = x.shape
+    q, k, v = (x @ p[name] for name in ("wq", "wk", "wv"))
+    q = q.reshape(batch, length, 2, 16, 16)
+    k, v = (one.reshape(batch, length, 2, 16) for one in (k, v))
+    scores = jax.nn.softmax(jnp.einsum("bsngh,btnh->bngst", q, k), -1)
+    mixed = jnp.einsum("bngst,btnh->bsngh", scores, v)
+    return mixed.reshape(batch, length, -1) @ p["wo"]
+
+
+def attention_arguments():
+    on = mesh(data=2, model=4)
+    p = {name: array(on, (64, 32), None, "model") for name in ("wk", "wv")}
+    p |= {"wq": array(on, (64, 512), None, "model"), "wo": array(on, (512, 64), "model")}
+    return on, p, array(on, (4, 16, 64), "data")
+
+
+def test_keys_and_values_are_replicated_together(eight_devices):
+    on, p, x = attention_arguments()
+    report = sv.compile(attention, p, x, target="cpu:8")
+    first = sv.changes(report, 0)[0]
+    assert first.edit.startswith("Replicate p.wk and p.wv")
+    assert first.values.ok
+    # As code beside the arguments, with plain jax.
+    random = np.random.default_rng(0)
+    values: dict[str, Any] = {}
+    for name, one in p.items():
+        value = random.standard_normal(one.shape).astype("float32")
+        values[name] = jax.device_put(value, one.sharding)
+    x = jax.device_put(random.standard_normal(x.shape).astype("float32"), x.sharding)
+    before = attention(values, x)
+    exec(first.code(), {"jax": jax, "P": P, "mesh": on, "p": values})  # noqa: S102
+    assert values["wk"].sharding.is_fully_replicated
+    text = jax.jit(attention).lower(values, x).compile().as_text()
+    kinds = re.findall(r"= [^=]*? (all-\w+|reduce-scatter|collective-permute)(?:-start)?\(", text)
+    assert sorted(kinds) == sorted(one.kind for one in first.collectives)
+    np.testing.assert_allclose(jax.jit(attention)(values, x), before, rtol=1e-3, atol=1e-3)
+
+
+# Code.
+
+STEP = """
+def step(params, batch):
+    {edit}
+    h = jnp.tanh(batch["x"] @ params["w"][0])
+    return ((h - batch["y"]) ** 2).mean()
+"""
+
+
+@pytest.mark.parametrize("context", [False, True], ids=["mesh by name", "mesh in context"])
+def test_the_code_of_a_constraint_of_a_dict_runs_where_it_is_pasted(context, eight_devices):
+    on = mesh(data=4, model=2)
+    names = {"jax": jax, "jnp": jnp, "P": P, "mesh": on}
+
+    def function(edit):
+        scope = dict(names)
+        exec(STEP.format(edit=edit), scope)  # noqa: S102
+        return scope["step"]
+
+    params = {"w": [array(on, (32, 16), None, "model")]}
+    batch = {"x": array(on, (64, 32), "data"), "y": array(on, (64, 16))}
+    from shardviz.core.backend.candidates.apply import apply_edit
+    from shardviz.core.backend.candidates.proposals import constraint_on
+    from shardviz.core.backend.tracing.edited import TracedValue
+    from shardviz.core.program.candidates import ARGUMENT, code_of
+
+    with (
+        jax.set_mesh(on)
+        if context
+        else jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+    ):
+        program = sv.program(function("pass"), params, batch)
+        number = [one.name for one in program.arrays].index("batch.y")
+        value = TracedValue(ARGUMENT, "batch.y", "", (64, 16), ((number, None),))
+        edit = constraint_on(value, sv.Spec.parse("data, model"))
+        changed = apply_edit(program, edit)
+        code = code_of(edit, changed)
+        assert code.startswith('batch["y"] = jax.lax.with_sharding_constraint(batch["y"], ')
+        assert ("NamedSharding" in code) is not context
+        compiled = jax.jit(function(code)).lower(params, batch).compile()
+        report = sv.compile(changed, target="cpu:8")
+    kinds = re.findall(r"(?:all-reduce|all-gather|all-to-all)(?:-start)?\(", compiled.as_text())
+    assert len(kinds) == len(report.collectives)
