@@ -104,9 +104,10 @@ def test_a_permutation_runs_along_the_axes_it_changes():
 
 # Groups of the mesh a=4, b=2, and the axes, or parts of axes, that they run over.
 PARTS = {
-    "the major half of a": ([[0, 4], [2, 6], [1, 5], [3, 7]], ("a",)),
-    "the minor half of a": ([[0, 2], [4, 6], [1, 3], [5, 7]], ("a",)),
-    "half of a, all of b": ([[0, 1, 2, 3], [4, 5, 6, 7]], ("a", "b")),
+    "the major half of a": ([[0, 4], [2, 6], [1, 5], [3, 7]], ("a:(1)2",)),
+    "the minor half of a": ([[0, 2], [4, 6], [1, 3], [5, 7]], ("a:(2)2",)),
+    "half of a, all of b": ([[0, 1, 2, 3], [4, 5, 6, 7]], ("a:(2)2", "b")),
+    "a half of a that has no name": ([[0, 6], [2, 4], [1, 7], [3, 5]], ("a",)),
     "diagonals": ([[0, 3], [1, 2], [4, 7], [5, 6]], ()),
     "of three": ([[0, 1, 2], [3, 4, 5]], ()),
     "half of the mesh": ([[0, 1], [2, 3]], ()),
@@ -125,7 +126,7 @@ def test_groups_may_run_over_a_part_of_an_axis(groups, axes):
 SIZES = {
     "groups": (((0, 2, 4, 6), (1, 3, 5, 7)), False, ("a",), 4),
     "one group of all": ((tuple(range(8)),), False, ("a", "b"), 8),
-    "a part": (((0, 2), (4, 6), (1, 3), (5, 7)), False, ("a",), 2),
+    "a part": (((0, 2), (4, 6), (1, 3), (5, 7)), False, ("a:(2)2",), 2),
     "pairs": (((0, 2), (2, 4), (4, 6), (6, 0)), True, ("a",), 4),
     "pairs along both": (((0, 3), (3, 0)), True, ("a", "b"), 8),
     "groups of several sizes": (((0, 1), (2,)), False, (), 0),

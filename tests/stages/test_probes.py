@@ -146,7 +146,11 @@ def planned_and_partitioned(name, spec):
     for letter, (shape, text) in zip("abc", specs, strict=False):
         dims, *dtype = shape if isinstance(shape[0], tuple) else (shape,)
         arguments[letter] = (dims, text.strip(), *dtype)
-    made = program(fn, **arguments)
+    return compared(program(fn, **arguments))
+
+
+def compared(made):
+    """The plan of a program, and the collectives that XLA's partitioner inserts."""
     lowered = lower(made, device_mesh(made.mesh, choose("cpu", made.mesh.size)))
     with tempfile.TemporaryDirectory(dir=dump_root()) as folder:
         module = compile_with_dump(lowered.stage, quick_options(), folder).partitioned

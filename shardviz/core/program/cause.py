@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardviz.core.display import Fact
@@ -37,6 +38,24 @@ class ValueName(Fact):
     def is_request(self) -> bool:
         """Whether it is an operation with which the program asks for a sharding."""
         return self.code == "operation" and self.name in REQUESTS
+
+
+@dataclass(frozen=True)
+class AxisPart(Fact):
+    """A mesh axis of which each group of a collective has a part.
+
+    Attributes:
+        axis: the axis.
+        devices: how many devices of it a group has.
+        size: how many the axis has.
+
+    >>> print(AxisPart("data", 2, 4))
+    2 of 4 along data
+    """
+
+    axis: str
+    devices: int
+    size: int
 
 
 #: What the compiler does not name.
@@ -79,7 +98,7 @@ class Cause(Fact):
         code: one of `CAUSES`.
         kind: the kind of collective.
         axes: the mesh axes it runs over.
-        is_partial: whether its groups are smaller than these axes.
+        parts: the axes of which its groups have a part.
         operand: the value that it sums or moves.
         operation: the operation that it is for, or that it is.
         wanted_by: what needs the value in another sharding; None for the result,
@@ -107,7 +126,7 @@ class Cause(Fact):
     code: str
     kind: str
     axes: tuple[str, ...] = ()
-    is_partial: bool = False
+    parts: tuple[AxisPart, ...] = ()
     operand: ValueName = UNKNOWN
     operation: ValueName | None = None
     wanted_by: ValueName | None = None
@@ -121,6 +140,23 @@ class Cause(Fact):
     full: str = ""
     part: str = ""
     vmapped_loop: bool = False
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its groups are smaller than its mesh axes."""
+        return bool(self.parts)
+
+
+def axes_in_words(axes: Iterable[str], parts: Iterable[AxisPart]) -> tuple[str, ...]:
+    """Mesh axes by their names; one of which a group has a part, by that part.
+
+    >>> axes_in_words(("data:(1)2", "model"), (AxisPart("data", 2, 4),))
+    ('2 of 4 along data', 'model')
+    """
+    by_axis = {part.axis: str(part) for part in parts}
+    # Shardy may name several parts of one axis.
+    names = dict.fromkeys(axis.partition(":(")[0] for axis in axes)
+    return tuple(by_axis.get(name, name) for name in names)
 
 
 def author_of(op: str) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from shardviz.core.program.plan_values import parent_axis
 from shardviz.core.program.report import Collective, Member
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
@@ -182,7 +183,12 @@ def becomes_async(old: Sequence[Collective], new: Sequence[Collective]) -> bool:
 def _families(c: Collective) -> set[tuple[str, str]]:
     """What its numbers are counted under: its family over each of its axes."""
     family = "sum" if c.kind in _SUMS else c.kind
-    return {(family, axis) for axis in c.mesh_axes or ("",)}
+    return {(family, axis) for axis in _whole_axes(c)}
+
+
+def _whole_axes(c: Collective) -> set[str]:
+    """Its mesh axes, also those of which it runs over a part; `{""}` if it has none."""
+    return {*map(parent_axis, c.mesh_axes)} or {""}
 
 
 def _added_together(c: Collective) -> Hashable:
@@ -284,10 +290,10 @@ class _Sides:
             if not across_axes:
                 sides = []
                 for i in old:
-                    axes = {*self.olds[i].mesh_axes} or {""}
+                    axes = _whole_axes(self.olds[i])
                     sides.append((axes, Match("", (i,), ())))
                 for j in after.get(place, ()):
-                    axes = {*self.news[j].mesh_axes} or {""}
+                    axes = _whole_axes(self.news[j])
                     sides.append((axes, Match("", (), (j,))))
                 groups = list(map(_joined, _connected(sides)))
             for m in groups:

@@ -348,7 +348,7 @@ def arrival(
     return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))
 
 
-_PART = re.compile(r":\(\d+\)(\d+)$")  # Shardy's part of an axis: data:(1)2
+_PART = re.compile(r":\((\d+)\)(\d+)$")  # Shardy's part of an axis: data:(1)2
 
 
 @lru_cache(maxsize=4096)
@@ -361,6 +361,17 @@ def parent_axis(axis: str) -> str:
     return _PART.sub("", axis)
 
 
+def split_part(axis: str) -> tuple[int, int]:
+    """What a part of an axis comes after, and its own size.
+
+    >>> split_part("data:(2)4")
+    (2, 4)
+    """
+    part = _PART.search(axis)
+    assert part is not None
+    return int(part[1]), int(part[2])
+
+
 def axis_size(axis: str, mesh: MeshSpec) -> int:
     """The size of a mesh axis, or of a part of one.
 
@@ -369,7 +380,7 @@ def axis_size(axis: str, mesh: MeshSpec) -> int:
     (8, 4)
     """
     part = _PART.search(axis)
-    return int(part[1]) if part else mesh.require_axis(axis)
+    return int(part[2]) if part else mesh.require_axis(axis)
 
 
 def group_size(axes: Iterable[str], mesh: MeshSpec) -> int:

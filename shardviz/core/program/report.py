@@ -11,7 +11,7 @@ from shardviz.core.format import bytes_text
 from shardviz.core.layout.fit import Fit, LargestArrays
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.cause import UNKNOWN, ValueName
+from shardviz.core.program.cause import UNKNOWN, AxisPart, ValueName, axes_in_words
 from shardviz.core.program.checks import Check
 from shardviz.core.program.failure import Failure
 from shardviz.core.program.memory import MemoryPeak, MemoryTimeline
@@ -90,8 +90,9 @@ class Collective:
 
     Attributes:
         kind: one of COLLECTIVE_KINDS.
-        mesh_axes: the mesh axes it runs over; `()` where the groups match no set of
-            axes.
+        mesh_axes: the mesh axes it runs over, or parts of them as Shardy names these:
+            `data:(1)2` is the first 2 that data=4 is split into; `()` where the groups
+            match no set of axes.
         bytes_per_device: the bytes of its result on each device (of its operand, for a
             reduce-scatter); not the bytes that links carry.
         op: where it comes from, as jax names it: `jit(f)/dot_general`; of a combined
@@ -122,7 +123,7 @@ class Collective:
         members: of a combined collective its arrays, the largest first; else `()`.
         added_in: where its result, a sum, is used for nothing but to be added to
             others, the name of the last of these additions in the text; else `""`.
-        is_partial: whether its groups are smaller than its mesh axes: 2 of data=4.
+        parts: the axes of which its groups have a part, such as 2 of data=4.
 
     >>> found = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
     >>> found
@@ -151,21 +152,29 @@ class Collective:
     operand: ValueName | None = None
     members: tuple[Member, ...] = ()
     added_in: str = ""
-    is_partial: bool = False
+    parts: tuple[AxisPart, ...] = ()
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its groups are smaller than its mesh axes."""
+        return bool(self.parts)
+
+    @property
+    def axes_in_words(self) -> tuple[str, ...]:
+        """Each of its mesh axes by its name, or as in `2 of 4 along data`."""
+        return axes_in_words(self.mesh_axes, self.parts)
 
     @property
     def over(self) -> str:
         """The mesh axes in words, ` over data × model`; or `""`.
 
-        >>> Collective("all-reduce", ("data",), 4, group_size=2, is_partial=True).over
-        ' over a part of data'
+        >>> part = AxisPart("data", 2, 4)
+        >>> Collective("all-reduce", ("data:(1)2", "model"), 4, parts=(part,)).over
+        ' over 2 of 4 along data × model'
         """
         if not self.mesh_axes:
             return ""
-        over = " over "
-        if self.is_partial:
-            over += "a part of "
-        return over + " × ".join(self.mesh_axes)
+        return " over " + " × ".join(self.axes_in_words)
 
     @property
     def phase(self) -> str:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardviz.core.format import clause, joined
-from shardviz.core.program.cause import UNKNOWN, Cause, ValueName
+from shardviz.core.program.cause import (
+    UNKNOWN,
+    AxisPart,
+    Cause,
+    ValueName,
+    axes_in_words,
+)
 
 # What a collective does with what the devices have, by the operation of its reduction.
 REDUCES = {
@@ -64,8 +70,16 @@ def _first(text: str, value: ValueName) -> str:
 def _axes(cause: Cause, otherwise: str) -> str:
     if not cause.axes:
         return otherwise
-    axes = joined(cause.axes)
-    return f"a part of {axes}" if cause.is_partial else axes
+    return joined(axes_in_words(cause.axes, cause.parts))
+
+
+def axis_part(fact: AxisPart) -> str:
+    """A part of a mesh axis.
+
+    >>> axis_part(AxisPart("data", 2, 4))
+    '2 of 4 along data'
+    """
+    return f"{fact.devices} of {fact.size} along {fact.axis}"
 
 
 def cause(fact: Cause) -> str:
@@ -263,4 +277,4 @@ _SENTENCES: dict[str, Callable[[Cause], str]] = {
     "unknown": _unknown,
 }
 
-SENTENCES = {Cause: cause, ValueName: value_name}
+SENTENCES = {AxisPart: axis_part, Cause: cause, ValueName: value_name}

@@ -53,7 +53,7 @@ def _counted(alike: Sequence[Collective]) -> str:
     loops = {_loop(c) for c in alike}
     # Of several loops none is named: it would be wrong for the others.
     loop = loops.pop() if len(loops) == 1 else ""
-    rest = f"{clause(' over {}', joined(first.mesh_axes))}{loop}"
+    rest = f"{clause(' over {}', joined(first.axes_in_words))}{loop}"
     if len(alike) > 1:
         return f"{len(alike)} {first.kind}s of {size} in all{rest}"
     article = "an" if first.kind[0] in "aeio" else "a"
@@ -125,7 +125,7 @@ def _combined(change: CollectiveChange) -> str:
     several, into = phrase(before), phrase(change.after)
     # Kind and axes are said once where they are the same.
     if len({(c.kind, c.mesh_axes) for c in (*before, one)}) == 1:
-        over = clause(" over {}", joined(one.mesh_axes))
+        over = clause(" over {}", joined(one.axes_in_words))
         several = f"{len(before)} {one.kind}s{over}"
         into = f"one of {bytes_text(one.bytes_per_device)}"
     several = several[:1].upper() + several[1:]

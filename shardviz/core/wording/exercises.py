@@ -172,7 +172,7 @@ def moves(some: Iterable[Collective]) -> str:
     phrases = []
     for collective in some:
         size = bytes_text(collective.bytes_per_device)
-        axes = " × ".join(collective.mesh_axes)
+        axes = " × ".join(collective.axes_in_words)
         phrases.append(f"{collective.kind} of {size} over {axes}")
     return joined(phrases, limit=4) or "no collective"
 

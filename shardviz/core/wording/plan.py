@@ -129,7 +129,7 @@ def _unreduced(line: UnreducedLine) -> str:
 
 def _cost(line: CostLine) -> str:
     c = line.collective
-    over = " and ".join(c.mesh_axes) or "all devices"
+    over = " and ".join(c.axes_in_words) or "all devices"
     # A cause is a sentence, with a full stop of its own.
     cause = clause(": {}", c.cause) or "."
     size = bytes_text(c.bytes_per_device)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from shardviz.core.program.cause import Cause
+from shardviz.core.program.plan_values import parent_axis
 from shardviz.core.program.report import Collective, Member
 from shardviz.core.xla.causes import NOBODY, SUMS, Causes
 from shardviz.core.xla.loops import Loops
@@ -143,7 +144,7 @@ class _Reader:
     def collective(self, own: Instruction) -> Collective:
         """What one instruction says."""
         kind, shapes = own.kind, _result_shapes(own)
-        replicas = self.groups.of(own)
+        replicas = self._whole(self.groups.of(own))
         if own in self.by_slice:
             replicas = replicas_of(self.by_slice[own], True, self.names, self.sizes)
         size = sum(shape.bytes for shape in shapes)
@@ -154,7 +155,7 @@ class _Reader:
             kind = "reduce-scatter"
         elif kind == "reduce-scatter":
             size *= replicas.size or math.prod(self.sizes)
-        base = Cause("unknown", kind, replicas.axes, self._is_partial(kind, replicas))
+        base = Cause("unknown", kind, replicas.axes, replicas.parts)
         remade = None
         if kind == "all-gather":
             remade = rematerialized(own, self.module)
@@ -212,7 +213,7 @@ class _Reader:
             stack=source.stack,
             group_size=replicas.size,
             cause=cause,
-            is_partial=cause.is_partial,
+            parts=cause.parts,
         )
 
     def _members(
@@ -244,12 +245,15 @@ class _Reader:
             )
         return tuple(sorted(members, key=lambda m: -m.bytes_per_device))
 
-    def _is_partial(self, kind: str, replicas: Replicas) -> bool:
-        """Whether the groups are smaller than their axes; within a slice, they are."""
-        if kind == "collective-permute" or self.slices or not replicas.size:
-            return False
-        sizes = dict(zip(self.names, self.sizes, strict=True))
-        return replicas.size < math.prod(sizes[axis] for axis in replicas.axes)
+    def _whole(self, replicas: Replicas) -> Replicas:
+        """Groups without parts of axes, if a step goes from slice to slice.
+
+        A collective over an axis is a step within the slices and one between them.
+        """
+        if self.slices is None:
+            return replicas
+        axes = tuple(dict.fromkeys(map(parent_axis, replicas.axes)))
+        return replicas._replace(axes=axes, parts=())
 
     def crossing(self, receive: Instruction) -> Collective:
         """A collective between slices, which the hosts execute."""
@@ -258,7 +262,7 @@ class _Reader:
         if self.slices is not None:
             groups = self.slices.crossing(receive.frontend.get(_TARGET, ""))
         paired = kind == "collective-permute"
-        replicas = replicas_of(groups, paired, self.names, self.sizes)
+        replicas = self._whole(replicas_of(groups, paired, self.names, self.sizes))
         shape = receive.shapes[0]  # the others are its context and its token
         size = shape.bytes
         if kind == "reduce-scatter":
@@ -269,7 +273,8 @@ class _Reader:
             value = self.causes.value(send.operands[0], send, kind)
         # A sum is made before it is sent; a gather is for what reads it.
         own = send if kind in SUMS else receive
-        cause = self.causes.cause(value, own, Cause("unknown", kind, replicas.axes))
+        base = Cause("unknown", kind, replicas.axes, replicas.parts)
+        cause = self.causes.cause(value, own, base)
         source = self.causes.source(value, own, kind)
         made = self._made(receive, source, cause, replicas)
         return replace(

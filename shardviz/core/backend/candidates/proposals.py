@@ -24,6 +24,7 @@ from shardviz.core.layout.rules.remedies import Kind
 from shardviz.core.program.candidates import ARGUMENT, CONSTRAINTS, Edit, edit
 from shardviz.core.program.cause import Cause, ValueName
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import parent_axis
 from shardviz.core.program.report import Collective
 
 _MOST_VALUES = 40
@@ -70,7 +71,7 @@ class Wanted:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes of more than one device that it runs over."""
-        split, known = [], self.collective.mesh_axes
+        split, known = [], [*map(parent_axis, self.collective.mesh_axes)]
         for axis, size in self.trials.program.mesh.shape.items():
             # Where they are not known it may be any.
             if size > 1 and (axis in known or not known):

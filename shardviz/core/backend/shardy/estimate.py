@@ -33,7 +33,7 @@ from shardviz.core.backend.shardy.planned_module import SHARDY, PlannedModule
 from shardviz.core.backend.shardy.reader import RAGGED, PlanReader
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.cause import author_of
+from shardviz.core.program.cause import AxisPart, author_of
 from shardviz.core.program.plan_causes import MoveCause, PrintCause, WrittenCause
 from shardviz.core.program.plan_values import (
     PlannedOp,
@@ -41,6 +41,7 @@ from shardviz.core.program.plan_values import (
     group_size,
     local_shape,
     parent_axis,
+    split_part,
 )
 from shardviz.core.program.report import Collective
 from shardviz.core.xla.replica_groups import axes_of_pairs
@@ -345,9 +346,19 @@ class _EstimateReader:
         inside, all_shapes = self.module.around(op).inside, ", ".join(shapes)
         if len(shapes) != 1:
             all_shapes = f"({all_shapes})"  # as XLA writes a tuple
+        names = mesh_axes(axes, self.mesh)
+        parts: list[AxisPart] = []
+        if kind != "collective-permute":
+            names = whole_axes(axes, self.mesh)
+            for name in dict.fromkeys(map(parent_axis, names)):
+                own = [axis for axis in names if parent_axis(axis) == name]
+                devices = group_size(own, self.mesh)
+                if devices < self.mesh.shape[name]:
+                    parts.append(AxisPart(name, devices, self.mesh.shape[name]))
         return Collective(
             kind=kind,
-            mesh_axes=mesh_axes(axes, self.mesh),
+            mesh_axes=names,
+            parts=tuple(parts),
             bytes_per_device=total,
             op=blame.location.op,
             source=blame.location.source,
@@ -370,6 +381,33 @@ def mesh_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
     """
     named = {parent_axis(axis) for axis in axes}
     return tuple(axis for axis in mesh.axis_names if axis in named)
+
+
+def whole_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
+    """The same axes in the order of the mesh; neighbouring parts of one are joined.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> whole_axes(["model", "data:(2)2", "data:(1)2"], make_mesh(data=4, model=2))
+    ('data', 'model')
+    >>> whole_axes(["data:(1)2", "data:(2)2"], make_mesh(data=8))
+    ('data:(1)4',)
+    """
+    names: list[str] = []
+    for axis, length in mesh.shape.items():
+        own = [name for name in axes if parent_axis(name) == axis]
+        if axis in own:
+            names.append(axis)
+            continue
+        joined: list[tuple[int, int]] = []
+        for before, size in sorted(map(split_part, own)):
+            if joined and joined[-1][0] * joined[-1][1] == before:
+                before, size = joined[-1][0], joined.pop()[1] * size
+            joined.append((before, size))
+        if joined == [(1, length)]:
+            names.append(axis)
+        else:
+            names += [f"{axis}:({before}){size}" for before, size in joined]
+    return tuple(names)
 
 
 def _gathers(gathered: Sequence[_Axes], before: Spec) -> list[_Part]:
