@@ -428,8 +428,7 @@ class Explorer(anywidget.AnyWidget):
         self._remedies = (revision, cell, CellRemedies())
         known = cell_remedies(self.session, cell)
         self._remedies = (revision, cell, known)
-        plan = self._planner.state.plan_of(revision)
-        self._remedy_plans.ask(now, cell, known.found, plan)
+        self._remedy_plans.ask(now, cell, known.found, self._planner.state)
 
     def _keep_cell(self) -> None:
         """Chooses a dimension where none is, and one of an array selected since."""

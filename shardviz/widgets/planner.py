@@ -72,25 +72,25 @@ class StageResults:
 
     Attributes:
         plan, plan_revision: the propagated stage; None where there is none.
-        plan_platform: the platform that the plan is lowered for; `""` if no target
-            names one.
         report, report_revision, target: the partitioned and the compiled stage, and
             their target.
         not_run: why the partitioner does not run by itself; `""` where it does.
         program: what the report is of.
         running: the work that goes on: `"planning"`, `"partitioning"`, `"compiling"`
             or `""`.
+        plan_platform: the platform that the plan is lowered for; `""` if no target
+            names one.
     """
 
     plan: Plan | None = None
     plan_revision: int = -1
-    plan_platform: str = ""
     report: Report | None = None
     report_revision: int = -1
     target: str = ""
     not_run: str = ""
     program: Program | None = None
     running: str = ""
+    plan_platform: str = ""
 
     @cached_property
     def roofline(self) -> Roofline | None:

@@ -13,7 +13,7 @@ from shardviz.core.wording import cascade as wording
 from shardviz.widgets.background import LatestWins, Stop, failure
 from shardviz.widgets.document import DEVICE_PUT, Document
 from shardviz.widgets.edits import apply
-from shardviz.widgets.planner import SETTLE_S, plan_of
+from shardviz.widgets.planner import SETTLE_S, StageResults, plan_of
 
 
 class RemedySteps(NamedTuple):
@@ -22,11 +22,13 @@ class RemedySteps(NamedTuple):
     Attributes:
         key: the revision and the cell that they are for.
         plan: of the program without them; None if it isn't planned yet.
+        platform: that plans are lowered for.
         programs: without them, then with each.
     """
 
     key: tuple[int, str]
     plan: Plan | None
+    platform: str
     programs: tuple[Program, ...]
 
 
@@ -52,7 +54,7 @@ class RemedyPlans(LatestWins[RemedySteps]):
         document: Document,
         cell: str,
         remedies: tuple[Remedy, ...],
-        plan: Plan | None,
+        results: StageResults,
     ) -> None:
         """Plans the program of a document with each of these remedies.
 
@@ -67,14 +69,17 @@ class RemedyPlans(LatestWins[RemedySteps]):
         for remedy in remedies:
             programs.append(apply(document, "remedy", (index, remedy)).program)
         self.steps = [{"text": wording.PLANNING, "worse": False} for _ in remedies]
-        self.request(RemedySteps(self.key, plan, tuple(programs)))
+        plan = results.plan_of(document.revision)
+        self.request(
+            RemedySteps(self.key, plan, results.plan_platform, tuple(programs))
+        )
 
     def _plan_all(self, asked: RemedySteps, stop: Stop) -> None:
-        before = asked.plan or plan_of(asked.programs[0])
+        before = asked.plan or plan_of(asked.programs[0], asked.platform)
         for number, program in enumerate(asked.programs[1:]):
             if stop():
                 return
-            step = _step_view(before, plan_of(program))
+            step = _step_view(before, plan_of(program, asked.platform))
             self._show(asked, number, step)
 
     def _failed(self, asked: RemedySteps, error: BaseException) -> None:

@@ -62,7 +62,7 @@ def test_each_remedy_shows_what_the_step_then_sends_and_keeps():
 def test_an_edit_waits_for_no_plan_of_a_remedy(monkeypatch):
     go = threading.Event()
     plan = remedy_plans.plan_of
-    monkeypatch.setattr(remedy_plans, "plan_of", lambda p: go.wait(60) and plan(p))
+    monkeypatch.setattr(remedy_plans, "plan_of", lambda *of: go.wait(60) and plan(*of))
     made = opened()
     assert {r["step"]["text"] for r in made.cell["remedies"]} == {wording.PLANNING}
     made.session.edit("mesh", "data=2, model=4")
