@@ -45,15 +45,22 @@ def shown(value: object, limit: int = 60) -> str:
     return cut(text, limit)
 
 
+def _too_many_digits(value: Any) -> int:
+    """About how many digits a number has that Python may refuse to print; else 0."""
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return int(value.bit_length() * 0.30103) + 1
+    return 0
+
+
 def _repr_pieces(value: Any, limit: int) -> Iterator[str]:
     """The repr of a value in pieces, which the caller stops reading after `limit` letters.
 
     Lists and dicts are entered, so that the work depends on `limit` and not on the value.
     """
     method = type(value).__repr__
-    if isinstance(value, int) and value.bit_length() > 1000:
-        # Python refuses to print very large numbers.
-        yield f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
+    # Python refuses to print very large numbers.
+    if digits := _too_many_digits(value):
+        yield f"a number of about {digits:,} digits"
     elif method in (str.__repr__, bytes.__repr__):
         yield repr(value[: limit + 1])
     elif method in (list.__repr__, tuple.__repr__):

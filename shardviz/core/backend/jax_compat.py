@@ -23,6 +23,7 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import jax
+import jax.core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 

@@ -85,7 +85,7 @@ class ProcessGroup(Displayed):
         return len(self.device_ids)
 
     def mesh(
-        self, axes: Any = None, *, axis_types: Any = None, **sizes: int
+        self, axes: Any = None, *, axis_types: Any = None, **sizes: Any
     ) -> MeshSpec:
         """A mesh of these devices, in order, process after process.
 

@@ -82,8 +82,10 @@ def demand_of(moved: Instruction, own: InstructionSource, number: int = 0) -> De
         own: the operation that the collective is for.
         number: which result of the collective it is.
     """
-    path, dims = (), None
-    if len(moved.shapes) > 1:
+    path: tuple[int, ...] = ()
+    dims = None
+    several_results = len(moved.shapes) > 1
+    if several_results:
         path = (number,)
     elif not moved.opcode.endswith("-start"):
         dims = moved.shapes[0].dims

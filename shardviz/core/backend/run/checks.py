@@ -154,8 +154,8 @@ def with_spec(layout: Layout) -> Layout:
     mesh, dims = layout.mesh, []
     for number in layout.blocks:
         steps: dict[str, int] = {}
-        for axis, name in enumerate(mesh.axis_names if number is not None else ()):
-            if mesh.axis_sizes[axis] > 1:
+        for axis, name in enumerate(mesh.axis_names):
+            if number is not None and mesh.axis_sizes[axis] > 1:
                 along = np.moveaxis(number, axis, 0)
                 steps[name] = int(along[1].flat[0] - along[0].flat[0])
         # The axis with the largest step is the major one.

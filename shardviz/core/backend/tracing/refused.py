@@ -199,7 +199,7 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
     whole = program.replace(arrays=arrays, tree=None, out_specs=None, rules=None)
     meaning = None
     if axes and not results.reads_positions:
-        sizes = {**dict(program.mesh.shape), **dict.fromkeys(axes, 1)}
+        sizes: dict[str, Any] = {**program.mesh.shape, **dict.fromkeys(axes, 1)}
         small = make_mesh(axis_types=program.mesh.axis_types, **sizes)
         meaning = whole.replace(fn=results.function(narrow), mesh=small)
     return TypedForm(

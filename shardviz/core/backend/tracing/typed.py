@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any
 
 import jax
+import jax.core
 import numpy as np
 from jax.sharding import AbstractMesh
 
