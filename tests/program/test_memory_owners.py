@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.run.worker.run import compile_program
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.memory import Buffer
 from shardviz.core.program.memory_in_plan import name_buffers, with_values
@@ -96,6 +97,56 @@ def test_results_of_one_line_are_told_apart():
     outputs = {b.value: str(b.spec) for b in report.memory.peak.buffers if b.kind == "outputs"}
     assert outputs["output.first"] == outputs["output.last"] == "P('a', None)"
     assert outputs["output.other"] == "P(None, 'b')"
+
+
+def updated_in_place(w, cache, x):
+    def layer(x, pair):
+        w, cache = pair
+        cache = lax.dynamic_update_slice(cache, (x @ w)[:, None], (0, 5, 0))
+        weights = jax.nn.softmax(jnp.einsum("bd,btd->bt", x, cache))
+        return x + jnp.einsum("bt,btd->bd", weights, cache), cache
+
+    return lax.scan(layer, x, (w, cache))
+
+
+def test_an_array_that_is_updated_is_not_called_the_slice_that_is_written():
+    arguments = (
+        struct((6, 128, 128), None, None, "b"),
+        struct((6, 16, 32, 128), None, "a", None, "b"),
+    )
+    plan, report = compiled(sv.program(updated_in_place, *arguments, struct((16, 128), "a")))
+    (cache,) = (
+        b for b in report.memory.timeline.buffers if b.stacked and b.shape == "f32[4,32,64]"
+    )
+    assert plan.op(cache.value).opcode == "dynamic_update_slice"
+    assert cache.spec == plan.op(cache.value).spec
+
+
+@functools.partial(
+    jax.shard_map, mesh=MESH, in_specs=(P("a"), P()), out_specs=P("a"), axis_names={"a"}
+)
+def manual_over_one_axis(x, w):
+    def body(carry, _):
+        carry = jnp.tanh(carry @ w)
+        return carry, carry
+
+    carry, every = lax.scan(body, x, length=4)
+    return every.sum(0) * carry
+
+
+def test_axes_that_are_not_manual_split_a_shard_maps_values():
+    def gradient(x, w):
+        return jax.grad(lambda w: manual_over_one_axis(x, w).sum())(w)
+
+    program = sv.program(gradient, struct((64, 256), "a"), struct((256, 256), None, "b"))
+    plan, report = compiled(program)
+    saved = [b for b in report.memory.peak.buffers if b.stacked and b.shape == "f32[4,16,128]"]
+    assert saved
+    for buffer in saved:
+        assert all(plan.op(name).manual for name in buffer.group or (buffer.value,))
+        assert (buffer.spec, buffer.replicated) == (Spec.parse("None, None, b"), ())
+    (output,) = (b for b in report.memory.peak.buffers if b.kind == "outputs")
+    assert (output.value, output.spec) == ("output", Spec.parse("None, b"))
 
 
 def test_a_failed_compiles_buffers_can_be_named_by_operation_line_and_shape():

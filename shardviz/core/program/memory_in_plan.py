@@ -115,8 +115,12 @@ class _Values:
                 axes.update(collective.mesh_axes)
 
     def _add_stack(self, update: PlannedOp) -> None:
-        """Notes which value an update writes a slice of."""
+        """Notes which value an update writes into which array."""
         name, stacked = update.operands[1], ""
+        slice_ = self.plan.by_name.get(name)
+        # An array that is updated in another way, such as a cache, is the value itself.
+        if slice_ is not None and slice_.shape != (1, *update.shape[1:]):
+            stacked = update.name
         while (slice_ := self.plan.by_name.get(name)) is not None:
             if slice_.opcode not in ("reshape", "broadcast_in_dim"):
                 stacked = stacked or name
@@ -194,11 +198,8 @@ class _Values:
         return _Match(match.name, match.value, Spec.trusted(tuple(dims)))
 
     def _shard(self, match: _Match) -> list[int]:
-        array = match.value
-        shard = array.shape
-        if not array.manual:
-            shard = local_shape(shard, match.spec, self.mesh)
-        return _without_ones(shard)
+        # Inside a shard_map over a few of the axes the others may split a block.
+        return _without_ones(local_shape(match.value.shape, match.spec, self.mesh))
 
     def _told_apart(self, buffer: Buffer, matches: list[_Match]) -> list[_Match]:
         """Those of several values that are computed from, and lead to, the same."""

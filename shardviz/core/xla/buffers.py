@@ -167,7 +167,9 @@ def _named(module: Module) -> dict[Part, _Named]:
     while todo:
         part, entry = todo.pop()
         before = named.get(part)
-        if before is None or before.number is None or not entry.inside:
+        if before is None or (
+            entry.number is not None and (before.number is None or before.inside)
+        ):
             named[part] = entry
         for source in _handed_on(part):
             todo.append((source, entry))
