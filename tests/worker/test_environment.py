@@ -69,7 +69,8 @@ def test_what_is_set_for_the_kernel_changes_nothing_in_the_worker(name, times, t
 def test_a_worker_starts_although_the_working_folder_was_removed(tmp_path):
     removed = f"import os; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r})"
     done = subprocess.run(
-        [sys.executable, "-c", f"{removed}\n{SCRIPT}"],
+        # After its imports: numpy's own may fail in such a folder.
+        [sys.executable, "-c", SCRIPT.replace("\ndef f(", f"\n{removed}\ndef f(")],
         capture_output=True,
         text=True,
         timeout=300,

@@ -164,6 +164,8 @@ class Process:
                         stderr=self._log,
                         pass_fds=(socket,),
                         env=environment,
+                        # In a removed folder numpy cannot be imported.
+                        cwd=_working_folder() or tempfile.gettempdir(),
                         # An interrupt is for the kernel alone. Jupyter's kernel waits
                         # for every process of its own group before it ends.
                         start_new_session=True,
@@ -232,14 +234,21 @@ def _import_path() -> list[str]:
     A file there may have the name of a module that this kernel imported before it
     looked there.
     """
-    try:
-        here = os.getcwd()
-    except FileNotFoundError:  # removed since this kernel started there
+    here = _working_folder()
+    if here is None:
         return [p for p in sys.path if isinstance(p, str) and p]
     path = [p or here for p in sys.path if isinstance(p, str)]
     if str(Path(__file__).parents[5]) == here:  # this package is itself found there
         return path
     return [*(p for p in path if p != here), here]
+
+
+def _working_folder() -> str | None:
+    """The folder of this kernel; None if it was removed since the kernel started there."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _send(connection: Connection, call: tuple[Any, ...]) -> None:
