@@ -143,3 +143,57 @@ def test_a_value_that_each_step_needs_summed_stays_in_the_loop(eight_devices):
     found = sv.changes(report, 0)
     codes = {edit.code for one in (*found, *found.refused) for edit in one.edits}
     assert codes.isdisjoint({"pcast", "late sum"})
+
+
+# On Explicit axes.
+
+
+def explicit_mesh():
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+
+
+def products(w, x, edited):
+    """Products along the batch that a loop adds up."""
+    split = P(None, None, unreduced={"data"}) if edited else P(None, None)
+
+    def add(total, rows):
+        hidden = jnp.tanh(rows @ w)
+        return total + jnp.einsum("bi,bj->ij", rows, hidden, out_sharding=split), None
+
+    total = jnp.zeros(w.shape)
+    if edited:
+        total = jax.sharding.reshard(total, split)
+    total, _ = lax.scan(add, total, x)
+    return jax.sharding.reshard(total, P(None, None)) if edited else total
+
+
+def accumulated(w, x, edited):
+    """Gradients of a weight, added up over microbatches."""
+    total = jnp.zeros(w.shape)
+    if edited:
+        w = jax.sharding.reshard(w, P(None, None, reduced={"data"}))
+        total = jax.sharding.reshard(total, P(None, None, unreduced={"data"}))
+
+    def add(total, rows):
+        return total + jax.grad(lambda w: jnp.sum(jnp.tanh(rows @ w) ** 2))(w), None
+
+    total, _ = lax.scan(add, total, x)
+    return jax.sharding.reshard(total, P(None, None)) if edited else total
+
+
+@pytest.mark.parametrize("fn", [products, accumulated])
+def test_a_product_that_stays_unreduced_in_a_loop_is_as_by_hand(fn, eight_devices):
+    random = np.random.default_rng(0)
+    with jax.set_mesh(explicit_mesh()):
+        arrays = []
+        for shape, spec in (((32, 32), P(None, None)), ((4, 16, 32), P(None, "data", None))):
+            value = random.standard_normal(shape).astype("float32")
+            arrays.append(jax.device_put(value, spec))
+        report = sv.compile(functools.partial(fn, edited=False), *arrays, target="cpu:8")
+        by_hand = sv.compile(functools.partial(fn, edited=True), *arrays, target="cpu:8")
+        (change,) = sv.changes(report)
+        assert [edit.code for edit in change.edits] == ["unreduced"]
+        assert sums(change.report) == sums(by_hand) != sums(report)
+        assert change.values.ok
+        assert "unreduced={'data'}" in change.code()
+        assert change.edits[0].fields["is_backward"] == (fn is accumulated)

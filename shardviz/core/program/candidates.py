@@ -9,6 +9,7 @@ from typing import Any
 
 from shardviz.core.display import Displayed, Fact, sentence
 from shardviz.core.hardware.chips import CHIPS, Chip
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.checks import Check
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report, peak_bytes
@@ -37,6 +38,8 @@ ARGUMENT = "argument"
 #   pcast            value, axes, source: the variable or "", and the line in a loop of
 #                    a shard_map in whose gradient jax sums over the axes
 #   late sum axes, source: of a sum that a loop of a shard_map makes itself
+#   unreduced        value, axes, source, spec, is_backward: of a product in a loop on
+#                    Explicit axes; the spec of its sum, and whether it is in a gradient
 #   types, explicit  refusals: of each the edit that sends least is its first
 #   parts            source, code: of a reshape, for another order of the samples
 #   pmap, option     code: what to write
@@ -309,6 +312,22 @@ def code_of(edit: Edit, program: Program) -> str:
             cast = f'jax.lax.pcast({name}, {axes}, to="varying")'
             cast = f"{name} = {cast}" if fields["value"] else cast
             return f"{cast}  # before {fields['source']}"
+        case "unreduced":
+            spec, axes, line = (
+                fields["spec"],
+                frozenset(fields["axes"]),
+                fields["source"],
+            )
+            part = Spec(spec.dims, unreduced=axes)
+            product = f"out_sharding={part}  # {line}"
+            if fields["is_backward"]:
+                reduced = Spec(spec.dims, reduced=axes)
+                name = fields["value"] or "..."
+                call = f"jax.sharding.reshard({name}, {reduced})  # before {line}"
+                product = f"{name} = {call}" if fields["value"] else call
+            first = f"jax.sharding.reshard(zeros, {part})  # total before {line}"
+            last = f"total = jax.sharding.reshard(total, {spec})  # after {line}"
+            return f"{product}\ntotal = {first}\n{last}"
         case "late sum":
             sum_ = f"jax.lax.psum(..., {tuple(fields['axes'])})"
             comment = f"after {fields['source']}"

@@ -44,6 +44,8 @@ _EDITS = {
     " jax.checkpoint and the policy {policy}",
     "pcast": "Cast {value} to varying over {axes} before the loop around {source}, so that"
     " its gradient is summed once, after the loop",
+    "unreduced": "Leave the product in {source} unreduced over {axes} in the loop, and sum"
+    " it once after the loop",
     "late sum": "Sum over {axes} once after the loop, and not in {source} in each"
     " iteration",
     "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",

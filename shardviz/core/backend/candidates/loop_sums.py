@@ -92,13 +92,22 @@ def _sums_of(loop: Any) -> Iterator[LoopSums]:
     by_axes: dict[tuple[str, ...], dict[int, Any]] = {}
     for operation in operations(loop.params["jaxpr"]):
         groups = operation.equation.params.get("axis_index_groups")
-        if (
-            operation.name in _SUMS
-            and groups is None
-            and "scan" not in operation.around
-        ):
+        is_sum = operation.name in _SUMS and groups is None
+        if is_sum and "scan" not in operation.around:
             axes = tuple(operation.equation.params["axes"])
             by_axes.setdefault(axes, {})[id(operation.equation)] = operation.equation
+    yield from waiting_sums(loop, by_axes)
+
+
+def waiting_sums(
+    loop: Any, by_axes: Mapping[tuple[str, ...], dict[int, Any]]
+) -> Iterator[LoopSums]:
+    """Those of the sums of a loop that can wait until after it.
+
+    Args:
+        loop: the equation of a `scan`.
+        by_axes: the equations that sum over some mesh axes, by their ids.
+    """
     for axes, sums in by_axes.items():
         # A sum that cannot wait may leave others that can.
         while sums:
@@ -239,14 +248,14 @@ def _proposals(wanted: Wanted) -> Iterator[Proposal]:
         for equation in waiting.sums:
             line, code, name = users_line(equation), "late sum", ""
             if waiting.is_backward:
-                code, name = "pcast", _name_of(equation)
+                code, name = "pcast", name_in_loop(equation)
             edits[edit(code, source=line, axes=waiting.axes, value=name)] = None
         lines = tuple(one.fields["source"] for one in edits)
         far = 0.25 if wanted.sources.intersection(lines) else 3.0
         yield Proposal(tuple(edits), far, ("loop", *lines))
 
 
-def _name_of(equation: Any) -> str:
+def name_in_loop(equation: Any) -> str:
     """The variable from outside of a loop that an expression reads; `""` if that is not
     the only one.
 
