@@ -106,11 +106,12 @@ def test_where_jax_has_started_with_one_device_it_is_said_what_to_do(fresh):
 def test_a_plan_names_the_variable_that_keeps_jax_from_starting():
     code = (
         "import jax, numpy as np, shardviz as sv\n"
-        "plan = sv.plan(sv.program(lambda x: x * 2, np.ones(8, np.float32), mesh='data=4'))\n"
+        "fn = lambda x: x * len(jax.devices())\n"  # a plan alone starts nothing
+        "plan = sv.plan(sv.program(fn, np.ones(8, np.float32), mesh='data=4'))\n"
         "print(plan.error or 'planned')"
     )
-    # Where the plugin is not installed jax says itself what it misses.
-    assert "JAX_PLATFORMS" in in_new_python(code, JAX_PLATFORMS="cuda")
+    no_gpu = {"JAX_PLATFORMS": "cpu", "JAX_PLATFORM_NAME": "gpu"}
+    assert "JAX_PLATFORM_NAME" in in_new_python(code, **no_gpu)
     assert in_new_python(code, JAX_PLATFORMS="cuda,cpu") == "planned"
 
 

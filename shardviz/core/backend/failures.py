@@ -39,16 +39,28 @@ def failure(stage: str, error: BaseException) -> Failure:
     lacks = lacks_memory(error)
     if key_value_store() is not None and (code := cause_among_processes(str(error))):
         return Failure(stage, said, source, code, lacks_memory=lacks)
-    platforms = getattr(jax.config, "jax_platforms", None)
-    silent = isinstance(error, AssertionError) and not str(error)
-    if silent and platforms and failed_to_start(error):
-        # jax fails at an assertion without a word where it finds no platform.
-        return Failure(stage, said, source, "no platform", {"platforms": platforms})
+    if fields := _missing_platforms(error):
+        return Failure(stage, said, source, "no platform", fields)
     if isinstance(error, OSError) and stage in _OURS:
         return Failure(stage, said, source, "system", lacks_memory=lacks)
     if "UNIMPLEMENTED" in said and "XLA:CPU" in said:
         return Failure(stage, _ended(said), source, "not on cpu")
     return Failure(stage, said, source, "raised", lacks_memory=lacks)
+
+
+def _missing_platforms(error: BaseException) -> dict[str, str]:
+    """The variable that names platforms which jax does not find, and its value."""
+    platforms = jax.config.values.get("jax_platforms")
+    # jax fails at an assertion without a message if it finds none of them.
+    silent = isinstance(error, AssertionError) and not str(error)
+    if silent and platforms and failed_to_start(error):
+        return {"variable": "JAX_PLATFORMS", "platforms": platforms}
+    platform = jax.config.values.get("jax_platform_name")
+    if platform and re.match(
+        rf"Unknown backend:? '?{re.escape(platform)}\b", str(error)
+    ):
+        return {"variable": "JAX_PLATFORM_NAME", "platforms": platform}
+    return {}
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import jax
-import jax.core
+from jax.core import eval_jaxpr
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 
@@ -58,7 +58,7 @@ def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
         # The checks for NaN are off while jax traces some functions, which a jaxpr
         # does not record.
         with jax.debug_nans(False):
-            return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arguments)
+            return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arguments)
 
     return evaluate
 

@@ -59,11 +59,12 @@ def _without_advice(error: Failure) -> str:
         case "spread array" | "local data" | "process lost":
             return f"{_AMONG_PROCESSES[error.code]} jax says: {said}"
         case "no platform":
-            platforms = fields["platforms"]
+            variable, platforms = fields["variable"], str(fields["platforms"])
+            others = f"{platforms},cpu" if variable == "JAX_PLATFORMS" else "cpu"
             return (
-                f"jax cannot start: JAX_PLATFORMS is {platforms!r}, and it finds no such"
-                f" device here. Set JAX_PLATFORMS={platforms},cpu before jax starts, or"
-                " leave it out."
+                f"jax cannot start: {variable} is {platforms!r}, and jax finds no such"
+                f" device here. Set {variable}={others} before jax starts, or leave it"
+                " out."
             )
         case "cancelled":
             return f"Cancelled {_when(fields)}."

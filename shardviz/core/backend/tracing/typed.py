@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.core
 import numpy as np
+from jax.core import eval_jaxpr
 from jax.sharding import AbstractMesh
 
 from shardviz.core.backend import jax_compat
@@ -189,7 +190,7 @@ class TypedEvaluation:
         return [*last, *ys]
 
     def _shard_map(self, params: Any, operands: Any, checked: bool) -> Sequence[Any]:
-        mesh, body = self.mesh, partial(jax.core.eval_jaxpr, params["jaxpr"], ())
+        mesh, body = self.mesh, partial(eval_jaxpr, params["jaxpr"], ())
         if mesh is not None:  # types say nothing in its body
             checked = params["check_vma"]
         elif checked:
