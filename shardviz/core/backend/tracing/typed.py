@@ -15,7 +15,6 @@ from itertools import product
 from typing import Any
 
 import jax
-import jax.core
 import numpy as np
 from jax.core import eval_jaxpr
 from jax.sharding import AbstractMesh
