@@ -56,9 +56,10 @@ def program(
             (with or without a sharding), ArraySpecs, numbers, or pytrees of these. What
             is no array, such as text, None or a function, is static. Flax's metadata of
             a parameter (`nn.with_partitioning`, `nnx` metadata) counts as logical axes.
-        mesh: the mesh; may be left out where an array's sharding has one, or
-            `jax.set_mesh`. Its axis types count: `sv.mesh` makes Auto axes,
-            `jax.make_mesh` Explicit ones.
+        mesh: the mesh; may be left out if an array's sharding has one, `jax.set_mesh`
+            has set one, or the function names one itself. A mesh given here takes the
+            place of the one in context. Its axis types count: `sv.mesh` makes Auto
+            axes, `jax.make_mesh` Explicit ones.
         rules: axis rules, for arrays with logical names.
         dialect: who reads the rules.
         in_specs, out_specs: PartitionSpecs, or pytree prefixes of them as `jax.jit`
