@@ -26,6 +26,7 @@ from shardviz.core.program.op_costs import (
 )
 from shardviz.core.program.orders import DeviceOrder, best_order
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import group_size
 from shardviz.core.program.report import Collective, Report, needed_bytes
 
 
@@ -330,8 +331,10 @@ def collective_link_use(
         # Axes say who is in a group, and not who sends to whom in a permutation.
         if not axes or collective.kind == "collective-permute":
             return None
-        # A part of an axis does not name its devices.
         if not all(axis in mesh.shape for axis in axes):
+            return None
+        # Without groups, smaller ones than the axes name no devices.
+        if collective.group_size not in (0, group_size(axes, mesh)):
             return None
     return _link_use(collective.kind, collective.groups, axes, mesh, topology)
 
