@@ -30,6 +30,7 @@ from jax.sharding import PartitionSpec as P
 import shardviz as sv
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.candidates import Candidate, Edit
+from shardviz.core.program.plan_values import parent_axis
 
 wsc = jax.lax.with_sharding_constraint
 
@@ -102,7 +103,8 @@ class Case:
         kinds, axes = self.unwanted
         kinds, alike = (kinds,) if isinstance(kinds, str) else kinds, []
         for one in report.collectives:
-            if one.kind in kinds and set(one.mesh_axes) == set(axes) and self.of in one.op:
+            over = {*map(parent_axis, one.mesh_axes)}  # a part of an axis counts as it
+            if one.kind in kinds and over == set(axes) and self.of in one.op:
                 alike.append(one)
         return max(alike, key=lambda one: one.sent_in_all)
 
