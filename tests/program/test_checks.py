@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.checks import shards_check, spec_checks
+from shardviz.core.backend.run.checks import output_layouts, shards_check, spec_checks
 from shardviz.core.backend.run.rounding import Comparison, tolerance
 from shardviz.core.backend.run.targets import choose, device_mesh
 from shardviz.core.backend.tracing.trace import Output
@@ -131,3 +131,13 @@ def test_results_are_as_coarse_as_what_they_came_from():
     assert compared([1.1], [1.0], platform="gpu").ok is False
     assert tolerance(["int32", "float16"], "cpu") == 5e-3
     assert tolerance(["float8_e4m3fn"], "gpu") == 0.3
+
+
+def test_results_on_fewer_devices_than_the_mesh_have_a_layout():
+    """jax runs a program that reads no argument on fewer devices than its mesh has."""
+    device = jax.devices("cpu")[0]
+    alone = jax.make_mesh((1,), ("x",), devices=[device])
+    output = Output("y", (8,), np.dtype("float32"))
+    layouts, without = output_layouts([output], [NamedSharding(alone, P())], MESH, {device: 0})
+    assert not without
+    assert layouts["y"].box(0) == (slice(0, 8),)

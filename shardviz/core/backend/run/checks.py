@@ -189,6 +189,9 @@ def _same_devices(
     # A function may name another mesh of the same devices for its results.
     if not isinstance(other, Mesh) or list(other.devices.flat) != devices:
         return None
+    # jax runs a program that reads no argument on fewer devices.
+    if len(devices) != mesh.size:
+        return None
     return MeshSpec(
         names,
         sizes,

@@ -243,6 +243,9 @@ class InWorker(Elsewhere):
                 arrays.append(None)
             elif on is None or layout is None or layout.spec is None:
                 arrays.append(jax.device_put(leaf))
+            elif layout.mesh.size != mesh.size:
+                # A program that reads no argument runs on fewer devices.
+                arrays.append(jax.device_put(leaf))
             else:
                 # It may be on another mesh of the same devices.
                 there = mesh_of(list(on.devices.flat), layout.mesh)
