@@ -85,7 +85,7 @@ FAILING = {
     "no such option": (program(matmul, X, W, xla_no_such_option=True), (), {}, "compile",
                        "No such compile option: 'xla_no_such_option'", False),
     "more than the machine has": (program(lambda x: x * 2, array("x", (1 << 20, 1 << 20), "a")),
-                                  (), {}, "place", "2 TiB per device", False),
+                                  (), {}, "place", "1 TiB of arguments", False),
     "a failing callback": (program(failing_callback, X), (), {}, "run",
                            "ValueError: boom in the callback", True),
 }  # fmt: skip

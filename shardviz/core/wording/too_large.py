@@ -30,7 +30,8 @@ def too_large(fact: TooLarge) -> str:
     >>> print(too_large(TooLarge("f", "TPU v5e 2×2", Fit(9, 8), {"temporaries": 9})))
     f does not fit TPU v5e 2×2: 9 B of temporaries; the chip has 8 B.
     """
-    return f"{fact.program} does not fit {fact.target}: {needed_by_kind(fact)}"
+    target = f" {fact.target}" if fact.target else ""
+    return f"{fact.program} does not fit{target}: {needed_by_kind(fact)}"
 
 
 def needed_by_kind(fact: TooLarge) -> str:
