@@ -178,3 +178,13 @@ def test_the_sum_for_a_value_made_of_an_array_is_not_called_the_arrays_gradient(
     plan, collectives = of(jax.grad(fn), [((32, 48), ""), ((64, 32), "data")])
     for found in (plan.collectives, collectives):
         assert [c.cause.gradient_of for c in found if c.kind == "all-reduce"] in ([""], [None])
+
+
+def test_an_operand_that_two_operations_need_moved_is_uncertain(eight_devices):
+    def fn(x):
+        split = asked(x, None, "data")
+        return asked(split - 1, "data") + jnp.exp(-split)
+
+    plan, collectives = of(fn, [((64, 32), "")])
+    assert counted(plan.collectives) != counted(collectives)
+    assert any(op.uncertain for op in plan.ops)

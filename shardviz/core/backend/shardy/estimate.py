@@ -24,6 +24,7 @@ from shardviz.core.backend.shardy.estimate_causes import (
     Blame,
     blame_for_move,
     blame_for_sum,
+    constraint_for,
 )
 from shardviz.core.backend.shardy.estimate_operands import (
     OperandMove,
@@ -113,7 +114,7 @@ class _EstimateReader:
 
     def __init__(self, module: PlannedModule, mesh: MeshSpec) -> None:
         self.module, self.mesh, self.attributes = module, mesh, module.attributes
-        self._moved_operands: set[tuple[str, str, _Axes]] = set()
+        self._moved_operands: set[tuple[str, str, str, _Axes]] = set()
 
     def collectives_of(self, op: Any) -> Iterator[Collective]:
         """The collectives of one operation."""
@@ -162,10 +163,15 @@ class _EstimateReader:
             kind, parts = "all-gather", _gathers(operand.gathered, operand.spec)
         through = self.module.name(self.module.start(op))
         name = self.module.name(operand.value)
+        source = self.module.by_name.get(name)
+        if source is not None and not source.spec.equivalent(operand.spec):
+            # A constraint has moved it before.
+            asked = constraint_for(self.module, source, operand.spec)
+            name = name if asked is None else asked.name
         for part in parts:
             axes = mesh_axes(part.axes, self.mesh)
             # Several readers of the result share the moved operand.
-            key = through, name, axes
+            key = through, name, kind, axes
             if self._is_one_number(operand.value) or key in self._moved_operands:
                 continue
             self._moved_operands.add(key)

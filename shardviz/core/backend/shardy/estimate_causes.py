@@ -63,7 +63,7 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
     source = module.by_name.get(name)
     if between != start:
         # Where a constraint changes the sharding, what follows moves what it asked for.
-        under = _constraint(module, source, module.spec(between))
+        under = constraint_for(module, source, module.spec(between))
         if under is not None:
             name, before, source = under.name, module.spec(between), under
     last, reader = module.end(op)
@@ -71,11 +71,11 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
     own, kind = module.attributes.location(op), SHARDY[op.name]
     # A chain of collectives may have no value of the plan at its start.
     moved = name or own.last_part
-    asking = _constraint(module, source, after)
+    asking = constraint_for(module, source, after)
     for step in module.chain(op):
         # What follows a constraint may split the value again.
         if asking is None:
-            asking = _constraint(module, source, module.spec(step.results[0]))
+            asking = constraint_for(module, source, module.spec(step.results[0]))
     if asking is not None:
         code, line, after = _what_asks(asking), asking.source, asking.spec
         cause = MoveCause(moved, axes, kind, before, after, code, source=line)
@@ -116,7 +116,7 @@ def _result_of(module: PlannedModule, source: PlannedOp | None) -> str:
     return ""
 
 
-def _constraint(
+def constraint_for(
     module: PlannedModule, made: PlannedOp | None, after: Spec
 ) -> PlannedOp | None:
     """The constraint or reshard that asks for a value to be split so, or None.

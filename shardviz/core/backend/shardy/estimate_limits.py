@@ -221,6 +221,9 @@ def _moves_in_steps(
             return True
         if kind == "all-to-all" and len(axes) > 1:
             return True
+        # XLA leaves devices in place along some of several axes.
+        if kind == "collective-permute" and len(axes) > 2:
+            return True
     return False
 
 

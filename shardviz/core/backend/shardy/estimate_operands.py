@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from shardviz.core.backend.shardy.attributes import defining_op
+from shardviz.core.backend.shardy.estimate_causes import constraint_for
 from shardviz.core.backend.shardy.planned_module import PlannedModule
 from shardviz.core.layout.partition_spec import Spec
 
@@ -65,11 +66,14 @@ def operands_moved_instead(module: PlannedModule, op: Any) -> tuple[OperandMove,
 
 
 def _spec(module: PlannedModule, value: Any) -> Spec:
-    """The sharding of an operand before Shardy slices it."""
-    named = module.by_name.get(module.name(value))
-    if named is None:
-        return module.spec(value)
-    return Spec.trusted(named.spec.padded(len(named.shape)))
+    """The sharding of an operand; before Shardy slices it, if nothing asks for that."""
+    made, spec = defining_op(value), module.spec(value)
+    if made is None or made.name != "sdy.all_slice":
+        return spec
+    source = module.by_name.get(module.name(value))
+    if constraint_for(module, source, spec) is not None:
+        return spec
+    return module.spec(made.operands[0])
 
 
 def _gathered(before: Spec, after: Spec) -> tuple[tuple[str, ...], ...] | None:
