@@ -45,3 +45,39 @@ def test_the_same_order_in_another_shape_is_fine(eight_devices):
 def test_other_devices_are_left_to_jax(eight_devices):
     traced = jax.jit(constrained(np.array(eight_devices[:4]), "i"))
     refuse_other_device_order(traced.trace(jnp.ones((64, 64))).jaxpr, MESH)
+
+
+def moved(to):
+    return lambda x: jax.device_put(x, to) * 1
+
+
+def mapped(mesh):
+    spec = P(mesh.axis_names)
+    return lambda x: jax.shard_map(lambda v: v, mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: constrained(d[:4], "i"),
+        lambda d: constrained(d[:1], "i"),
+        lambda d: constrained(d[::-1], "i"),
+        lambda d: constrained(d, "i"),
+        lambda d: moved(NamedSharding(Mesh(np.array(d[4:]), "i"), P("i"))),
+        lambda d: moved(d[0]),
+        lambda d: mapped(Mesh(np.array(d[:4]), "i")),
+        lambda d: mapped(Mesh(np.array(d), "i")),
+    ],
+)
+def test_a_plan_refuses_other_devices_as_jax_does(make, eight_devices):
+    fn = make(eight_devices)
+    mesh = Mesh(np.array(eight_devices), "x", axis_types=(AxisType.Auto,))
+    x = jax.device_put(jnp.ones((64, 64)), NamedSharding(mesh, P("x")))
+    try:
+        jax.jit(fn)(x)
+        refused = False
+    except ValueError:
+        refused = True
+    error = sv.plan(fn, x).error
+    # Two meshes of the same devices, which jax takes, are more than one plan covers.
+    assert refused == (error is not None and error.stage == "trace"), error

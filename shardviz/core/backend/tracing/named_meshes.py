@@ -27,23 +27,38 @@ from shardviz.core.layout.mesh_context import MeshContext
 
 
 def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
-    """Refuses a program that names the devices of its mesh in another order.
+    """Refuses a program that names other devices than its mesh, or names them in
+    another order.
 
     Raises:
-        ProgramError: with both orders, and the source line of the second.
+        ProgramError: with both lists of devices, and the source line of the second.
     """
     for named, equation in device_meshes_in(jaxpr):
         # Here, not above: most programs name no mesh, however large.
-        own = mesh.device_ids.ravel().tolist()
-        other = [device.id for device in named.devices.flat]
-        if other != own and sorted(other) == sorted(own):
+        expected = mesh.device_ids.ravel().tolist()
+        devices = [device.id for device in named.devices.flat]
+        if devices == expected:
+            continue
+        in_program = joined(map(str, expected), "and", 16)
+        in_function = joined(map(str, devices), "and", 16)
+        operation = naming_operation(equation)
+
+        def noun(ids: list[int]) -> str:
+            return "device" if len(ids) == 1 else "devices"
+
+        if sorted(devices) == sorted(expected):
             raise ProgramError(
-                f"Two meshes hold the same {plural(len(own), 'device')} in another order."
-                f" The program's mesh: {joined(map(str, own), 'and', 16)};"
-                f" {naming_operation(equation)}:"
-                f" {joined(map(str, other), 'and', 16)}. A program runs on one order of"
-                " devices: make both meshes from one array of devices, or move the array"
-                " first with jax.device_put."
+                f"Two meshes hold the same {plural(len(expected), 'device')} in another"
+                f" order. The program's mesh: {in_program}; {operation}: {in_function}. A"
+                " program runs on one order of devices: make both meshes from one array of"
+                " devices, or move the array first with jax.device_put."
+            )
+        # The ids of a mesh that was only described name no devices.
+        if mesh.concrete:
+            raise ProgramError(
+                f"The program's mesh has {noun(expected)} {in_program}, and {operation}"
+                f" names {noun(devices)} {in_function}. jax refuses such a call. Make both"
+                " meshes from the same devices, or move the arrays with jax.device_put."
             )
 
 
