@@ -419,7 +419,7 @@ def reshard(
     before = layouts_on(read, from_, reader, "from_")
     after = layouts_on(read, to, reader, "to")
     arrays = [leaf.array for leaf in read.leaves]
-    # Without a topology nobody knows the links, and hosts are those of the meshes.
+    # Without a topology the links are unknown, and hosts are those of the meshes.
     if topology is None:
         return reshard_layouts(arrays, before, after)
     return _reshard_over_links(arrays, before, after, _topology(topology))

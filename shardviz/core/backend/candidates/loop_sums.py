@@ -21,6 +21,7 @@ from shardviz.core.backend import jax_compat
 from shardviz.core.backend.candidates.apply import INSIDE
 from shardviz.core.backend.candidates.proposals import GENERATORS, Proposal, Wanted
 from shardviz.core.backend.tracing.jaxprs import (
+    CALLS,
     JaxprOperation,
     operations,
     plain_jaxpr,
@@ -34,7 +35,7 @@ from shardviz.core.program.candidates import Edit, edit
 from shardviz.core.xla.module import is_user_file
 
 _SUMS = ("psum", "psum_invariant")
-_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2")
+_CALLS = (*CALLS, "checkpoint", "remat2")
 # Operations of one value that a sum over devices may come after as well.
 _LINEAR = {
     "neg", "copy", "convert_element_type", "broadcast_in_dim", "reshape", "transpose",

@@ -23,6 +23,7 @@ from shardviz.core.backend.candidates.loop_sums import (
 )
 from shardviz.core.backend.candidates.proposals import GENERATORS, Proposal, Wanted
 from shardviz.core.backend.tracing.jaxprs import (
+    CALLS,
     JaxprOperation,
     operations,
     plain_jaxpr,
@@ -34,8 +35,6 @@ from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.candidates import Edit, edit
-
-_CALLS = ("jit", "pjit", "closed_call")
 
 
 def _proposals(wanted: Wanted) -> Iterator[Proposal]:
@@ -68,7 +67,7 @@ def _sums_of(loop: Any) -> Iterator[LoopSums]:
     by_axes: dict[tuple[str, ...], dict[int, Any]] = {}
     is_backward = jax_compat.is_backward(loop)
     for operation in operations(loop.params["jaxpr"]):
-        if operation.name != "dot_general" or not {*operation.around} <= {*_CALLS}:
+        if operation.name != "dot_general" or not {*operation.around} <= {*CALLS}:
             continue
         equation = operation.equation
         if axes := _summed_axes(equation):
@@ -124,7 +123,7 @@ class _Evaluation:
     def _results(self, equation: Any, operands: list[Any]) -> Sequence[Any]:
         primitive, params = equation.primitive, {**equation.params}
         inner = JaxprOperation(equation).inner
-        if primitive.name in _CALLS and len(inner) == 1:
+        if primitive.name in CALLS and len(inner) == 1:
             return self.run(inner[0], *operands)
         if axes := self._axes.get(id(equation)):
             spec = _unreduced(_spec_of(equation.outvars[0]), axes)

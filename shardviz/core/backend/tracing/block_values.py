@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardviz.core.backend import jax_compat
-from shardviz.core.backend.tracing.jaxprs import JaxprOperation, plain_jaxpr, users_line
+from shardviz.core.backend.tracing.jaxprs import (
+    CALLS,
+    JaxprOperation,
+    plain_jaxpr,
+    users_line,
+)
 
 #: Elementwise operations without a rule of their own, which are not linear.
 _ELEMENTWISE = frozenset({
@@ -40,9 +45,7 @@ _REDUCTIONS = {
     "argmin": "",
 }
 _CALLS = (
-    "jit",
-    "pjit",
-    "closed_call",
+    *CALLS,
     "custom_jvp_call",
     "custom_vjp_call",
     "remat2",
@@ -257,7 +260,7 @@ class _Comparison:
             if name[1:] == operand.kind and operand.scale == 1:
                 return _SAME
             if name in ("ppermute", "pmax", "pmin") and operand.kind in EQUAL:
-                # A device that nobody sends to has zeros.
+                # A device that receives nothing has zeros.
                 is_full = len(params.get("perm", ())) in (0, self.size)
                 return operand if is_full else None
             is_block = operand.kind == "block" and _axes(equation) == (self.axis,)

@@ -28,8 +28,8 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.notes import Note
 from shardviz.core.xla.module import is_user_file, line_in_words
 
-# They only wrap a function: an operation inside is no deeper for them.
-_TRANSPARENT_CALLS = ("jit", "pjit", "closed_call")
+#: Operations that only wrap a function, so an operation inside is no deeper.
+CALLS = ("jit", "pjit", "closed_call")
 _NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
 
@@ -74,7 +74,7 @@ def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperat
         yield operation
         inside = around
         # What is inside of a jit runs where that is called.
-        if operation.name not in _TRANSPARENT_CALLS:
+        if operation.name not in CALLS:
             inside = (*around, operation.name)
         for inner in operation.inner:
             yield from operations(inner, inside)

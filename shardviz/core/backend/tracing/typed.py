@@ -21,13 +21,18 @@ from jax.sharding import AbstractMesh
 
 from shardviz.core.backend import jax_compat
 from shardviz.core.backend.bridge import named_sharding
-from shardviz.core.backend.tracing.jaxprs import JaxprOperation, plain_jaxpr, users_line
+from shardviz.core.backend.tracing.jaxprs import (
+    CALLS,
+    JaxprOperation,
+    plain_jaxpr,
+    users_line,
+)
 from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.refusals import TypeEdit, TypeRefusal
 
 _MOST, _MOST_TRIED = 4, 32  # edits of operands: kept and tried for a refusal
-_CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
+_CALLS = (*CALLS, "custom_jvp_call", "custom_vjp_call")
 # Operations that are told how to split their result, and the parameter for it.
 _TOLD = {"dot_general": "out_sharding", "reshape": "sharding"}
 # How a value is split, or in a `shard_map` the axes over which it varies.
