@@ -183,4 +183,7 @@ def test_a_program_too_big_for_the_chip_is_refused_by_its_compiler():
     report = compile_program(made, "tpu:v5e:2x2", cache=ExecutableCache())
     assert report.error is not None
     assert report.error.stage == "compile"
-    assert "memory" in report.error.message
+    assert report.error.lacks_memory
+    assert report.too_large is not None
+    size = 4 << 34  # of the argument and of the result, which nothing splits
+    assert {**report.too_large.kinds} == {"arguments": size, "outputs": size}

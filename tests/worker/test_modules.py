@@ -154,7 +154,7 @@ def test_what_is_not_in_the_module_is_refused(name):
     arguments = {"host_callbacks": [], "keepalive": [], name: [1]}
     lowered = SimpleNamespace(_lowering=SimpleNamespace(compile_args=arguments))
     with pytest.raises(NotExportable, match=f"{re.escape(BESIDE[name])}.*target='attached'"):
-        module_of(lowered)
+        module_of(lowered, make_mesh(a=2))
 
 
 @pytest.mark.usefixtures("eight_devices")
