@@ -9,6 +9,7 @@ from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.fit import Fit
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import parent_axis
 from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.roofline import Bound, Roofline, collective_name
 from shardviz.core.wording import stages as wording
@@ -166,7 +167,11 @@ def _least_times(found: Roofline, collectives: Sequence[Collective]) -> dict[str
 
 def _axes_of(found: Roofline, collectives: Sequence[Collective]) -> list[list[Any]]:
     """The sets of mesh axes that communicate, each with its share of the time."""
-    axes = {collective_name(c): c.mesh_axes for c in collectives}
+    axes: dict[str, tuple[str, ...]] = {}
+    for collective in collectives:
+        # A part of an axis has the colour of the axis.
+        whole = dict.fromkeys(map(parent_axis, collective.mesh_axes))
+        axes[collective_name(collective)] = tuple(whole)
     seconds: dict[tuple[str, ...], float] = {}
     for row in found.rows:
         if row.part == "collective" and row.seconds:

@@ -59,6 +59,19 @@ def test_every_axis_that_communicates_has_a_lane_in_the_order_of_the_mesh():
     assert all(row[0] != 0 for row in found["spans"])
 
 
+def test_a_collective_over_a_part_of_an_axis_is_in_the_lane_of_the_axis():
+    gathers = Collective("all-gather", ("data:(1)4",), 1 << 24, group_size=4)
+    both = Collective("all-gather", ("data:(1)4", "model"), 1 << 24, group_size=8)
+    report = Report("f", V5E, collectives=(gathers, both), mesh=MESH)
+    report = report.replace(roofline=roofline(report, V5E, MESH))
+    results = {"report": report, "target": V5E}
+    found = view(layers(2, MESH), **results)
+    assert found["lanes"][2:] == [[["data", 0]], [["data", 0], ["model", 1]]]
+    headline = stages_view(StageResults(layers(2, MESH), **results))["headline"]
+    used = {axis for part in headline["parts"] for axes, _ in part["over"] for axis in axes}
+    assert used <= {"data", "model"}
+
+
 @pytest.mark.parametrize("loops", [0, 1])
 def test_the_headline_and_the_timeline_of_a_compiled_program_have_one_least_time(loops):
     """Also if the compiler counted the body of a loop once, or moved other bytes."""

@@ -18,6 +18,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.op_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_causes import MoveCause
+from shardviz.core.program.plan_values import parent_axis
 from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.roofline import (
     Bound,
@@ -50,7 +51,7 @@ class Span(Fact):
         amount: operations or bytes, once.
         trips: how often it runs; None where that is not known, and then it counts once.
         source: the user's file and line.
-        axes: of a collective, its mesh axes.
+        axes: of a collective, its mesh axes; a part of an axis counts as the axis.
         value: the plan's value that it makes, or that causes it; `""` for none.
         collective: of a collective, its number in the plan; else -1.
         cause: of a collective, why it is there.
@@ -203,7 +204,7 @@ def _of_collective(collective: Collective, number: int, bound: Bound) -> Span:
         bound.amount,
         bound.trips,
         bound.source,
-        axes=collective.mesh_axes,
+        axes=tuple(dict.fromkeys(map(parent_axis, collective.mesh_axes))),
         value=collective.value,
         collective=number,
         cause=collective.cause,
