@@ -225,8 +225,46 @@ def failure(error: BaseException, stage: str, refused: str = "program") -> Failu
     return Failure(stage, f"{type(error).__name__}: {error}")
 
 
-_BEATS: dict[threading.Event, Callable[[], None]] = {}
-_BEATS_LOCK = threading.Lock()
+class Beats:
+    """Functions that one thread calls every second, each until its event is set.
+
+    The thread starts with the first function and ends with the last.
+    """
+
+    def __init__(self) -> None:
+        self._beats: dict[threading.Event, Callable[[], None]] = {}
+        self._lock = threading.Lock()
+
+    def start(self, beat: Callable[[], None]) -> threading.Event:
+        """Calls a function every second until the returned event is set."""
+        ended = threading.Event()
+        with self._lock:
+            self._beats[ended] = beat
+            if len(self._beats) == 1:
+                threading.Thread(
+                    target=self._beat_all, name="shardviz-alive", daemon=True
+                ).start()
+        return ended
+
+    def _beat_all(self) -> None:
+        while beats := self._current():
+            for ended, beat in beats:
+                if not ended.is_set():
+                    # The connection of any front end may raise anything, and come back.
+                    with contextlib.suppress(Exception):
+                        beat()
+            time.sleep(BEAT_S)
+
+    def _current(self) -> list[tuple[threading.Event, Callable[[], None]]]:
+        """The beats that have not ended; the thread ends when this is empty."""
+        with self._lock:
+            for ended in list(self._beats):
+                if ended.is_set():
+                    del self._beats[ended]
+            return list(self._beats.items())
+
+
+_BEATS = Beats()
 
 
 def start_beats(beat: Callable[[], None]) -> threading.Event:
@@ -235,30 +273,4 @@ def start_beats(beat: Callable[[], None]) -> threading.Event:
     The page then knows that the kernel is alive, whatever the main thread does. One
     thread makes all calls: Explorers of cells that are run again stay open.
     """
-    ended = threading.Event()
-    with _BEATS_LOCK:
-        _BEATS[ended] = beat
-        if len(_BEATS) == 1:
-            threading.Thread(
-                target=_beat_all, name="shardviz-alive", daemon=True
-            ).start()
-    return ended
-
-
-def _beat_all() -> None:
-    while beats := _current_beats():
-        for ended, beat in beats:
-            if not ended.is_set():
-                # The connection of any front end may raise anything, and come back.
-                with contextlib.suppress(Exception):
-                    beat()
-        time.sleep(BEAT_S)
-
-
-def _current_beats() -> list[tuple[threading.Event, Callable[[], None]]]:
-    """The beats that have not ended; the thread ends when this is empty."""
-    with _BEATS_LOCK:
-        for ended in list(_BEATS):
-            if ended.is_set():
-                del _BEATS[ended]
-        return list(_BEATS.items())
+    return _BEATS.start(beat)

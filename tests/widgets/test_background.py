@@ -19,7 +19,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets import planner as planner_module
-from shardviz.widgets.background import LatestWins, close_together, start_beats
+from shardviz.widgets.background import Beats, LatestWins, close_together, start_beats
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.ipykernel_compat import keep_subshell
 from shardviz.widgets.planner import Job, Planner, why_not_automatic
@@ -330,7 +330,8 @@ def test_all_beats_come_from_one_thread_which_ends_with_the_last(monkeypatch):
         threads.append(threading.current_thread())
         both[number].set()
 
-    ends = [start_beats(partial(beat, number)) for number in (0, 1)]
+    beats = Beats()  # Explorers of other tests may be open
+    ends = [beats.start(partial(beat, number)) for number in (0, 1)]
     for beaten in both:
         assert beaten.wait(5)
     assert len(set(threads)) == 1
