@@ -81,3 +81,22 @@ def test_a_plan_refuses_other_devices_as_jax_does(make, eight_devices):
     error = sv.plan(fn, x).error
     # Two meshes of the same devices, which jax takes, are more than one plan covers.
     assert refused == (error is not None and error.stage == "trace"), error
+
+
+@pytest.mark.parametrize("named", ["devices", "axes", "nothing"])
+def test_a_program_that_reads_no_argument_runs_where_jax_runs_it(named, eight_devices):
+    """On the devices of a mesh that it names, else on one."""
+    mesh = Mesh(np.array(eight_devices), "x", axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh if named == "devices" else mesh.abstract_mesh, P("x"))
+
+    def fn(x):
+        ones = jnp.ones(x.shape)
+        return ones if named == "nothing" else jax.lax.with_sharding_constraint(ones, sharding)
+
+    x = jax.device_put(jnp.ones((64, 64)), NamedSharding(mesh, P("x")))
+    indices = jax.jit(fn)(x).sharding.devices_indices_map(x.shape)
+    report = sv.run(fn, x, target="cpu:8")
+    assert report.ok, report
+    boxes = report.out_layouts["output"].indices()
+    bounds = {i: [s.indices(64)[:2] for s in box] for i, box in boxes.items()}
+    assert bounds == {d.id: [s.indices(64)[:2] for s in box] for d, box in indices.items()}

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -48,6 +48,7 @@ from shardviz.core.backend.run.worker.messages import (
 )
 from shardviz.core.backend.tracing.jaxprs import (
     DEBUG_CALLS,
+    named_device_count,
     operations,
     positive_arguments,
 )
@@ -91,12 +92,15 @@ class LoweredModule:
         results: shape and dtype of each result; on a mesh with Explicit axes its spec;
             and the mesh of its type, unless that is the program's.
         effects: the classes of its ordered and of its other effects.
+        names_devices: whether it names a mesh of devices, on all of which jax then runs
+            it, even if it reads no argument.
     """
 
     bytecode: bytes
     kept: tuple[int, ...]
     results: tuple[tuple[tuple[int, ...], str, Spec | None, MeshSpec | None], ...]
     effects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    names_devices: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,6 +267,8 @@ def _lowered(
             f" another process. {in_words(error)}"
         ) from error
     module = module_of(lowered.stage, traced.program.mesh)
+    names_devices = named_device_count(traced.stage.jaxpr) is not None
+    module = replace(module, names_devices=names_devices)
     return lowered, module, take_callbacks(lowered.stage)
 
 
@@ -326,10 +332,16 @@ def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
         values = _program.bind(*kept, results=tuple(results), has_effects=effects)
         for number, (*_, spec, other) in enumerate(module.results):
             set_mesh = concrete_mesh()
-            if other is not None and spec is None and set_mesh is not None:
-                # If no argument has a sharding, jax reads those of the results in terms
-                # of the mesh of the first constraint.
+            if spec is not None or set_mesh is None:
+                continue
+            there = None
+            if other is not None:
                 there = mesh_of(list(set_mesh.devices.flat), other)
+            elif module.names_devices and not kept:
+                there = set_mesh
+            if there is not None:
+                # If no argument has a sharding, jax takes the devices from the first
+                # constraint, and reads the shardings of results in terms of its mesh.
                 named = NamedSharding(there, PartitionSpec())
                 values[number] = jax.lax.with_sharding_constraint(values[number], named)
         return tuple(values)
@@ -412,6 +424,7 @@ def _key(
         [str(s) for s in traced.out_specs],
         [a.memory_kind for a in arrays],
         [a.name for a in arrays if "donate" in options],  # the notes name them
+        named_device_count(traced.stage.jaxpr) is not None,
         (jax.__version__, jaxlib_version),
     )
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
