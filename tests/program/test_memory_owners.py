@@ -149,6 +149,29 @@ def test_axes_that_are_not_manual_split_a_shard_maps_values():
     assert (output.value, output.spec) == ("output", Spec.parse("None, b"))
 
 
+def layers_of_gathered_weights(w, x):
+    for name in ("first", "last"):
+        x = jnp.tanh(x.reshape(-1, x.shape[-1]) @ w[name].T).reshape(x.shape)
+    return (x**2).mean()
+
+
+def test_devices_hold_different_bytes_along_the_axes_that_split_a_buffers_value():
+    # As many elements in a device's part of a product as in a weight that was gathered.
+    w = {"first": struct((64, 64), "b"), "last": struct((64, 64), "b")}
+    x = struct((64, 8, 64), ("a", "b"))
+    plan, report = compiled(sv.program(jax.grad(layers_of_gathered_weights), w, x))
+    gathered = 0
+    for buffer in report.memory.timeline.buffers:
+        if buffer.spec is None or buffer.differs is None:
+            continue
+        for name in buffer.group or (buffer.value,):
+            if plan.op(name).opcode != "broadcast_in_dim":
+                assert {*buffer.spec.axes} <= {*buffer.differs}, buffer
+        weight = buffer.value in ("w.first", "w.last")
+        gathered += weight and buffer.kind == "temporaries"
+    assert gathered
+
+
 def test_a_failed_compiles_buffers_can_be_named_by_operation_line_and_shape():
     program = sv.program(lambda x, w: jnp.tanh(x @ w), struct((64, 64), "a"), struct((64, 64)))
     plan = sv.plan(program)

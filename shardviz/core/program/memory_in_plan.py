@@ -26,6 +26,8 @@ from shardviz.core.program.plan_values import (
 from shardviz.core.program.report import Report
 
 _SUMS = ("all-reduce", "reduce-scatter")
+# Split values whose shards may all be the same.
+_SAME_SHARDS = ("broadcast_in_dim", "constant")
 # They change the shape or the type of a value.
 _RENAMES = ("reshape", "broadcast_in_dim", "convert", "transpose")
 
@@ -185,7 +187,15 @@ class _Values:
                     return matches
         return []
 
-    def _as_planned(self, match: _Match, _: Buffer) -> _Match:
+    def _as_planned(self, match: _Match, buffer: Buffer) -> _Match | None:
+        """A value as it is split in the plan, if its devices hold different shards."""
+        value = match.value
+        if buffer.differs is None or value.opcode in _SAME_SHARDS:
+            return match
+        sizes = self.mesh.shape
+        for axis in map(parent_axis, match.spec.axes):
+            if sizes[axis] > 1 and axis not in buffer.differs:
+                return None
         return match
 
     def _gathered(self, match: _Match, buffer: Buffer) -> _Match | None:
