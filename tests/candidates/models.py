@@ -19,6 +19,16 @@ def two_layers(w: Any, x: Any, spec: P | None = None) -> Any:
     return (x * x).sum()
 
 
+def widths(first: Any, second: Any, third: Any, x: Any, spec: P | None = None) -> Any:
+    """Layers in a Python loop, of which the last has another width."""
+    for w in (first, second, third):
+        h = x @ w
+        if spec is not None and h.shape == (128, 256):
+            h = jax.lax.with_sharding_constraint(h, spec)
+        x = jax.nn.gelu(h)
+    return (x * x).sum()
+
+
 def scanned(ws: Any, x: Any, spec: P | None = None) -> Any:
     """Layers in a loop that are computed again for the gradient."""
 

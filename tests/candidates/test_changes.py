@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import functools
 import runpy
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import pytest
@@ -196,6 +196,87 @@ def test_a_constraint_is_what_it_would_be_in_the_code(
         return sorted(rows)
 
     assert sent(tried) == sent(written)
+
+
+WIDTHS = {
+    "first": split((64, 256), "data"),
+    "second": split((256, 256), "data"),
+    "third": split((256, 64), "data"),
+    "x": split((128, 64), "data"),
+}
+
+
+def of_shape(of: sv.Program, shape: tuple[int, ...]) -> TracedValue:
+    (found,) = [
+        one
+        for one in values_of(as_jaxpr(of))
+        if (one.name, one.variable, one.shape) == ("dot_general", "h", shape)
+    ]
+    return found
+
+
+@pytest.mark.parametrize("spec", ["None, data", "data, None"])
+def test_a_cotangent_is_constrained_once_as_in_the_code(spec: str) -> None:
+    grad = functools.partial(jax.grad, argnums=(0, 1, 2))
+    plain = program(grad(models.widths), **WIDTHS)
+    fn = functools.partial(models.widths, spec=Spec.parse(spec).to_jax())
+    made = constraint_on(of_shape(plain, (128, 256)), Spec.parse(spec))
+    programs = apply_edit(plain, made), program(grad(fn), **WIDTHS)
+    tried, written = [str(as_jaxpr(one).fn.jaxpr).count("sharding_constraint[") for one in programs]
+    # Two layers have this shape, each with its cotangent.
+    assert tried == written == 4
+
+
+def test_the_cotangent_of_a_product_is_its_first_operand() -> None:
+    plain = program(jax.grad(models.widths, argnums=(0, 1, 2)), **WIDTHS)
+    # x has the shape of the last result, and is the other factor of a gradient.
+    places = of_shape(plain, (128, 64)).places
+    assert {operand for _, operand in places} == {None, 0}
+    assert len(places) == 3
+
+
+def test_a_constraint_of_one_shape_is_for_that_shape_alone_in_code() -> None:
+    plain = program(models.widths, **WIDTHS)
+    made = constraint_on(of_shape(plain, (128, 256)), Spec.parse("None, data"))
+    assert str(made).startswith("Constrain h[128,256] (models.py:")
+    line = "if h.shape == (128, 256): h = jax.lax.with_sharding_constraint(h, "
+    assert code_of(made, plain).startswith(line)
+
+
+class Pair(NamedTuple):
+    low: Any
+    high: Any
+
+
+def test_code_replaces_arguments_in_lists_and_keeps_tuples() -> None:
+    shape = jax.ShapeDtypeStruct((8, 8), "float32")
+    tree = {"tables": [shape, shape], "pair": (shape,), "named": Pair(shape, shape)}
+    made = sv.program(lambda p: p["tables"][0] + p["pair"][0], tree, mesh=MESH)
+
+    def code(name: str) -> str:
+        return code_of(edit("argument", array=name, spec=Spec.parse("data")), made)
+
+    assert code("p.tables[1]").startswith('p["tables"][1] = jax.device_put(p["tables"][1], ')
+    assert code("p.pair[0]").startswith('jax.device_put(p["pair"][0], ')
+    assert code("p.named.low").startswith('jax.device_put(p["named"].low, ')
+
+
+def test_code_of_a_result_names_the_others() -> None:
+    def codes(fn: Any) -> set[str]:
+        made = program(fn, x=split((64, 32), "data"), w=split((32, 64), "None, model"))
+        trials = Trials(made, "cpu:8")
+        wanted = Wanted(trials, Collective("all-gather", ("data",), 8), sv.plan(made))
+        made_codes = set()
+        for proposal in proposals(wanted):
+            made_codes |= {code_of(e, made) for e in proposal.edits if e.code == "result"}
+        return made_codes
+
+    assert "out_specs = P(None, 'model')  # output" in codes(lambda x, w: x @ w)
+    assert "out_specs = (None, P(None, 'model'),)" in codes(lambda x, w: (x.sum(), x @ w))
+    in_tree = codes(lambda x, w: ({"y": x @ w}, x.sum()))
+    (line,) = [line for line in in_tree if ", P(None, 'model'))" in line]
+    assert line.startswith("jax.lax.with_sharding_constraint(..., ")
+    assert "output[0].y" in line
 
 
 def test_a_constraint_that_stands_in_the_code_is_changed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed, Fact, sentence
 from shardviz.core.hardware.chips import CHIPS, Chip
@@ -27,7 +27,8 @@ ARGUMENT = "argument"
 #   rule             rules, steps: another table, and each `Step` that changes it
 #   constraint       value, shape, variable, source, spec, places: on the result of an
 #                    operation, or `ARGUMENT`; the variable that its line assigns, or
-#                    ""; the line; and where that is in the jaxpr (`tracing/edited.py`)
+#                    ""; the line; where that is in the jaxpr (`tracing/edited.py`);
+#                    has_other_shapes, if the line runs for more than this shape
 #   mesh             mesh
 #   device order     mesh: the same, over the devices in another order
 #   donate           arguments: their positions
@@ -237,8 +238,10 @@ def value_of(edit: Edit) -> str:
     >>> value_of(edit("constraint", variable="", value="dot_general", shape=(8, 4)))
     'dot_general[8,4]'
     """
-    value, shape = edit.fields["value"], edit.fields["shape"]
-    return edit.fields["variable"] or f"{value}[{','.join(map(str, shape))}]"
+    value, variable = edit.fields["value"], edit.fields["variable"]
+    if variable and not edit.fields.get("has_other_shapes"):
+        return variable
+    return f"{variable or value}[{','.join(map(str, edit.fields['shape']))}]"
 
 
 def code_of(edit: Edit, program: Program) -> str:
@@ -264,29 +267,33 @@ def code_of(edit: Edit, program: Program) -> str:
             specs = [str(request.spec) for request in program.requests]
             # Specs of a model are not written in one line.
             if tree is not None and len(tree.children()) != len(specs):
-                name = argument_in_code(program, fields["array"])
+                argument = argument_in_code(program, fields["array"])
                 sharding = f"jax.sharding.NamedSharding(mesh, {fields['spec']})"
-                return _replaced(name, f"jax.device_put({{}}, {sharding})", "")
+                return argument.replaced(f"jax.device_put({{}}, {sharding})", "")
             return f"in_specs = ({', '.join(specs)},)"
         case "result":
-            return f"out_specs = {fields['spec']}  # {fields['result']}"
+            specs, name = fields["out_specs"], fields["result"]
+            if isinstance(specs, Spec):
+                return f"out_specs = {specs}  # {name}"
+            if type(specs) is tuple and _are_specs(specs):
+                return f"out_specs = ({', '.join(map(str, specs))},)"
+            call, spec = _constraint_in_code(program, fields["spec"])
+            return f"{call}(..., {spec})  # {name} of {program.name}"
         case "constraint":
-            name, spec, line = value_of(edit), str(fields["spec"]), fields["source"]
-            context = program.context
-            if context is None or context.sees("with_sharding_constraint") is None:
-                # jax takes a spec alone only if a mesh is in context.
-                spec = f"jax.sharding.NamedSharding(mesh, {spec})"
-            call = "jax.lax.with_sharding_constraint"
-            if set(program.mesh.axis_types) == {"Explicit"}:
-                call = "jax.sharding.reshard"  # there a constraint is an assertion
+            name, line = value_of(edit), fields["source"]
+            call, spec = _constraint_in_code(program, fields["spec"])
             if fields["value"] in CONSTRAINTS:
                 return f"{call}(..., {spec})  # {line}"
             if not fields["variable"]:
                 return f"{call}(..., {spec})  # {name}, {line}"
             if fields["value"] == ARGUMENT:
                 line = f"first in {program.name}"
-                name = argument_in_code(program, name)
-            return _replaced(name, f"{call}({{}}, {spec})", line)
+                value = argument_in_code(program, name)
+                return value.replaced(f"{call}({{}}, {spec})", line)
+            variable, shape, condition = fields["variable"], fields["shape"], ""
+            if fields.get("has_other_shapes"):
+                condition = f"if {variable}.shape == {tuple(shape)}: "
+            return condition + InCode(variable).replaced(f"{call}({{}}, {spec})", line)
         case "rule":
             return f"rules = sv.rules({', '.join(map(str, fields['rules'].pairs()))})"
         case "mesh" | "device order":
@@ -340,29 +347,68 @@ def code_of(edit: Edit, program: Program) -> str:
     return str(fields.get("code", ""))
 
 
-def argument_in_code(program: Program, name: str) -> str:
+def _are_specs(specs: tuple[Any, ...]) -> bool:
+    return all(spec is None or isinstance(spec, Spec) for spec in specs)
+
+
+def _constraint_in_code(program: Program, spec: Spec) -> tuple[str, str]:
+    """The function that constrains a value inside of a program, and how it is given a
+    spec."""
+    context, sharding = program.context, str(spec)
+    if context is None or context.sees("with_sharding_constraint") is None:
+        # jax takes a spec alone only if a mesh is in context.
+        sharding = f"jax.sharding.NamedSharding(mesh, {spec})"
+    if set(program.mesh.axis_types) == {"Explicit"}:
+        # There a constraint is an assertion.
+        return "jax.sharding.reshard", sharding
+    return "jax.lax.with_sharding_constraint", sharding
+
+
+class InCode(NamedTuple):
+    """How the user's code writes a value, and whether it can assign to that.
+
+    >>> InCode("x").replaced("f({})", "f.py:3")
+    'x = f(x)  # f.py:3'
+    >>> InCode("c[0]", is_assignable=False).replaced("f({})", "")
+    'f(c[0])  # for c[0]'
+    """
+
+    expression: str
+    is_assignable: bool = True
+
+    def replaced(self, call: str, comment: str) -> str:
+        """The code that gives a value in place of this one."""
+        code = call.format(self.expression)
+        if self.is_assignable:
+            return f"{self.expression} = {code}" + (f"  # {comment}" if comment else "")
+        comments = filter(None, (f"for {self.expression}", comment))
+        return f"{code}  # " + ", ".join(comments)
+
+
+def argument_in_code(program: Program, name: str) -> InCode:
     """How the function's code writes an argument: `batch["y"]`; its name if the tree of
     the arguments is unknown."""
+    unknown = InCode(name, name.isidentifier())
     if program.tree is None:
-        return name
+        return unknown
     try:
         arguments = program.tree.unflatten([array.name for array in program.arrays])
     # A class of the user's may refuse names in place of its arrays.
     except Exception:  # noqa: BLE001
-        return name
+        return unknown
     root = re.match(r"[^.\[]*", name)
     for argument in arguments:
-        found = _path_to(argument, name, root[0] if root else name)
-        if found:
-            return found
-    return name
+        path = _path_to(argument, name, InCode(root[0] if root else name))
+        if path is not None:
+            return path
+    return unknown
 
 
-def _path_to(tree: Any, name: str, path: str) -> str:
-    """The expression that reads the leaf of a name in a tree; `""` if it isn't there."""
+def _path_to(tree: Any, name: str, path: InCode) -> InCode | None:
+    """The expression that reads the leaf of a name in a tree; None if it isn't there."""
     steps: list[tuple[str, Any]] = []
     if isinstance(tree, str):
-        return path if tree == name else ""
+        return path if tree == name else None
     if isinstance(tree, Mapping):
         for key, value in tree.items():
             steps.append(
@@ -375,23 +421,14 @@ def _path_to(tree: Any, name: str, path: str) -> str:
     elif hasattr(tree, "__dict__"):
         for attribute, value in vars(tree).items():
             steps.append((f".{attribute}", value))
-    for step, value in steps:
-        if found := _path_to(value, name, path + step):
-            return found
-    return ""
-
-
-def _replaced(name: str, call: str, comment: str) -> str:
-    """The code that gives a value in place of another one.
-
-    >>> _replaced("x", "f({})", "f.py:3"), _replaced("c[0]", "f({})", "")
-    ('x = f(x)  # f.py:3', 'f(c[0])  # for c[0]')
-    """
-    code = call.format(name)
     # Tuples and most classes keep their parts.
-    if name.endswith('"]') or name.isidentifier():
-        return f"{name} = {code}" + (f"  # {comment}" if comment else "")
-    return f"{code}  # " + ", ".join(filter(None, (f"for {name}", comment)))
+    is_assignable = isinstance(tree, (dict, list))
+    for step, value in steps:
+        part = InCode(path.expression + step, is_assignable)
+        found = _path_to(value, name, part)
+        if found is not None:
+            return found
+    return None
 
 
 def sent_bytes(collectives: Any) -> int:

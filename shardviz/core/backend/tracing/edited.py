@@ -162,17 +162,27 @@ def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
         (number,) = operands
         return _with_constrained_argument(jaxpr, number, fields["spec"], mesh)
 
-    def change(equation: Any) -> list[Any]:
-        number, here = -1, (users_line(equation), operation_name(equation))
-        if equation.outvars and here == same:
-            number = next(numbers)
-        if equation.primitive.name not in _MANUAL:
-            equation = with_inner(equation, lambda inner: rewritten(inner, change))
-        if number not in operands:
-            return [equation]
-        return _constrained(equation, operands[number], fields["spec"], mesh)
+    def changed(body: Any) -> Any:
+        # jax constrains a cotangent once, for all that read it: the gradients of both
+        # factors of a product.
+        cotangents: dict[Any, Any] = {}
 
-    return rewritten(jaxpr, change)
+        def change(equation: Any) -> list[Any]:
+            number, here = -1, (users_line(equation), operation_name(equation))
+            if equation.outvars and here == same:
+                number = next(numbers)
+            if equation.primitive.name not in _MANUAL:
+                equation = with_inner(equation, changed)
+            if number not in operands:
+                return [equation]
+            operand, spec = operands[number], fields["spec"]
+            if operand is None or equation.primitive.name in CONSTRAINTS:
+                return _constrained(equation, spec, mesh)
+            return _with_constrained_operand(equation, operand, spec, mesh, cotangents)
+
+        return rewritten(body, change)
+
+    return changed(jaxpr)
 
 
 def _with_constrained_argument(
@@ -188,25 +198,33 @@ def _with_constrained_argument(
     return with_body(jaxpr, body.replace(invars=arguments, eqns=equations))
 
 
-def _constrained(
-    equation: Any, operand: int | None, spec: Spec, mesh: MeshSpec
-) -> list[Any]:
-    """An equation with a constraint of one operand, or of its first result."""
+def _constrained(equation: Any, spec: Spec, mesh: MeshSpec) -> list[Any]:
+    """An equation with a constraint of its first result."""
     result, *others = equation.outvars
-    operands = list(equation.invars)
-    value = result if operand is None else operands[operand]
-    made = _constraint(value.aval, spec, mesh)
+    made = _constraint(result.aval, spec, mesh)
     made = made.replace(source_info=equation.source_info)
     if equation.primitive.name in CONSTRAINTS:
         # One that stands there is changed; with a second one both would hold.
-        return [made.replace(invars=operands, outvars=equation.outvars)]
-    if operand is None:
-        # The operation gets a new variable, and the constraint makes the old one of it,
-        # which is what all others read.
-        equation = equation.replace(outvars=[made.invars[0], *others])
-        return [equation, made.replace(outvars=[result])]
-    operands[operand] = made.outvars[0]
-    return [made.replace(invars=[value]), equation.replace(invars=operands)]
+        return [made.replace(invars=equation.invars, outvars=equation.outvars)]
+    # The operation gets a new variable, and the constraint makes the old one of it,
+    # which is what all others read.
+    equation = equation.replace(outvars=[made.invars[0], *others])
+    return [equation, made.replace(outvars=[result])]
+
+
+def _with_constrained_operand(
+    equation: Any, operand: int, spec: Spec, mesh: MeshSpec, constrained: dict[Any, Any]
+) -> list[Any]:
+    """An equation with a constraint of an operand, which may be `constrained` already."""
+    operands, equations = list(equation.invars), []
+    value = operands[operand]
+    if value not in constrained:
+        made = _constraint(value.aval, spec, mesh)
+        made = made.replace(invars=[value], source_info=equation.source_info)
+        constrained[value] = made.outvars[0]
+        equations.append(made)
+    operands[operand] = constrained[value]
+    return [*equations, equation.replace(invars=operands)]
 
 
 def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
@@ -235,6 +253,8 @@ class TracedValue(NamedTuple):
     source: str
     shape: tuple[int, ...]
     places: tuple[Place, ...]
+    # The line runs for other shapes as well, as for the layers of a model.
+    has_other_shapes: bool = False
 
 
 def values_of(program: Program) -> list[TracedValue]:
@@ -282,7 +302,8 @@ def values_of(program: Program) -> list[TracedValue]:
             if "vmap(" in first.around or (not variable and _is_inner(first, readers)):
                 continue
             places += cotangents
-            values.append(TracedValue(name, variable, source, shape, tuple(places)))
+            alone = (name, variable, source, shape, tuple(places))
+            values.append(TracedValue(*alone, has_other_shapes=len(forward) > 1))
     return values
 
 
@@ -326,8 +347,8 @@ def _cotangents(
                 fitting.append(number)
                 made += [number] * (maker is not None)
         # jax's rule for products has the cotangent first.
-        if one.name == "dot_general" and 0 in fitting:
-            fitting = [0]
+        if one.name == "dot_general":
+            fitting = [number for number in fitting if number == 0]
         elif len(made) == 1:
             fitting = made
         if one.is_backward and len(fitting) > 1:
