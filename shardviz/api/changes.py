@@ -45,7 +45,8 @@ def changes(
 
     Returns:
         Changes, the best first: each with `.edit`, `.code()`, `.program`, `.report`,
-        `.bytes`, `.values`. `.refused` is what was tried and dropped.
+        `.bytes`, `.values`. `.refused` is what was tried and dropped, `.advice` code to
+        write by hand that was not tried.
 
     Raises:
         ShardvizError: for what has no program or no such collective, or if the program

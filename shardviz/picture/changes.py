@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardviz.core.display import sentence
 from shardviz.core.format import bytes_text, seconds_text
+from shardviz.core.program.advice import Advice
 from shardviz.core.program.candidates import Candidate, Changes
 from shardviz.core.wording.candidates import DROPPED, edits_in_words, untried
 from shardviz.picture.page import paragraphs, sentences, titled
@@ -51,7 +52,10 @@ def _lines(found: Changes | Candidate) -> list[str]:
     for number, one in enumerate(found, 1):
         lines.append(f"{number}. {one.edit}")
         lines += [f"     {line}" for line in one.code().splitlines()]
-    lines += map(str, found.advice)
+    for fact in found.advice:
+        lines.append(str(fact))
+        if isinstance(fact, Advice):
+            lines += [f"     {line}" for line in fact.code().splitlines()]
     if words := untried(found):
         lines.append(words)
     if found.refused:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardviz.core.program.advice import Advice
 from shardviz.core.wording import stages as wording
-from shardviz.core.wording.candidates import costs, edits_in_words, untried
+from shardviz.core.wording.candidates import (
+    NOT_TRIED,
+    costs,
+    edits_in_words,
+    to_write,
+    untried,
+)
 from shardviz.widgets.planner import Job
 
 #: The codes of edits that a session can take; others change the function.
@@ -32,7 +39,12 @@ def changes_view(job: Job) -> dict[str, Any]:
             row.update(values=wording.EQUAL[ok], code=one.code())
             takes = TAKEN.issuperset(edit.code for edit in one.edits)
             rows.append({**row, "takes": takes})
-        facts = (*found.advice, *found.refused)
+        by_hand = [one for one in found.advice if isinstance(one, Advice)]
+        for one in by_hand:
+            row = {"edit": to_write(one), "facts": "", "ok": None, "values": NOT_TRIED}
+            rows.append({**row, "code": one.code(), "takes": False})
+        facts = [one for one in found.advice if one not in by_hand]
+        facts += found.refused
         notes = [str(fact) for fact in facts[:MOST_NOTES]]
     view = {"of": job.wanted[0], "revision": job.revision, "running": report is None}
     return {**view, "words": words, "rows": rows, "notes": notes}

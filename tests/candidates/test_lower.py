@@ -6,17 +6,15 @@ import importlib.util
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 
 import shardviz as sv
 from shardviz.core.backend.candidates import lower
 from shardviz.core.backend.candidates.lower import edits_to_try, lower_peak
-from shardviz.core.backend.candidates.microbatches import compared_sums, microbatched
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.candidates import Candidate, code_of, edit
+from shardviz.core.program.candidates import Candidate
 from shardviz.core.program.memory import Buffer, MemoryTimeline
 from shardviz.core.program.report import Memory, Report, peak_bytes
 from shardviz.core.wording.candidates import costs
@@ -69,10 +67,7 @@ def test_the_peak_of_a_scanned_mlp():
     assert peaks[-1] < before
     assert all(one.values.ok for one in found)
     codes = {one.edits[0].code for one in found if len(one.edits) == 1}
-    assert {"remat", "microbatches"} <= codes
-    # Together they need less than each.
-    assert {one.code for one in found[0].edits} >= {"remat", "microbatches"}
-    assert peaks[0] < before / 2
+    assert "remat" in codes
     # Each is an ordinary program.
     again = sv.compile(found[0].program, target="cpu:4")
     assert peak_bytes(again.memory) == peaks[0]
@@ -85,7 +80,6 @@ def test_an_unrolled_loop_has_no_loop_that_saves_less():
     found = lower_peak(Trials(program, "cpu:4"))
     codes = {each.code for one in found for each in one.edits}
     assert "remat" not in codes
-    assert "microbatches" in codes
 
 
 def test_what_a_line_saves_is_split_over_a_free_axis():
@@ -152,93 +146,6 @@ def test_what_is_donated_already_is_not_proposed():
         assert found == ([] if proposed is None else [{"arguments": proposed}])
 
 
-def centered(ws, x):
-    return scanned(ws, x - x.mean(0))
-
-
-def masked(ws, x):
-    kept = (x[:, 0] > 0).astype(x.dtype)
-    return ((x @ ws["up"][0]).sum(1) * kept).sum() / kept.sum()
-
-
-def statistics_in_layers(ws, x):
-    def body(h, w):
-        h, _ = layer(h, w)
-        return h - h.mean(0), None
-
-    return jnp.mean(jax.lax.scan(body, x, ws)[0] ** 2)
-
-
-def dropped(ws, x):
-    return scanned(ws, x * jax.random.bernoulli(jax.random.key(0), 0.5, x.shape))
-
-
-def largest(ws, x):
-    return jnp.max((x @ ws["up"][0]) ** 2)
-
-
-def total(ws, x):
-    return jnp.sum(jax.lax.scan(layer, x, ws)[0] ** 2)
-
-
-def narrow(ws, x):
-    half = jax.tree.map(lambda w: w.astype(jnp.bfloat16), ws)
-    return scanned(half, x.astype(jnp.bfloat16)).astype(jnp.float32)
-
-
-# name: a loss, and whether sums over parts are those over the batch; None: not made
-LOSSES = {
-    "a mean": (scanned, True),
-    "a sum": (total, True),
-    "layers not in a loop": (unrolled, True),
-    "sixteen bits": (narrow, True),
-    "the mean of the batch": (centered, None),
-    "a mean over what is masked": (masked, None),
-    "the largest": (largest, None),
-    "statistics in each layer": (statistics_in_layers, False),
-    "random numbers for each row": (dropped, False),
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_sums_over_parts_of_a_batch(name):
-    loss, equal = LOSSES[name]
-    program = program_of(step_of(loss), WS, X, mesh="data=2")
-    parts = edit("microbatches", count=4, arrays=("batch[0]",))
-    if equal is None:
-        with pytest.raises(ProgramError):
-            compared_sums(program, parts)
-        return
-    assert compared_sums(program, parts).ok is equal
-
-
-def test_a_batch_in_parts_gives_what_the_batch_gives():
-    def loss(ws, x, mass):
-        return jnp.sum(jnp.mean(jax.lax.scan(layer, x, ws)[0] ** 2, axis=1) * mass)
-
-    program = program_of(step_of(loss), WS, X, MASS)
-    tried = [edits[0] for edits in edits_to_try(Trials(program))]
-    found = [edit.fields for edit in tried if edit.code == "microbatches"]
-    arrays = ("batch[0]", "batch[1]")
-    assert found == [{"count": count, "arrays": arrays} for count in (2, 4)]
-    in_parts = edit("microbatches", count=8, arrays=arrays)
-    code = code_of(in_parts, program).splitlines()
-    assert code[0] == "batch[0].reshape(-1, 8, *batch[0].shape[1:]).swapaxes(0, 1)"
-    assert len(code) == 2
-    changed, _, _ = microbatched(program, in_parts)
-    random = np.random.default_rng(0)
-    values = jax.tree.map(lambda a: random.normal(size=a.shape).astype("f4") / 4, (WS, X, MASS))
-    expected, found = jax.jit(step_of(loss))(*values), jax.jit(changed.fn)(*values)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
-
-
-def test_rows_that_do_not_divide():
-    program = program_of(step_of(scanned), WS, X)
-    with pytest.raises(ProgramError, match="256 rows"):
-        compared_sums(program, edit("microbatches", count=3, arrays=("batch[0]",)))
-
-
 def test_a_program_that_fails_has_no_changes():
     with pytest.raises(ProgramError):
         lower_peak(Trials(program_of(lambda ws, x: x @ x, WS, X), "cpu:4"))
@@ -263,7 +170,6 @@ def test_changes_work_from_a_program_that_does_not_fit():
     ws, x = sv.array("ws", (8, 1024, 1024)), sv.array("x", (1 << 19, 1024), spec="data")
     program = sv.program(wide_step, ws, x, mesh="data=4")
     report = sv.compile(program, target="tpu:v5e:2x2")
-    # Its arguments are too large to compare values, so microbatches cannot be proposed.
     found = sv.changes(report, goal="memory")
     assert report.error.lacks_memory
     assert found[0].fits
@@ -306,5 +212,6 @@ def test_a_goal_that_is_unknown_or_beside_a_collective_is_refused():
 def test_layers_in_a_python_loop_get_a_checkpoint_in_words():
     x = jax.ShapeDtypeStruct((1 << 13, WIDTH), jnp.float32)
     found = lower_peak(Trials(program_of(step_of(unrolled), WS, x, donate=(0,)), "cpu:4"))
-    assert [one.large.code for one in found.advice] == ["layers"]
+    in_parts, layers = found.advice
+    assert (in_parts.kind, layers.large.code) == ("accumulation", "layers")
     assert "jax.checkpoint(" in sv.text(found)

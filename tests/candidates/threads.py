@@ -29,7 +29,8 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.candidates import Candidate, Edit
+from shardviz.core.program.advice import Advice
+from shardviz.core.program.candidates import Candidate, Changes, Edit
 from shardviz.core.program.plan_values import parent_axis
 
 wsc = jax.lax.with_sharding_constraint
@@ -54,6 +55,7 @@ class Case:
         target: what it is compiled for.
         fixed: the version of jax from which on XLA needs no edit.
         missed: why the edit is not proposed.
+        advice: the kind of advice in place of an edit.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Case:
     target: str | None = None
     fixed: str = ""
     missed: str = ""
+    advice: str = ""
 
     @property
     def is_fixed(self) -> bool:
@@ -109,12 +112,16 @@ class Case:
         return max(alike, key=lambda one: one.sent_in_all)
 
 
-def place(case: Case, changes: Sequence[Candidate]) -> int:
-    """At which place the edit of a case is proposed, with no other; 0 for nowhere."""
+def place(case: Case, changes: Changes) -> int:
+    """At which place the edit of a case is proposed, with no other; 0 for nowhere.
+
+    Advice comes after all proposals.
+    """
     for number, candidate in enumerate(changes, 1):
         if case.edit is not None and all(map(case.edit, candidate.edits)):
             return number
-    return 0
+    kinds = [one.kind for one in changes.advice if isinstance(one, Advice)]
+    return len(changes) + 1 if case.advice and case.advice in kinds else 0
 
 
 # Edits, as cases name them.
@@ -164,30 +171,6 @@ def constrained_argument(name: str, *specs: P) -> Callable[[Edit], bool]:
         return constraint(*specs)(edit) and edit.fields["variable"] == name
 
     return is_it
-
-
-def shard_map(*operations: str) -> Callable[[Edit], bool]:
-    """A `shard_map` around one of these."""
-
-    def is_it(edit: Edit) -> bool:
-        return edit.code == "shard_map" and edit.fields["operation"] in operations
-
-    return is_it
-
-
-def specs(*axes: str) -> Callable[[Edit], bool]:
-    """The specs of the user's `shard_map`, with these mesh axes in them as well."""
-    return lambda edit: shard_map("shard_map")(edit) and edit.fields["axes"] == axes
-
-
-def in_turns(edit: Edit) -> bool:
-    """The samples of a batch in another order."""
-    return edit.code == "parts"
-
-
-def option(edit: Edit) -> bool:
-    """The option for random numbers."""
-    return edit.code == "option" and "threefry" in edit.fields["code"]
 
 
 def either(*edits: Callable[[Edit], bool]) -> Callable[[Edit], bool]:
@@ -518,7 +501,8 @@ CASES = (
         (f32(16, 64),),
         (P(D),),
         (GATHER, (D,)),
-        shard_map("fft"),
+        None,
+        advice="fft",
         fixed="0.11",
     ),
     # "Which is necessary in cases like" this one, in equinox#978.
@@ -529,7 +513,8 @@ CASES = (
         (f32(16), f32(16)),
         (P(D), P(D)),
         (SUM, (D,)),
-        shard_map("loop", "while"),
+        None,
+        advice="loop",
     ),
     # Named for this program in lineax#185.
     Case(
@@ -539,7 +524,8 @@ CASES = (
         (f32(16), f32(16)),
         (P(), P(D)),
         (SUM, (D,)),
-        shard_map("loop", "while"),
+        None,
+        advice="loop",
     ),
     # Each device shall loop over its own samples only.
     Case(
@@ -549,7 +535,8 @@ CASES = (
         (f32(64, 16), f32(16, 16)),
         (P(D), P()),
         (GATHER, (D,)),
-        shard_map("map"),
+        None,
+        advice="map",
         out_specs=P(D),
     ),
     # The kernel works on its part of the batch if a shard_map is around it.
@@ -560,9 +547,9 @@ CASES = (
         (f32(16, 8, 8),),
         (P(D),),
         (GATHER, (D,)),
-        shard_map("ffi_call", "foreign"),
+        None,
+        advice="kernel",
         explicit=True,
-        missed="No shard_map is proposed around a call of which nobody knows what it does.",
     ),
     Case(
         "jax#15484",
@@ -571,7 +558,8 @@ CASES = (
         (f32(64, 32),),
         (P(D),),
         (GATHER, (D,)),
-        option,
+        None,
+        advice="random",
         partitionable=False,
     ),
     # The batch stays split where it is reshaped.
@@ -602,7 +590,7 @@ CASES = (
         (P(), P(D)),
         (GATHER, (D,)),
         None,
-        missed="No other order of the samples is proposed.",
+        advice="parts",
     ),
     Case(
         "maxtext#2507",
@@ -611,7 +599,8 @@ CASES = (
         (f32(32, 8), f32(512, 32)),
         (P(), P(D)),
         (GATHER, (D,)),
-        in_turns,
+        None,
+        advice="parts",
     ),
     # Constraints that are in the code, changed or moved.
     Case(
@@ -818,7 +807,8 @@ CASES = (
         (f32(16, 32), f32(32, 16)),
         (P(D, M), P(M)),
         (GATHER, (D,)),
-        specs(D),
+        None,
+        missed="The specs of the user's shard_map are not changed.",
         mesh="data=2, model=4",
         out_specs=P(D),
     ),
@@ -842,7 +832,8 @@ CASES = (
         (f32(32, 4, 16), f32(8, 2, 3)),
         (P(D), P()),
         (GATHER, (D,)),
-        shard_map("conv_general_dilated", "grouped_convolution"),
+        None,
+        advice="convolution",
     ),
     Case(
         "jax#15680",
@@ -851,7 +842,8 @@ CASES = (
         (f32(16, 32),),
         (P(D),),
         (GATHER, (D,)),
-        shard_map("fft"),
+        None,
+        advice="fft",
         fixed="0.11",
     ),
     Case(
@@ -861,7 +853,8 @@ CASES = (
         (f32(16), i32(16)),
         (P(D), P(D)),
         (SUM, (D,)),
-        shard_map("loop", "while"),
+        None,
+        advice="loop",
     ),
     Case(
         "jax#14559",
@@ -870,7 +863,8 @@ CASES = (
         (f32(64, 32),),
         (P(D),),
         (GATHER, (D,)),
-        option,
+        None,
+        advice="random",
         partitionable=False,
     ),
     Case(
@@ -880,7 +874,8 @@ CASES = (
         (f32(16, 32, 4),),
         (P(D),),
         (GATHER, (D,)),
-        option,
+        None,
+        advice="random",
         partitionable=False,
     ),
     Case(
@@ -907,7 +902,8 @@ OURS = (
         (f32(8, 2, 3), f32(32, 4, 16)),
         (P(), P(D)),
         (GATHER, (D,)),
-        shard_map("conv_general_dilated", "grouped_convolution"),
+        None,
+        advice="convolution",
     ),
     Case(
         "top_k",
@@ -916,7 +912,8 @@ OURS = (
         (f32(16, 64),),
         (P(D),),
         (GATHER, (D,)),
-        shard_map("top_k", "best_of_each"),
+        None,
+        advice="top_k",
     ),
     Case(
         "inverses on a TPU",
@@ -925,7 +922,8 @@ OURS = (
         (f32(16, 8, 8),),
         (P(D),),
         (GATHER, (D,)),
-        shard_map("inv", "lu", "solve"),
+        None,
+        advice="linear algebra",
         target="tpu:v5e:2x4",
     ),
     Case(

@@ -23,6 +23,7 @@ NO_ENGLISH = {
     "core/backend/tracing/effect_rules.py",
     "core/backend/tracing/listening.py",
     "core/backend/tracing/mesh_context.py",
+    "core/program/advice.py",
     "widgets/html_page.py",
     "widgets/jax_code.py",
     "widgets/jax_function.py",

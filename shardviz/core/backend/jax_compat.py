@@ -397,13 +397,6 @@ def without_context_mesh(equation: Any) -> Any:
         return equation.replace(ctx=type(settings)())
 
 
-def with_partitionable_random(equation: Any) -> Any:
-    """An operation that makes random numbers as `jax_threefry_partitionable` does."""
-    settings = equation.ctx
-    with settings.manager, jax.threefry_partitionable(True):
-        return equation.replace(ctx=type(settings)())
-
-
 # Lowered and compiled programs.
 
 

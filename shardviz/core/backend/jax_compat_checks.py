@@ -105,12 +105,11 @@ def _equations() -> bool:
     (equation,) = jaxpr.eqns
     known = compat.without_context_mesh(equation).primitive is equation.primitive
     line = compat.traced_line(jaxpr.jaxpr.debug_info)
-    random = compat.with_partitionable_random(equation).ctx.threefry_partitionable
     frames = compat.line_frames(equation)
     # What jax traces without a function around it has no line of ours.
     (own,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
     placed = compat.expression_of(own, __file__) is not None
-    return known and random and placed and len(frames) > 0 and line != ""
+    return known and placed and len(frames) > 0 and line != ""
 
 
 def _lowering() -> bool:

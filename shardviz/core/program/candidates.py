@@ -33,17 +33,13 @@ ARGUMENT = "argument"
 #   device order     mesh: the same, over the devices in another order
 #   donate           arguments: their positions
 #   remat            policy: one of `jax.checkpoint_policies`; sources: lines of loops
-#   microbatches     count: how many parts; arrays: the arguments that hold the batch
-#   shard_map        operation, source, code, axes, split; of a shard_map that is there
-#                    more axes in its specs
 #   pcast            value, axes, source: the variable or "", and the line in a loop of
 #                    a shard_map in whose gradient jax sums over the axes
 #   late sum axes, source: of a sum that a loop of a shard_map makes itself
 #   unreduced        value, axes, source, spec, is_backward: of a product in a loop on
 #                    Explicit axes; the spec of its sum, and whether it is in a gradient
 #   types, explicit  refusals: of each the edit that sends least is its first
-#   parts            source, code: of a reshape, for another order of the samples
-#   pmap, option     code: what to write
+#   pmap             code: what to write
 @dataclass(frozen=True)
 class Edit(Fact):
     """One change of a program.
@@ -52,8 +48,8 @@ class Edit(Fact):
         code: what is changed.
         fields: how, by name.
 
-    >>> Edit("option", {"code": "f()"}).code
-    'option'
+    >>> Edit("donate", {"arguments": (0,)}).code
+    'donate'
     """
 
     code: str
@@ -75,7 +71,6 @@ def edit(code: str, /, **fields: Any) -> Edit:
 #   does not compile
 #   no memory         on the devices of the target
 #   values differ
-#   not compared      it is right only if values are equal, which nobody knows
 #   same collective   it is still there, with as many bytes
 #   moved elsewhere   other collectives send at least what it saves
 #   more work         each device computes much more
@@ -305,11 +300,6 @@ def code_of(edit: Edit, program: Program) -> str:
         case "donate":
             # nnx.jit takes them as well, and is not to be replaced by jax.jit.
             return f"donate_argnums={fields['arguments']}  # for {program.name}"
-        case "microbatches":
-            lines, parts = [], f"reshape(-1, {fields['count']}"
-            for name in fields["arrays"]:
-                lines.append(f"{name}.{parts}, *{name}.shape[1:]).swapaxes(0, 1)")
-            return "\n".join(lines)
         case "remat":
             policy = f"jax.checkpoint_policies.{fields['policy']}"
             lines = ", ".join(fields["sources"])

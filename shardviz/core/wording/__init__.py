@@ -32,6 +32,7 @@ _FILES = {
     "program.timeline": "timeline",
     "program.too_large": "too_large",
     "program.cached": "cached",
+    "program.advice": "candidates",
     "program.candidates": "candidates",
     "program.search": "search",
     "program.effects": "effects",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardviz.core.format import by_count, bytes_text, joined, plural
+from shardviz.core.program.advice import Advice
 from shardviz.core.program.candidates import (
     ARGUMENT,
     CONSTRAINTS,
@@ -38,8 +39,6 @@ _EDITS = {
     " the dimension that jax.pmap maps. Without the check each device has gradients of its"
     " own, as with jax.pmap; with it, grad sums them, so that a mean changes nothing",
     "donate": "Donate {arguments}",
-    "microbatches": "Take the batch ({arrays}) in {count} parts, in a jax.lax.scan that"
-    " adds up their gradients",
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
     " jax.checkpoint and the policy {policy}",
     "pcast": "Cast {value} to varying over {axes} before the loop around {source}, so that"
@@ -48,16 +47,40 @@ _EDITS = {
     " it once after the loop",
     "late sum": "Sum over {axes} once after the loop, and not in {source} in each"
     " iteration",
-    "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",
-    "specs of a shard_map": "Split what the jax.shard_map at {source} takes and returns over"
-    " {axes} as well, along dimension {dimension}",
-    "parts": "Take the samples of a batch in turns, so that each part has as many of every"
-    " device ({source})",
-    "option": "Set an option of jax: {code}",
+}
+_SHARD_MAP = "Put a jax.shard_map over {axes} around it: each device then {does}."
+_WHOLE = "XLA gathers the whole batch for {operation} ({source}). "
+# Kind to the operation, and to what each device does with its part of the batch.
+_UNSPLIT = {
+    "convolution": ("a grouped convolution", "convolves its own rows"),
+    "fft": ("an FFT", "transforms its own rows"),
+    "top_k": ("top_k", "searches its own rows"),
+    "linear algebra": ("a matrix decomposition", "decomposes its own matrices"),
+    "kernel": ("a kernel that it can't look into", "calls it with its own rows"),
+}
+_ADVICE = {
+    "loop": "In a loop under jax.vmap ({source}) all devices ask each other in every"
+    " iteration whether any of them still works. "
+    + _SHARD_MAP.format(
+        axes="{axes}", does="loops over its own rows until these are done"
+    ),
+    "map": "All devices take each step of jax.lax.map ({source}) together. "
+    + _SHARD_MAP.format(axes="{axes}", does="takes the steps of its own rows"),
+    "random": "The same random numbers are computed and moved on all devices ({source})."
+    " Set the option below, and each device computes its own; the numbers are different.",
+    "parts": "Each part of the batch ({source}) is on a few devices only. Take the rows in"
+    " another order, so that each part has rows of every device; a sum over all parts stays"
+    " the same.",
+    "accumulation": "Take the batch ({arrays}) in parts, in a jax.lax.scan that adds up"
+    " their gradients: only one part's values are saved for the backward pass at a time. A"
+    " Python loop over the parts is unrolled, and the values of several may be in memory"
+    " together.",
 }
 _MOST_CHIPS = 4
 #: Stands above those that are refused.
 DROPPED = "Tried, and not proposed:"
+#: Marks advice, beside changes that were compiled.
+NOT_TRIED = "Not tried"
 _REFUSALS = {
     "not made": "it does not fit the program. {said}",
     "does not compile": "it does not compile. {said}",
@@ -68,7 +91,6 @@ _REFUSALS = {
     "hardly less": "each device then sends {after} in all, which is hardly less than"
     " {before}",
     "more time": "the program then takes at least {seconds}, and {seconds_before} before",
-    "not compared": "it is only right if its values are equal. {said}",
     "no less memory": "it needs {after} per device, and {before} before",
     "no less planned": "it needs hardly less memory by its plan",
     "no memory": "it has no room. {said}",
@@ -83,7 +105,6 @@ def edit(fact: Edit) -> str:
     """
     code, fields = fact.code, dict(fact.fields)
     fields["plural"] = "s" if len(fields.get("names", ())) > 1 else ""
-    fields["dimension"], *_ = fields.get("split", [None])
     if code == "constraint":
         if fields["value"] in CONSTRAINTS:
             code = "constraint that stands there"
@@ -96,8 +117,6 @@ def edit(fact: Edit) -> str:
         code += " replicated"
     if code == "pcast":
         fields["value"] = fields["value"] or "the value used there"
-    if fields.get("operation") == "shard_map":
-        code = "specs of a shard_map"
     for name, value in fields.items():
         if name == "steps":
             fields[name] = ", then ".join(decapitalised(str(step)) for step in value)
@@ -200,6 +219,24 @@ def changes(value: Changes) -> str:
     return f"{plural(len(value), 'change')}{about}:"
 
 
+def advice(fact: Advice) -> str:
+    """What to write by hand, and why, marked as not tried."""
+    return f"{NOT_TRIED}: {to_write(fact)}"
+
+
+def to_write(fact: Advice) -> str:
+    """What to write by hand, and why.
+
+    >>> to_write(Advice("fft", "f.py:3", ("data",)))[:44]
+    'XLA gathers the whole batch for an FFT (f.py'
+    """
+    words = {"source": fact.source, "axes": joined(fact.axes)}
+    words["arrays"] = joined(fact.arrays)
+    template = _ADVICE.get(fact.kind, _WHOLE + _SHARD_MAP)
+    words["operation"], words["does"] = _UNSPLIT.get(fact.kind, ("", ""))
+    return template.format(**words)
+
+
 def untried(value: Changes) -> str:
     """How many more were not tried; `""` for none."""
     count = value.untried
@@ -207,4 +244,10 @@ def untried(value: Changes) -> str:
     return f"{plural(count, 'more change')} {verb} not tried." if count else ""
 
 
-SENTENCES = {Edit: edit, Refusal: refusal, Candidate: candidate, Changes: changes}
+SENTENCES = {
+    Advice: advice,
+    Edit: edit,
+    Refusal: refusal,
+    Candidate: candidate,
+    Changes: changes,
+}

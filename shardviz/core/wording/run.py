@@ -181,7 +181,6 @@ _WORDS: Mapping[str, str | Callable[..., str]] = {
     "value differs": "{name} is not what the original returns.",
     "other results": "It returns another number of results.",
     "undecided": "{name} amplifies rounding too much to compare it.",
-    "other random numbers": "Its random numbers are others than the original's.",
     "not run": "Not compared: {said}.",
     "original failed": "Not compared: the original did not run. {said}",
     "candidate failed": "Not compared: it did not run on simulated devices. {said}",

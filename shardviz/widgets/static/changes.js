@@ -42,7 +42,7 @@ export class ChangesList {
   row({ edit, facts, values, ok, code, takes }, number, current) {
     const name = { "aria-label": `Apply: ${edit}`, disabled: !current };
     const same = h("span", { class: ok ? "sv-good" : "", text: values });
-    const line = h("div", { class: "sv-muted" }, `${facts} · `, same);
+    const line = h("div", { class: "sv-muted" }, facts && `${facts} · `, same);
     return h(
       "div",
       { class: "sv-tlchosen" },

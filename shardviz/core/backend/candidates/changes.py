@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from shardviz.core.backend.candidates import patterns, unreduced  # noqa: F401
+from shardviz.core.backend.candidates import unreduced  # noqa: F401
+from shardviz.core.backend.candidates.advice import by_hand
 from shardviz.core.backend.candidates.lower import lower_peak
 from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
 from shardviz.core.backend.candidates.trials import Trials, in_turn
@@ -107,7 +108,9 @@ def find_changes(
         by_subject.values(), key=lambda one: _rank(one.report, trials.before, about)
     )
     found += reordered
-    return Changes.of(found, collective, refused[:_REFUSED], untried=trials.untried)
+    return Changes.of(
+        found, collective, refused[:_REFUSED], by_hand(wanted), trials.untried
+    )
 
 
 def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tried]:
@@ -145,7 +148,7 @@ def _partitioned(
     trials, better = wanted.trials, []
     for one in in_turn(trials, "partition", planned):
         report = trials.partitioned(one.program)
-        code = _why_not(one.proposal, report, before, wanted.collective)
+        code = _why_not(report, before, wanted.collective)
         if not code:
             rank = _rank(report, before, wanted.collective)
             better.append(_Tried(one.proposal, one.program, rank))
@@ -178,7 +181,7 @@ def _compile(
         compiles += 1
         made = trials.candidate(one.proposal.edits, one.program)
         if isinstance(made, Candidate):
-            code = _why_not(one.proposal, made.report, before, about)
+            code = _why_not(made.report, before, about)
             # Only now: the partitioner may not know how often a loop runs.
             if not code and _sent(made.report) > (1 - _LEAST_GAIN) * _sent(before):
                 code = "hardly less"
@@ -205,15 +208,11 @@ def _in_better_order(trials: Trials) -> list[Candidate]:
     return []
 
 
-def _why_not(
-    proposal: Proposal, after: Report, before: Report, about: Collective
-) -> str:
+def _why_not(after: Report, before: Report, about: Collective) -> str:
     """Why a changed program is no better, as the code of a Refusal; `""` if it is."""
     if after.error is not None:
         return "does not compile"
-    # Other random numbers may take a little more work.
-    is_option = any(one.code == "option" for one in proposal.edits)
-    if _work(after, before) > _MORE_WORK and not is_option:
+    if _work(after, before) > _MORE_WORK:
         return "more work"
     left = _left(after, about, before)
     if left and left >= _left(before, about):

@@ -10,22 +10,20 @@ from typing import Any
 
 from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.backend.candidates import proposals
-from shardviz.core.backend.candidates.microbatches import compared_sums
 from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
 from shardviz.core.backend.candidates.trials import Trials, in_turn
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import values_of
 from shardviz.core.backend.tracing.trace import donated_leaves
 from shardviz.core.display import Fact
+from shardviz.core.program.advice import Advice
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal, edit
-from shardviz.core.program.checks import found as finding
 from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import peak_bytes
 from shardviz.core.program.too_large import memory_advice
 
 _MOST_SPLITS = 4
 _MOST_ARGUMENTS = 6  # that are split together
-_PARTS = (2, 4)  # of a batch
 # Of what was planned; then up to one of each kind is added to the best. The budget
 # counts compiles and not seconds, so that a busy machine finds the same changes.
 _MOST_COMPILED = 8
@@ -36,7 +34,7 @@ def lower_peak(trials: Trials) -> Changes:
     """Changes after which a program needs less memory per device on the target.
 
     Arguments are donated or split, loops save less for their backward loops, large
-    values are split, and batches are taken in parts. Plans choose which of these are
+    values are split. Plans choose which of these are
     compiled for the target. A change that needs no less memory, or has other values on
     simulated devices, is among the refused. A program that does not fit the target is
     compared by the memory that the compiler had in mind.
@@ -74,9 +72,9 @@ def lower_peak(trials: Trials) -> Changes:
     except KeyboardInterrupt:
         pass  # the changes so far are returned
     found = sorted(kept + together[1:], key=_rank)
-    advice: Sequence[Fact] = ()
+    advice: list[Fact] = _batch_in_parts(trials)
     if not any(one.fits for one in found):
-        advice = memory_advice(trials.before)
+        advice += memory_advice(trials.before)
     return Changes.of(found, None, refused, advice, trials.untried)
 
 
@@ -113,7 +111,7 @@ def _ordered(trials: Trials, refused: list[Refusal]) -> list[list[Edit]]:
 
 def _planned_bytes(trials: Trials, edits: Sequence[Edit]) -> int:
     """The bytes of all values and of what lasts, by the plan of a changed program."""
-    program = trials.made(_in_order(edits))
+    program = trials.made(edits)
     if isinstance(program, Refusal):
         return 0  # it is refused without a compile
     plan, total = plan_program(trials.quick(program)), 0
@@ -133,13 +131,6 @@ def _tried(
     trials: Trials, edits: Sequence[Edit], least: int | None
 ) -> Candidate | Refusal:
     """Some edits as a candidate, if the peak is then below `least` bytes."""
-    edits = _in_order(edits)
-    in_parts = edits[0].code == "microbatches"
-    if in_parts and not trials.is_comparable:
-        # They are right only if values are equal, so nothing is compiled in vain.
-        return Refusal(
-            tuple(edits), "not compared", str(finding("not run", said="too large"))
-        )
     program = trials.made(edits)
     if isinstance(program, Refusal):
         return program
@@ -149,17 +140,7 @@ def _tried(
     gains = needed is None or least is None or needed <= (1 - _LEAST_GAIN) * least
     if not gains:
         return Refusal(tuple(edits), "no less memory", "", needed, least)
-    if in_parts and (report.error is None or report.too_large is not None):
-        same = compared_sums(trials.program, edits[0])
-        if not same.ok:
-            code = "values differ" if same.ok is False else "not compared"
-            return Refusal(tuple(edits), code, same.detail)
     return trials.candidate(edits, program, must_fit=False)
-
-
-def _in_order(edits: Sequence[Edit]) -> list[Edit]:
-    # A smaller batch is traced again, before edits of what was traced.
-    return sorted(edits, key=lambda edit: edit.code != "microbatches")
 
 
 def edits_to_try(trials: Trials) -> Iterator[list[Edit]]:
@@ -169,9 +150,6 @@ def edits_to_try(trials: Trials) -> Iterator[list[Edit]]:
     for one in itertools.islice(_splits(trials), _MOST_SPLITS):
         yield [one]
     yield from _split_arguments(trials)
-    batch = _state_and_batch(trials)[1]
-    for count in _PARTS if batch else ():
-        yield [edit("microbatches", count=count, arrays=tuple(batch))]
 
 
 def _split_arguments(trials: Trials) -> Iterator[list[Edit]]:
@@ -202,6 +180,17 @@ def donations_and_remats(trials: Trials) -> Iterator[Edit]:
         _, lines = rematerialised(trials.traced.stage.jaxpr, policy)
         if lines:
             yield edit("remat", policy=policy, sources=lines)
+
+
+def _batch_in_parts(trials: Trials) -> list[Fact]:
+    """Advice to take the batch of a gradient in parts."""
+    batch = _state_and_batch(trials)[1]
+    has_gradient = any(
+        op.backward for op in plan_program(trials.quick(trials.program)).ops
+    )
+    if not batch or not has_gradient:
+        return []
+    return [Advice("accumulation", arrays=tuple(batch))]
 
 
 def _splits(trials: Trials) -> Iterator[Edit]:
