@@ -38,8 +38,7 @@ def changes(
             target: arguments are donated or split, the backward pass computes values
             again instead of saving them, the largest saved values are split.
             For a program in a form that jax accepts: `"types"` for one that it refuses,
-            `"explicit"` for its form on Explicit axes, `"pmap"` for a function of
-            `jax.pmap` as one of `jax.shard_map`.
+            `"explicit"` for its form on Explicit axes.
         target: what to compile for, as for `sv.compile`; by default what the report was
             compiled for.
 

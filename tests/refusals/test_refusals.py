@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType
@@ -280,29 +279,6 @@ def test_what_no_types_accept_is_raised_as_jax_says_it_of_the_program(eight_devi
 
 def loss(w, a):
     return ((a @ w) ** 2).mean()
-
-
-def train(w, a):  # right under pmap
-    return w - 0.1 * lax.pmean(jax.grad(loss)(w, a), "batch")
-
-
-@pytest.mark.parametrize("in_axes", [(None, 0), 0], ids=["same parameters", "stacked"])
-def test_a_step_of_pmap_has_the_same_values_as_a_shard_map(in_axes, eight_devices):
-    step = jax.pmap(train, axis_name="batch", in_axes=in_axes)
-    w, a = np.ones(4, np.float32), np.arange(64, dtype=np.float32).reshape(8, 2, 4) / 64
-    w = np.stack([w] * 8) if in_axes == 0 else w
-    program = sv.program(step, w, a)
-    found = sv.changes(program, "pmap", target="cpu:8")
-    assert found[0].values.ok
-    report = sv.run(found[0].program, w, a, target="cpu:8")
-    assert report.ok, report.error
-    assert np.allclose(report.outputs, step(w, a), rtol=1e-5)
-
-
-def test_another_program_is_not_one_of_pmap(eight_devices):
-    program = sv.program(jnp.sin, array("a", (8,)), mesh=AUTO)
-    with pytest.raises(sv.ShardvizError, match="pmap"):
-        sv.changes(program, "pmap", target="cpu:8")
 
 
 def moved(take_mean):

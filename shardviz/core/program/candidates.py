@@ -39,7 +39,6 @@ ARGUMENT = "argument"
 #   unreduced        value, axes, source, spec, is_backward: of a product in a loop on
 #                    Explicit axes; the spec of its sum, and whether it is in a gradient
 #   types, explicit  refusals: of each the edit that sends least is its first
-#   pmap             code: what to write
 @dataclass(frozen=True)
 class Edit(Fact):
     """One change of a program.
@@ -334,7 +333,7 @@ def code_of(edit: Edit, program: Program) -> str:
             for one in fields["refusals"]:
                 lines.append(f"{one.edits[0]}  # {one.operation}, {one.source}")
             return "\n".join(lines)
-    return str(fields.get("code", ""))
+    return ""
 
 
 def _are_specs(specs: tuple[Any, ...]) -> bool:

@@ -35,9 +35,6 @@ _EDITS = {
     "device order": "Lay the mesh over the devices in another order",
     "types": "Edit what jax refuses",
     "explicit": "Make all mesh axes Explicit, and edit what jax then refuses",
-    "pmap": "Write it with jax.shard_map, where rows is the function for shards without"
-    " the dimension that jax.pmap maps. Without the check each device has gradients of its"
-    " own, as with jax.pmap; with it, grad sums them, so that a mean changes nothing",
     "donate": "Donate {arguments}",
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
     " jax.checkpoint and the policy {policy}",

@@ -29,7 +29,7 @@ from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Collective, Report, peak_bytes
 
 #: What there are changes for in place of a collective.
-WAYS = ("memory", "types", "explicit", "pmap")
+WAYS = ("memory", "types", "explicit")
 # The budget. It counts work and not time, so that a busy machine finds the same changes.
 _PLANNED_OPERATIONS = 60_000  # of all plans together
 _LEAST_PLANNED = 12

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.candidates.pmap import without_pmap
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.refused import TypedForm, explicit_form, typed_form
 from shardviz.core.backend.tracing.trace import trace
@@ -31,7 +30,7 @@ def typed_changes(
     Args:
         program: the program.
         way: `"types"` for what jax refuses of it, `"explicit"` for its form on Explicit
-            axes, `"pmap"` for its form without `jax.pmap`.
+            axes.
         target: what to compile for.
         clock: called with the name of every stage as it begins.
 
@@ -43,9 +42,6 @@ def typed_changes(
     Raises:
         Exception: what the function raises for other reasons than its types.
     """
-    if way == "pmap":
-        edit, moved = without_pmap(program)
-        return _changes(Trials(program, target, clock), edit, moved, ())
     types = program.mesh.axis_types
     if way == "explicit":
         axes = ("Explicit",) * len(program.mesh.axis_names)
