@@ -48,7 +48,7 @@ from shardviz.widgets.rules_view import (
     cell_remedies,
     cell_view,
     first_cell,
-    rule_grid,
+    rule_rows,
     saved_cells,
 )
 from shardviz.widgets.session import Session
@@ -259,7 +259,7 @@ class Explorer(anywidget.AnyWidget):
         saved = saved_cells(self.session, self._cell)
         traits.update(
             code_data=self.code(),
-            rule_use={**rule_grid(self.session), "saved": saved},
+            rule_use={**rule_rows(self.session), "saved": saved},
             cell=saved[self._cell],
             stages_data=stages,
             plan_data=values,
@@ -589,7 +589,7 @@ class Explorer(anywidget.AnyWidget):
                 done = self._done[1] if self._done[0] == now.revision else ""
                 # Remedies are of the program that they were looked for.
                 known = cell == self._cell and revision == now.revision
-                self.rule_use = rule_grid(self.session)
+                self.rule_use = rule_rows(self.session)
                 steps = self._remedy_plans.steps if known else ()
                 self.cell = cell_view(
                     now, self._cell, remedies if known else None, done, steps

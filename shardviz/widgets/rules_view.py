@@ -1,4 +1,4 @@
-"""The view Rules as plain data: the cascade of a dimension, its remedies, the matrix."""
+"""The view Rules as plain data: the cascade of a dimension, its remedies."""
 
 from __future__ import annotations
 
@@ -22,46 +22,17 @@ MOST_REMEDIES = 5
 #: A saved page holds the cascades of so many dimensions, and the remedies of the first.
 MOST_SAVED_CELLS = 400
 MOST_SAVED_REMEDIES = 24
-NOTHING = "."
-#: A letter for each outcome; the page has its sign, words and colour (`rule_grid.js`).
-LETTERS = {
-    Outcome.APPLIED: "s",
-    Outcome.UNSPLIT: "u",
-    Outcome.SIZE_ONE: "1",
-    Outcome.INDIVISIBLE: "x",
-    Outcome.MISSING_AXIS: "m",
-    Outcome.REPEATED: "r",
-    Outcome.OTHER_NAME: NOTHING,
-    Outcome.DECIDED: "d",
-    Outcome.TAKEN: "t",
-    Outcome.PART_TAKEN: "t",
-    Outcome.OVERRIDDEN: "o",
-}
 
 
-# --- the matrix -------------------------------------------------------------------------
+# --- the rules beside their lines ------------------------------------------------------
 
 
-class _Column(NamedTuple):
-    """The arrays of the same names, shape and spec: one column of the matrix."""
-
-    array: int  # the number of the first of them
-    more: list[int]  # the numbers of the others
-    request: Request
-
-
-def rule_grid(session: Session) -> dict[str, Any]:
+def rule_rows(session: Session) -> dict[str, Any]:
     """The effect of every rule, each with the number of its line of text.
 
     A row is shown beside its line only where the text has one rule per line.
     """
     document = session.now
-    columns = _columns(document)
-    grid: dict[str, Any] = {
-        "aligned": False,
-        "rows": [],
-        "columns": [_column_view(column) for column in columns],
-    }
     # Over the whole model: what no opened array needs may be for another leaf.
     kinds = [kind for kind, _ in kinds_of(session.audit.rows)]
     uses = rule_summary(kinds, document.rules)
@@ -70,64 +41,9 @@ def rule_grid(session: Session) -> dict[str, Any]:
         if line.strip() and not line.strip().startswith("#"):
             lines.append(number)
     if len(lines) != len(uses) or "rules" in document.errors:
-        return grid
-    letters = [_letters(column.request, len(uses)) for column in columns]
-    for rule, (line, use) in enumerate(zip(lines, uses, strict=True)):
-        cells = "".join(of_column[rule] for of_column in letters)
-        grid["rows"].append({"line": line, **_row(use), "cells": cells})
-    return {**grid, "aligned": True}
-
-
-def _columns(document: Document) -> list[_Column]:
-    """The arrays with logical names; those that are alike share a column."""
-    alike: dict[Any, list[int]] = {}
-    requests = document.program.requests
-    for number, request in enumerate(requests):
-        array = request.array
-        if array.rank and array.logical is not None:
-            key = (array.logical, array.shape, array.spec)
-            alike.setdefault(key, []).append(number)
-    return [_Column(n[0], n[1:], requests[n[0]]) for n in alike.values()]
-
-
-def _column_view(column: _Column) -> dict[str, Any]:
-    """One array in the head of the matrix, and in its last row how it is split."""
-    request = column.request
-    unmatched = []
-    if request.resolution is not None and not request.spec_wins:
-        for dim in range(request.array.rank):
-            if wording.near(request.resolution, dim):
-                unmatched.append(dim)
-    return {
-        "array": column.array,
-        "name": request.array.name,
-        "dims": ["_" if n is None else str(n) for n in request.array.logical or ()],
-        "spec": str(request.spec or ""),
-        **filled(
-            more=column.more,
-            problem=request.problem,
-            typed=request.spec_wins,
-            unmatched=unmatched,
-        ),
-    }
-
-
-def _letters(request: Request, rules: int) -> list[str]:
-    """For every rule a text with a letter for each dimension."""
-    found = request.resolution
-    if found is None:
-        return [NOTHING * request.array.rank] * rules
-    rows = []
-    for rule, entry in enumerate(found.rules):
-        row = ""
-        for dim, name in enumerate(found.names):
-            # Most rules are for another name, which needs no verdict.
-            if entry.logical == name:
-                row += LETTERS[found.verdict(dim, rule).outcome]
-            else:
-                row += NOTHING
-        rows.append(row)
-    return rows
+        return {"aligned": False, "rows": []}
+    rows = [{"line": n, **_row(use)} for n, use in zip(lines, uses, strict=True)]
+    return {"aligned": True, "rows": rows}
 
 
 def _row(use: RuleUse) -> dict[str, Any]:
@@ -384,14 +300,9 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
 def saved_cells(session: Session, first: str) -> dict[str, Any]:
     """The cascades that a saved page can show, those of its first dimension among them."""
     document = session.now
-    # Arrays that are alike share theirs.
-    numbers = {column.array: None for column in _columns(document)}
-    for number, array in enumerate(document.arrays):
-        if array.logical is None:
-            numbers[number] = None
     keys = {first: None}
-    for number in numbers:
-        for dim in range(max(1, document.arrays[number].rank)):
+    for number, array in enumerate(document.arrays):
+        for dim in range(max(1, array.rank)):
             keys[f"{number}:{dim}"] = None
     cells = {}
     for key in list(keys)[:MOST_SAVED_CELLS]:

@@ -133,10 +133,3 @@ def test_a_saved_page_says_it_by_keyboard_alone(page: Page, tmp_path):
     for keys in ("Enter", "q", "Enter"):
         page.keyboard.press(keys)
     expect(reason).to_contain_text("embed is not split.")
-    page.get_by_role("button", name="Matrix").focus()
-    page.keyboard.press("Enter")
-    page.get_by_role("gridcell", name="heads", exact=True).focus()
-    page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("gridcell", name="Rule 30, q.heads: splits")).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(reason).to_have_text("heads is split 4 ways over model. Rule 30 decides.")

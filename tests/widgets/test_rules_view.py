@@ -14,12 +14,11 @@ from shardviz.core.wording.cascade import SPEC_NOT_EDITED, STATES
 from shardviz.gallery import programs
 from shardviz.widgets.model_view import model_view
 from shardviz.widgets.rules_view import (
-    LETTERS,
     cell_remedies,
     cell_view,
     dimension_state,
     first_cell,
-    rule_grid,
+    rule_rows,
     saved_cells,
 )
 from shardviz.widgets.session import Session
@@ -43,46 +42,29 @@ def new_session(rules: str | None = None, dialect: str = "linen") -> Session:
 
 @pytest.mark.parametrize("dialect", ["linen", "nnx", "maxtext"])
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
-def test_every_cell_is_the_verdict_of_the_resolution(table: str | None, dialect: str):
+def test_every_cascade_has_the_verdicts_of_the_resolution(table: str | None, dialect: str):
     session = new_session(table, dialect)
-    grid = rule_grid(session)
-    for rule, row in enumerate(grid["rows"]):
-        cells = iter(row["cells"])
-        for column in grid["columns"]:
-            found = session.program.requests[column["array"]].resolution
-            for decision in found.decisions:
-                assert next(cells) == LETTERS[decision.verdicts[rule].outcome]
-        assert next(cells, None) is None
-
-
-def test_arrays_of_the_same_names_and_shape_share_a_column():
-    session = new_session()
-    session.edit("add", None)
-    session.edit("add", None)
-    assert [(c["name"], c.get("more")) for c in rule_grid(session)["columns"]] == [
-        ("w_in", [3, 4]), ("w_out", None), ("x", None),
-    ]  # fmt: skip
+    for number, request in enumerate(session.program.requests):
+        for dim, decision in enumerate(request.resolution.decisions):
+            cell = cell_view(session.now, f"{number}:{dim}")
+            named = [v for v in decision.verdicts if v.outcome is not Outcome.OTHER_NAME]
+            assert [(line["rule"], line["kind"]) for line in cell["lines"]] == [
+                (verdict.rule, verdict.kind) for verdict in named
+            ]
 
 
 def test_a_name_that_no_rule_knows_is_marked_where_it_is():
     session = new_session()
     session.edit("logical", "embed mpl", 0)
-    column = rule_grid(session)["columns"][0]
-    assert column["unmatched"] == [1]
     text = cell_view(session.now, "0:1")["text"]
     assert "mpl" in text
     assert "mlp" in text
 
 
-def test_a_cascade_has_the_rules_of_the_name_in_order_and_what_became_of_each():
+def test_the_rule_that_decides_wins_the_cascade_unless_the_array_has_its_own_spec():
     session = new_session()
     cell = cell_view(session.now, "0:0")
-    found = session.program.requests[0].resolution
-    decision = found.decisions[0]
-    named = [v for v in decision.verdicts if v.outcome is not Outcome.OTHER_NAME]
-    assert [(line["rule"], line["kind"]) for line in cell["lines"]] == [
-        (v.rule, v.kind) for v in named
-    ]
+    decision = session.program.requests[0].resolution.decisions[0]
     assert [line["rule"] for line in cell["lines"] if line.get("wins")] == [decision.rule]
     session.edit("spec", "data", 0)
     own = cell_view(session.now, "0:0")["lines"]
@@ -195,7 +177,7 @@ def test_rules_are_judged_by_the_whole_model_and_not_by_the_opened_array():
     found = audit(leaves, table, make_mesh(data=4, model=2))
     session = session_on(found)
     assert [array.name for array in session.arrays] == ["params/wi"]
-    rows = rule_grid(session)["rows"]
+    rows = rule_rows(session)["rows"]
     unused = [number for number, row in enumerate(rows) if row.get("idle")]
     assert unused == [use.index for use in found.unused_rules] == [4]
 

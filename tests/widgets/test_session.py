@@ -10,7 +10,7 @@ from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs
 from shardviz.widgets.document import DEVICE_PUT
-from shardviz.widgets.rules_view import rule_grid
+from shardviz.widgets.rules_view import rule_rows
 from shardviz.widgets.session import Session
 from shardviz.widgets.session_view import layout_view, menus_view, session_view
 from shardviz.widgets.state import open_state, session_on, session_state
@@ -219,10 +219,10 @@ def test_every_preset_and_program_of_the_menus_opens():
 def test_the_rules_are_tidied_when_the_field_is_left():
     session = new_session()
     session.edit("rules", "('batch','data'), ('mlp', ('model',))")
-    assert rule_grid(session)["rows"] == []
+    assert rule_rows(session)["rows"] == []
     session.edit("tidy", None)
     assert session.now.text["rules"] == "batch -> data\nmlp -> model"
-    assert rule_grid(session)["aligned"]
+    assert rule_rows(session)["aligned"]
 
 
 @pytest.mark.parametrize("name", programs.names()[:2])

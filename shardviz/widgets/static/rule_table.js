@@ -1,10 +1,9 @@
 // @ts-check
-// The view Rules: the table as text beside the cascade of one dimension, or beside the matrix.
+// The view Rules: the table as text beside the cascade of one dimension.
 import { Cascade } from "./cascade.js";
 import { Choice, Touched, answers, keepKey } from "./controls.js";
-import { OWN_KEYS, button, fill, h, isNew, setText, toggle } from "./dom.js";
+import { OWN_KEYS, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Find, item } from "./find.js";
-import { RuleGrid } from "./rule_grid.js";
 
 /** @import { Cell, RuleUse } from "./messages" */
 /**
@@ -38,11 +37,6 @@ export class RuleTable {
     );
     this.type = h("span", { class: "sv-mono sv-muted sv-cut" });
     this.dialect = new Choice("Dialect", (v) => calls.edit("dialect", v), "Rule semantics:");
-    this.switch = button("▦ Matrix", () => this.turn(), {
-      class: "sv-button sv-small",
-      "aria-pressed": "false",
-      title: "All rules and all dimensions at once",
-    });
     this.text = h("textarea", {
       class: "sv-rules sv-mono",
       "aria-label": "Rules",
@@ -61,13 +55,12 @@ export class RuleTable {
     this.mark = h("div", { class: "sv-dropmark", hidden: true });
     this.sheet = h("div", { class: "sv-sheet" }, this.rows, this.text, this.mark);
     this.error = h("div", { class: "sv-error", role: "alert" });
-    this.grid = new RuleGrid((array, dim) => this.choose(array, dim));
-    this.scroll = h("div", { class: "sv-scroll" }, this.sheet, this.grid.node);
+    this.scroll = h("div", { class: "sv-scroll" }, this.sheet);
     this.cascade = new Cascade((dim) => this.choose(this.array, dim), calls.apply);
     this.key = "";
     const why = h("span", { class: "sv-muted", text: "Why is" });
     const space = h("span", { class: "sv-space" });
-    const parts = [why, this.picker.node, this.type, space, this.dialect.node, this.switch];
+    const parts = [why, this.picker.node, this.type, space, this.dialect.node];
     const line = h("div", { class: "sv-whyline" }, ...parts);
     const table = h("div", { class: "sv-tablebox" }, this.scroll, this.error);
     this.node = h("div", { class: "sv-rulebox" }, line, table, this.cascade.node);
@@ -76,15 +69,6 @@ export class RuleTable {
   /** The array of the chosen dimension. */
   get array() {
     return Number(this.chosen.split(":")[0]);
-  }
-
-  /** Shows the matrix of rules and dimensions, or hides it. */
-  turn() {
-    const on = this.switch.getAttribute("aria-pressed") !== "true";
-    this.switch.setAttribute("aria-pressed", String(on));
-    toggle(this.node, "sv-withmatrix", on);
-    this.scrolled = this.key = "";
-    if (this.shown) this.show(this.shown);
   }
 
   grow() {
@@ -147,7 +131,7 @@ export class RuleTable {
     if (moved && !live && !this.chosen.startsWith(`${view.selected}:`)) {
       this.chosen = `${view.selected}:0`;
     }
-    const known = live ? shown.cell : this.saved(this.chosen) || shown.cell;
+    const known = (!live && this.use.saved?.[this.chosen]) || shown.cell;
     if (answers.settled || !this.chosen) this.chosen = known.key ?? "";
     // Until the answer for another dimension comes, nothing is offered for the last one.
     const cell = (known.key ?? "") === this.chosen ? known : { ...known, remedies: [], reason: "" };
@@ -155,9 +139,7 @@ export class RuleTable {
     this.selectFirst(view);
     if (live) this.lookAgain(cell);
     // While a line is being typed the old rows stay beside it, pale.
-    if (rules.error) return;
-    this.grid.show(this.use, lines.length, this.chosen);
-    this.showRows(cell);
+    if (!rules.error) this.showRows(cell);
   }
 
   /** The pictures beside it show the array that was chosen by itself. @param {Shown["view"]} view */
@@ -181,13 +163,6 @@ export class RuleTable {
       if (!known.has(name)) found.push(item("", name, () => open(leaf)));
     });
     return found;
-  }
-
-  /** What a saved page knows of a dimension; arrays that are alike share it. @param {string} key */
-  saved(key) {
-    const [array, dim] = key.split(":").map(Number);
-    const alike = this.use?.columns.find((c) => c.array === array || c.more?.includes(array));
-    return this.use?.saved?.[`${alike?.array ?? array}:${dim}`];
   }
 
   /** @param {Cell} cell @param {string[]} lines of the text */
@@ -227,18 +202,17 @@ export class RuleTable {
    * @param {number} index
    * @param {import("./messages").RuleLine} [named] what became of it for the chosen dimension
    */
-  ruleRow({ line, idle, note }, index, named) {
+  ruleRow({ line, note }, index, named) {
     const handle = h("span", {
       class: "sv-number",
       text: String(index + 1),
       title: "Drag to reorder; in the text, Alt and arrows move a line",
       on: { pointerdown: (e) => this.drag(e, index) },
     });
-    const unused = idle ? h("span", { class: "sv-who sv-muted", text: idle }) : null;
     const won = named?.wins ? (named.fails ? " sv-named sv-fails" : " sv-named sv-wins") : "";
     const look = `sv-rulerow${won || (named ? " sv-named" : "")}`;
     const props = { class: look, style: { "--sv-row-index": line }, title: note };
-    return h("div", props, handle, unused);
+    return h("div", props, handle);
   }
 
   /** Remedies are looked for once nobody edits any more. @param {Cell} cell */

@@ -5,29 +5,12 @@ export interface RuleUse {
   /** Whether the text has one rule per line, as the rows have. */
   aligned: boolean;
   rows: RuleRow[];
-  columns: RuleColumn[];
   /** In a saved page: the cascades of the dimensions. */
   saved?: Record<string, Cell>;
 }
 
-/** An array in the matrix of verdicts. */
-export interface RuleColumn {
-  array: number;
-  name: string;
-  dims: string[];
-  spec: string;
-  /** The numbers of the other arrays of the same names, shape and spec. */
-  more?: number[];
-  problem?: string;
-  typed?: true;
-  /** The dimensions whose name no rule knows. */
-  unmatched?: number[];
-}
-
 export interface RuleRow {
   line: number;
-  /** A letter for each dimension of each column (`LETTERS` in `rules_view.py`). */
-  cells: string;
   /** That it decides nothing, in a few words. */
   idle?: string;
   /** Which arrays it does not decide, and why. */
