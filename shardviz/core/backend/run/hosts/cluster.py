@@ -1,23 +1,14 @@
-"""Engines of ipyparallel, which is imported here alone: started, called and ended.
-
-Engines that are started here end with the kernel, however that ends: a small process
-watches the kernel, and ends them where the kernel was killed.
-"""
+"""Engines of ipyparallel, which is imported here alone: started, called and ended."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import pickle
 import re
-import subprocess
-import sys
 import sysconfig
 import tempfile
-import threading
 import warnings
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,10 +25,10 @@ from shardviz.core.format import shown
 from shardviz.core.program.failure import ProcessEnd
 
 MOST_ENGINES = 64  # on one machine
-START_SECONDS = 120.0
+START_SECONDS = 120
 # What gloo says of every group of devices that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
-_EXIT_SECONDS = 1.0  # in which a process that was killed is gone
+_EXIT_SECONDS = 1.0  # in which the exit code of an ended process is known
 # Few processes, which start sooner; and an engine counts as there at its second
 # heartbeat.
 _CONTROLLER = (
@@ -47,22 +38,6 @@ _CONTROLLER = (
     "--HeartMonitor.max_heartmonitor_misses=600",
 )
 _ENGINE = ("--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=600")
-# Ends the process groups that a file names when the kernel is gone or asks for it.
-_GUARD = """
-import os, signal, sys, time
-kernel, folder = int(sys.argv[1]), sys.argv[2]
-asked = []
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
-while os.getppid() == kernel and not asked:
-    time.sleep(0.1)
-pids = os.path.join(folder, "pids")
-for pid in open(pids).read().split() if os.path.exists(pids) else ():
-    try:
-        os.killpg(int(pid), signal.SIGKILL)
-    except OSError:
-        pass
-"""
 
 
 class EngineLost(TargetError):
@@ -121,53 +96,48 @@ class Engines:
 
     Attributes:
         client: ipyparallel's client.
-        cluster: the Cluster that was started here; None for engines of somebody else.
-        folder: of a cluster that was started here, its folder; else None.
+        cluster: the Cluster that was started here; None for engines that the caller
+            started.
+        folder: the profile folder of a cluster that was started here.
         ids: ipyparallel's number of each engine, by rank.
         pids: the process ids of engines on this machine, by rank.
     """
 
     def __init__(
-        self,
-        client: Any,
-        cluster: Any = None,
-        folder: Path | None = None,
-        guard: subprocess.Popen[bytes] | None = None,
+        self, client: Any, cluster: Any = None, folder: Path | None = None
     ) -> None:
-        self.client: Any = client
-        self.cluster: Any = cluster
-        self.folder, self._guard = folder, guard
+        self.client, self.cluster, self.folder = client, cluster, folder
         self.ids: tuple[int, ...] = tuple(sorted(client.ids))
         self.pids: dict[int, int] = {}
+        self.kernel = os.getpid()
 
     @property
-    def own(self) -> bool:
-        """Whether they were started here, and end with this kernel."""
-        return self.folder is not None
+    def controller(self) -> int | None:
+        """The process id of a controller that was started here."""
+        return None if self.cluster is None else self.cluster.controller.pid
 
     def call(self, rank: int, request: Any) -> Any:
         """Sends a call to an engine; ipyparallel's `AsyncResult`.
 
         Args:
-            rank: which one.
-            request: something to call there, which is sent by the name of its class.
+            rank: of the engine.
+            request: a callable, sent by the name of its class.
         """
         return self.client[self.ids[rank]].apply_async(request)
 
     def log_of(self, rank: int) -> str:
-        """The file for what an engine of ours prints during a call; `""` for others."""
+        """The file for the output of a call; `""` for engines not started here."""
         return "" if self.folder is None else str(self.folder / f"printed-{rank}")
 
     def ended(self) -> list[int]:
-        """The ranks of engines that have ended, as far as is known."""
-        # The controller notices engines of other machines; those of this one are seen
-        # at once.
-        there = set(self.client.ids)
-        ended = []
-        for rank, own in enumerate(self.ids):
-            if own not in there or self._status(rank) == "ended":
-                ended.append(rank)
-        return ended
+        """The ranks of engines that are known to have ended."""
+        # The controller notices the end of an engine late; on this machine we look.
+        registered = set(self.client.ids)
+        return [
+            rank
+            for rank, number in enumerate(self.ids)
+            if number not in registered or self._status(rank) == "ended"
+        ]
 
     def stopped(self) -> list[int]:
         """The ranks of engines on this machine that a signal has stopped."""
@@ -178,14 +148,16 @@ class Engines:
         return "" if pid is None else status_of(pid)
 
     def end_of(self, rank: int) -> ProcessEnd:
-        """How an engine ended, and what it printed of the cause."""
-        # Nobody but who started a process is told its exit code.
-        if self.folder is None:
+        """How an engine ended, and what it printed about the cause."""
+        # Only the parent of a process learns its exit code.
+        if self.cluster is None or self.cluster.engine_set is None:
             return ProcessEnd("lost", after="foreign")
         code = None
-        for launcher in self._launchers():
+        for launcher in self.cluster.engine_set.launchers.values():
             if launcher.pid == self.pids.get(rank):
-                _await_exit(launcher)
+                # A second waiter would take the exit code from ipyparallel's thread.
+                if (waiting := getattr(launcher, "_wait_thread", None)) is not None:
+                    waiting.join(_EXIT_SECONDS)
                 with contextlib.suppress(Exception):  # psutil's own, of any kind
                     code = launcher.process.wait(timeout=0)
         printed = ""
@@ -193,33 +165,16 @@ class Engines:
             printed = cause(GLOO.sub("", read_log(file)))
         return ProcessEnd("exit", exit=code, said=printed, after="own")
 
-    def _launchers(self) -> list[Any]:
-        """ipyparallel's launchers of the controller and of each engine."""
-        found = [self.cluster.controller]
-        for engine_set in (self.cluster.engines or {}).values():
-            found += getattr(engine_set, "launchers", {}).values()
-        return [one for one in found if getattr(one, "pid", -1) > 0]
-
     def end(self) -> None:
-        """Ends engines that were started here, at once; lets go of others."""
-        if self._guard is None or self.client is None:
+        """Ends a cluster that was started here, in the process that started it."""
+        if self.folder is None or os.getpid() != self.kernel:
             return
-        end_guard(self._guard)
-        for launcher in self._launchers():
-            _await_exit(launcher)
+        with contextlib.suppress(Exception):  # some of its processes are gone
+            self.cluster.stop_cluster_sync()
         with contextlib.suppress(Exception):  # the controller is gone
             self.client.close(linger=0)
-        self.client = None
-        assert self.folder is not None  # where there is a guard, there is one
         remove_folder(self.folder)
         remove_abandoned()  # what an engine that compiled has left in shared memory
-
-
-def end_guard(guard: subprocess.Popen[bytes]) -> None:
-    """Has the guard end what it knows of."""
-    guard.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        guard.wait(20)
 
 
 def start(count: int, platform: str) -> Engines:
@@ -230,51 +185,39 @@ def start(count: int, platform: str) -> Engines:
         platform: `"cpu"`, or the platform of attached accelerators.
 
     Raises:
-        MissingPackage: where ipyparallel is not installed.
-        TargetError: where they do not start.
+        MissingPackage: if ipyparallel is not installed.
+        TargetError: if they do not start.
     """
     ipp = imported()
     remove_abandoned()
     folder = make_folder("hosts", tempfile.gettempdir())
-    guard = subprocess.Popen(
-        [sys.executable, "-IS", "-c", _GUARD, str(os.getpid()), str(folder)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        # Its own profile, so that nothing of the settings of the user counts.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Its own profile, so that the user's settings have no effect.
         cluster = ipp.Cluster(
             n=count,
             profile_dir=str(folder),
             cluster_id="shardviz",
             controller_args=list(_CONTROLLER),
+            engine_timeout=START_SECONDS,
             shutdown_atexit=False,
             load_profile=False,
             log_level=50,
             delay=0.0,
             config=_launcher_config(_environment(platform)),
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            cluster.start_cluster_sync()
-            client = cluster.connect_client_sync()
-            engines = Engines(client, cluster, folder, guard)
-            pids = [str(one.pid) for one in engines._launchers()]
-            (folder / "pids").write_text("\n".join(pids))  # what the guard is to end
-            client.wait_for_engines(count, timeout=START_SECONDS, interactive=False)
-    except BaseException as error:
-        end_guard(guard)
-        remove_folder(folder)
-        if not isinstance(error, Exception):
-            raise
-        raise TargetError(
-            f"ipyparallel could not start {count} engines here: {type(error).__name__}:"
-            f" {error}. Start fewer, or free some memory."
-        ) from error
-    engines.ids = tuple(sorted(client.ids))
-    return engines
+        try:
+            return Engines(cluster.start_and_connect_sync(), cluster, folder)
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                cluster.stop_cluster_sync()
+            remove_folder(folder)
+            if not isinstance(error, Exception):
+                raise
+            raise TargetError(
+                f"ipyparallel could not start {count} engines here:"
+                f" {type(error).__name__}: {error}. Start fewer, or free some memory."
+            ) from error
 
 
 def taken_over(thing: Any) -> Engines:
@@ -312,8 +255,16 @@ def imported() -> Any:
 def _launcher_config(environment: Mapping[str, str]) -> Any:
     from traitlets.config import Config
 
-    own = {"environment": dict(environment), "engine_args": list(_ENGINE)}
-    return Config({"LocalEngineLauncher": own, "LocalEngineSetLauncher": own})
+    return Config(
+        {
+            "EngineLauncher": {
+                "environment": dict(environment),
+                "engine_args": list(_ENGINE),
+            },
+            # What an engine computes is of no use any more when it is ended.
+            "LocalProcessLauncher": {"stop_seconds_until_kill": 0},
+        }
+    )
 
 
 def _environment(platform: str) -> dict[str, str]:
@@ -330,15 +281,6 @@ def _environment(platform: str) -> dict[str, str]:
         known = os.environ.get("PYTHONPATH", "")
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (root, known)))
     return variables
-
-
-def _await_exit(launcher: Any) -> None:
-    """Waits for a process by the thread with which ipyparallel waits for it.
-
-    Who waits beside that thread takes the exit code from it.
-    """
-    if (waiting := getattr(launcher, "_wait_thread", None)) is not None:
-        waiting.join(_EXIT_SECONDS)
 
 
 def status_of(pid: int) -> str:
@@ -358,16 +300,3 @@ def status_of(pid: int) -> str:
     if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
         return "ended"
     return "stopped" if status == psutil.STATUS_STOPPED else "runs"
-
-
-def at_end(value: Any, end: str) -> None:
-    """Has a method called when Python ends."""
-    me = weakref.ref(value)
-
-    def call() -> None:
-        if (alive := me()) is not None:
-            getattr(alive, end)()
-
-    register = getattr(threading, "_register_atexit", atexit.register)
-    with contextlib.suppress(RuntimeError):  # too late: the guard ends the engines
-        register(call)

@@ -10,8 +10,10 @@ import contextlib
 import os
 import pickle
 import platform as system
+import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,6 +106,8 @@ class Joining:
         devices: how many CPU devices to simulate, or of attached ones its share; None
             for all.
         heartbeat: seconds after which a process that says nothing counts as lost.
+        controller: the process id of ipyparallel's controller, if the kernel started
+            it: then both end with the kernel.
     """
 
     group: str
@@ -113,6 +117,7 @@ class Joining:
     platform: str
     devices: int | None
     heartbeat: int
+    controller: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +193,7 @@ def join(how: Joining) -> HostProcess:
     if how.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # Else jax takes SIGTERM, with which ipyparallel and schedulers end an engine.
+    # Otherwise jax handles SIGTERM, with which schedulers end an engine.
     jax.config.update("jax_enable_preemption_service", False)
     own = None
     if how.platform not in ("", "cpu") and how.devices is not None:
@@ -201,8 +206,23 @@ def join(how: Joining) -> HostProcess:
         initialization_timeout=60,
         heartbeat_timeout_seconds=how.heartbeat,
     )
+    # ipyparallel's handler waits for a running program, and then jax waits for the other
+    # processes; meanwhile nothing shows that this one is ending.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if how.controller is not None:
+        ends = (os.getppid(), how.controller)
+        threading.Thread(target=_end_with_kernel, args=ends, daemon=True).start()
     _GROUP[:] = [how]
     return _own_process()
+
+
+def _end_with_kernel(kernel: int, controller: int) -> None:
+    """Ends this process and ipyparallel's controller once the kernel is gone."""
+    while os.getppid() == kernel:
+        time.sleep(0.2)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(controller, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _own_process() -> HostProcess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import threading
 import time
 import uuid
@@ -58,8 +57,9 @@ class Hosts(ProcessGroup):
         super().__init__("", ())
         self.heartbeat, self.stages = heartbeat, dict[int, str]()
         self._engines, self._asked = engines, (devices, platform)
-        self._lock, self._maker = threading.RLock(), os.getpid()
-        cluster.at_end(self, "close")
+        self._lock = threading.RLock()
+        # Called once: by `close`, when this is collected, or when Python ends.
+        self._end = weakref.finalize(self, engines.end)
         try:
             self._join()
         except BaseException:
@@ -80,11 +80,20 @@ class Hosts(ProcessGroup):
         name = "127.0.0.1" if len(hosts) == 1 else ""
         # The first process coordinates, so the port must be free on its machine.
         address = self.call("coordinator_address", {0: (name,)})[0]
-        how = Joining(group, address, count, 0, platform, devices, self.heartbeat)
+        how = Joining(
+            group,
+            address,
+            count,
+            0,
+            platform,
+            devices,
+            self.heartbeat,
+            self._engines.controller,
+        )
         each = {rank: (replace(how, rank=rank),) for rank in everyone}
         self.processes = tuple(self.call("join", each).values())
         size = max(len(p.device_ids) for p in self.processes)
-        where = "local" if self._engines.own else "ipyparallel"
+        where = "ipyparallel" if self._engines.cluster is None else "local"
         self.name = f"{plural(count, 'host')} x {size}, {where}"
 
     @property
@@ -102,16 +111,10 @@ class Hosts(ProcessGroup):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if hasattr(self, "_maker") and not is_finalizing():
-            self.close()
-
     def close(self) -> None:
         """Ends the engines that were started here, and lets go of others."""
-        if os.getpid() != self._maker:
-            return
         self.problem = self.problem or str(GroupEnd("closed", self.name))
-        self._engines.end()
+        self._end()
         _STARTED[:] = [ref for ref in _STARTED if ref() not in (None, self)]
         _BY_TEXT[:] = [other for other in _BY_TEXT if other is not self]
 
@@ -233,7 +236,7 @@ class Hosts(ProcessGroup):
         Raises:
             TargetError: naming it, and what to do.
         """
-        if os.getpid() != self._maker:
+        if os.getpid() != self._engines.kernel:
             raise TargetError(GroupEnd("forked", self.name))
         self.require_usable()
         for rank in self._engines.ended():
@@ -259,13 +262,13 @@ class Hosts(ProcessGroup):
 
     @property
     def _after(self) -> str:
-        return "own" if self._engines.own else "foreign"
+        return "foreign" if self._engines.cluster is None else "own"
 
     def _break(self, error: BaseException) -> None:
         self.problem = str(GroupEnd("interrupted", self.name))
         if isinstance(error, (TargetError, Failed)):
             self.problem = str(error)
-        self._engines.end()
+        self._end()
 
 
 _NOTHING = ProcessReport(0, "", 0, ())
