@@ -7,8 +7,10 @@ Importing this imports numpy and nothing heavier.
 
 from shardviz.core.errors import ContractError as ContractError
 from shardviz.core.errors import ShardvizError as ShardvizError
+from shardviz.core.hardware.targets import Target as Target
 from shardviz.core.hardware.topology import Topology as Topology
 from shardviz.core.layout.array_spec import ArraySpec as ArraySpec
+from shardviz.core.layout.collective import Collective as Collective
 from shardviz.core.layout.layout import Layout as Layout
 from shardviz.core.layout.mesh import MeshSpec as MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext as MeshContext
@@ -39,8 +41,6 @@ from shardviz.core.program.lock import Lock as Lock
 from shardviz.core.program.movement import Movement as Movement
 from shardviz.core.program.plan import Plan as Plan
 from shardviz.core.program.program import Program as Program
-from shardviz.core.program.program import Target as Target
-from shardviz.core.program.report import Collective as Collective
 from shardviz.core.program.report import Report as Report
 from shardviz.core.program.roofline import Roofline as Roofline
 from shardviz.core.program.search import Search as Search

@@ -28,6 +28,7 @@ from shardviz.api.wanted_layouts import layouts_on, wanted_restore
 from shardviz.core.errors import LayoutError, ShardvizError, import_optional
 from shardviz.core.format import shown
 from shardviz.core.hardware.interconnect import device_rows, least_send_seconds
+from shardviz.core.hardware.targets import Target
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.array_tree import ArrayTree, read_tree
@@ -48,7 +49,7 @@ from shardviz.core.layout.transfer.restore import Restore, plan_restore
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.audit import audit as _audit
 from shardviz.core.layout.trees.state_remedies import with_names_of_parameter
-from shardviz.core.program.program import Program, Target
+from shardviz.core.program.program import Program
 from shardviz.core.wording.hardware import published_rates
 
 MAX_JSON = 1 << 25  # bytes; MaxText's record of a model of 671B parameters has 1 MB

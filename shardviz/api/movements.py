@@ -9,8 +9,9 @@ from shardviz.api.adopt import as_mesh, optional
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.parse import check_size, parse_bytes
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 
 if TYPE_CHECKING:
     from shardviz.core.layout.mesh import MeshSpec

@@ -13,11 +13,12 @@ from shardviz.api.keywords import Step, shares_keywords, takes_by_name
 from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import shown
+from shardviz.core.hardware.targets import Targets
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.cache import cache
 from shardviz.core.program.effects import Effects
 from shardviz.core.program.memory_in_plan import with_values
-from shardviz.core.program.program import Program, Targets, function_name
+from shardviz.core.program.program import Program, function_name
 from shardviz.core.program.report import Report
 
 if TYPE_CHECKING:

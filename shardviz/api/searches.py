@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import shown
+from shardviz.core.hardware.targets import Target
 from shardviz.core.layout.parse import parse_bytes
-from shardviz.core.program.program import Program, Target
+from shardviz.core.program.program import Program
 from shardviz.core.program.search import Search
 
 

@@ -35,7 +35,7 @@ def plot(thing: Any, **options: Any) -> Figure:
     >>> type(plot(make_mesh(data=4, model=2))).__name__
     'Figure'
     """
-    figures = import_optional("shardviz.plots.paint", "sv.plot", "matplotlib")
+    figures = import_optional("shardviz.figures", "sv.plot", "matplotlib")
     return figures.figure(adopt(thing), **options)
 
 
@@ -140,7 +140,7 @@ def _program_to_show(
 
 def _svg(value: Any) -> str:
     """The picture of a value as SVG."""
-    figures = import_optional("shardviz.plots.paint", "a picture", "matplotlib")
+    figures = import_optional("shardviz.figures", "a picture", "matplotlib")
     return figures.svg(value)
 
 
@@ -152,6 +152,6 @@ def mimebundle(value: Any) -> dict[str, Any]:
 
     bundle: dict[str, Any] = {"text/plain": to_text(value)}
     with contextlib.suppress(MissingPackage):
-        figures = import_optional("shardviz.plots.paint", "a picture", "matplotlib")
+        figures = import_optional("shardviz.figures", "a picture", "matplotlib")
         bundle["image/png"] = figures.png(value)
     return bundle

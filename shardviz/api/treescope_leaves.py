@@ -67,7 +67,7 @@ def _picture(layout: Layout) -> str:
     """A layout as HTML: the layers of a model have few different ones."""
     from shardviz.picture.show import draw
 
-    figures = import_optional("shardviz.plots.paint", "sv.treescope_leaf", "matplotlib")
+    figures = import_optional("shardviz.figures", "sv.treescope_leaf", "matplotlib")
     data = base64.b64encode(figures.png(layout)).decode()
     alt = html.escape(draw(layout).alt)
     return f'<img alt="{alt}" style="width: 28em; max-width: 100%" src="data:image/png;base64,{data}">'

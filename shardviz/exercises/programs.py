@@ -19,17 +19,18 @@ from shardviz.api.programs import plan as plan_program
 from shardviz.api.programs import program, run
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown
+from shardviz.core.hardware.interconnect import collective_link_use
+from shardviz.core.hardware.targets import Target
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.parse import limited
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program, Target
-from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_link_use
+from shardviz.core.program.program import Program
 from shardviz.core.wording import exercises as words
 from shardviz.exercises.answers import (
     MOST,

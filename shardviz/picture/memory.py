@@ -11,6 +11,7 @@ from shardviz.core.format import bytes_text, fold
 from shardviz.core.program.memory import KINDS, MemoryPeak, MemoryTimeline
 from shardviz.core.program.report import Report
 from shardviz.core.wording import pictures as wording
+from shardviz.core.wording.memory import about_buffer
 from shardviz.picture import page
 from shardviz.picture.picture import Frame, Label, Picture, make_tiles
 from shardviz.picture.tables import HIGHLIGHTED, NORMAL, Bar, Table
@@ -67,7 +68,7 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
             left, left_bytes = left + count, left_bytes + count * first.bytes
             continue
         spec = "" if first.spec is None else str(first.spec)
-        words = (first.shape, one.name, spec, first.source, wording.about_buffer(first))
+        words = (first.shape, one.name, spec, first.source, about_buffer(first))
         less = first.split_bytes is not None and first.split_bytes < first.bytes
         amount = f"{one.count}{bytes_text(first.bytes)}"
         rows.append(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Fact
 from shardviz.core.format import bytes_text
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.constraints import (
     Constraint,
     constraints_in_words,
@@ -31,8 +32,8 @@ from shardviz.core.program.plan_values import (
     PlannedOp,
     bytes_per_device,
 )
-from shardviz.core.program.report import Collective
 from shardviz.core.wording import pictures as wording
+from shardviz.core.wording.plan import difference_head, plan_head
 from shardviz.picture.page import (
     and_more,
     page,
@@ -220,7 +221,7 @@ def plan_text(plan: Plan, width: int, full: bool = False) -> str:
 
 
 def _head(plan: Plan) -> str:
-    return wording.plan_head(plan, sum(1 for op in plan.ops if op.spec.axes))
+    return plan_head(plan, sum(1 for op in plan.ops if op.spec.axes))
 
 
 def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
@@ -347,7 +348,7 @@ def draw_plan_difference(
     Args:
         limit: how many values, and how many collectives, to show.
     """
-    head = wording.difference_head(found.before, found.after)
+    head = difference_head(found.before, found.after)
     lines = [(str(fact), "") for fact in found.head]
     lines += [(str(fact), _tone(fact)) for fact in found.moves[:limit]]
     lines += [(more, "") for more in and_more(len(found.moves) - limit, "collective")]

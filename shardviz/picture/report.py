@@ -15,8 +15,9 @@ from shardviz.core.format import (
     plural,
     seconds_text,
 )
+from shardviz.core.layout.collective import Collective, Member
 from shardviz.core.program.plan_folds import fold_collectives, fold_line, name_of_fold
-from shardviz.core.program.report import Check, Collective, Member, Report
+from shardviz.core.program.report import Check, Report
 from shardviz.core.wording import pictures as wording
 from shardviz.picture.memory import peak_lines
 from shardviz.picture.page import (

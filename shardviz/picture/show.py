@@ -7,6 +7,7 @@ from typing import Any
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown
+from shardviz.core.hardware.targets import Target, Targets
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
@@ -33,7 +34,7 @@ from shardviz.core.program.movement import Movement
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_difference import PlanDiff
 from shardviz.core.program.processes import ProcessGroup
-from shardviz.core.program.program import Program, Target, Targets
+from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.search import Search

@@ -11,11 +11,10 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_values import PlannedOp
 from shardviz.picture.page import (
     broken,
     page,
@@ -362,6 +361,16 @@ class Amount:
     group: int
 
 
+class SplitValue(Protocol):
+    """A value whose sharding a cell draws."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def spec(self) -> Spec: ...
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of `column_table`.
@@ -373,7 +382,7 @@ class Row:
         tone: of its words, where it is not that of the columns.
     """
 
-    cells: tuple[str | Amount | tuple[PlannedOp, MeshSpec], ...]
+    cells: tuple[str | Amount | tuple[SplitValue, MeshSpec], ...]
     heading: str = ""
     indent: float = 0.0
     tone: str = ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardviz.core.format import bytes_text, count_text, plural
+from shardviz.core.hardware.targets import Target, Targets
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.program import Target, Targets
 from shardviz.picture.page import wrapped
 
 

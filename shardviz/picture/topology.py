@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.format import ids_text
-from shardviz.core.hardware.interconnect import LinkUse, Torus, device_rows
+from shardviz.core.hardware.interconnect import (
+    LinkUse,
+    Torus,
+    collective_link_use,
+    device_rows,
+)
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_link_use, collective_name
-from shardviz.core.wording import pictures as wording
+from shardviz.core.wording import links as wording
 from shardviz.picture.chip_grid import (
     ChipGrid,
     chip_grid,
@@ -73,7 +77,7 @@ def draw_position(
     rows, grid = device_rows(mesh, topology), chip_grid(topology)
     head = f"mesh {mesh} on {topology}"
     if collective is not None:
-        head = f"{collective_name(collective)} on {topology}"
+        head = f"{collective.name_with_axes} on {topology}"
         links = links or collective_link_use(collective, mesh, topology)
     if links is None:
         groups, count, name, axis = _by_axis(mesh, colour)

@@ -40,7 +40,6 @@ from shardviz.picture.picture import (
     Ruler,
     Tiles,
 )
-from shardviz.picture.show import draw
 
 MOST_LABELS = 4096
 LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
@@ -126,8 +125,7 @@ def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
             asks for: after `plt.style.use("dark_background")` pictures are dark.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.picture.show import draw
-    >>> figure = paint(draw(make_mesh(data=4, model=2)), theme="dark")
+    >>>     >>> figure = paint(draw_mesh(make_mesh(data=4, model=2)), theme="dark")
     >>> len(figure.axes[0].collections[0].get_paths())
     8
     """
@@ -489,51 +487,10 @@ class Figure(PlainFigure):
     words = ""
 
     def _repr_png_(self) -> bytes:
-        return _png(self, self.words)
+        return png_of(self, self.words)
 
 
-def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figure:
-    """The picture of a value as a matplotlib Figure of its own size.
-
-    Args:
-        value: anything that `draw` takes.
-        theme: `"light"`, `"dark"`, or None for that of matplotlib's style.
-        options: those of `draw`.
-
-    Raises:
-        ShardvizError: for a value without a picture.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> len(figure(make_mesh(data=4, model=2)).axes)
-    1
-    """
-    return paint(draw(value, **options), theme=theme)
-
-
-def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
-    """The same as a PNG file, with the picture in words in its description.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> png(make_mesh(data=4, model=2))[1:4]
-    b'PNG'
-    """
-    picture: Picture = draw(value, **options)
-    return _png(paint(picture, theme=theme), picture.alt)
-
-
-def svg(value: Any, theme: str | Theme | None = None, **options: Any) -> str:
-    """The same as the text of an SVG file.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> "</svg>" in svg(make_mesh(data=4, model=2))
-    True
-    """
-    buffer = io.StringIO()
-    paint(draw(value, **options), theme=theme).savefig(buffer, format="svg")
-    return buffer.getvalue()
-
-
-def _png(figure: PlainFigure, words: str) -> bytes:
+def png_of(figure: PlainFigure, words: str) -> bytes:
     width, height = figure.get_size_inches()
     dpi = min(
         DOTS_PER_INCH,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.program.report import Failure
+from shardviz.core.program.failure import Failure
 
 # Jupyter kills a kernel that takes 5 s to end.
 LAST_WAIT_S = 4.0

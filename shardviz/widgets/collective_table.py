@@ -8,10 +8,10 @@ from typing import Any
 
 from shardviz.core.format import bytes_text
 from shardviz.core.hardware.interconnect import groups_over
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.comparison import CollectiveChange, Comparison
 from shardviz.core.program.movement_steps import PERMUTE
-from shardviz.core.program.report import Collective
 from shardviz.core.wording import stages as wording
 
 MOST_ROWS = 300

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from shardviz.core.format import bytes_text
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.comparison import total_bytes
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Collective, Report, needed_bytes
+from shardviz.core.program.report import Report, needed_bytes
 from shardviz.core.program.roofline import with_operations
 from shardviz.core.wording import compare as wording
 from shardviz.core.wording.roofline import time_text

@@ -28,7 +28,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Report
 from shardviz.core.wording import cascade
 from shardviz.core.wording import explorer as wording
-from shardviz.core.wording.stages import executables
+from shardviz.core.wording.run import executables
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import close_together, start_beats
 from shardviz.widgets.changes_view import changes_view

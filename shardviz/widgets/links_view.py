@@ -8,8 +8,8 @@ from typing import Any
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import error_text
-from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_link_use
+from shardviz.core.hardware.interconnect import collective_link_use
+from shardviz.core.layout.collective import Collective
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.links import links_in_words
 from shardviz.picture.serialization import edges_data

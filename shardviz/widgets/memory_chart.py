@@ -9,6 +9,7 @@ import numpy as np
 from shardviz.core.program.memory import KINDS
 from shardviz.core.program.report import Report
 from shardviz.core.wording import pictures as wording
+from shardviz.core.wording.memory import about_buffer
 from shardviz.picture.memory import chart_columns
 
 MOST_COLUMNS = 240  # wide enough to be clicked
@@ -41,7 +42,7 @@ def chart_view(report: Report) -> dict[str, Any] | None:
         spec = "" if one.spec is None else str(one.spec)
         view: dict[str, Any] = {"start": int(start), "end": int(end) - 1}
         view.update(name=one.title, value=one.value, bytes=one.bytes, shape=one.shape)
-        view.update(spec=spec, source=one.source, about=wording.about_buffer(one))
+        view.update(spec=spec, source=one.source, about=about_buffer(one))
         buffers.append(view)
     return {
         "sentence": str(timeline.peak),

@@ -16,12 +16,14 @@ from functools import cached_property
 from typing import Any
 
 from shardviz.core.errors import import_optional
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.candidates import Changes
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.memory_in_plan import with_values
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline, with_operations
 from shardviz.core.wording import stages as wording
 from shardviz.widgets.background import LatestWins, Stop, close_together, failure
@@ -369,7 +371,7 @@ def do_job(
         cancelled=cancelled,
         preview=preview,
     )
-    from shardviz.core.backend.devices import give_back_freed
+    from shardviz.core.backend.freed_memory import give_back_freed
 
     give_back_freed()  # the memory of the plan, too
     return report

@@ -10,6 +10,7 @@ from shardviz.core.program.op_costs import step_cost
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.wording import cascade as wording
+from shardviz.core.wording.candidates import remedy_step
 from shardviz.widgets.background import LatestWins, Stop, failure
 from shardviz.widgets.document import DEVICE_PUT, Document
 from shardviz.widgets.edits import apply
@@ -102,4 +103,4 @@ def _step_view(before: Plan, after: Plan) -> dict[str, Any]:
         return {"text": wording.remedy_refused(after.error.message), "worse": True}
     old, new = step_cost(before), step_cost(after)
     worse = new.moved > old.moved or new.alive > old.alive
-    return {"text": wording.remedy_step(old, new), "worse": worse}
+    return {"text": remedy_step(old, new), "worse": worse}

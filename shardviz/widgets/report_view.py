@@ -7,11 +7,12 @@ from typing import Any
 
 from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.axis_parts import parent_axis
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.fit import Fit
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import parent_axis
-from shardviz.core.program.report import Collective, Report
-from shardviz.core.program.roofline import Bound, Roofline, collective_name
+from shardviz.core.program.report import Report
+from shardviz.core.program.roofline import Bound, Roofline
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.roofline import time_text
 from shardviz.widgets.memory_chart import chart_view
@@ -171,7 +172,7 @@ def _axes_of(found: Roofline, collectives: Sequence[Collective]) -> list[list[An
     for collective in collectives:
         # A part of an axis has the colour of the axis.
         whole = dict.fromkeys(map(parent_axis, collective.mesh_axes))
-        axes[collective_name(collective)] = tuple(whole)
+        axes[collective.name_with_axes] = tuple(whole)
     seconds: dict[tuple[str, ...], float] = {}
     for row in found.rows:
         if row.part == "collective" and row.seconds:

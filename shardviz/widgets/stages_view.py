@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardviz.core.format import bytes_text, clause, plural, seconds_text
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.comparison import Comparison, compare, total_bytes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.core.wording import stages as wording
 from shardviz.picture.tables import axis_groups
 from shardviz.widgets.collective_table import MOST_ROWS, CollectiveTable

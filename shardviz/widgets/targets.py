@@ -18,10 +18,10 @@ import numpy as np
 from shardviz.core.errors import TargetError
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.interconnect import device_rows
+from shardviz.core.hardware.targets import only_described
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.program.program import only_described
 from shardviz.core.program.report import Report
 from shardviz.core.wording import explorer as wording
 

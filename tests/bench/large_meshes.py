@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import shardviz as sv
-from shardviz.plots.paint import png
+from shardviz.figures import png
 
 SECONDS, MIB = 0.5, 300
 N = 1 << 24

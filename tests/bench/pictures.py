@@ -19,10 +19,10 @@ import numpy as np
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.figures import png
 from shardviz.picture.picture import Picture
 from shardviz.picture.serialization import serialize
 from shardviz.picture.show import draw
-from shardviz.plots.paint import png
 from tests.layout.fakes import jax_mesh
 
 REPEATS = 15

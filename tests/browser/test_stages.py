@@ -8,11 +8,13 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import shardviz as sv
+from shardviz.core.hardware.targets import Target
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Member
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.checks import Check
-from shardviz.core.program.program import Target
-from shardviz.core.program.report import Failure, Member, Memory, Report
+from shardviz.core.program.failure import Failure
+from shardviz.core.program.report import Memory, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.roofline import time_text

@@ -12,8 +12,10 @@ from shardviz.core.backend.candidates.apply import apply_edit
 from shardviz.core.backend.candidates.changes import _left
 from shardviz.core.backend.candidates.proposals import Wanted, constraint_on, proposals, variants
 from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.tracing.edited import TracedValue, as_jaxpr, values_of
+from shardviz.core.backend.tracing.edited import TracedValue, values_of
+from shardviz.core.backend.tracing.jaxpr_function import as_jaxpr
 from shardviz.core.errors import ProgramError
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.candidates import (
     ARGUMENT,
     Candidate,
@@ -22,7 +24,7 @@ from shardviz.core.program.candidates import (
     edit,
     sent_bytes,
 )
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.picture.show import draw
 from tests.candidates import models, threads
 

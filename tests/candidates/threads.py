@@ -28,10 +28,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.core.layout.axis_parts import parent_axis
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.advice import Advice
 from shardviz.core.program.candidates import Candidate, Changes, Edit
-from shardviz.core.program.plan_values import parent_axis
 
 wsc = jax.lax.with_sharding_constraint
 

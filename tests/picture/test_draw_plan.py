@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.plan_folds import call_paths
 from shardviz.core.program.plan_values import PlannedOp, bytes_per_device
-from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import STAGES, Stages
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import value_rows

@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 
+from shardviz.core.layout.cause import ValueName
+from shardviz.core.layout.collective import Collective, Member
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.cause import ValueName
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Collective, Member, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.stages import Stages
 from shardviz.picture.report import draw_collectives, draw_report
 from shardviz.picture.show import draw, to_text

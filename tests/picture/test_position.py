@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import MeshError, TargetError
-from shardviz.core.hardware.interconnect import Torus, device_rows
+from shardviz.core.hardware.interconnect import Torus, collective_link_use, device_rows
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_link_use
-from shardviz.core.wording import pictures as wording
+from shardviz.core.wording import links as wording
 from shardviz.picture.chip_grid import chip_grid
 from shardviz.picture.picture import MANY_GROUPS, NO_GROUP, Picture
 from shardviz.picture.show import draw, to_text

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.report import Collective
 from shardviz.picture.picture import DEVICES, Picture, Slot
 from shardviz.picture.serialization import serialize
 from shardviz.picture.show import draw

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import shardviz as sv
+from shardviz.core.hardware.targets import Target, Targets
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
@@ -31,11 +33,12 @@ from shardviz.core.program.effects import (
     EffectUse,
     Refusal,
 )
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.movement import collective_movement
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.processes import HostProcess, ProcessGroup
-from shardviz.core.program.program import Program, Target, Targets
-from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Check, Memory, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.program.search import Search
 from shardviz.core.program.stages import Stages

@@ -10,9 +10,10 @@ from PIL import Image
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules.rules import Rules
+from shardviz.figures import figure, png
 from shardviz.picture.palette import rgb, theme_of
 from shardviz.picture.show import draw
-from shardviz.plots.paint import MOST_DOTS, figure, png
+from shardviz.plots.paint import MOST_DOTS
 from tests.picture.values import VALUES
 
 MESH = make_mesh(data=4, model=2)

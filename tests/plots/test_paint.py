@@ -9,10 +9,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.report import Collective
 from shardviz.picture.palette import THEMES, colours, contrast
 from shardviz.picture.picture import Picture
 from shardviz.picture.show import draw
@@ -106,7 +106,8 @@ def test_painting_leaves_no_trace_in_matplotlib():
 import sys, matplotlib
 before = dict(matplotlib.rcParams)
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.plots.paint import figure, png
+from shardviz.figures import png
+from shardviz.figures import figure
 figure(make_mesh(data=4, model=2)); png(make_mesh(data=4))
 assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
 assert dict(matplotlib.rcParams) == before, "rcParams changed"

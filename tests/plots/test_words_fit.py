@@ -9,15 +9,17 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import request
 from shardviz.core.layout.rules.resolution import resolve
 from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.comparison import compare
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Check, Collective, Failure, Report
+from shardviz.core.program.report import Check, Report
 from shardviz.core.program.stages import Stages
 from shardviz.picture.page import broken, text_width
 from shardviz.picture.picture import Picture

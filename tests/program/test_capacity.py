@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardviz.core.backend import devices
-from shardviz.core.backend.devices import (
+from shardviz.core.backend.run.device_memory import (
     Capacity,
     capacity_of,
     fit_now,

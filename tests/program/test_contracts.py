@@ -7,12 +7,14 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.errors import ContractError
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.contracts import Expectation, crosses
-from shardviz.core.program.report import Collective, Failure, Memory, Report
+from shardviz.core.program.failure import Failure
+from shardviz.core.program.report import Memory, Report
 from shardviz.core.program.stages import Stages
 from shardviz.gallery import programs
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.core.format import fold
+from shardviz.core.layout.collective import Collective, Member
 from shardviz.core.program.plan_folds import (
     fold_collectives,
     fold_line,
     path_in_words,
 )
-from shardviz.core.program.report import Collective, Member
 
 # names: the names of their folds
 FOLDED = {

@@ -11,8 +11,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.run.compile import final_module
+from shardviz.core.source_lines import is_user_file, line_in_words
 from shardviz.core.xla.collectives import read_collectives
-from shardviz.core.xla.module import Module, is_user_file, line_in_words
+from shardviz.core.xla.module import Module
 from tests.program.hlo import parsed
 
 AB = (("a", "b"), (4, 2))

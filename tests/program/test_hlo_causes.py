@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.program.cause import CAUSES, UNKNOWN, Cause, ValueName
+from shardviz.core.layout.cause import CAUSES, UNKNOWN, Cause, ValueName
+from shardviz.core.layout.collective import Collective, Member
 from shardviz.core.program.inherited import inherited
-from shardviz.core.program.report import Collective, Member
 from shardviz.core.wording.causes import cause as cause_in_words
 from shardviz.core.xla.collectives import read_collectives
 from tests.program.hlo import VERSIONS, kept, parsed

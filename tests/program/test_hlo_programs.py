@@ -10,11 +10,11 @@ from functools import cache
 
 import pytest
 
+from shardviz.core.layout.axis_parts import group_size
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.inherited import inherited
 from shardviz.core.program.matching import elements
-from shardviz.core.program.plan_values import group_size
 from shardviz.core.xla.collectives import read_collectives
 from tests.program import hlo
 from tests.program.hlo import VERSIONS, parsed

@@ -14,7 +14,7 @@ from functools import cache
 
 import pytest
 
-from shardviz.core.program.cause import ValueName
+from shardviz.core.layout.cause import ValueName
 from shardviz.core.program.inherited import inherited
 from shardviz.core.xla.collectives import read_collectives
 from shardviz.core.xla.module import Module

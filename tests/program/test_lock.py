@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardviz as sv
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.trees.audit import audit
@@ -23,7 +24,7 @@ from shardviz.core.program.lock import (
 )
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.gallery import programs, puzzles
 from tests.program.rule_mutations import sample, verdict
 

@@ -15,11 +15,11 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.run.worker.run import compile_program
+from shardviz.core.layout.axis_parts import local_shape
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.memory import Buffer
 from shardviz.core.program.memory_in_plan import name_buffers, with_values
-from shardviz.core.program.plan_values import local_shape
 from tests.bench import memory_owners
 
 FOREIGN = {name: (name, program) for name, program in memory_owners.foreign()}

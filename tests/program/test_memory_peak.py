@@ -17,12 +17,12 @@ import pytest
 
 from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.core.layout.axis_parts import local_shape
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.memory import Buffer, MemoryPeak, MemoryTimeline
 from shardviz.core.program.memory_in_plan import with_values
-from shardviz.core.program.plan_values import local_shape
 from shardviz.core.program.report import Memory, Report
 from shardviz.core.xla.buffers import read_memory
 from shardviz.picture.show import draw

@@ -17,6 +17,7 @@ import shardviz as sv
 from shardviz.core.backend.run.compile import final_module
 from shardviz.core.hardware.interconnect import groups_over, route
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.program.movement import (
     Movement,
@@ -25,7 +26,7 @@ from shardviz.core.program.movement import (
     shift,
 )
 from shardviz.core.program.movement_steps import REGULAR
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.xla.collectives import read_collectives
 from tests.program import movement_oracle as oracle

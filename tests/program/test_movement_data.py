@@ -10,12 +10,13 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.movement import collective_movement
 from shardviz.core.program.movement_steps import REGULAR
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.stages import Stages
 from shardviz.widgets.movements_view import player_data
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import shardviz as sv
+from shardviz.core.backend.candidates.proposals import order_edit
 from shardviz.core.hardware.interconnect import groups_over
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.movement import shift
-from shardviz.core.program.orders import best_order, order_edit
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.orders import best_order
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import collective_bound, roofline
 
 SETS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")

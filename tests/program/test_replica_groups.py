@@ -10,13 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shardviz.core.xla.replica_groups import (
-    axes_of_groups,
-    axes_of_pairs,
-    groups_of,
-    pairs_of,
-    replicas_of,
-)
+from shardviz.core.layout.replica_groups import axes_of_groups, axes_of_pairs, replicas_of
+from shardviz.core.xla.read_groups import groups_of, pairs_of
 from tests.program.hlo import parsed
 
 

@@ -10,13 +10,15 @@ import shardviz as sv
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.hardware.chips import find_chip
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.axis_parts import local_shape
+from shardviz.core.layout.collective import COLLECTIVE_KINDS, Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.op_costs import op_costs
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp, ShardingRule, local_shape
+from shardviz.core.program.plan_values import PlannedOp, ShardingRule
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
+from shardviz.core.program.report import Memory, Report
 from shardviz.core.program.roofline import (
     RooflineNote,
     roofline,

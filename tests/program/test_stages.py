@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.cause import UNKNOWN, Cause, ValueName
+from shardviz.core.layout.collective import COLLECTIVE_KINDS, Collective
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cause import UNKNOWN, Cause, ValueName
 from shardviz.core.program.comparison import CHANGES, compare
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.inherited import inherited
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Failure, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.stages import STAGES, Stages
 
 KB = 1024

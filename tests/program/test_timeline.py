@@ -8,13 +8,14 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_causes import MoveCause
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.program.timeline import timeline
 

@@ -12,7 +12,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.xla.module import is_user_file, line_in_words
+from shardviz.core.source_lines import is_user_file, line_in_words
 
 pytest.importorskip("flax")
 

@@ -9,8 +9,8 @@ import pytest
 import shardviz as sv
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Failure
 
 
 def w(name: str, shape: tuple[int, ...], spec: str | None = None):

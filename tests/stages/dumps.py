@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardviz.core.program.report import Collective
+from shardviz.core.layout.collective import Collective
 
 
 @dataclass(frozen=True)

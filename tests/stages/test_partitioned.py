@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from shardviz.core.program.plan_values import parent_axis
+from shardviz.core.layout.axis_parts import parent_axis
 from tests.stages import hlo_text
 from tests.stages.programs import CASES
 

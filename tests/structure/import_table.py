@@ -28,7 +28,7 @@ class Part:
     dynamic: bool = False
 
 
-_BASE = ("core.errors", "core.format", "core.files", "core.display")
+_BASE = ("core.errors", "core.format", "core.files", "core.display", "core.source_lines")
 _LAYOUT = (*_BASE, "core.layout")
 _HARDWARE = (*_LAYOUT, "core.hardware")
 _PROGRAM = (*_HARDWARE, "core.program")
@@ -36,6 +36,7 @@ _XLA = (*_PROGRAM, "core.xla")
 _CORE = (*_XLA, "core.backend")
 _WORDING = (*_XLA, "core.wording")
 _WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
+_SHOWN = ("picture", "plots", "figures", "widgets")
 _JAX = ("jax", "jaxlib")
 # The subfolders of core.backend: its own files are below them and import none of them.
 _BACKEND = (
@@ -55,6 +56,7 @@ PARTS = (
     Part("core.format", ("core.format",)),
     Part("core.files", ("core.errors", "core.format", "core.files")),
     Part("core.display", ()),
+    Part("core.source_lines", ()),
     Part("core.layout.rules", _LAYOUT),
     Part("core.layout.trees", _LAYOUT),
     Part("core.layout.transfer", _LAYOUT),
@@ -94,6 +96,7 @@ PARTS = (
     Part("gallery.functions", (*_PROGRAM, "core.wording", "gallery"), ("numpy", "jax", "flax")),
     Part("gallery", (*_PROGRAM, "core.wording", "gallery"), dynamic=True),
     Part("plots", (*_WORDING, "picture", "plots"), ("numpy", "matplotlib")),
+    Part("figures", (*_WORDING, "picture", "plots")),
     Part("widgets.session", (*_PROGRAM, "core.wording", "legacy", "gallery", "widgets")),
     Part("widgets.ipykernel_compat", (), ("ipykernel",), in_call=("ipykernel",)),
     Part(
@@ -104,8 +107,18 @@ PARTS = (
     ),
     Part(
         "api",
-        (*_CORE, "core.wording", "legacy", "picture", "plots", "widgets", "gallery", "api"),
-        in_call=(*_LAZY_BACKEND, "plots", "widgets"),
+        (
+            *_CORE,
+            "core.wording",
+            "legacy",
+            "picture",
+            "plots",
+            "figures",
+            "widgets",
+            "gallery",
+            "api",
+        ),
+        in_call=(*_LAZY_BACKEND, "plots", "figures", "widgets"),
         dynamic=True,
     ),
     Part(

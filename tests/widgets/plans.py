@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import (
@@ -12,7 +14,6 @@ from shardviz.core.program.plan_values import (
     ShardingRule,
     Step,
 )
-from shardviz.core.program.report import Collective, Failure
 
 MESH = make_mesh(data=4, model=2)
 ROWS = ShardingRule(((("i",),),), ((("i",),),), {"i": 64})

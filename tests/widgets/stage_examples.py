@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from shardviz.core.layout.cause import Cause, ValueName
+from shardviz.core.layout.collective import Collective, Member
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.cause import Cause, ValueName
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import Origin, PlannedOp, Step
-from shardviz.core.program.report import Collective, Failure, Member, Memory, Report
+from shardviz.core.program.report import Memory, Report
 from shardviz.widgets.planner import StageResults
 
 MESH = make_mesh(data=4, model=2)

@@ -11,12 +11,14 @@ import pytest
 from comm import DummyComm
 
 from shardviz.core.errors import TargetError
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.core.program.report import Report
 from shardviz.gallery import programs
 from shardviz.widgets import planner as planner_module
 from shardviz.widgets.background import Beats, LatestWins, close_together, start_beats

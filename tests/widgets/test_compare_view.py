@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from shardviz.core.hardware.chips import find_chip
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Collective, Memory, Report
+from shardviz.core.program.report import Memory, Report
 from shardviz.core.program.roofline import Bound, Roofline
 from shardviz.gallery import programs
 from shardviz.widgets.compare_view import State, compare_view

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.movement import collective_movement, movement_of
-from shardviz.core.program.report import Collective
 from shardviz.widgets.movements_view import MOST_DRAWN, cells_of, player_data
 
 

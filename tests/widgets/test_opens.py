@@ -6,9 +6,9 @@ import jax
 import pytest
 
 import shardviz as sv
+from shardviz.core.hardware.targets import Target
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.program.failure import Failure
-from shardviz.core.program.program import Target
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import roofline
 

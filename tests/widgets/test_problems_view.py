@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.trees.audit import audit
@@ -15,7 +16,7 @@ from shardviz.core.program.checks import Check
 from shardviz.core.program.constraints import NO_MESH, NO_RULES, Constraint
 from shardviz.core.program.failure import Failure
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Collective, Memory, Report
+from shardviz.core.program.report import Memory, Report
 from shardviz.gallery import arrays, meshes, rules
 from shardviz.widgets.planner import StageResults
 from shardviz.widgets.problems_view import (

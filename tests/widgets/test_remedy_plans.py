@@ -11,6 +11,7 @@ import pytest
 import shardviz as sv
 from shardviz.core.program.op_costs import most_alive, step_cost
 from shardviz.core.wording import cascade as wording
+from shardviz.core.wording.candidates import remedy_step
 from shardviz.widgets import remedy_plans
 from shardviz.widgets.explorer import Explorer
 
@@ -50,7 +51,7 @@ def test_each_remedy_shows_what_the_step_then_sends_and_keeps():
         other = opened()
         other.session.edit("remedy", (0, made._remedies[2].found[number]))
         after = step_cost(sv.plan(other.session.program))
-        assert remedy["step"]["text"] == wording.remedy_step(before, after)
+        assert remedy["step"]["text"] == remedy_step(before, after)
         worse = after.moved > before.moved or after.alive > before.alive
         assert remedy["step"]["worse"] == worse
         other.close()

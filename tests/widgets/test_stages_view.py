@@ -4,11 +4,13 @@ import json
 import pytest
 
 from shardviz.core.hardware.chips import find_chip
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.checks import Check
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule
-from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.wording.roofline import time_text
 from shardviz.widgets.collective_table import crosses_hosts

@@ -4,9 +4,10 @@ import time
 
 import pytest
 
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import roofline
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.planner import StageResults

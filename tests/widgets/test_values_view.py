@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import Origin, PlannedOp
-from shardviz.core.program.report import Collective
 from shardviz.widgets.values_view import BACKWARD, NOT_COVERED, explanation_view, values_view
 from tests.widgets.plans import MESH, layers
 

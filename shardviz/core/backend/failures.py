@@ -11,7 +11,7 @@ import jax
 from shardviz.core.backend.jax_compat import failed_to_start, key_value_store
 from shardviz.core.errors import OutOfMemory, ShardvizError
 from shardviz.core.program.failure import Failure
-from shardviz.core.xla.module import is_user_file, line_in_words
+from shardviz.core.source_lines import is_user_file, line_in_words
 
 LIMIT = 1200
 _TRACE = re.compile(r"Traceback \(most recent call last\):")

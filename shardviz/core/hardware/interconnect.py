@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ import numpy as np
 from shardviz.core.errors import TargetError
 from shardviz.core.format import listed, plural, shown
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.axis_parts import group_size
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
 
 # Pairs in memory at once.
@@ -526,3 +528,51 @@ def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
     flat = np.arange(mesh.size).reshape(mesh.axis_sizes).transpose(*outer, *inner)
     members = math.prod(mesh.shape[axis] for axis in axes)
     return flat.reshape(-1, members)
+
+
+def collective_link_use(
+    collective: Collective, mesh: MeshSpec, topology: Topology
+) -> LinkUse | None:
+    """The links that a collective uses; None where its groups are not known.
+
+    Args:
+        collective: of a Report or a Plan.
+        mesh: the mesh of the program, with the real ids of its devices.
+        topology: the topology of these devices.
+
+    Raises:
+        TargetError: where the mesh does not fit the topology, or no route of its kind
+            is known.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> gather = Collective("all-gather", ("x",), 1 << 20)
+    >>> collective_link_use(gather, make_mesh(y=4, x=4), Topology.parse("tpu:v5e:4x4")).used
+    12
+    """
+    axes = collective.mesh_axes
+    if not collective.groups:
+        # Axes say who is in a group, and not who sends to whom in a permutation.
+        if not axes or collective.kind == "collective-permute":
+            return None
+        if not all(axis in mesh.shape for axis in axes):
+            return None
+        # Without groups, smaller ones than the axes name no devices.
+        if collective.group_size not in (0, group_size(axes, mesh)):
+            return None
+    return _link_use(collective.kind, collective.groups, axes, mesh, topology)
+
+
+# Many collectives, and edits one after another, take the same route.
+@lru_cache(maxsize=32)
+def _link_use(
+    kind: str,
+    given: tuple[tuple[int, ...], ...],
+    axes: tuple[str, ...],
+    mesh: MeshSpec,
+    topology: Topology,
+) -> LinkUse:
+    rows = device_rows(mesh, topology)
+    groups = []
+    for positions in given or groups_over(mesh, axes):
+        groups.append(rows[np.asarray(positions, np.int64)])
+    return route(topology, groups, kind)

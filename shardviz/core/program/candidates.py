@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed, Fact, sentence
 from shardviz.core.hardware.chips import CHIPS, Chip
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.checks import Check
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report, peak_bytes
+from shardviz.core.program.report import Report, peak_bytes
 
 #: The operations that split a value as a program says.
 CONSTRAINTS = ("sharding_constraint", "reshard")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardviz.core.display import Displayed, Fact, explanation
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.matching import becomes_async, match
-from shardviz.core.program.report import Collective
 
 #: What may become of collectives, in the order in which changes are counted.
 CHANGES = (

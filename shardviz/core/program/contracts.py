@@ -19,6 +19,8 @@ from shardviz.core.errors import ContractError, ProgramError, TargetError
 from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.array_spec import size_in_bytes
+from shardviz.core.layout.axis_parts import group_size, parent_axis
+from shardviz.core.layout.collective import COLLECTIVE_KINDS, Collective
 from shardviz.core.layout.fit import Fit, Uncounted
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import parse_bytes
@@ -34,19 +36,9 @@ from shardviz.core.program.lock import (
     read_lock,
 )
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import (
-    array_bytes,
-    bytes_per_device,
-    group_size,
-    parent_axis,
-)
+from shardviz.core.program.plan_values import array_bytes, bytes_per_device
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import (
-    COLLECTIVE_KINDS,
-    Collective,
-    Report,
-    needed_bytes,
-)
+from shardviz.core.program.report import Report, needed_bytes
 from shardviz.core.program.stages import Stages
 from shardviz.core.program.too_large import TooLarge
 

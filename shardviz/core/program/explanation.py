@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import groupby
 
 from shardviz.core.display import Displayed, Fact
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.plan_values import (
     Origin,
     PlannedOp,
@@ -18,7 +19,6 @@ from shardviz.core.program.plan_values import (
     Step,
     arrival,
 )
-from shardviz.core.program.report import Collective
 
 #: How many lines the summary of an explanation has at most.
 MOST_SENTENCES = 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardviz.core.program.cause import UNKNOWN
+from shardviz.core.layout.cause import UNKNOWN
+from shardviz.core.layout.collective import Collective, Member
 from shardviz.core.program.matching import elements, match
-from shardviz.core.program.report import Collective, Member
 
 
 def inherited(

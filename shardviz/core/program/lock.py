@@ -29,6 +29,7 @@ from shardviz.core.display import explanation
 from shardviz.core.errors import ProgramError
 from shardviz.core.files import write_text
 from shardviz.core.format import fold, plural, shown
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import read_text_file
 from shardviz.core.layout.partition_spec import Spec
@@ -36,7 +37,7 @@ from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_folds import path_in_words
 from shardviz.core.program.plan_values import bytes_per_device
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 
 VERSION = 2
 _MOST_LISTED = 64  # devices; of more a digest says their order

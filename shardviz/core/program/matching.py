@@ -20,8 +20,8 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from shardviz.core.program.plan_values import parent_axis
-from shardviz.core.program.report import Collective, Member
+from shardviz.core.layout.axis_parts import parent_axis
+from shardviz.core.layout.collective import Collective, Member
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
 _WIDTH = re.compile(r"\d+")  # bits of an element: bf16, f8e4m3

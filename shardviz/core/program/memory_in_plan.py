@@ -14,15 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from shardviz.core.format import fold
+from shardviz.core.layout.axis_parts import group_size, local_shape, parent_axis
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.memory import Buffer
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import (
-    PlannedOp,
-    group_size,
-    local_shape,
-    parent_axis,
-)
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Report
 
 _SUMS = ("all-reduce", "reduce-scatter")

@@ -17,8 +17,13 @@ import numpy as np
 from shardviz.core.display import Displayed, Fact
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, plural, shown
-from shardviz.core.hardware.interconnect import device_rows, groups_over
+from shardviz.core.hardware.interconnect import (
+    collective_link_use,
+    device_rows,
+    groups_over,
+)
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size
 from shardviz.core.program.movement_steps import (
@@ -37,8 +42,6 @@ from shardviz.core.program.movement_steps import (
     regular_steps,
 )
 from shardviz.core.program.orders import DeviceOrder
-from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_link_use
 
 
 @dataclass(frozen=True, eq=False)

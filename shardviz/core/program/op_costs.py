@@ -17,15 +17,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
+from shardviz.core.layout.axis_parts import group_size, local_shape
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import (
-    PlannedOp,
-    ShardingRule,
-    bytes_per_device,
-    group_size,
-    local_shape,
-)
+from shardviz.core.program.plan_values import PlannedOp, ShardingRule, bytes_per_device
 
 # They only move or name values, or contain other operations.
 _FREE = frozenset({

@@ -19,11 +19,9 @@ import numpy as np
 
 from shardviz.core.display import Fact
 from shardviz.core.hardware.interconnect import device_rows, groups_over, route
-from shardviz.core.hardware.topology import Topology, is_described
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.candidates import Edit, edit
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report
 
 # 64 chips have at most 720 assignments, 1,024 in 3 axes 4,200.
 MOST_ORDERS = 5_000
@@ -97,21 +95,6 @@ def best_order(
         _rank(sends, now, hop=0.0),
         _rank(sends, rows, hop=0.0),
     )
-
-
-def order_edit(program: Program, report: Report) -> Edit | None:
-    """The edit that gives a compiled program the best order of devices.
-
-    None where none is better, or `report` is of no described devices.
-    """
-    where = getattr(report.roofline, "where", "")
-    if report.mesh is None or not is_described(where):
-        return None
-    found = best_order(report.mesh, Topology.parse(where), report.collectives or ())
-    if found is None:
-        return None
-    mesh = program.mesh.replace(device_ids=found.mesh.device_ids, concrete=True)
-    return edit("device order", mesh=mesh)
 
 
 @dataclass(frozen=True, eq=False)

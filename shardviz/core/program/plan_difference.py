@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from shardviz.core.display import Displayed, Fact
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.plan_values import PlannedOp, Record
-from shardviz.core.program.report import Collective
 
 T = TypeVar("T")
 

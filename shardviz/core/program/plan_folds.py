@@ -12,8 +12,8 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 
 from shardviz.core.format import Fold, clause, fold
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Collective
 
 Path = tuple[str, ...]
 

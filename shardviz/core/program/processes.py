@@ -17,8 +17,10 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import MeshError, TargetError
 from shardviz.core.format import joined, plural, seconds_text
 from shardviz.core.format import processes as processes_text
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.program.report import Check, Collective, Failure, Report
+from shardviz.core.program.failure import Failure
+from shardviz.core.program.report import Check, Report
 
 #: The stages of a process, in order.
 STAGES = ("lower", "compile", "place", "run", "check")

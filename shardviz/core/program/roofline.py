@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
-
-import numpy as np
 
 from shardviz.core.display import Displayed, Fact
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.hardware.chips import Chip
-from shardviz.core.hardware.interconnect import LinkUse, device_rows, groups_over, route
+from shardviz.core.hardware.interconnect import collective_link_use
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.op_costs import (
@@ -26,8 +25,7 @@ from shardviz.core.program.op_costs import (
 )
 from shardviz.core.program.orders import DeviceOrder, best_order
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import group_size
-from shardviz.core.program.report import Collective, Report, needed_bytes
+from shardviz.core.program.report import Report, needed_bytes
 
 
 @dataclass(frozen=True)
@@ -307,59 +305,6 @@ def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None
     return roofline(report, known.where, report.mesh, plan)
 
 
-def collective_link_use(
-    collective: Collective, mesh: MeshSpec, topology: Topology
-) -> LinkUse | None:
-    """The links that a collective uses; None where its groups are not known.
-
-    Args:
-        collective: of a Report or a Plan.
-        mesh: the mesh of the program, with the real ids of its devices.
-        topology: the topology of these devices.
-
-    Raises:
-        TargetError: where the mesh does not fit the topology, or no route of its kind
-            is known.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> gather = Collective("all-gather", ("x",), 1 << 20)
-    >>> collective_link_use(gather, make_mesh(y=4, x=4), Topology.parse("tpu:v5e:4x4")).used
-    12
-    """
-    axes = collective.mesh_axes
-    if not collective.groups:
-        # Axes say who is in a group, and not who sends to whom in a permutation.
-        if not axes or collective.kind == "collective-permute":
-            return None
-        if not all(axis in mesh.shape for axis in axes):
-            return None
-        # Without groups, smaller ones than the axes name no devices.
-        if collective.group_size not in (0, group_size(axes, mesh)):
-            return None
-    return _link_use(collective.kind, collective.groups, axes, mesh, topology)
-
-
-# Many collectives, and edits one after another, take the same route.
-@lru_cache(maxsize=32)
-def _link_use(
-    kind: str,
-    given: tuple[tuple[int, ...], ...],
-    axes: tuple[str, ...],
-    mesh: MeshSpec,
-    topology: Topology,
-) -> LinkUse:
-    rows = device_rows(mesh, topology)
-    groups = []
-    for positions in given or groups_over(mesh, axes):
-        groups.append(rows[np.asarray(positions, np.int64)])
-    return route(topology, groups, kind)
-
-
-def collective_name(collective: Collective) -> str:
-    """What a collective is called in a table: `all-gather over data × model`."""
-    return f"{collective.kind}{collective.over}"
-
-
 def _longest_first(rows: Iterable[Bound]) -> tuple[Bound, ...]:
     return tuple(sorted(rows, key=lambda row: -(row.seconds or 0.0)))
 
@@ -388,7 +333,7 @@ def collective_bound(
 ) -> Bound:
     """The least time of one collective; without a topology at the rate of all links."""
     row = Bound(
-        collective_name(collective),
+        collective.name_with_axes,
         "collective",
         None,
         "",

@@ -15,10 +15,11 @@ from typing import Any
 from shardviz.core.display import Displayed, Fact, explanation
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, listed, shown, suggestion
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.comparison import Comparison, compare, total_bytes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline, with_operations
 
 STAGES = ("requested", "propagated", "partitioned", "compiled")

@@ -14,12 +14,13 @@ from typing import Any
 from shardviz.core.display import Fact
 from shardviz.core.hardware.chips import Chip
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.axis_parts import parent_axis
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.op_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_causes import MoveCause
-from shardviz.core.program.plan_values import parent_axis
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import (
     Bound,
     Roofline,

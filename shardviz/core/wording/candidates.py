@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardviz.core.format import by_count, bytes_text, joined, plural
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.advice import Advice
 from shardviz.core.program.candidates import (
     ARGUMENT,
@@ -16,7 +17,8 @@ from shardviz.core.program.candidates import (
     sent_bytes,
     value_of,
 )
-from shardviz.core.program.report import Collective, peak_bytes
+from shardviz.core.program.op_costs import StepCost
+from shardviz.core.program.report import peak_bytes
 from shardviz.core.wording.remedies import decapitalised
 from shardviz.core.wording.roofline import time_text
 
@@ -248,3 +250,22 @@ SENTENCES = {
     Candidate: candidate,
     Changes: changes,
 }
+
+
+def remedy_step(before: StepCost, after: StepCost) -> str:
+    """What the program communicates and keeps with a remedy, by its plan.
+
+    >>> remedy_step(StepCost(19, 1 << 20, 3 << 30), StepCost(93, 2 << 20, 3 << 30))
+    'The step by its plan: 19 → 93 collectives of 1 MiB → 2 MiB, up to 3 GiB alive at once.'
+    """
+    calls = _from_to(f"{before.collectives:,}", f"{after.collectives:,}")
+    moved = _from_to(bytes_text(before.moved), bytes_text(after.moved))
+    alive = _from_to(bytes_text(before.alive), bytes_text(after.alive))
+    noun = by_count(after.collectives, "collective", "collectives")
+    return (
+        f"The step by its plan: {calls} {noun} of {moved}, up to {alive} alive at once."
+    )
+
+
+def _from_to(before: str, after: str) -> str:
+    return after if before == after else f"{before} → {after}"

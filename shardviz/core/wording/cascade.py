@@ -27,7 +27,6 @@ from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.rule_uses import Idle
 from shardviz.core.layout.rules.rules import Dialect, Rule
 from shardviz.core.layout.rules.verdicts import Decision, Outcome, Verdict
-from shardviz.core.program.op_costs import StepCost
 
 #: The libraries whose reading of a table can be chosen, as people call them.
 DIALECTS = {
@@ -326,28 +325,9 @@ def remedy_memory(remedy: Remedy, row: Request) -> str:
 PLANNING = "The step is being planned with this change."
 
 
-def remedy_step(before: StepCost, after: StepCost) -> str:
-    """What the program communicates and keeps with a remedy, by its plan.
-
-    >>> remedy_step(StepCost(19, 1 << 20, 3 << 30), StepCost(93, 2 << 20, 3 << 30))
-    'The step by its plan: 19 → 93 collectives of 1 MiB → 2 MiB, up to 3 GiB alive at once.'
-    """
-    calls = _from_to(f"{before.collectives:,}", f"{after.collectives:,}")
-    moved = _from_to(bytes_text(before.moved), bytes_text(after.moved))
-    alive = _from_to(bytes_text(before.alive), bytes_text(after.alive))
-    noun = by_count(after.collectives, "collective", "collectives")
-    return (
-        f"The step by its plan: {calls} {noun} of {moved}, up to {alive} alive at once."
-    )
-
-
 def remedy_refused(message: str) -> str:
     """That the program cannot be planned with a remedy."""
     return f"The step cannot be planned with this change: {message}"
-
-
-def _from_to(before: str, after: str) -> str:
-    return after if before == after else f"{before} → {after}"
 
 
 def remedy_others(remedy: Remedy) -> str:

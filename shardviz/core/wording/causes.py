@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardviz.core.format import clause, joined
-from shardviz.core.program.cause import (
+from shardviz.core.layout.cause import (
     UNKNOWN,
     AxisPart,
     Cause,

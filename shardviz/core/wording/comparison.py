@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardviz.core.format import bytes_text, clause, joined, plural, seconds_text
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.comparison import CollectiveChange, Comparison
 from shardviz.core.program.inherited import amount
-from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stage, Stages
 
 # Who makes the collectives of a stage.

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from shardviz.core.format import by_count, bytes_text, clause, fold, joined, plural
+from shardviz.core.layout.axis_parts import parent_axis
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.program.comparison import total_bytes
 from shardviz.core.program.contracts import Broken, HeldArray
 from shardviz.core.program.plan_folds import fold_collectives, fold_line
-from shardviz.core.program.plan_values import parent_axis
-from shardviz.core.program.report import Collective
 from shardviz.core.wording.too_large import largest_values, needed_by_kind
 
 SHOWN = 5  # collectives, arrays or axes that are named

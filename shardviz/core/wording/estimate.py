@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shardviz.core.format import by_count, clause, joined
-from shardviz.core.program.cause import author_of
+from shardviz.core.layout.axis_parts import dims_over
+from shardviz.core.layout.cause import author_of
 from shardviz.core.program.plan_causes import (
     MoveCause,
     PrintCause,
     SumCause,
     WrittenCause,
 )
-from shardviz.core.program.plan_values import dims_over
 from shardviz.core.program.uncertain import Uncertain
 from shardviz.core.wording.causes import REDUCES, gradient, of_a_gradient
 

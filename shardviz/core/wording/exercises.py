@@ -11,9 +11,9 @@ from shardviz.core.format import (
     listed,
     plural,
 )
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.report import Collective
 
 #: The subjects of the lessons, in the order of the course.
 LESSONS = (

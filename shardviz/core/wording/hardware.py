@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardviz.core.format import joined, plural
+from shardviz.core.hardware.targets import Target
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.program import Target
 
 #: Where the figures of a chip are published: what `Chip.cited` names.
 SOURCES: Mapping[str, str] = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from shardviz.core.format import bytes_text, joined, plural, seconds_text
+from shardviz.core.format import bytes_text, ids_text, joined, plural, seconds_text
 from shardviz.core.hardware.interconnect import LinkUse
-from shardviz.core.program.report import Collective
-from shardviz.core.wording.stages import UNKNOWN_DEVICES
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.collective import Collective
+from shardviz.core.layout.mesh import MeshSpec
+
+UNKNOWN_DEVICES = "Which devices take part is not known, so no links are drawn."
 
 
 def links_in_words(collective: Collective, links: LinkUse | None) -> str:
@@ -48,3 +51,51 @@ def links_in_words(collective: Collective, links: LinkUse | None) -> str:
     if used:
         head += f" along {joined(used)}"
     return f"{head}: {' and '.join(loads)}, {least}."
+
+
+GREY_LINKS = "Grey links join chips of several groups."
+CLOSER_HOSTS = "Chips of one host stand closer together."
+WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other side."
+
+
+def link_lines(
+    links: LinkUse | None, size: int, groups: int, ordered: bool
+) -> list[str]:
+    """Which links a collective uses, and how long each kind takes at least.
+
+    Args:
+        links: None where it is not known which devices take part.
+        size: the bytes of each device.
+        groups: how many groups of devices there are.
+        ordered: whether these are too many for a colour each.
+    """
+    if links is None:
+        return [UNKNOWN_DEVICES]
+    parts = []
+    if links.torus.shape:
+        parts.append(f"{plural(links.used, 'link')} between chips")
+    for name, seconds in links.times(size).items():
+        time = "at an unpublished rate"
+        if seconds is not None:
+            time = f"at least {seconds_text(seconds)}"
+        parts.append(f"{name} {time}")
+    words = ", ".join(parts) or "nothing leaves a chip"
+    lines = [f"{bytes_text(size)} per device: {words}."]
+    if ordered:
+        count = plural(groups, "group")
+        lines.append(f"{count}, coloured in order from first to last.")
+    return lines
+
+
+def by_position(mesh: MeshSpec, topology: Topology) -> str:
+    """What a mesh is on a topology, with its device ids."""
+    return (
+        f"Device mesh {mesh}: {plural(mesh.size, 'device')} by their position in"
+        f" {topology}. Device ids in mesh order: {ids_text(mesh.device_ids, 200)}"
+    )
+
+
+def topology_alt(topology: Topology) -> str:
+    """A topology with its device ids."""
+    ids = ids_text(topology.device_ids, 200)
+    return f"{topology}: {topology.words()} Device ids: {ids}."

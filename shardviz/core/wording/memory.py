@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from shardviz.core.format import bytes_text, joined
-from shardviz.core.program.memory import MemoryPeak
+from shardviz.core.layout.axis_parts import parent_axis
+from shardviz.core.program.memory import Buffer, MemoryPeak
 
 _MOST_KINDS = 3
 _SMALL = 10  # what is less than this part of a peak does not explain it
@@ -50,3 +51,23 @@ def _saved(fact: MemoryPeak) -> str:
 
 
 SENTENCES = {MemoryPeak: peak}
+
+
+def about_buffer(buffer: Buffer) -> str:
+    """What a buffer is for, and what it would take if it were split.
+
+    >>> about_buffer(Buffer("dot", 8, "f32[2]", "temporaries", phase="forward", split_bytes=4))
+    'temporaries, forward, 4 B if split as its neighbours'
+    """
+    words = [buffer.kind, buffer.phase]
+    if buffer.padding:
+        words.append(f"{bytes_text(buffer.padding)} of it padding")
+    if buffer.split_bytes is not None and buffer.split_bytes < buffer.bytes:
+        words.append(f"{bytes_text(buffer.split_bytes)} if split as its neighbours")
+    if buffer.spec is not None:
+        # Inside a shard_map each device has a block of its own.
+        split = {*map(parent_axis, buffer.spec.axes), *buffer.spec.unreduced}
+        beyond = [axis for axis in buffer.differs or () if axis not in split]
+        if beyond:
+            words.append(f"another block for each device along {joined(beyond)}")
+    return ", ".join(filter(None, words))

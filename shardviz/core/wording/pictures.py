@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, ids_text, joined, plural, seconds_text
-from shardviz.core.hardware.interconnect import LinkUse
-from shardviz.core.hardware.topology import Topology
+from shardviz.core.format import bytes_text, joined, plural
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.memory import Buffer
-from shardviz.core.program.plan_values import Record, parent_axis
 
 NOT_ON_MESH = "not on the mesh"
 LARGEST_FIRST = "Bytes per device, the largest first:"
@@ -72,26 +68,6 @@ ALIVE = "alive at the peak, the largest first:"
 BEGINNING = "the beginning"
 
 
-def about_buffer(buffer: Buffer) -> str:
-    """What a buffer is for, and what it would take if it were split.
-
-    >>> about_buffer(Buffer("dot", 8, "f32[2]", "temporaries", phase="forward", split_bytes=4))
-    'temporaries, forward, 4 B if split as its neighbours'
-    """
-    words = [buffer.kind, buffer.phase]
-    if buffer.padding:
-        words.append(f"{bytes_text(buffer.padding)} of it padding")
-    if buffer.split_bytes is not None and buffer.split_bytes < buffer.bytes:
-        words.append(f"{bytes_text(buffer.split_bytes)} if split as its neighbours")
-    if buffer.spec is not None:
-        # Inside a shard_map each device has a block of its own.
-        split = {*map(parent_axis, buffer.spec.axes), *buffer.spec.unreduced}
-        beyond = [axis for axis in buffer.differs or () if axis not in split]
-        if beyond:
-            words.append(f"another block for each device along {joined(beyond)}")
-    return ", ".join(filter(None, words))
-
-
 NO_DIMENSION = "no dimension is split"
 LEFT_TO_COMPILER = "left to the compiler"
 
@@ -114,26 +90,8 @@ def spec_overrides(spec: object) -> str:
     return f"The explicit spec overrides the rules, which give {spec}."
 
 
-def difference_head(before: Record, after: Record) -> str:
-    """Which two plans are compared, and on which meshes where these differ."""
-    head = f"From {before.program} to {after.program}"
-    if before.mesh != after.mesh:
-        head += f": {before.mesh} to {after.mesh}"
-    return head
-
-
 LARGEST_COLLECTIVES = "estimated collectives, the largest first:"
 LARGEST_VALUES = "values, the largest on each device first:"
-
-
-def plan_head(plan: Record, split: int) -> str:
-    """A plan in one line: how many values, how many of them split, and collectives."""
-    head = f"{plan.program} on {plan.mesh}"
-    if plan.error:
-        return f"{head}: no plan"
-    values = plural(len(plan.ops), "value")
-    collectives = plural(len(plan.collectives), "collective")
-    return f"{head}: {values}, {split:,} split, {collectives} estimated"
 
 
 def largest_values_first(count: int) -> str:
@@ -157,54 +115,6 @@ def ids_in_order(axes: Sequence[str], ids: str) -> str:
     if len(axes) > 1:
         order = f" ({axes[-1]} runs fastest)"
     return f"ids in mesh order{order}: {ids}"
-
-
-GREY_LINKS = "Grey links join chips of several groups."
-CLOSER_HOSTS = "Chips of one host stand closer together."
-WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other side."
-
-
-def link_lines(
-    links: LinkUse | None, size: int, groups: int, ordered: bool
-) -> list[str]:
-    """Which links a collective uses, and how long each kind takes at least.
-
-    Args:
-        links: None where it is not known which devices take part.
-        size: the bytes of each device.
-        groups: how many groups of devices there are.
-        ordered: whether these are too many for a colour each.
-    """
-    if links is None:
-        return ["Which devices take part is not known, so no links are drawn."]
-    parts = []
-    if links.torus.shape:
-        parts.append(f"{plural(links.used, 'link')} between chips")
-    for name, seconds in links.times(size).items():
-        time = "at an unpublished rate"
-        if seconds is not None:
-            time = f"at least {seconds_text(seconds)}"
-        parts.append(f"{name} {time}")
-    words = ", ".join(parts) or "nothing leaves a chip"
-    lines = [f"{bytes_text(size)} per device: {words}."]
-    if ordered:
-        count = plural(groups, "group")
-        lines.append(f"{count}, coloured in order from first to last.")
-    return lines
-
-
-def by_position(mesh: MeshSpec, topology: Topology) -> str:
-    """What a mesh is on a topology, with its device ids."""
-    return (
-        f"Device mesh {mesh}: {plural(mesh.size, 'device')} by their position in"
-        f" {topology}. Device ids in mesh order: {ids_text(mesh.device_ids, 200)}"
-    )
-
-
-def topology_alt(topology: Topology) -> str:
-    """A topology with its device ids."""
-    ids = ids_text(topology.device_ids, 200)
-    return f"{topology}: {topology.words()} Device ids: {ids}."
 
 
 def tile_of_devices(length: int, by_host: bool) -> str:

@@ -21,8 +21,26 @@ from shardviz.core.program.plan_notes import (
     PlanNote,
     UnevenNote,
 )
-from shardviz.core.program.plan_values import OpRule
+from shardviz.core.program.plan_values import OpRule, Record
 from shardviz.core.wording.estimate import reduces
+
+
+def difference_head(before: Record, after: Record) -> str:
+    """Which two plans are compared, and on which meshes where these differ."""
+    head = f"From {before.program} to {after.program}"
+    if before.mesh != after.mesh:
+        head += f": {before.mesh} to {after.mesh}"
+    return head
+
+
+def plan_head(plan: Record, split: int) -> str:
+    """A plan in one line: how many values, how many of them split, and collectives."""
+    head = f"{plan.program} on {plan.mesh}"
+    if plan.error:
+        return f"{head}: no plan"
+    values = plural(len(plan.ops), "value")
+    collectives = plural(len(plan.collectives), "collective")
+    return f"{head}: {values}, {split:,} split, {collectives} estimated"
 
 
 def rule_in_words(fact: OpRule) -> str:

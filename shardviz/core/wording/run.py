@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardviz.core.format import bytes_text, joined, listed, plural
+from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.checks import Finding
 
 
@@ -213,3 +214,9 @@ def finding(fact: Finding) -> str:
 
 
 SENTENCES = {Finding: finding}
+
+
+def executables(cache: ExecutableCache) -> str:
+    """How many are kept, and how often one was found."""
+    found = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
+    return f"{len(cache)} of {cache.size} executables kept · {found}"

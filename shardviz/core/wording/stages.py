@@ -6,16 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from shardviz.core.format import bytes_text, clause, plural, seconds_text
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.fit import Fit
-from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import (
-    Collective,
-    Report,
-    host_bytes,
-    needed_bytes,
-)
+from shardviz.core.program.report import Report, host_bytes, needed_bytes
 from shardviz.core.program.roofline import Roofline
 
 # --- the stages -----------------------------------------------------------------------
@@ -263,12 +258,6 @@ def memory(report: Report) -> str:
 # --- jobs -----------------------------------------------------------------------------
 
 
-def executables(cache: ExecutableCache) -> str:
-    """How many are kept, and how often one was found."""
-    found = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
-    return f"{len(cache)} of {cache.size} executables kept · {found}"
-
-
 def cancelled(kind: str, stage: str) -> str:
     """That somebody cancelled a compile or run."""
     kind = {"changes": "search for changes"}.get(kind, kind)
@@ -337,7 +326,6 @@ def _passed(report: Report) -> int:
 # --- values and the player ------------------------------------------------------------
 
 NO_PLAN_YET = "There is no plan yet."
-UNKNOWN_DEVICES = "Which devices take part is not known, so no links are drawn."
 
 
 def values_split(plan: Plan) -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from shardviz.core.layout.collective import phase_of
 from shardviz.core.program.memory import Buffer, MemoryTimeline
-from shardviz.core.program.report import phase_of
 from shardviz.core.xla.causes import SUMS, Causes, is_written
 from shardviz.core.xla.dataflow import Dataflow, Part, Placement
 from shardviz.core.xla.loops import Loops

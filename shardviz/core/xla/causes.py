@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from shardviz.core.program.cause import UNKNOWN, Cause, ValueName, author_of
+from shardviz.core.layout.cause import UNKNOWN, Cause, ValueName, author_of
 from shardviz.core.xla.loops import is_kept
 from shardviz.core.xla.module import (
     COLLECTIVES,

@@ -7,9 +7,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from shardviz.core.program.cause import Cause
-from shardviz.core.program.plan_values import parent_axis
-from shardviz.core.program.report import Collective, Member
+from shardviz.core.layout.axis_parts import parent_axis
+from shardviz.core.layout.cause import Cause
+from shardviz.core.layout.collective import Collective, Member
+from shardviz.core.layout.replica_groups import Groups, Replicas, replicas_of
 from shardviz.core.xla.causes import NOBODY, SUMS, Causes
 from shardviz.core.xla.loops import Loops
 from shardviz.core.xla.module import (
@@ -20,15 +21,8 @@ from shardviz.core.xla.module import (
     Module,
     Shape,
 )
+from shardviz.core.xla.read_groups import GroupReader, pairs_of, slices_of
 from shardviz.core.xla.rematerialization import rematerialized
-from shardviz.core.xla.replica_groups import (
-    GroupReader,
-    Groups,
-    Replicas,
-    pairs_of,
-    replicas_of,
-    slices_of,
-)
 
 _NOT_ASYNC = '"is_sync":true'
 _MOST_ADDITIONS = 4096

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardviz.core.xla.module import Instruction, Module
-from shardviz.core.xla.replica_groups import GroupReader, Slices
+from shardviz.core.xla.read_groups import GroupReader, Slices
 
 #: One array of an instruction's result, by its index in the tuple.
 Part = tuple[Instruction, tuple[int, ...]]

@@ -8,13 +8,12 @@ its compilers do, of CPU, GPU and TPU. The numbers of the fields are those of XL
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
+from shardviz.core.source_lines import is_user_file, line_in_words
 from shardviz.core.xla.wire import Message, signed
 
 #: Fields of each message, by the names that XLA gives them.
@@ -535,42 +534,3 @@ class Module:
                 last = line_in_words(file, line)
                 yield last
             frame = frames[frame - 1].number(2)
-
-
-_OWN = str(Path(__file__).parents[2]) + os.sep
-# The functions of the gallery stand for a user's own.
-_GALLERY = _OWN + "gallery" + os.sep
-_NOT_USER = (
-    "site-packages",
-    "dist-packages",
-    "/lib/python3",
-    "\\lib\\python3",
-    "<frozen",
-)
-
-
-def is_user_file(path: str) -> bool:
-    """Whether a file is the user's own code: in no installed package and not in this
-    one.
-
-    >>> is_user_file("/home/me/model.py")
-    True
-    >>> is_user_file("/venv/lib/site-packages/jax/core.py")
-    False
-    """
-    if path.startswith(_OWN):
-        return path.startswith(_GALLERY)
-    return not any(part in path for part in _NOT_USER)
-
-
-def line_in_words(path: str, line: int | str) -> str:
-    """`model.py:12`; a notebook's cell is called `cell`.
-
-    >>> line_in_words("/home/me/model.py", 12), line_in_words("/tmp/ipykernel_7/31.py", 3)
-    ('model.py:12', 'cell:3')
-    """
-    name = os.path.basename(path)
-    # The file of a cell is temporary, and its name means nothing to anybody.
-    if "ipykernel_" in path or path.startswith("<ipython-input"):
-        name = "cell"
-    return f"{name}:{line}"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from shardviz.core.program.cause import REQUESTS, UNKNOWN, ValueName
+from shardviz.core.layout.cause import REQUESTS, UNKNOWN, ValueName
 from shardviz.core.xla.loops import is_kept
 from shardviz.core.xla.module import Instruction, InstructionSource
 

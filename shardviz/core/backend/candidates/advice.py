@@ -9,8 +9,8 @@ import jax
 from shardviz.core.backend.candidates.proposals import Wanted
 from shardviz.core.backend.jax_compat import scan_counts
 from shardviz.core.backend.tracing.jaxprs import operations, users_line
+from shardviz.core.layout.cause import Cause
 from shardviz.core.program.advice import UNSPLIT, Advice
-from shardviz.core.program.cause import Cause
 
 _SLICES = ("slice", "dynamic_slice")
 _RANDOM = {"random_bits", "random_split"}

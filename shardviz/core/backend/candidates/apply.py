@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shardviz.core.backend.tracing.edited import as_jaxpr, with_constraint
+from shardviz.core.backend.tracing.edited import with_constraint
+from shardviz.core.backend.tracing.jaxpr_function import as_jaxpr
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.layout import lay_out

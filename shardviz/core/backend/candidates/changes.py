@@ -15,18 +15,24 @@ from typing import Any, NamedTuple
 from shardviz.core.backend.candidates import unreduced  # noqa: F401
 from shardviz.core.backend.candidates.advice import by_hand
 from shardviz.core.backend.candidates.lower import lower_peak
-from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
+from shardviz.core.backend.candidates.proposals import (
+    Proposal,
+    Wanted,
+    order_edit,
+    proposals,
+)
 from shardviz.core.backend.candidates.trials import Trials, in_turn
 from shardviz.core.backend.candidates.types import typed_changes
 from shardviz.core.backend.run.hosts.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.core.hardware.targets import Target
+from shardviz.core.layout.collective import Collective
 from shardviz.core.program.cache import cache
 from shardviz.core.program.candidates import Candidate, Changes, Refusal, sent_bytes
 from shardviz.core.program.op_costs import op_costs
-from shardviz.core.program.orders import order_edit
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program, Target
-from shardviz.core.program.report import Collective, Report, peak_bytes
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report, peak_bytes
 
 #: What there are changes for in place of a collective.
 WAYS = ("memory", "types", "explicit")

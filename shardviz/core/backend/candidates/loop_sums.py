@@ -32,7 +32,7 @@ from shardviz.core.backend.tracing.jaxprs import (
 from shardviz.core.backend.tracing.typed import TypedEvaluation
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.candidates import Edit, edit
-from shardviz.core.xla.module import is_user_file
+from shardviz.core.source_lines import is_user_file
 
 _SUMS = ("psum", "psum_invariant")
 _CALLS = (*CALLS, "checkpoint", "remat2")

@@ -17,15 +17,19 @@ from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.build_program import SpecsByName
 from shardviz.core.backend.tracing.edited import TracedValue, values_of
 from shardviz.core.errors import ShardvizError
+from shardviz.core.hardware.topology import Topology, is_described
+from shardviz.core.layout.axis_parts import parent_axis
+from shardviz.core.layout.cause import Cause, ValueName
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.remedies import Kind
 from shardviz.core.program.candidates import ARGUMENT, CONSTRAINTS, Edit, edit
-from shardviz.core.program.cause import Cause, ValueName
+from shardviz.core.program.orders import best_order
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import parent_axis
-from shardviz.core.program.report import Collective
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
 
 _MOST_VALUES = 40
 # jax's operations over named axes, as they are called in compiled programs.
@@ -311,3 +315,18 @@ def _results(wanted: Wanted) -> Iterator[Proposal]:
             fields = {"spec": changed, "before": before, "out_specs": specs}
             made = edit("result", result=output.name, **fields)
             yield Proposal((made,), far, (f"result {output.name}",))
+
+
+def order_edit(program: Program, report: Report) -> Edit | None:
+    """The edit that gives a compiled program the best order of devices.
+
+    None where none is better, or `report` is of no described devices.
+    """
+    where = getattr(report.roofline, "where", "")
+    if report.mesh is None or not is_described(where):
+        return None
+    found = best_order(report.mesh, Topology.parse(where), report.collectives or ())
+    if found is None:
+        return None
+    mesh = program.mesh.replace(device_ids=found.mesh.device_ids, concrete=True)
+    return edit("device order", mesh=mesh)

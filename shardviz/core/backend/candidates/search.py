@@ -22,16 +22,16 @@ import numpy as np
 
 from shardviz.core.backend.candidates.apply import apply_edit
 from shardviz.core.backend.candidates.lower import donations_and_remats
+from shardviz.core.backend.candidates.proposals import order_edit
 from shardviz.core.backend.candidates.trials import Trials, with_least_time
 from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.backend.tracing.edited import as_jaxpr
+from shardviz.core.backend.tracing.jaxpr_function import as_jaxpr
 from shardviz.core.errors import ProgramError, ShardvizError, TargetError
 from shardviz.core.format import plural
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.candidates import Candidate, Edit, Refusal
-from shardviz.core.program.orders import order_edit
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report, peak_bytes

@@ -16,16 +16,17 @@ from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.run.hosts.run import compile_program, run_program
 from shardviz.core.backend.run.rounding import Comparison
 from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.backend.tracing.edited import as_jaxpr
+from shardviz.core.backend.tracing.jaxpr_function import as_jaxpr
 from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.errors import ProgramError
+from shardviz.core.hardware.targets import Target
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache, cache
 from shardviz.core.program.candidates import Candidate, Edit, Refusal
 from shardviz.core.program.checks import Check, found
 from shardviz.core.program.op_costs import op_costs
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program, Target
+from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import with_operations
 

@@ -13,9 +13,10 @@ from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.refused import TypedForm, explicit_form, typed_form
 from shardviz.core.backend.tracing.trace import trace
+from shardviz.core.hardware.targets import Target
 from shardviz.core.program.candidates import Changes, Edit, Refusal, sent_bytes
 from shardviz.core.program.checks import Check
-from shardviz.core.program.program import Program, Target
+from shardviz.core.program.program import Program
 from shardviz.core.program.refusals import TypeRefusal
 
 

@@ -11,16 +11,10 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from shardviz.core.backend.devices import (
-    capacity_of,
-    fit_now,
-    mesh_of,
-    own_devices,
-    processes_of,
-    run_bytes,
-)
+from shardviz.core.backend.devices import mesh_of, own_devices, processes_of
 from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.run.compile import Executable, Lowered, compile_lowered
+from shardviz.core.backend.run.device_memory import capacity_of, fit_now, run_bytes
 from shardviz.core.backend.run.inputs import Inputs, copies_allowed, partial_axes
 from shardviz.core.backend.run.rounding import (
     MOST_DRAWS,

@@ -30,18 +30,20 @@ from shardviz.core.backend.tracing.trace import (
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import DTYPE_BITS, dtype_name
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.checks import Finding, found
 from shardviz.core.program.inherited import inherited
 from shardviz.core.program.memory import MemoryTimeline
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Memory
+from shardviz.core.program.report import Memory
+from shardviz.core.source_lines import is_user_file
 from shardviz.core.xla.buffers import read_memory
 from shardviz.core.xla.collectives import read_collectives
 from shardviz.core.xla.dataflow import Placement
-from shardviz.core.xla.module import Module, is_user_file
-from shardviz.core.xla.replica_groups import slices_of
+from shardviz.core.xla.module import Module
+from shardviz.core.xla.read_groups import slices_of
 from shardviz.core.xla.wire import Message
 
 _SOURCE_LINE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')

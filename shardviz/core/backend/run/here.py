@@ -14,12 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from shardviz.core.backend.devices import (
-    capacity_of,
-    host_available,
-    refuse_too_big,
-    with_devices,
-)
+from shardviz.core.backend.devices import with_devices
 from shardviz.core.backend.failures import available_memory
 from shardviz.core.backend.jax_compat import forget_failed_callbacks
 from shardviz.core.backend.run.agree import account_of
@@ -38,6 +33,11 @@ from shardviz.core.backend.run.compile import (
     fingerprint,
     lower,
     refused_memory,
+)
+from shardviz.core.backend.run.device_memory import (
+    capacity_of,
+    host_available,
+    refuse_too_big,
 )
 from shardviz.core.backend.run.inputs import Inputs, copies_allowed
 from shardviz.core.backend.run.partitioner import TooLargeToCompile

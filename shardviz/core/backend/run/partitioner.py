@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import re
-import shlex
 import shutil
 import tempfile
 import time
@@ -23,6 +21,7 @@ from typing import Any
 from shardviz.core.backend.bridge import check_lowered_names
 from shardviz.core.backend.failures import lacks_memory
 from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
+from shardviz.core.backend.xla_flags import xla_flags
 from shardviz.core.program.notes import Note
 from shardviz.core.xla.module import Module
 
@@ -223,24 +222,3 @@ def _partitions(lowered: Any) -> int | None:
         return int(str(attributes["mhlo.num_partitions"]).split(":")[0])
     except (AttributeError, KeyError, ValueError):
         return None
-
-
-def xla_flags(environment: Mapping[str, str]) -> list[str]:
-    """The flags in `XLA_FLAGS`, or in the file that it names, as XLA reads them.
-
-    XLA reads nothing more from the first word on that is no flag.
-
-    >>> xla_flags({"XLA_FLAGS": "--xla_dump_to='/tmp/my dump' --xla_a=1 word --xla_b=2"})
-    ['--xla_dump_to=/tmp/my dump', '--xla_a=1']
-    """
-    text = environment.get("XLA_FLAGS", "").strip()
-    if text and not text.startswith("-"):
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            return []
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = text.split()
-    return list(itertools.takewhile(lambda word: word.startswith("--"), words))

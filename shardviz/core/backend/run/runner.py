@@ -44,8 +44,9 @@ from shardviz.core.backend.tracing.trace import Traced
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Check, Failure, Report
+from shardviz.core.program.report import Check, Report
 
 MAX_REPEAT = 1_000_000
 

@@ -35,6 +35,7 @@ from shardviz.core.backend.devices import (
 from shardviz.core.backend.jax_compat import backend_started
 from shardviz.core.errors import ShardvizError, TargetError
 from shardviz.core.format import plural, shown
+from shardviz.core.hardware.targets import Target, Targets, only_described
 from shardviz.core.hardware.topology import (
     EXAMPLES,
     Topology,
@@ -42,7 +43,6 @@ from shardviz.core.hardware.topology import (
 )
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
 from shardviz.core.program.checks import Finding, found
-from shardviz.core.program.program import Target, Targets, only_described
 
 _PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 _HOW = (

@@ -19,7 +19,7 @@ from jaxlib.mlir.dialects import sdy
 
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import ShardingRule, Tensor
-from shardviz.core.xla.module import is_user_file, line_in_words
+from shardviz.core.source_lines import is_user_file, line_in_words
 
 T = TypeVar("T")
 

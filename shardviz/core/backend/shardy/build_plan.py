@@ -49,11 +49,11 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import Origin, PlannedOp
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Failure
 
 
 def plan_program(program: Program, platform: str = "") -> Plan:

@@ -19,15 +19,10 @@ from shardviz.core.backend.shardy.attributes import (
     SourceLocation,
     parse_origins,
 )
+from shardviz.core.layout.axis_parts import parent_axis
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_notes import PlanNote
-from shardviz.core.program.plan_values import (
-    Origin,
-    PlannedOp,
-    Step,
-    arrival,
-    parent_axis,
-)
+from shardviz.core.program.plan_values import Origin, PlannedOp, Step, arrival
 
 # Operations that jax also adds around others, with the functions that mean them.
 _HELPERS = {

@@ -32,20 +32,19 @@ from shardviz.core.backend.shardy.estimate_operands import (
 )
 from shardviz.core.backend.shardy.planned_module import SHARDY, PlannedModule
 from shardviz.core.backend.shardy.reader import RAGGED, PlanReader
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.cause import AxisPart, author_of
-from shardviz.core.program.plan_causes import MoveCause, PrintCause, WrittenCause
-from shardviz.core.program.plan_values import (
-    PlannedOp,
-    array_bytes,
+from shardviz.core.layout.axis_parts import (
     group_size,
     local_shape,
     parent_axis,
     split_part,
 )
-from shardviz.core.program.report import Collective
-from shardviz.core.xla.replica_groups import axes_of_pairs
+from shardviz.core.layout.cause import AxisPart, author_of
+from shardviz.core.layout.collective import Collective
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.replica_groups import axes_of_pairs
+from shardviz.core.program.plan_causes import MoveCause, PrintCause, WrittenCause
+from shardviz.core.program.plan_values import PlannedOp, array_bytes
 
 # The collectives of `jax.lax` that users write inside of shard_map.
 _WRITTEN = {

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from shardviz.core.backend.shardy.attributes import SourceLocation, defining_op
 from shardviz.core.backend.shardy.planned_module import SHARDY, PlannedModule
+from shardviz.core.layout.axis_parts import dims_over
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_causes import MoveCause, PlanCause, SumCause
-from shardviz.core.program.plan_values import PlannedOp, dims_over
+from shardviz.core.program.plan_values import PlannedOp
 
 _CONSTRAINTS = ("reshard", "sharding_constraint")
 _SUMS = {

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 
+from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.plan_causes import MoveCause
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule
-from shardviz.core.program.report import Collective
 from shardviz.core.program.uncertain import Uncertain
 
 # Operations that read along a dimension what another device may hold, and along which

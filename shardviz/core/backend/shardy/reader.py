@@ -40,10 +40,11 @@ from shardviz.core.backend.shardy.builder import (
     not_split,
 )
 from shardviz.core.backend.shardy.trip_counts import trip_count
+from shardviz.core.layout.axis_parts import parent_axis
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_notes import PlanNote
-from shardviz.core.program.plan_values import PlannedOp, ShardingRule, parent_axis
+from shardviz.core.program.plan_values import PlannedOp, ShardingRule
 
 T = TypeVar("T")
 

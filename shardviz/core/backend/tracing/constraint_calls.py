@@ -57,7 +57,7 @@ from shardviz.core.program.constraints import (
     undecided,
 )
 from shardviz.core.program.notes import Note
-from shardviz.core.xla.module import is_user_file, line_in_words
+from shardviz.core.source_lines import is_user_file, line_in_words
 
 # What is called, by the module that defines it and its name. flax's are looked for
 # where flax is imported already.

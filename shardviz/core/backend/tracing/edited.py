@@ -12,7 +12,6 @@ import linecache
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +19,8 @@ import jax
 from shardviz.core.backend.bridge import abstract_mesh, named_sharding
 from shardviz.core.backend.jax_compat import (
     expression_of,
-    jaxpr_as_fun,
     line_frames,
 )
-from shardviz.core.backend.tracing.build_program import Returned, SpecsByName
 from shardviz.core.backend.tracing.jaxprs import (
     plain_jaxpr,
     rewritten,
@@ -31,12 +28,11 @@ from shardviz.core.backend.tracing.jaxprs import (
     with_body,
     with_inner,
 )
-from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.candidates import ARGUMENT, CONSTRAINTS, Edit
 from shardviz.core.program.program import Program
-from shardviz.core.xla.module import is_user_file
+from shardviz.core.source_lines import is_user_file
 
 #: Of the equations of one line and name, in order, the number of one; and which of its
 #: operands is constrained, or None for its first result. Of an argument its number.
@@ -45,62 +41,6 @@ Place = tuple[int, int | None]
 _MANUAL = ("shard_map", "xla_pmap")
 _JAX = os.path.dirname(jax.__file__) + os.sep
 _ASSIGNED = re.compile(r"\s*([^\W\d]\w*)\s*=(?!=)")
-
-
-@dataclass(frozen=True, eq=False)
-class JaxprFunction:
-    """A function that is a jaxpr, with the arguments and results of what was traced.
-
-    Attributes:
-        jaxpr: the closed jaxpr.
-        returned: how its results form what the function returned.
-        name: what the function is called.
-    """
-
-    jaxpr: Any
-    returned: Returned
-    name: str
-
-    def __post_init__(self) -> None:
-        # Under this name jax looks for it.
-        object.__setattr__(self, "__name__", self.name)
-
-    def __call__(self, *arguments: Any) -> Any:
-        results = jaxpr_as_fun(self.jaxpr)(*jax.tree.leaves(arguments))
-        if any(self.returned.before):
-            # What the function changed in place is no part of a tree.
-            return tuple(results)
-        # Nor can it return what is no array, unless equinox traces it.
-        arrays = replace(self.returned, others=dict.fromkeys(self.returned.others))
-        return arrays.unflatten(results)
-
-    def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
-        """The same function with another jaxpr, such as one rewritten."""
-        return replace(self, jaxpr=jaxpr)
-
-
-def as_jaxpr(program: Program, traced: Traced | None = None) -> Program:
-    """The same program with a JaxprFunction, traced here unless that has happened.
-
-    Raises:
-        Exception: whatever the function raises when it is traced.
-
-    >>> from shardviz.core.layout.array_spec import ArraySpec
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> program = Program(jax.numpy.sin, (ArraySpec("x", (8,)),), make_mesh(data=4))
-    >>> as_jaxpr(program).fn.name
-    'sin'
-    """
-    if isinstance(program.fn, JaxprFunction):
-        return program
-    if traced is None:
-        traced = trace(program, abstract_mesh(program.mesh))
-    jaxpr, returned, specs = traced.stage.jaxpr, traced.out_tree, program.out_specs
-    if specs is not None and any(returned.before):
-        by_number = enumerate(traced.out_specs)
-        specs = SpecsByName({f"output[{i}]": spec for i, spec in by_number})
-    function = JaxprFunction(jaxpr, returned, program.name)
-    return program.replace(fn=function, out_specs=specs)
 
 
 class PlacedOperation(NamedTuple):

@@ -26,7 +26,7 @@ from shardviz.core.backend.jax_compat import (
 from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.notes import Note
-from shardviz.core.xla.module import is_user_file, line_in_words
+from shardviz.core.source_lines import is_user_file, line_in_words
 
 #: Operations that only wrap a function, so an operation inside is no deeper.
 CALLS = ("jit", "pjit", "closed_call")

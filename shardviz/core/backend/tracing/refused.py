@@ -17,7 +17,7 @@ from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.failures import source_of
 from shardviz.core.backend.jax_compat import jaxpr_as_fun
 from shardviz.core.backend.tracing import mesh_context
-from shardviz.core.backend.tracing.edited import as_jaxpr
+from shardviz.core.backend.tracing.jaxpr_function import as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import operations, plain_jaxpr
 from shardviz.core.backend.tracing.shard_map_results import (
     Body,
@@ -32,7 +32,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
 from shardviz.core.program.refusals import TypeRefusal
-from shardviz.core.xla.module import is_user_file, line_in_words
+from shardviz.core.source_lines import is_user_file, line_in_words
 
 # What jax says of types inside of a shard_map, or at its end.
 _OF_SHARD_MAP = re.compile(r"varying|manual ax|shard_map|check_vma|out_specs")

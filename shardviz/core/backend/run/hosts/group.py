@@ -19,10 +19,9 @@ from shardviz.core.backend.run.hosts.engine import Joining, Place
 from shardviz.core.backend.run.runner import Failed
 from shardviz.core.errors import TargetError
 from shardviz.core.format import plural
-from shardviz.core.program.failure import GroupEnd, ProcessEnd
+from shardviz.core.hardware.targets import Target
+from shardviz.core.program.failure import Failure, GroupEnd, ProcessEnd
 from shardviz.core.program.processes import ProcessGroup, ProcessReport
-from shardviz.core.program.program import Target
-from shardviz.core.program.report import Failure
 
 HEARTBEAT = 10  # seconds
 _POLL = 0.05

@@ -32,11 +32,13 @@ from shardviz.core.backend.run.worker.export import ExportedProgram
 from shardviz.core.backend.run.worker.run import Elsewhere
 from shardviz.core.errors import TargetError
 from shardviz.core.format import plural, shown
+from shardviz.core.hardware.targets import Target
 from shardviz.core.layout.parse import check_size
 from shardviz.core.program.checks import found
+from shardviz.core.program.failure import Failure
 from shardviz.core.program.processes import prepared_report
-from shardviz.core.program.program import Program, Target
-from shardviz.core.program.report import Failure, Report
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
 
 MOST_GATHERED = 64 << 20  # bytes of outputs that are sent to the kernel
 _TEXT = re.compile(

@@ -6,19 +6,9 @@ It answers with a Report that holds nothing of jax. The process has its own jax 
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import functools
-import gc
-import itertools
-import os
-import pickle
-import signal
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +16,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from shardviz.core.backend.devices import give_back_freed
-from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.run.compile import Executable, Lowered, lower
 from shardviz.core.backend.run.here import Here
 from shardviz.core.backend.run.inputs import partial_axes
 from shardviz.core.backend.run.runner import Job
 from shardviz.core.backend.run.targets import compile_only_mesh, device_mesh
+from shardviz.core.backend.run.worker.answering import send_stage
 from shardviz.core.backend.run.worker.export import (
     ExportedProgram,
     LoweredModule,
@@ -40,16 +29,15 @@ from shardviz.core.backend.run.worker.export import (
     put_module,
 )
 from shardviz.core.backend.run.worker.messages import (
-    Answer,
     CallbackAddress,
-    Stage,
     put_callbacks,
 )
 from shardviz.core.backend.tracing.trace import Traced, trace
-from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.errors import ProgramError
+from shardviz.core.hardware.targets import Target
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program, Target
+from shardviz.core.program.program import Program
 from shardviz.core.program.report import Memory, Report
 
 DUMP = "dump"
@@ -57,9 +45,6 @@ _LAPACK = "@lapack_"
 _CACHE = ExecutableCache(size=32)
 # Key to how often the kernel asked for a new compile of it.
 _RECOMPILES: dict[str, int] = {}
-# The connection to the kernel, once this process has become a worker.
-_KERNEL: list[Connection] = []
-_FORGET_EVERY = 20  # calls; it takes as long as one of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,56 +86,6 @@ class WorkerAnswer:
     values: tuple[Value, ...] | None = None
 
 
-def main(socket: int, kernel: int) -> None:
-    """Answers one call after the other until the kernel ends.
-
-    Args:
-        socket: the connection to the kernel, as a file descriptor.
-        kernel: the process that it works for.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What it prints is the only witness of a crash inside a library.
-    faulthandler.enable()
-    # The system ends this process before the kernel where memory runs out, if it may.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    threading.Thread(target=_end_with, args=(kernel,), daemon=True).start()
-    connection = Connection(socket)
-    _KERNEL.append(connection)
-    with contextlib.suppress(OSError, EOFError):  # the kernel ended
-        for number in itertools.count(1):
-            call = connection.recv_bytes()
-            _send_stage("compile")
-            connection.send_bytes(_answer(call))
-            if number % _FORGET_EVERY == 0:
-                # What jax keeps of earlier calls, about 5 MB each: none finds it again.
-                jax.clear_caches()
-                gc.collect()
-                give_back_freed()
-    os._exit(0)  # without waiting for what libraries do
-
-
-def _end_with(kernel: int) -> None:
-    """Ends the worker during a call, when the kernel is gone."""
-    # A forked child of it may hold the socket.
-    while os.getppid() == kernel:
-        time.sleep(0.25)
-    os._exit(0)
-
-
-def _answer(message: bytes) -> bytes:
-    try:
-        function, *arguments = pickle.loads(message)
-        return pickle.dumps(Answer(function(*arguments)))
-    except Exception as error:  # noqa: BLE001  whatever it is, the kernel is to raise it
-        try:
-            answer = pickle.dumps(Answer(error=error))
-            pickle.loads(answer)  # an exception may be written and not read
-        except Exception:  # noqa: BLE001  many exceptions cannot be pickled
-            answer = pickle.dumps(Answer(error=TargetError(in_words(error))))
-        return answer
-
-
 def do_exported(
     exported: ExportedProgram,
     callbacks: CallbackAddress | None,
@@ -173,7 +108,7 @@ def do_exported(
         _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
     # Of described devices nothing is kept, since nothing runs there.
     cache = ExecutableCache(size=1) if exported.target else _CACHE
-    job = job_of(exported, folder, cache, repeat, values, _send_stage)
+    job = job_of(exported, folder, cache, repeat, values, send_stage)
     runners: list[HereForKernel] = []
 
     def steps() -> None:
@@ -205,10 +140,6 @@ def job_of(
     if values is not None:
         job.leaves = [value.leaf() for value in values]
     return job
-
-
-def _send_stage(stage: str) -> None:
-    _KERNEL[0].send(Stage(stage))
 
 
 def _mesh_here(job: Job, exported: ExportedProgram) -> Mesh:

@@ -31,7 +31,7 @@ from shardviz.core.backend.run.folders import (
     remove_abandoned,
     remove_folder,
 )
-from shardviz.core.backend.run.worker import child, messages
+from shardviz.core.backend.run.worker import answering, messages
 from shardviz.core.backend.run.worker.settings import Limits, Settings
 from shardviz.core.program.failure import ProcessEnd
 
@@ -147,7 +147,7 @@ class Process:
         self._connection, theirs = Pipe()
         socket, path = theirs.fileno(), _import_path()
         main = _MAIN.format(
-            path=path, module=child.__name__, socket=socket, kernel=os.getpid()
+            path=path, module=answering.__name__, socket=socket, kernel=os.getpid()
         )
         environment = self.settings.environment()
         errors: list[Exception] = []

@@ -48,9 +48,11 @@ from shardviz.core.backend.run.worker.process import (
 from shardviz.core.backend.tracing.retraced import without_prints
 from shardviz.core.backend.tracing.trace import Traced
 from shardviz.core.errors import TargetError
+from shardviz.core.hardware.targets import Target, only_described
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program, Target, only_described
-from shardviz.core.program.report import Failure, Report
+from shardviz.core.program.failure import Failure
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.xla.collectives import read_collectives
 

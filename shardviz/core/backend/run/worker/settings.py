@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardviz.core.backend.run.partitioner import xla_flags
+from shardviz.core.backend.xla_flags import xla_flags
 from shardviz.core.errors import TargetError
 from shardviz.core.format import shown
 

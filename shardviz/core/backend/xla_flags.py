@@ -1,0 +1,29 @@
+"""The flags that XLA reads from the environment."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def xla_flags(environment: Mapping[str, str]) -> list[str]:
+    """The flags in `XLA_FLAGS`, or in the file that it names, as XLA reads them.
+
+    XLA reads nothing more from the first word on that is no flag.
+
+    >>> xla_flags({"XLA_FLAGS": "--xla_dump_to='/tmp/my dump' --xla_a=1 word --xla_b=2"})
+    ['--xla_dump_to=/tmp/my dump', '--xla_a=1']
+    """
+    text = environment.get("XLA_FLAGS", "").strip()
+    if text and not text.startswith("-"):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return []
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    return list(itertools.takewhile(lambda word: word.startswith("--"), words))

@@ -1,0 +1,52 @@
+"""Any value as a figure of matplotlib, or as a PNG or SVG file."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from shardviz.picture.palette import Theme
+from shardviz.picture.picture import Picture
+from shardviz.picture.show import draw
+from shardviz.plots.paint import Figure, paint, png_of
+
+
+def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figure:
+    """The picture of a value as a matplotlib Figure of its own size.
+
+    Args:
+        value: anything that `draw` takes.
+        theme: `"light"`, `"dark"`, or None for that of matplotlib's style.
+        options: those of `draw`.
+
+    Raises:
+        ShardvizError: for a value without a picture.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> len(figure(make_mesh(data=4, model=2)).axes)
+    1
+    """
+    return paint(draw(value, **options), theme=theme)
+
+
+def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
+    """The same as a PNG file, with the picture in words in its description.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> png(make_mesh(data=4, model=2))[1:4]
+    b'PNG'
+    """
+    picture: Picture = draw(value, **options)
+    return png_of(paint(picture, theme=theme), picture.alt)
+
+
+def svg(value: Any, theme: str | Theme | None = None, **options: Any) -> str:
+    """The same as the text of an SVG file.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> "</svg>" in svg(make_mesh(data=4, model=2))
+    True
+    """
+    buffer = io.StringIO()
+    paint(draw(value, **options), theme=theme).savefig(buffer, format="svg")
+    return buffer.getvalue()
