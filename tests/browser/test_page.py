@@ -159,18 +159,3 @@ def test_an_axis_and_an_array_may_have_any_name(page, tmp_path, name):
     expect(page.locator(".sv-stage").nth(1)).not_to_have_attribute("data-state", "none")
     assert page.locator(".shardviz-explorer img").count() == 0
     assert dialogs == []
-
-
-def test_the_address_of_a_saved_page_leads_to_what_one_looked_at(page: Page, tmp_path):
-    opened(page, explorer("transformer block, gradient"), tmp_path)
-    show_view(page, "Rules")
-    page.get_by_role("radiogroup", name="Dimensions").get_by_role("radio").nth(1).click()
-    address = page.url
-    said = page.locator(".sv-reason").inner_text()
-    assert "view=Rules" in address
-    page.goto("about:blank")
-    page.goto(address)
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
-    rules = page.get_by_role("tab", name="Rules")
-    expect(rules).to_have_attribute("aria-selected", "true")
-    expect(page.locator(".sv-reason")).to_have_text(said)

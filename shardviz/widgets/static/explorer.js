@@ -18,7 +18,6 @@ import { PicturePanel } from "./picture_panel.js";
 import { Problems } from "./problems.js";
 import { ProgramPanel } from "./program_panel.js";
 import { RuleTable } from "./rule_table.js";
-import { placeOf, showPlace } from "./place_link.js";
 import { isDark, watchTheme } from "./theme.js";
 import { readView } from "./view_data.js";
 import { Views, besideView } from "./views.js";
@@ -161,37 +160,12 @@ class Page {
       dimension: (dim) =>
         this.highlight.arrays[this.cards.selected]?.names[dim] ?? `dimension ${dim}`,
     });
-    /** Whether this page is the Explorer's alone, its address and its keys too: a notebook's are not. */
-    this.alone = Boolean(model.get("offline"));
-    // Before a field takes the key as its own.
-    const inside = this.alone ? document.documentElement : this.root;
+    // Before a field takes the key as its own. All keys of a saved page are for the Explorer.
+    const inside = model.get("offline") ? document.documentElement : this.root;
     inside.addEventListener("keydown", (e) => this.find.shortcut(e), true);
     el.append(this.root);
     const sent = model.get("view");
     if (sent && "count" in sent && sent.opens) this.views.show(sent.opens);
-  }
-
-  /** Goes where the address of a saved page leads; from then on it says where one is. */
-  followAddress() {
-    if (!this.alone) return;
-    const place = placeOf(location.hash);
-    const view = this.model.get("view");
-    const count = view && "count" in view ? view.count : 0;
-    if (place && (place.array ?? 0) < count) this.goTo(place);
-    // After each click and key, when whatever it is for has been done.
-    for (const event of ["click", "keyup", "change"]) {
-      this.root.addEventListener(event, () => this.showAddress());
-    }
-  }
-
-  showAddress() {
-    const { pointing, pinned } = this.highlight;
-    const [array, dim] = this.rules.chosen.split(":").map(Number);
-    /** @type {Place} */
-    const place = { view: this.views.open, array: this.cards.next.selected };
-    if (place.view === "Rules" && dim !== undefined) Object.assign(place, { array, dim });
-    if (pinned && pointing?.kind === "device") place.device = pointing.at;
-    showPlace(place);
   }
 
   build() {
@@ -234,7 +208,7 @@ class Page {
   }
 
   /** Opens a view and what is in it. @param {Place} place */
-  goTo({ view, array, dim, leaf, collective, tab, device }) {
+  goTo({ view, array, dim, leaf, collective, tab }) {
     this.views.show(view);
     if (leaf !== undefined && view !== "Model") {
       this.edit("open", leaf);
@@ -245,7 +219,6 @@ class Page {
     if (array !== undefined && dim !== undefined) this.rules.choose(array, dim);
     if (collective !== undefined) this.program.openCollective(collective);
     if (tab !== undefined) this.program.open(tab);
-    if (device !== undefined) this.highlight.point({ kind: "device", at: device }, true);
   }
 
   /** Goes to a field that refuses its text: of an array, or the first. @param {number} [array] */
@@ -538,7 +511,6 @@ function render({ model, el }) {
   model.on("msg:custom", hear);
   const unwatch = watchTheme(draw);
   draw();
-  page.followAddress();
   // From now on somebody looks at it: the program is planned after every edit.
   if (page.live) page.send({ kind: "plan" });
   return () => {

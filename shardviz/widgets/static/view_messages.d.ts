@@ -131,7 +131,6 @@ export interface Place {
   leaf?: number;
   collective?: string;
   tab?: string;
-  device?: number;
 }
 
 /** `problems_view.py`: what fails, then what loses something, then what is worth knowing. */
