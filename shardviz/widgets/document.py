@@ -154,7 +154,6 @@ class Document:
             alone.
         own: the program that the user brought, which the menu offers beside those of
             the gallery; or None.
-        brief: whether the page begins with the selected array alone.
         view: the view that the page opens in; `""` for Layout.
         revision: a number for every program of a session.
     """
@@ -172,7 +171,6 @@ class Document:
     target: str = ""
     model: Leaves | None = None
     own: Program | None = None
-    brief: bool = False
     view: str = ""
     revision: int = 0
 

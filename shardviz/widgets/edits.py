@@ -45,7 +45,7 @@ from shardviz.widgets.targets import (
 )
 
 # Of a Document, what stays when another program is opened.
-_KEPT = ("target", "own", "brief", "revision", "by")
+_KEPT = ("target", "own", "revision", "by")
 AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # of axes that a button adds
 
 
@@ -402,7 +402,7 @@ def _choose_preset(document: Document, value: str) -> Document:
             put_on_devices, one.arrays, one.mesh, one.rules, name=DEVICE_PUT
         )
         opened = _opened(document, program, DEVICE_PUT)
-        return opened.replace(target=checked_target(one.target), brief=False)
+        return opened.replace(target=checked_target(one.target))
     if kind == "mesh":
         return _with_mesh(document, gallery_meshes.get(name))
     if kind == "rules":

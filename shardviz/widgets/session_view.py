@@ -267,5 +267,5 @@ def _selection_view(document: Document) -> dict[str, Any]:
     return {
         "count": len(document.fields),
         "selected": document.selected,
-        **filled(brief=document.brief, notes=notes, opens=document.view),
+        **filled(notes=notes, opens=document.view),
     }

@@ -221,7 +221,7 @@ def session_on(
     default = gallery_programs.DEFAULT
     example = gallery_programs.get(default).replace(**given)
     if thing is None:
-        return Session(example, default, brief=True)
+        return Session(example, default)
     if isinstance(thing, Report) and isinstance(thing.of, Program):
         # Its own program, with which the report is shown, unless it is given another mesh.
         program = thing.of.replace(**given) if given else thing.of

@@ -22,10 +22,8 @@ export class ArrayCards {
   /**
    * @param {import("./explorer.js").Edit} edit
    * @param {(index: number) => void} select
-   * @param {() => void} asked that all arrays are to be shown
    */
-  constructor(edit, select, asked) {
-    this.asked = asked;
+  constructor(edit, select) {
     this.edit = edit;
     this.select = select;
     const field = (/** @type {keyof typeof ARRAY_FIELDS} */ key) => {
@@ -53,24 +51,15 @@ export class ArrayCards {
     const add = button("+ array", () => this.addArray(), adds);
     const removes = { ...link, "aria-label": "Remove the selected array" };
     this.remove = button("remove", () => this.removeArray(), removes);
-    /** Whether all arrays were asked for. */
-    this.unfolded = false;
-    this.others = button("", () => this.unfold(), { class: "sv-link sv-others", hidden: true });
     this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
     const title = h("h3", { class: "sv-head", text: "Arrays" });
     const head = h("div", { class: "sv-headrow" }, title, h("span", null, add, this.remove));
-    this.node = h("div", { class: "sv-arrays" }, head, this.none, this.list, this.others);
+    this.node = h("div", { class: "sv-arrays" }, head, this.none, this.list);
     this.selected = 0;
     /** @type {Card[]} */ this.cards = [];
   }
 
-  unfold() {
-    this.unfolded = true;
-    this.asked();
-  }
-
   addArray() {
-    this.unfolded = true;
     this.edit("add", null);
     this.next = { selected: this.next.count, count: this.next.count + 1 };
   }
@@ -92,7 +81,6 @@ export class ArrayCards {
     const axes = view.mesh.axes.map(({ name }) => name);
     view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected, axes));
     this.arrange(view.arrays.map(({ name }) => name));
-    this.showOthers(view);
     const current = this.cards[view.selected];
     this.none.hidden = Boolean(current);
     enable(this.remove, Boolean(current));
@@ -109,17 +97,6 @@ export class ArrayCards {
     const typing = this.form.contains(document.activeElement);
     if (typing || nodes.every((node, place) => node === this.list.children[place])) return;
     this.list.append(...nodes);
-  }
-
-  /** What else there is, in a line until somebody asks for it. @param {import("./view_data.js").View} view */
-  showOthers({ brief, arrays, selected, program }) {
-    const folded = brief && !this.unfolded && arrays.length > 1;
-    toggle(this.node, "sv-brief", folded);
-    this.others.hidden = !folded;
-    const names = arrays.filter((_, i) => i !== selected).map(({ name }) => name);
-    const of = program.value ? ` of ${program.value}` : "";
-    const noun = names.length === 1 ? "array" : "arrays";
-    setText(this.others, `▸ ${names.length} more ${noun}${of}: ${names.join(", ")}`);
   }
 
   /** @param {ArrayView} array @param {boolean} moved whether another array was selected before */

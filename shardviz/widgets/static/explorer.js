@@ -87,7 +87,7 @@ class Page {
       code: () => this.goTo({ view: "Program", tab: "Code" }),
       full: () => this.fullScreen(),
     });
-    this.cards = new ArrayCards(edit, select, () => this.schedule());
+    this.cards = new ArrayCards(edit, select);
     this.rules = new RuleTable({
       edit,
       select,
@@ -391,7 +391,6 @@ class Page {
       live: this.editable,
     });
     const pictures = view.arrays.map(({ picture }) => (picture ? this.picture(picture) : null));
-    toggle(this.root, "sv-onearray", view.brief && !this.cards.unfolded);
     this.panel.show({
       view,
       devices,

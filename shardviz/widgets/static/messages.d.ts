@@ -89,8 +89,6 @@ export interface SentView {
   selected: number;
   /** What an edit without a field of its own could not do. */
   notes?: string[];
-  /** Whether only the selected array is shown until somebody asks for the others. */
-  brief?: true;
   /** The view that it opens in, where that is not Layout. */
   opens?: "Rules" | "Model" | "Program";
 }

@@ -20,7 +20,6 @@ export function readView(get) {
     rules: get("rules"),
     program: get("program"),
     notes: sent.notes ?? [],
-    brief: Boolean(sent.brief),
     selected: sent.selected,
     arrays: Array.from({ length: sent.count }, (_, i) => readArray(get, i)),
   };
