@@ -6,8 +6,8 @@ teaches.
     exercises.task("arrays/eight-shards")
     exercises.check("arrays/eight-shards", your_answer)
 
-An answer is laid out, planned or compiled, and what comes out is compared with what the
-task asks: no right answer is stored, and many are right.
+An answer is laid out, planned or compiled, and the result is compared with what the task
+asks, so many different answers can be right.
 """
 
 from __future__ import annotations
@@ -28,15 +28,10 @@ from shardviz.core.wording.exercises import (
     no_more_hints,
     task_end,
 )
+from shardviz.exercises import layouts, programs, short  # noqa: F401  adds the exercises
+from shardviz.exercises.answers import Wrong, require
 from shardviz.exercises.marks import Mark, Marks, Progress, hash_of
-from shardviz.exercises.registry import (
-    Setup,
-    Wrong,
-    add,
-    find,
-    names,
-    subject_of,
-)
+from shardviz.exercises.registry import Setup, add, find, names, subject_of
 
 __all__ = [
     "Check",
@@ -51,6 +46,7 @@ __all__ = [
     "lock",
     "names",
     "report",
+    "require",
     "reset",
     "setup",
     "solution",
@@ -206,10 +202,10 @@ def check(name: str, answer: Any = ...) -> Check:
     try:
         one = find(name)
         if answer is ...:
-            raise Wrong("Put your answer in place of the dots.")
+            raise ShardvizError("Put your answer in place of the dots.")
         mark = _PROGRESS.of(name)
         mark.tried += 1
-        does = one.grade(answer)
+        does = one.grade(one.setup(), answer)
         mark.right = True
         return Check(name, True, does=does)
     except (Wrong, ShardvizError) as problem:
@@ -254,7 +250,7 @@ def solution(name: str) -> Solution:
         raise ShardvizError(SOLUTIONS_HIDDEN)
     mark = _PROGRESS.of(name)
     mark.solution_seen = mark.solution_seen or not mark.right
-    return Solution(name, one.solution(), one.why)
+    return Solution(name, one.solution, one.why)
 
 
 def lock(word: str = "", *, hashed: str = "") -> Text:

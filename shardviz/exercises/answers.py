@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from shardviz.api.adopt import as_mesh, as_spec, is_jax
 from shardviz.api.layouts import rules as make_rules
 from shardviz.core.errors import ShardvizError
-from shardviz.core.format import bytes_text, seconds_text, shown, suggestion
+from shardviz.core.format import bytes_text, joined, seconds_text, shown, suggestion
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec
@@ -23,10 +23,28 @@ from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.trees.audit import Unmatched
 from shardviz.core.program.program import Program
-from shardviz.exercises.registry import Wrong
+from shardviz.core.wording import exercises as words
 
 MOST = 10_000  # entries of an answer that are looked at
 _EXPLORER = "shardviz.widgets.explorer"
+
+
+class Wrong(Exception):
+    """An answer that is not right; its text is a hint about this very answer."""
+
+
+def require(holds: Any, hint: str) -> None:
+    """Refuses an answer with a hint, unless a condition holds.
+
+    An assertion would be skipped by `python -O`, and pytest would extend its message.
+
+    Raises:
+        Wrong: if it does not hold.
+
+    >>> require(1 + 1 == 2, "The sum is 2.")
+    """
+    if not holds:
+        raise Wrong(hint)
 
 
 def opened(answer: Any) -> Any:
@@ -112,6 +130,92 @@ def read_layout(answer: Any, array: ArraySpec, mesh: MeshSpec) -> Layout:
             f"Your layout is of shape {answer.shape}; {array.name} has {array.shape}."
         )
     return lay_out(array.shape, read_spec(answer, array, mesh), mesh, array.dtype)
+
+
+def read_pair(
+    answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec
+) -> list[Layout]:
+    """The layouts of two arrays: two specs, a dict of them, a program, or text such as
+    `A[I_U, J] · B[J, K_V]`, after which there may be an arrow and the result.
+
+    Raises:
+        Wrong: for anything else.
+        ShardvizError: for what is no spec, and where it cannot be laid out.
+    """
+    answer = opened(answer)
+    names = [array.name for array in arrays]
+    if isinstance(answer, Program):
+        two: Any = [answer, answer]
+    elif isinstance(answer, str):
+        two = _bracketed(answer, names, mesh)
+    elif isinstance(answer, Mapping):
+        two = [answer.get(name) for name in names]
+    else:
+        two = limited(answer, MOST, "Two specs", ShardvizError)
+    if len(two) != 2:
+        raise Wrong(f"This takes two specs, of {joined(names)}; got {len(two)}.")
+    return [read_layout(a, array, mesh) for a, array in zip(two, arrays, strict=True)]
+
+
+_BRACKETED = re.compile(r"(\w{1,20})\s*\[([^\[\]]{0,200})\]")
+_DIMENSION = re.compile(r"\s*[A-Za-z]+\s*(?:_\s*\{?\s*([A-Za-z]{1,20})\s*\}?)?\s*")
+
+
+def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
+    """The specs of `A[I_U, J] B[J, K_UV]`, or of one array as in `x[I_U, J] → x[I, J_U]`.
+
+    A result after an arrow is not one of them; see `read_result`.
+    """
+    before, _, after = text[:1000].replace("->", "→").partition("→")
+    written = _BRACKETED.findall(before)
+    if len(written) == 1:
+        # One array, whose spec changes: it may have its own name on both sides.
+        written += _BRACKETED.findall(after)
+        if len(written) == 2 and written[0][0] == written[1][0]:
+            written = [(names[0], written[0][1]), (names[1], written[1][1])]
+    if sorted(name for name, _ in written) != sorted(names):
+        raise Wrong(
+            f"Write both arrays with their dimensions, as {names[0]}[I, J_U]"
+            f" {names[1]}[…]; got {shown(text)}."
+        )
+    specs = {name: _indexed(name, dims, mesh) for name, dims in written}
+    return [specs[name] for name in names]
+
+
+def _indexed(name: str, dims: str, mesh: MeshSpec) -> Spec:
+    """The spec of an array of dimensions such as `I_U, J`: axes have one letter here."""
+    entries = []
+    for part in dims.split(","):
+        dim = _DIMENSION.fullmatch(part)
+        # `K_UV` is split over U and V.
+        axes = tuple(dim[1] or ()) if dim else ("",)
+        if not mesh.shape.keys() >= set(axes):
+            raise Wrong(
+                f"Cannot read {shown(part)}, a dimension of {name}; the mesh axes"
+                f" are {joined(mesh.axis_names)}."
+            )
+        entries.append(axes)
+    return Spec.of(*entries)
+
+
+def read_result(answer: Any, mesh: MeshSpec) -> Spec | None:
+    """The spec of C in `A[I_U, J] · B[J, K] → C[I_U, K]`; None where nothing is said of it.
+
+    Raises:
+        Wrong: where it cannot be read.
+    """
+    if not isinstance(answer, str):
+        return None
+    _, arrow, after = answer[:1000].replace("->", "→").partition("→")
+    if not arrow:
+        return None
+    found = _BRACKETED.findall(after)
+    if len(found) != 1:
+        raise Wrong(
+            f"After the arrow there is one result, as C[I, K]; got {shown(after)}."
+        )
+    name, dims = found[0]
+    return _indexed(name, dims, mesh)
 
 
 def read_table(answer: Any, mesh: MeshSpec) -> Rules:
@@ -214,15 +318,58 @@ def _typed_number(answer: str, unit: str) -> float | None:
     return float(typed[1]) * _SECONDS[typed[2] or "s"]
 
 
-def amount_text(value: float, unit: str) -> str:
-    """An amount as people write it.
+def check_number(
+    answer: Any,
+    right: float,
+    unit: str,
+    mistakes: Mapping[float, str] | None = None,
+    tolerance: float = 1e-9,
+) -> str:
+    """A sentence on a right answer that is a number.
 
-    >>> amount_text(2048, "bytes"), amount_text(0.01, "seconds")
-    ('2 KiB', '10 ms')
+    Args:
+        answer: the answer.
+        right: the right number.
+        unit: `"bytes"`, `"seconds"`, or what is counted.
+        mistakes: a hint by how many times the right number a usual mistake makes.
+        tolerance: how far the answer may be off, relative to the right one. The error
+            of rounding to three digits or more is always allowed.
+
+    Raises:
+        Wrong, ShardvizError: for any other answer.
+
+    >>> check_number("2 KiB", 2048, "bytes"), check_number(3, 3, "tokens")
+    ('2 KiB', '3 tokens')
     """
+    value = read_number(answer, unit)
+    does = f"{value:,g} {unit}"
     if unit == "bytes":
-        return bytes_text(int(value))
-    return seconds_text(value)
+        does = bytes_text(int(value))
+    elif unit == "seconds":
+        does = seconds_text(value)
+    tolerance = max(tolerance, rounding(answer, unit) / right)
+    # The nearest mistake, if the answer is one.
+    near = []
+    for times, hint in (mistakes or {}).items():
+        off = abs(value / right / times - 1)
+        if off <= max(tolerance, 1e-6):
+            near.append((off, hint))
+    if near:
+        raise Wrong(f"{does}: {min(near)[1]}")
+    # Such as MiB for bytes, or milliseconds for seconds.
+    if not right / 500 < value < right * 500:
+        raise Wrong(f"{does} is off by a factor of hundreds. Is its unit right?")
+    # Bytes that are rounded to one or two digits, or MB for MiB, which is 5 percent.
+    if unit == "bytes" and tolerance < abs(value / right - 1) < 0.08:
+        # As it was written: in our units and rounded it could look like the right one.
+        raise Wrong(
+            words.close(answer if isinstance(answer, str) else f"{value:,.0f} B")
+        )
+    if value > right * (1 + tolerance):
+        raise Wrong(f"{does} is too much.")
+    if value < right * (1 - tolerance):
+        raise Wrong(f"{does} is too little.")
+    return does
 
 
 def read_names(answer: Any, known: Iterable[str], what: str) -> set[str]:
@@ -262,8 +409,19 @@ def _name(value: Any) -> str | None:
     return None
 
 
-def same_names(names: set[str], right: Collection[str]) -> None:
-    """Refuses names that are not the right ones.
+def check_names(
+    answer: Any, known: Iterable[str], right: Collection[str], what: str
+) -> str:
+    """A sentence on a right answer that is names, paths or ids out of those known.
+
+    Raises:
+        Wrong, ShardvizError: for any other answer.
+    """
+    return same_names(read_names(answer, known, what), right)
+
+
+def same_names(names: set[str], right: Collection[str]) -> str:
+    """A sentence on names that are the right ones.
 
     Raises:
         Wrong: for the first one that is wrong, else for those that are missing.
@@ -273,3 +431,4 @@ def same_names(names: set[str], right: Collection[str]) -> None:
         raise Wrong(f"{wrong[0]} is not one of those; you name {len(names)}.")
     if len(names) < len(right):
         raise Wrong(f"You name {len(names)}, which are right; there are more.")
+    return words.lists(names)

@@ -1,163 +1,632 @@
-"""Answers on layouts, rules and memory (lessons 1, 4, 7 and 8); they need no jax.
-
-The exercises are in `layouts.md`.
-"""
+"""Exercises on layouts, rules and memory (lessons 1, 4, 7 and 8); they need no jax."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
+from shardviz.api.layouts import array as make_array
 from shardviz.api.layouts import audit
 from shardviz.api.programs import expect
 from shardviz.core.format import shown
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.array_spec import read_names as read_logical
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.wording import exercises as words
 from shardviz.exercises.answers import (
-    amount_text,
+    Wrong,
+    check_names,
+    check_number,
     read_layout,
     read_mesh,
     read_names,
     read_number,
     read_table,
-    rounding,
+    require,
     same_names,
 )
-from shardviz.exercises.registry import MAKERS, Found, Setup, Wrong, kind
+from shardviz.exercises.registry import Setup, add
 from shardviz.gallery import arrays as models
 
 
-def number_kind(
-    name: str, unit: str, right: Callable[[Setup], float], tolerance: float = 1e-9
-) -> None:
-    """Adds a kind of answer that is a number of bytes or seconds.
+class _Arrays(NamedTuple):
+    """Arrays under a table: the layout of the largest, bytes per device, a sentence."""
 
-    Args:
-        right: the right number, of what is given.
-        tolerance: how far the answer may be off, as a part of the right one. What is
-            lost by rounding to three digits or more is always allowed.
-    """
-
-    @kind(name, lambda g: amount_text(right(g), unit))
-    def _read(g: Setup, answer: Any, of: str) -> Found:
-        value, wanted = read_number(answer, unit), right(g)
-        off = max(tolerance, rounding(answer, unit) / wanted)
-        facts: dict[str, Any] = {"value": value, "right": wanted, "tolerance": off}
-        if unit == "bytes":
-            # As it was written: in our units and rounded it could look like the right one.
-            facts["typed"] = answer if isinstance(answer, str) else f"{value:,.0f} B"
-        return Found(amount_text(value, unit), facts)
-
-
-def count_kind(
-    name: str, what: str, right: Callable[[Setup], float], tolerance: float = 1e-9
-) -> None:
-    """Adds a kind of answer that is a number of things.
-
-    Args:
-        what: is counted, such as `"tokens"`.
-        right: the right number, of what is given.
-        tolerance: how far the answer may be off, as a part of the right one.
-    """
-
-    @kind(name, lambda g: f"{right(g):.0f}")
-    def _read(g: Setup, answer: Any, of: str) -> Found:
-        value = read_number(answer, what)
-        facts = {"value": value, "right": right(g), "tolerance": tolerance}
-        return Found(f"{value:,g} {what}", facts)
-
-
-def names_kind(
-    name: str,
-    what: str,
-    known: Callable[[Setup], Iterable[str]],
-    right: Callable[[Setup], list[str]],
-) -> None:
-    """Adds a kind of answer that is names, paths or ids out of those known."""
-
-    @kind(name, lambda g: ", ".join(right(g)))
-    def _read(g: Setup, answer: Any, of: str) -> Found:
-        names = read_names(answer, known(g), what)
-        # Whether the device in question is listed makes no difference.
-        names.discard(str(getattr(g, "device", "")))
-        same_names(names, right(g))
-        return Found(words.lists(names), {})
-
-
-@kind("spec")
-def _spec(g: Setup, answer: Any, of: str) -> Found:
-    return _of_layout(g, read_layout(answer, vars(g)[of], g.mesh))
-
-
-def _of_layout(g: Setup, layout: Layout) -> Found:
-    facts = {
-        "found devices": layout.mesh.size,
-        "shards": layout.num_blocks,
-        "replicas": layout.replicas,
-        "rows": layout.shard_shape[0],
-        "columns": layout.shard_shape[1],
-    }
-    if hasattr(g, "device"):
-        facts["first row"] = layout.box(g.device)[0].start
-    return Found(words.says(layout), facts)
-
-
-@kind("mesh")
-def _mesh(g: Setup, answer: Any, of: str) -> Found:
-    mesh, thing = read_mesh(answer), vars(g)[of]
-    if isinstance(thing, ArraySpec):
-        return _of_layout(g, lay_out(thing.shape, g.spec, mesh, thing.dtype))
-    return _audited(g, thing, g.rules, mesh)
-
-
-@kind("rules")
-def _rules(g: Setup, answer: Any, of: str) -> Found:
-    table, arrays = read_table(answer, g.mesh), vars(g)[of]
-    if isinstance(arrays, ArraySpec):
-        arrays = (arrays,)
-    found = _audited(g, arrays, table, g.mesh)
-    unknown = {rule.logical for rule in table}
-    for array in arrays:
-        unknown.difference_update(array.logical or ())
-    return Found(f"{found}{words.unknown_names(unknown)}", found.facts)
-
-
-def _audited(
-    g: Setup, arrays: Iterable[ArraySpec], table: Rules, mesh: MeshSpec
-) -> Found:
-    largest, done = _laid_out(arrays, table, mesh)
-    held = done.bytes_per_device * getattr(g, "copies", 1)
-    new = list(map(str, table))
-    facts = {
-        "found devices": mesh.size,
-        "bytes": held,
-        "shards": largest.num_blocks,
-        "replicas": largest.replicas,
-        "found rules": len(new),
-    }
-    if hasattr(g, "rules") and isinstance(g.rules, Rules):
-        old = list(map(str, g.rules))
-        facts |= {"edits": _edits(old, new), "same rules": sorted(old) == sorted(new)}
-    path, count = done.largest[0].path, len(done.rows)
-    return Found(words.takes(path, largest.spec, held, mesh, count), facts)
+    largest: Layout
+    bytes: int
+    does: str
 
 
 def _laid_out(
-    arrays: Iterable[ArraySpec], table: Rules, mesh: MeshSpec, dialect: str = "linen"
-) -> tuple[Layout, Audit]:
-    """The layout of the largest array under a table, and the audit of all."""
+    arrays: Iterable[ArraySpec],
+    table: Rules,
+    mesh: MeshSpec,
+    copies: int = 1,
+    dialect: str = "linen",
+) -> _Arrays:
     done = audit(arrays, table, mesh, dialect=dialect)
     for name, problem in done.problems.items():
         raise Wrong(f"Read as {dialect}, {name} cannot be laid out so: {problem}")
-    layout = done.largest[0].layout
-    assert layout is not None  # there are no problems
-    return layout, done
+    row = done.largest[0]
+    assert row.layout is not None  # there are no problems
+    held = done.bytes_per_device * copies
+    does = words.takes(row.path, row.layout.spec, held, mesh, len(done.rows))
+    return _Arrays(row.layout, held, does)
+
+
+def _read_rules(
+    answer: Any, arrays: tuple[ArraySpec, ...], mesh: MeshSpec, copies: int = 1
+) -> tuple[Rules, _Arrays]:
+    """The table in an answer, and the arrays as it splits them."""
+    table = read_table(answer, mesh)
+    result = _laid_out(arrays, table, mesh, copies)
+    unknown = {rule.logical for rule in table}
+    for array in arrays:
+        unknown.difference_update(array.logical or ())
+    return table, result._replace(does=f"{result.does}{words.unknown_names(unknown)}")
+
+
+# Lesson 1
+
+
+@add(
+    "arrays/eight-shards",
+    task="""
+Split `x` so that every device holds complete rows and no two devices hold the same row. Answer
+with a spec.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("host=4, chip=2"),
+        x=make_array("x", (4096, 1024), dtype="bfloat16"),
+    ),
+    hints=(
+        "How many shards does that take, and along which dimension?",
+        "An axis that your spec leaves out makes replicas. Which axes does it leave out?",
+        "An entry of a spec can be a tuple of axes, which together split one dimension.",
+    ),
+    solution="P(('host', 'chip'))",
+    why=(
+        "A tuple of both axes splits the rows into 4 × 2 shards, one per device, and leaves the columns "
+        "unsplit. The order of the two axes decides only which device holds which rows."
+    ),
+)
+def arrays_eight_shards(given: Setup, answer: Any) -> str:
+    layout = read_layout(answer, given.x, given.mesh)
+    does = words.says(layout)
+    require(
+        layout.shard_shape[1] == 1024,
+        f"{does} Those are not complete rows, since dimension 1 is split, too.",
+    )
+    require(
+        layout.replicas == 1, f"{does} A mesh axis that splits nothing makes replicas."
+    )
+    return does
+
+
+@add(
+    "arrays/memory",
+    task="""
+How many bytes of `q` does each device hold? Answer with a number of bytes, or with text and a unit,
+such as `"1.5 KiB"`.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("host=4, chip=2, pipe=2"),
+        q=make_array(
+            "q", (32, 2048, 16, 64), dtype="bfloat16", spec="None, host, chip"
+        ),
+    ),
+    hints=(
+        "Which of the axes split `q`, and which do not?",
+        "The full array takes as many bytes as it has elements, times the bytes of one element.",
+        "Divide only by the sizes of the axes that the spec names.",
+    ),
+    solution="16 MiB",
+    why=(
+        "The spec names two of the three axes, so `q` is in 4 × 2 shards. Along the third axis the devices "
+        "hold replicas, which save no memory."
+    ),
+)
+def arrays_memory(given: Setup, answer: Any) -> str:
+    mistakes = {
+        8: "that is all of `q`, but `q` is split.",
+        1
+        / 2: "that divides `q` by all devices of the mesh, but one axis does not split it.",
+        2: "that counts 4 bytes per element; look at the dtype of `q`.",
+        16: "that is what all devices hold together.",
+    }
+    q = given.q
+    right = lay_out(q.shape, q.spec, given.mesh, q.dtype).bytes_per_device
+    return check_number(answer, right, "bytes", mistakes)
+
+
+@add(
+    "arrays/same-shard",
+    task="""
+Which other devices hold the same shard of `w` as `device`? Note the order of the device ids in this
+mesh. Answer with ids.
+""",
+    given=lambda: Setup(
+        # Around eight chips, so that a device's id is not its position.
+        mesh=make_mesh(host=4, chip=2, device_ids=(0, 1, 2, 3, 7, 6, 5, 4)),
+        w=make_array("w", (512, 2048), spec="None, chip"),
+        device=5,
+    ),
+    hints=(
+        "A device id is a name, not a position. Show the mesh: where in it is the device?",
+        "Only the coordinates along the axes that split `w` decide what a device holds.",
+        "Look at the column of the mesh that the device is in.",
+    ),
+    solution="0, 2, 7",
+    why=(
+        "The spec splits the columns over `chip` and nothing over `host`. So all devices with the same "
+        "coordinate along `chip` hold the same shard. Their ids are those in one column of the mesh."
+    ),
+)
+def arrays_same_shard(given: Setup, answer: Any) -> str:
+    layout = lay_out(given.w.shape, given.w.spec, given.mesh)
+    # By position: the ids of this mesh are not in order, which is the point.
+    shard = int(layout.groups[given.mesh.position(given.device)])
+    right = {str(i) for i in layout.holders(shard).tolist()} - {str(given.device)}
+    names = read_names(answer, map(str, given.mesh.device_ids.flat), "Device ids")
+    # Whether the device in question is listed makes no difference.
+    return same_names(names - {str(given.device)}, right)
+
+
+@add(
+    "arrays/second-half",
+    task="""
+Give every device complete rows of its own, so that `device` holds the first rows of the second half
+of `x`. Answer with a spec.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("host=4, chip=2"),
+        x=make_array("x", (4096, 1024), dtype="bfloat16"),
+        device=1,
+    ),
+    hints=(
+        "Which axis of a tuple is the major one?",
+        "Along the last axis of a tuple, neighbouring devices hold neighbouring shards.",
+        "Where is the device in the mesh? The axis along which its coordinate is not 0 must be the major one.",
+    ),
+    solution="P(('chip','host'))",
+    why=(
+        "The first axis of a tuple is the major one. The device is at host 0, chip 1: with `chip` first, its "
+        "coordinate 1 of 2 puts it at the beginning of the second half."
+    ),
+)
+def arrays_second_half(given: Setup, answer: Any) -> str:
+    layout = read_layout(answer, given.x, given.mesh)
+    does = words.says(layout)
+    require(
+        layout.shard_shape[1] == 1024, f"{does} Every device must hold complete rows."
+    )
+    require(layout.replicas == 1, f"{does} Every device must hold rows of its own.")
+    require(
+        layout.box(given.device)[0].start == 2048,
+        f"{does} The rows of `device` are not the first ones of the second half.",
+    )
+    return does
+
+
+@add(
+    "arrays/square-shards",
+    task="""
+`spec` splits the rows of `x` over an axis `rows` and its columns over an axis `columns`. Make a mesh of
+`devices` devices on which every shard of `x` is square. Answer with a mesh, as `sv.mesh` takes it.
+""",
+    given=lambda: Setup(
+        x=make_array("x", (4096, 1024), dtype="bfloat16"),
+        spec=Spec.parse("rows, columns"),
+        devices=16,
+    ),
+    hints=(
+        "`x` has four times as many rows as columns.",
+        "So the rows must be split into four times as many parts as the columns.",
+        "The size of `rows` is four times that of `columns`. A further axis, which `spec` does not name, is allowed, too.",
+    ),
+    solution="rows=8, columns=2",
+    why=(
+        "With 8 parts of 512 rows and 2 parts of 512 columns, all 16 shards are square. A further axis makes "
+        "replicas, so 4 by 1 works as well if that axis has size 4."
+    ),
+)
+def arrays_square_shards(given: Setup, answer: Any) -> str:
+    mesh = read_mesh(answer)
+    layout = lay_out(given.x.shape, given.spec, mesh, given.x.dtype)
+    does = words.says(layout)
+    require(mesh.size == given.devices, f"{does} The mesh must have 16 devices.")
+    rows, columns = layout.shard_shape
+    require(rows == columns, f"{does} That is not square.")
+    return does
+
+
+# Lesson 4
+
+
+@add(
+    "rules/two-rules",
+    task="""
+Write a table of at most `most` rules with which `w_out` takes exactly `wanted` bytes per device.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("x=4, y=2"),
+        w_out=make_array("w_out", (2048, 2048), "hidden width"),
+        wanted=2097152,
+        most=2,
+    ),
+    hints=(
+        "Into how many shards must `w_out` be split?",
+        "`w_out` has two named dimensions, and the mesh has two axes.",
+        "Both axes of the mesh must split something: one rule per dimension, or one rule with a tuple.",
+    ),
+    solution="hidden -> x\nwidth -> y",
+    why="16 MiB in eight shards make 2 MiB each. Which name goes to which axis makes no difference to the bytes.",
+)
+def rules_two_rules(given: Setup, answer: Any) -> str:
+    table, result = _read_rules(answer, (given.w_out,), given.mesh)
+    require(
+        len(table) <= given.most, f"{result.does} Your table has more than two rules."
+    )
+    require(
+        result.bytes == given.wanted, f"{result.does} The task asks for exactly 2 MiB."
+    )
+    return result.does
+
+
+@add(
+    "rules/shadowed",
+    task="""
+With this table `w_in` is not split over all devices. Put the same five rules in another order, so
+that no two devices hold the same shard of it. The table is read as flax.linen reads it.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("x=4, y=2"),
+        rules=Rules.parse(
+            "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> None\nwidth -> x"
+        ),
+        w_in=make_array("w_in", (512, 2048), "width hidden"),
+    ),
+    hints=(
+        "Ask `sv.resolve` for the verdict of every rule on `w_in`.",
+        "A rule for None always applies, and ends the search for its name.",
+        "Two rules for `width` should come before the one for None, and `hidden` needs an axis that is still free.",
+    ),
+    solution="tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x\nwidth -> None",
+    why=(
+        "`hidden` takes `y` before `width` asks for it, so the next rule for `width` is tried. That rule must "
+        "come before the one for None."
+    ),
+)
+def rules_shadowed(given: Setup, answer: Any) -> str:
+    table, result = _read_rules(answer, (given.w_in,), given.mesh)
+    require(
+        sorted(map(str, table)) == sorted(map(str, given.rules)),
+        f"{result.does} Keep the same five rules, each once, and change only their order.",
+    )
+    require(
+        result.largest.replicas == 1,
+        f"{result.does} Some devices hold the same shard; ask for the verdicts on the dimension that is not split.",
+    )
+    return result.does
+
+
+@add(
+    "rules/dialects",
+    task="""
+Write a table that linen and nnx read differently: linen gives `w_in` one spec, nnx gives it another,
+and `w_in` can be laid out with either of them.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("x=4, y=2"), w_in=make_array("w_in", (512, 2048), "width hidden")
+    ),
+    hints=(
+        "What does each of the two do with a name that has several rules?",
+        "Linen takes the first rule that applies; nnx makes a dict of the table.",
+        "Write two rules for the same name.",
+    ),
+    solution="width -> x\nhidden -> y\nwidth -> None",
+    why="Of two rules for one name, linen takes the first one that applies, and nnx the last one.",
+)
+def rules_dialects(given: Setup, answer: Any) -> str:
+    table, arrays = read_table(answer, given.mesh), (given.w_in,)
+    linen = _laid_out(arrays, table, given.mesh).largest
+    nnx = _laid_out(arrays, table, given.mesh, dialect="nnx").largest
+    does = words.read_as("w_in", linen.spec, nnx.spec)
+    names = {rule.logical for rule in table}
+    require(
+        len(names) < len(table),
+        f"{does} No name has two rules, so both read the table alike.",
+    )
+    # By what devices hold: two specs may mean the same.
+    require(
+        (linen.groups != nnx.groups).any(), f"{does} Both split `w_in` in the same way."
+    )
+    return does
+
+
+@add(
+    "rules/twelve-heads",
+    task="""
+Write rules with which `w_q` can be laid out in at least `parts` shards.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("x=2, y=8"),
+        w_q=make_array("w_q", (1024, 12, 64), "width heads head_dim"),
+        parts=8,
+    ),
+    hints=(
+        "Is the number of heads divisible by the sizes of the mesh axes?",
+        "`w_q` has three dimensions, and the other two are easier to split than the heads.",
+        "Which dimensions are divisible by the size of the larger axis?",
+    ),
+    solution="width -> y\nheads -> x",
+    why=(
+        "12 is not divisible by 8, so the heads cannot be split over `y`. The width can, and so can the size "
+        "of a head. The heads can be split over `x`."
+    ),
+)
+def rules_twelve_heads(given: Setup, answer: Any) -> str:
+    _, result = _read_rules(answer, (given.w_q,), given.mesh)
+    require(
+        result.largest.num_blocks >= given.parts,
+        f"{result.does} That makes fewer than eight shards.",
+    )
+    return result.does
+
+
+# Lesson 7
+
+_LLAMA_3 = {"vocab": 128256, "mlp": 14336, "kv_heads": 8}
+
+
+def _model(name: str) -> tuple[ArraySpec, ...]:
+    """The weights of a model in float32."""
+    if name != "8B model":
+        return tuple(array.replace(dtype="float32") for array in models.get(name))
+    # Llama 3 8B is Llama 2 7B with other sizes.
+    arrays = []
+    for array in models.get("7B model"):
+        shape = []
+        for logical, size in zip(array.logical or (), array.shape, strict=True):
+            shape.append(_LLAMA_3.get(logical or "", size))
+        arrays.append(array.replace(shape=tuple(shape), dtype="float32"))
+    return tuple(arrays)
+
+
+_V5P, _V5E = Topology.parse("tpu:v5p:8x8x16"), Topology.parse("tpu:v5e:4x8")
+
+
+@add(
+    "pods/step-seconds",
+    task="""
+What is the least time of one training step if all `chips` of the slice compute at their peak rate?
+`peak` is the rate of one chip for bfloat16, in operations per second. Count only the matrix products
+with the weights, forward and backward, for all `tokens`. Answer in seconds.
+""",
+    given=lambda: Setup(
+        parameters=sum(math.prod(array.shape) for array in _model("8B model")),
+        tokens=4194304,
+        topology=_V5P,
+        chips=_V5P.chips,
+        peak=_V5P.chip.peak_bf16,
+    ),
+    hints=(
+        "How many operations does one parameter take for one token? A multiplication and an addition are two.",
+        "The backward pass computes two products for each product of the forward pass.",
+        "Divide by the rate of all chips together.",
+    ),
+    solution="430 ms",
+    why=(
+        "Each parameter takes two operations per token in the forward pass and four in the backward pass. "
+        "Divide them by the peak rate of all chips. Part 4 of the scaling book has this formula."
+    ),
+)
+def pods_step_seconds(given: Setup, answer: Any) -> str:
+    mistakes = {
+        1
+        / 3: "that is the forward pass alone; the backward pass computes twice as much.",
+        2 / 3: "that is the backward pass alone.",
+        1 / 2: "that counts a multiplication and an addition as one operation.",
+        1024: "that is one chip alone, but all of them compute.",
+    }
+    # 2 operations for each parameter and token forward, 4 backward: part 4 of the
+    # scaling book.
+    right = 6 * given.parameters * given.tokens / (given.chips * given.peak)
+    return check_number(answer, right, "seconds", mistakes, tolerance=0.04)
+
+
+@add(
+    "pods/8b-train-state",
+    task="""
+The weights of an 8B model are trained in float32 with Adam, which keeps two moments of each. So there
+are `copies` arrays for each one in `arrays`. Write rules with which all of them together take at most
+`most` bytes per device.
+""",
+    given=lambda: Setup(
+        topology=_V5E,
+        mesh=make_mesh("fsdp=8, model=4"),
+        arrays=_model("8B model"),
+        copies=3,
+        most=3221225472,
+    ),
+    hints=(
+        "How many bytes do all of these arrays have, divided by the number of devices?",
+        "There is little to spare: every large array must be split over all devices.",
+        "Which logical name do all large arrays have?",
+    ),
+    solution="embed -> (fsdp, model)",
+    why=(
+        "Every matrix has a dimension called `embed`, whose size is divisible by 32. So one rule with both "
+        "axes splits them all. Splitting two dimensions over one axis each does it as well."
+    ),
+)
+def pods_a_8b_train_state(given: Setup, answer: Any) -> str:
+    _, result = _read_rules(answer, given.arrays, given.mesh, given.copies)
+    require(
+        result.bytes <= given.most,
+        f"{result.does} With the moments, that is more than 3 GiB.",
+    )
+    return result.does
+
+
+_SPLIT_MODEL = Rules.of(
+    ("embed", "fsdp"),
+    ("vocab", "model"),
+    ("heads", "model"),
+    ("kv_heads", "model"),
+    ("mlp", "model"),
+)
+
+
+@add(
+    "pods/70b-mesh",
+    task="""
+A 70B model is trained in float32 with these rules and with Adam, so there are `copies` arrays for each
+one in `arrays`. Make a mesh of `devices` devices on which all arrays can be laid out and together
+take at most `most` bytes per device.
+""",
+    given=lambda: Setup(
+        devices=128,
+        rules=_SPLIT_MODEL,
+        arrays=_model("70B model"),
+        copies=3,
+        most=8589934592,
+    ),
+    hints=(
+        "Which axes do the rules name?",
+        "Which is the smallest dimension that goes to `model`?",
+        "Devices along any other axis hold replicas, and there is no room for replicas.",
+    ),
+    solution="fsdp=16, model=8",
+    why=(
+        "The 8 heads of keys and values limit `model` to 8. All other devices must split `embed`, since "
+        "replicas would take at least twice the memory."
+    ),
+)
+def pods_a_70b_mesh(given: Setup, answer: Any) -> str:
+    mesh = read_mesh(answer)
+    result = _laid_out(given.arrays, given.rules, mesh, given.copies)
+    require(
+        mesh.size == given.devices, f"{result.does} The mesh must have 128 devices."
+    )
+    require(
+        result.bytes <= given.most,
+        f"{result.does} With the moments, that is more than 8 GiB.",
+    )
+    return result.does
+
+
+def _serving(given: Setup, batch: int) -> int:
+    """The bytes per device of the weights and a cache of this many sequences."""
+    arrays = list(given.weights)
+    for array in given.cache:
+        layers, _, *rest = array.shape
+        arrays.append(array.replace(shape=(layers, batch, *rest)))
+    return audit(arrays, given.rules, given.mesh).bytes_per_device
+
+
+@add(
+    "pods/cache-batch",
+    task="""
+A model answers a batch of requests. Its `weights` and a `cache` of keys and values are on this slice in
+bfloat16, split by these rules. Each chip has `memory` bytes. What is the largest batch, which is
+dimension 1 of the cache, that fits beside the weights? The batch must be a multiple of `multiple`.
+""",
+    given=lambda: Setup(
+        topology=_V5E,
+        memory=_V5E.chip.device_bytes,
+        mesh=make_mesh("data=4, model=8"),
+        rules=Rules.of(
+            ("embed", "data"),
+            ("vocab", "model"),
+            ("heads", "model"),
+            ("kv_heads", "model"),
+            ("mlp", "model"),
+            ("batch", "data"),
+        ),
+        weights=models.get("70B model"),
+        cache=models.get("key-value cache"),
+        multiple=4,
+    ),
+    hints=(
+        "How many bytes are left on each chip beside the weights?",
+        "How many bytes does one sequence take in the cache, and over which axes are they split?",
+        "Each device holds its part of the batch, and its part of the heads of keys and values.",
+    ),
+    solution=152,
+    why=(
+        "Divide what is free on a chip by what one sequence takes there: that is the number of sequences in "
+        "each part of the batch. There are four parts."
+    ),
+)
+def pods_cache_batch(given: Setup, answer: Any) -> str:
+    batch = read_number(answer, "sequences")
+    if batch % given.multiple or not given.multiple <= batch <= 1e6:
+        raise Wrong(
+            f"The answer is a multiple of {given.multiple}; got {shown(answer)}."
+        )
+    held = _serving(given, int(batch))
+    does = words.serves(int(batch), held, given.memory)
+    require(held <= given.memory, f"{does} That is more than the chip has.")
+    require(
+        given.memory < _serving(given, int(batch) + given.multiple),
+        f"{does} More would fit.",
+    )
+    return does
+
+
+# Lesson 8
+
+_ARRAYS = {
+    "embed/table": ((4096, 512), "vocab width"),
+    "attention/wq": ((512, 512), "width heads"),
+    "attention/wo": ((512, 512), "heads width"),
+    "mlp/wi": ((512, 2048), "width hidden"),
+    "mlp/wo": ((2048, 512), "hidden width"),
+}
+
+
+def _tree(misspelt: str = "") -> tuple[ArraySpec, ...]:
+    """The parameters of a model of two blocks; one array of each may have a typo."""
+    arrays = []
+    for block in ("", "block_0/", "block_1/"):
+        for name, (shape, names) in _ARRAYS.items():
+            # The table stands before the blocks, and all else in them.
+            if (name == "embed/table") == bool(block):
+                continue
+            if misspelt and name == "mlp/wo":
+                names = names.replace("hidden", misspelt)
+            arrays.append(
+                ArraySpec(f"params/{block}{name}", shape, read_logical(names))
+            )
+    return tuple(arrays)
+
+
+def _state(*lost: str) -> tuple[ArraySpec, ...]:
+    """The parameters and the moments of Adam; some of these without names."""
+    arrays = list(_tree())
+    for moment in ("mu", "nu"):
+        for a in _tree():
+            path = f"opt_state/0/{moment}/{a.name.removeprefix('params/')}"
+            logical = a.logical
+            # As optimizers do that are made from bare arrays.
+            if path in lost:
+                logical = None
+            arrays.append(ArraySpec(path, a.shape, logical))
+    return tuple(arrays)
+
+
+_TREE_RULES = Rules.of(("vocab", "y"), ("heads", "y"), ("hidden", "y"), ("width", "x"))
+
+
+def _paths(given: Setup) -> list[str]:
+    return [array.name for array in given.arrays]
 
 
 def _edits(old: list[str], new: list[str]) -> int:
@@ -175,192 +644,146 @@ def _edits(old: list[str], new: list[str]) -> int:
     return max(len(old), len(new)) - lengths[-1]
 
 
-@kind("two dialects")
-def _both_dialects(g: Setup, answer: Any, of: str) -> Found:
-    table, arrays = read_table(answer, g.mesh), (vars(g)[of],)
-    linen, _ = _laid_out(arrays, table, g.mesh)
-    nnx, _ = _laid_out(arrays, table, g.mesh, "nnx")
-    logical = [rule.logical for rule in table]
-    # By what devices hold: two specs may say the same.
-    differ = bool((linen.groups != nnx.groups).any())
-    facts = {"names": len(set(logical)), "rules": len(logical), "differ": differ}
-    return Found(words.read_as(of, linen.spec, nnx.spec), facts)
-
-
-# Lesson 1
-
-
-def _memory(g: Setup) -> int:
-    return lay_out(g.q.shape, g.q.spec, g.mesh, g.q.dtype).bytes_per_device
-
-
-number_kind("bytes per device", "bytes", _memory)
-
-
-def _sharers(g: Setup) -> list[str]:
-    found = lay_out(g.w.shape, g.w.spec, g.mesh)
-    # By position: the ids of this mesh are not in order, which is the point.
-    own = found.groups[g.mesh.position(g.device)]
-    return [str(i) for i in found.holders(int(own)).tolist() if i != g.device]
-
-
-names_kind(
-    "devices", "Device ids", lambda g: map(str, g.mesh.device_ids.flat), _sharers
+@add(
+    "debugging/unmatched",
+    task="""
+Somebody misspelt a logical name, so no rule knows it. Which arrays have that name? Answer with their
+paths.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("x=4, y=2"), rules=_TREE_RULES, arrays=_tree(misspelt="hiden")
+    ),
+    hints=(
+        "An audit says which names no rule knows.",
+        (
+            "`sv.audit(arrays, rules, mesh).unmatched` lists these names, each with its `.arrays`. Answer with "
+            "their paths, as text with commas or as a list, or with the entries of `.unmatched` themselves."
+        ),
+        "The name is one letter short, and it is in the same array of every block.",
+    ),
+    solution="params/block_0/mlp/wo, params/block_1/mlp/wo",
+    why="The audit lists the names that no rule knows, and the arrays that have them.",
 )
-# Round eight chips, so that a device's id is not its position.
-MAKERS["ring"] = lambda g, words: make_mesh(
-    host=4, chip=2, device_ids=(0, 1, 2, 3, 7, 6, 5, 4)
+def debugging_unmatched(given: Setup, answer: Any) -> str:
+    rows = audit(given.arrays, given.rules, given.mesh).rows
+    right = [row.path for row in rows if row.resolution and row.resolution.unknown]
+    return check_names(answer, _paths(given), right, "The arrays")
+
+
+@add(
+    "debugging/one-rule",
+    task="""
+These arrays take too much memory. Change one rule of the table (edit, move, add or remove it) so that
+they take at most `most` bytes per device.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("x=4, y=2"),
+        rules=Rules.of(
+            ("vocab", "y"),
+            ("heads", "y"),
+            ("hidden", "y"),
+            ("width", None),
+            ("width", "x"),
+        ),
+        arrays=_tree(),
+        most=6291456,
+    ),
+    hints=(
+        "Which rule never decides anything? Ask `sv.audit`.",
+        "A rule for None ends the search for its name.",
+        "The rule that should decide is there already, but comes too late.",
+    ),
+    solution="vocab -> y\nheads -> y\nhidden -> y\nwidth -> x\nwidth -> None",
+    why=(
+        "The rule for None shadows the one below it. Behind that rule it does nothing, so it can be moved "
+        "there or removed."
+    ),
 )
+def debugging_one_rule(given: Setup, answer: Any) -> str:
+    table, result = _read_rules(answer, given.arrays, given.mesh)
+    edits = _edits(list(map(str, given.rules)), list(map(str, table)))
+    require(
+        edits <= 1,
+        f"{result.does} Your table differs from the given one in more than one rule; change one.",
+    )
+    require(
+        result.bytes <= given.most,
+        f"{result.does} That is more than 6 MiB; ask for the verdicts on the largest array.",
+    )
+    return result.does
 
 
-# Lesson 7
-
-_LLAMA_3 = {"vocab": 128256, "mlp": 14336, "kv_heads": 8}
-
-
-def _model(g: Setup, name: str) -> tuple[ArraySpec, ...]:
-    """The weights of a model in float32."""
-    if name != "8B model":
-        return tuple(array.replace(dtype="float32") for array in models.get(name))
-    # Llama 3 8B is Llama 2 7B with other sizes.
-    arrays = []
-    for array in models.get("7B model"):
-        shape = []
-        for logical, size in zip(array.logical or (), array.shape, strict=True):
-            shape.append(_LLAMA_3.get(logical or "", size))
-        arrays.append(array.replace(shape=tuple(shape), dtype="float32"))
-    return tuple(arrays)
-
-
-def _step_seconds(g: Setup) -> float:
-    # 2 operations for each parameter and token forward, 4 backward: part 4 of the
-    # scaling book.
-    return 6 * g.parameters * g.tokens / (g.chips * g.peak)
-
-
-MAKERS["float32"] = _model
-MAKERS["gallery"] = lambda g, name: models.get(name)
-MAKERS["chips"] = lambda g, words: g.topology.chips
-# A rate or a size that the task states, as our tables of chips have it.
-MAKERS["chip"] = lambda g, attribute: getattr(g.topology.chip, attribute)
-MAKERS["parameters"] = lambda g, name: sum(math.prod(a.shape) for a in _model(g, name))
-number_kind("step seconds", "seconds", _step_seconds, 0.04)
+@add(
+    "debugging/lost-moments",
+    task="""
+These are the parameters of a model and their moments, as Adam keeps them. Some moments are not split
+as their parameters are. Which ones? Answer with their paths.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("x=4, y=2"),
+        rules=_TREE_RULES,
+        arrays=_state("opt_state/0/mu/block_1/mlp/wi", "opt_state/0/nu/embed/table"),
+    ),
+    hints=(
+        "An audit pairs every moment with its parameter.",
+        "`sv.audit(arrays, rules, mesh).differences` lists where the two are split differently.",
+        "Arrays without names are replicated, whatever the rules say.",
+    ),
+    solution="opt_state/0/mu/block_1/mlp/wi, opt_state/0/nu/embed/table",
+    why="These arrays have no logical names, so no rule applies to them, and every device holds all of them.",
+)
+def debugging_lost_moments(given: Setup, answer: Any) -> str:
+    differences = audit(given.arrays, given.rules, given.mesh).differences
+    right = [difference.path for difference in differences]
+    return check_names(answer, _paths(given), right, "The arrays")
 
 
-def _serving(g: Setup, batch: int) -> int:
-    """What weights and a cache of so many sequences take on each device, in bytes."""
-    arrays = list(g.weights)
-    for array in g.cache:
-        layers, _, *rest = array.shape
-        arrays.append(array.replace(shape=(layers, batch, *rest)))
-    return audit(arrays, g.rules, g.mesh).bytes_per_device
+def _stays_split(audited: Audit) -> None:
+    expect(audited).sharded(at_least=0.99)
 
 
-def _largest_batch(g: Setup) -> int:
-    batch = g.multiple
-    while _serving(g, batch + g.multiple) <= g.memory:
-        batch += g.multiple
-    return batch
-
-
-@kind("batch", _largest_batch)
-def _batch(g: Setup, answer: Any, of: str) -> Found:
-    value = read_number(answer, "sequences")
-    if value % g.multiple or not g.multiple <= value <= 1e6:
-        raise Wrong(f"The answer is a multiple of {g.multiple}; got {shown(answer)}.")
-    batch = int(value)
-    held = _serving(g, batch)
-    facts = {"held": held, "there": g.memory, "next": _serving(g, batch + g.multiple)}
-    return Found(words.serves(batch, held, g.memory), facts)
-
-
-# Lesson 8
-
-
-_ARRAYS = {
-    "embed/table": ((4096, 512), "vocab width"),
-    "attention/wq": ((512, 512), "width heads"),
-    "attention/wo": ((512, 512), "heads width"),
-    "mlp/wi": ((512, 2048), "width hidden"),
-    "mlp/wo": ((2048, 512), "hidden width"),
-}
-
-
-def _tree(misspelt: str = "") -> tuple[ArraySpec, ...]:
-    """The parameters of a model of two blocks; one array of each may have a typo."""
-    found = []
-    for block in ("", "block_0/", "block_1/"):
-        for name, (shape, names) in _ARRAYS.items():
-            # The table stands before the blocks, and all else in them.
-            if (name == "embed/table") == bool(block):
-                continue
-            if misspelt and name == "mlp/wo":
-                names = names.replace("hidden", misspelt)
-            found.append(ArraySpec(f"params/{block}{name}", shape, read_logical(names)))
-    return tuple(found)
-
-
-def _state(lost: Iterable[str]) -> tuple[ArraySpec, ...]:
-    """The parameters and the moments of Adam; some of these without names."""
-    found = list(_tree())
-    for moment in ("mu", "nu"):
-        for a in _tree():
-            path = f"opt_state/0/{moment}/{a.name.removeprefix('params/')}"
-            logical = a.logical
-            # As optimizers do that are made from bare arrays.
-            if path in lost:
-                logical = None
-            found.append(ArraySpec(path, a.shape, logical))
-    return tuple(found)
-
-
-def _audit_of_state(g: Setup, lost: str) -> Audit:
-    table = Rules.of(("vocab", "y"), ("heads", "y"), ("hidden", "y"), ("width", "x"))
-    return audit(_state(lost.split()), table, make_mesh(x=4, y=2))
-
-
-# A name that no rule has replicates an array, and nothing fails.
-MAKERS["tree"] = lambda g, misspelt: _tree(misspelt)
-MAKERS["state"] = lambda g, lost: _state(lost.split())
-MAKERS["audit"] = _audit_of_state
-
-
-def _paths(g: Setup) -> list[str]:
-    return [array.name for array in g.arrays]
-
-
-def _misspelt(g: Setup) -> list[str]:
-    rows = audit(g.arrays, g.rules, g.mesh).rows
-    return [row.path for row in rows if row.resolution and row.resolution.unknown]
-
-
-def _lost(g: Setup) -> list[str]:
-    return [d.path for d in audit(g.arrays, g.rules, g.mesh).differences]
-
-
-names_kind("misspelt", "The arrays", _paths, _misspelt)
-names_kind("lost moments", "The arrays", _paths, _lost)
-
-
-def _stays_split(found: Audit) -> None:
-    expect(found).sharded(at_least=0.99)
-
-
-@kind("test", lambda g: _stays_split)
-def _contract(g: Setup, answer: Any, of: str) -> Found:
-    if not callable(answer):
-        raise Wrong(f"This takes a function of an audit; got {shown(answer)}.")
-    good, bad = _breaks(answer, g.good), _breaks(answer, g.bad)
-    facts = {"good passes": not good, "bad passes": not bad}
-    return Found(words.contract(good, bad), facts)
-
-
-def _breaks(function: Callable[..., Any], found: Audit) -> str:
-    """What a test says of an audit where it fails; `""` where it passes."""
+def _message(function: Callable[..., Any], audited: Audit) -> str:
+    """The message of a test that fails for an audit; `""` if it passes."""
     try:
-        function(found)
+        function(audited)
     except AssertionError as error:  # a ContractError is one
         # A bare assert has no message.
         first, *_ = str(error).splitlines() or ["AssertionError"]
         return shown(first, 200)
     return ""
+
+
+@add(
+    "debugging/contract",
+    task="""
+In `bad`, a moment of the optimizer has lost its sharding; `good` is as it should be. Write a test: a
+function that takes an audit, raises an AssertionError if there is such a mistake, and otherwise
+raises nothing.
+""",
+    given=lambda: Setup(
+        good=audit(_state(), _TREE_RULES, make_mesh("x=4, y=2")),
+        bad=audit(
+            _state("opt_state/0/mu/block_1/mlp/wi"),
+            _TREE_RULES,
+            make_mesh("x=4, y=2"),
+        ),
+    ),
+    hints=(
+        "`sv.expect(audit)` has methods that raise where something does not hold.",
+        "How many bytes does each device hold in either audit? Which share of the arrays is split?",
+        "`.sharded(...)` and `.at_most(...)` take a limit. Choose one that lies between the two audits.",
+    ),
+    solution=_stays_split,
+    why=(
+        "Nearly all bytes of the good audit are split; in the bad one, a large array is not. A limit on the "
+        "bytes per device finds the mistake as well."
+    ),
+)
+def debugging_contract(given: Setup, answer: Any) -> str:
+    if not callable(answer):
+        raise Wrong(f"This takes a function of an audit; got {shown(answer)}.")
+    good, bad = _message(answer, given.good), _message(answer, given.bad)
+    does = words.contract(good, bad)
+    require(not good, f"{does} Your test must pass for the good one.")
+    require(bad, f"{does} Your test would not have found the mistake.")
+    return does

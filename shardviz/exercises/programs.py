@@ -1,23 +1,21 @@
-"""Answers on programs, which are planned or compiled (lessons 2, 3, 5 and 6, and one
+"""Exercises on programs, which are planned or compiled (lessons 2, 3, 5 and 6, and one
 of lesson 8).
 
-The exercises are in `programs.md`. Where plans may differ from XLA's partitioner, it
-decides.
+If plans may differ from XLA's partitioner, it decides.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from shardviz.api.layouts import array as make_array
 from shardviz.api.programs import compile as compile_program
 from shardviz.api.programs import plan as plan_program
 from shardviz.api.programs import program, run
-from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown
 from shardviz.core.hardware.interconnect import collective_link_use
 from shardviz.core.hardware.targets import Target
@@ -26,109 +24,26 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.collective import Collective
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.parse import limited
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.wording import exercises as words
 from shardviz.exercises.answers import (
-    MOST,
+    Wrong,
     check_mesh,
+    check_names,
+    check_number,
     opened,
     read_layout,
     read_number,
+    read_pair,
+    read_result,
     read_table,
+    require,
 )
-from shardviz.exercises.layouts import names_kind, number_kind
-from shardviz.exercises.registry import MAKERS, Found, Setup, Wrong, kind
+from shardviz.exercises.registry import Setup, add
 from shardviz.gallery import programs, puzzles
-
-
-def read_pair(
-    answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec
-) -> list[Layout]:
-    """The layouts of two arrays: two specs, a dict of them, a program, or text such as
-    `A[I_U, J] · B[J, K_V]`, after which there may be an arrow and the result.
-
-    Raises:
-        Wrong: for anything else.
-        ShardvizError: for what is no spec, and where it cannot be laid out.
-    """
-    answer = opened(answer)
-    names = [array.name for array in arrays]
-    if isinstance(answer, Program):
-        two: Any = [answer, answer]
-    elif isinstance(answer, str):
-        two = _bracketed(answer, names, mesh)
-    elif isinstance(answer, Mapping):
-        two = [answer.get(name) for name in names]
-    else:
-        two = limited(answer, MOST, "Two specs", ShardvizError)
-    if len(two) != 2:
-        raise Wrong(f"This takes two specs, of {joined(names)}; got {len(two)}.")
-    return [read_layout(a, array, mesh) for a, array in zip(two, arrays, strict=True)]
-
-
-_ARRAY = re.compile(r"(\w{1,20})\s*\[([^\[\]]{0,200})\]")
-_DIMENSION = re.compile(r"\s*[A-Za-z]+\s*(?:_\s*\{?\s*([A-Za-z]{1,20})\s*\}?)?\s*")
-
-
-def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
-    """The specs of `A[I_U, J] B[J, K_UV]`, or of one array as in `x[I_U, J] → x[I, J_U]`.
-
-    A result after an arrow is not one of them; see `read_result`.
-    """
-    before, _, after = text[:1000].replace("->", "→").partition("→")
-    written = _ARRAY.findall(before)
-    if len(written) == 1:
-        # One array, whose spec changes: it may have its own name on both sides.
-        written += _ARRAY.findall(after)
-        if len(written) == 2 and written[0][0] == written[1][0]:
-            written = [(names[0], written[0][1]), (names[1], written[1][1])]
-    if sorted(name for name, _ in written) != sorted(names):
-        raise Wrong(
-            f"Write both arrays with their dimensions, as {names[0]}[I, J_U]"
-            f" {names[1]}[…]; got {shown(text)}."
-        )
-    specs = {name: _indexed(name, dims, mesh) for name, dims in written}
-    return [specs[name] for name in names]
-
-
-def _indexed(name: str, dims: str, mesh: MeshSpec) -> Spec:
-    """The spec of an array of dimensions such as `I_U, J`: axes have one letter here."""
-    entries = []
-    for part in dims.split(","):
-        dim = _DIMENSION.fullmatch(part)
-        # `K_UV` is split over U and V.
-        axes = tuple(dim[1] or ()) if dim else ("",)
-        if not mesh.shape.keys() >= set(axes):
-            raise Wrong(
-                f"Cannot read {shown(part)}, a dimension of {name}; the mesh axes"
-                f" are {joined(mesh.axis_names)}."
-            )
-        entries.append(axes)
-    return Spec.of(*entries)
-
-
-def read_result(answer: Any, mesh: MeshSpec) -> Spec | None:
-    """The spec of C in `A[I_U, J] · B[J, K] → C[I_U, K]`; None where nothing is said of it.
-
-    Raises:
-        Wrong: where it cannot be read.
-    """
-    if not isinstance(answer, str):
-        return None
-    _, arrow, after = answer[:1000].replace("->", "→").partition("→")
-    if not arrow:
-        return None
-    found = _ARRAY.findall(after)
-    if len(found) != 1:
-        raise Wrong(
-            f"After the arrow there is one result, as C[I, K]; got {shown(after)}."
-        )
-    name, dims = found[0]
-    return _indexed(name, dims, mesh)
 
 
 @lru_cache(maxsize=64)  # many answers are alike
@@ -169,29 +84,33 @@ def sent_bytes(collectives: Iterable[Collective]) -> int:
     return sum(c.sent_in_all for c in collectives)
 
 
-def _costs(head: str, some: Iterable[Collective], **facts: Any) -> Found:
-    """Found: the collectives that an answer takes, and what each device sends in them."""
-    some = tuple(some)
-    sent = sent_bytes(some)
-    facts |= {"collectives": _kinds(some), "sent": sent}
-    return Found(words.costs(head, some, sent), facts)
+def _costs(head: str, collectives: Iterable[Collective]) -> str:
+    """A sentence: the collectives of an answer, and the bytes that each device sends."""
+    collectives = tuple(collectives)
+    return words.costs(head, collectives, sent_bytes(collectives))
 
 
-def _kinds(some: Iterable[Collective]) -> str:
-    return ", ".join(c.kind for c in some) or "none"
-
-
-# Lesson 3: the cases of a sharded matmul.
+def _kinds(collectives: Iterable[Collective]) -> list[str]:
+    return [collective.kind for collective in collectives]
 
 
 def _matmul(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def _product(g: Setup, one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
-    """The program of A times B, split as they are."""
+def _same(x: Any) -> Any:
+    return x
+
+
+def _product(given: Setup, one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
+    """The program of A @ B, split like these."""
     a = ArraySpec("A", one.shape, spec=one.spec)
-    return _program(_matmul, g.mesh, a, ArraySpec("B", two.shape, spec=two.spec))
+    b = ArraySpec("B", two.shape, spec=two.spec)
+    return _program(_matmul, given.mesh, a, b)
+
+
+def _reshard(given: Setup, before: Spec | None, after: Spec | None) -> Program:
+    return _program(_same, given.mesh, given.x.replace(spec=before), out=after)
 
 
 # One function and equal arrays are one program, whose plan is kept.
@@ -202,198 +121,536 @@ def _program(
     return Program(function, arrays, mesh, out_specs=out)
 
 
-@kind("factors")
-def _factors(g: Setup, answer: Any, of: str) -> Found:
-    a, b = read_pair(answer, (g.A, g.B), g.mesh)
-    plan = planned(_product(g, a, b))
+# Lesson 3: the cases of a sharded matmul.
+
+
+def _multiplied(given: Setup, answer: Any, a: Layout, b: Layout) -> tuple[Plan, int]:
+    """The plan of A @ B, and how many shards the product has.
+
+    Raises:
+        Wrong: if the answer names another spec for the product.
+    """
+    plan = planned(_product(given, a, b))
     # Of the operation: its result could still be resharded afterwards.
     spec = plan.op("dot_general").spec
-    out = lay_out((a.shape[0], b.shape[1]), spec, g.mesh)
-    said = read_result(answer, g.mesh)
-    if said is not None and not said.equivalent(spec):
-        raise Wrong(words.another_result(spec, said))
-    return _costs(
-        f"A as {a.spec}, B as {b.spec}",
-        plan.collectives,
-        shards=min(a.num_blocks, b.num_blocks),
-        replicas=max(a.replicas, b.replicas),
-        results=out.num_blocks,
-    )
+    named = read_result(answer, given.mesh)
+    if named is not None and not named.equivalent(spec):
+        raise Wrong(words.another_result(spec, named))
+    return plan, lay_out((a.shape[0], b.shape[1]), spec, given.mesh).num_blocks
 
 
-@kind("factor")
-def _factor(g: Setup, answer: Any, of: str) -> Found:
-    a = read_layout(answer, g.A, g.mesh)
-    some = partitioned(_product(g, a, g.B))
-    return _costs(f"A as {a.spec}", some, shards=a.num_blocks)
-
-
-number_kind(
-    "bytes sent",
-    "bytes",
-    lambda g: sent_bytes(planned(_product(g, g.A, g.B)).collectives),
+@add(
+    "matmul/nothing-moves",
+    task="""
+Split `A` and `B` so that the product `A @ B` is in eight different shards and no data moves. Neither of
+the two may be replicated on all devices. Answer with two specs, or in the notation of the lesson:
+`A[…] · B[…]`.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("U=4, V=2"),
+        A=make_array("A", (512, 1024)),
+        B=make_array("B", (1024, 2048)),
+    ),
+    hints=(
+        "What does a device need to compute one block of the product?",
+        "The dimension that is summed over must be complete on each device.",
+        "Split the rows of one and the columns of the other, over different axes.",
+    ),
+    solution="A[I_U, J] B[J, K_V]",
+    why="Each device has complete rows of A and complete columns of B, which is all that its block needs.",
 )
+def matmul_nothing_moves(given: Setup, answer: Any) -> str:
+    a, b = read_pair(answer, (given.A, given.B), given.mesh)
+    plan, results = _multiplied(given, answer, a, b)
+    does = _costs(f"A as {a.spec}, B as {b.spec}", plan.collectives)
+    require(
+        min(a.num_blocks, b.num_blocks) >= 2,
+        f"{does} One of the two is replicated on all devices; split both.",
+    )
+    require(not plan.collectives, f"{does} No data should move.")
+    require(results == 8, f"{does} The product is not in eight different shards.")
+    return does
 
 
-# Lesson 2: collectives.
+@add(
+    "matmul/one-all-reduce",
+    task="""
+Split `A` and `B` so that every device holds one eighth of each, and the product takes one all-reduce
+and nothing else. Answer with two specs, or in the notation of the lesson: `A[…] · B[…]`.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("U=4, V=2"),
+        A=make_array("A", (512, 1024)),
+        B=make_array("B", (1024, 2048)),
+    ),
+    hints=(
+        "Where do partial sums come from?",
+        "Both must be split along the dimension that is summed over, and in the same way.",
+        "Every device has its own shard of both, so both axes must split that dimension.",
+    ),
+    solution="A[I, J_UV] B[J_UV, K]",
+    why=(
+        "Every device multiplies its columns of A by its rows of B. That is a partial sum of the whole "
+        "product, and an all-reduce adds the partial sums."
+    ),
+)
+def matmul_one_all_reduce(given: Setup, answer: Any) -> str:
+    a, b = read_pair(answer, (given.A, given.B), given.mesh)
+    plan, _ = _multiplied(given, answer, a, b)
+    does = _costs(f"A as {a.spec}, B as {b.spec}", plan.collectives)
+    require(
+        max(a.replicas, b.replicas) == 1,
+        f"{does} Every device must hold shards of its own of both.",
+    )
+    require(
+        _kinds(plan.collectives) == ["all-reduce"],
+        f"{does} It should take one all-reduce and nothing else.",
+    )
+    return does
 
 
-def _same(x: Any) -> Any:
-    return x
+@add(
+    "matmul/move-the-small-one",
+    task="""
+`A` is small, and `B` is large and split as shown. Split `A` so that each device sends at most `most`
+bytes for `A @ B`, as XLA's partitioner compiles it. Answer with a spec of `A`.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("U=4, V=2"),
+        A=make_array("A", (8, 8192)),
+        B=make_array("B", (8192, 8192), spec="U, V"),
+        most=1048576,
+    ),
+    hints=(
+        "Which of the two must move if only one of them is split along the dimension that is summed over?",
+        "`B` should not be gathered: leave its shards where they are, and add partial sums.",
+        "How must the columns of `A` be split to match the rows of `B` that a device holds?",
+    ),
+    solution="P(None, 'U')",
+    why=(
+        "If the columns of A are split as the rows of B are, no factor has to move. Only the partial sums of "
+        "a small product are added. Columns split over other axes cost little more, since A is small."
+    ),
+)
+def matmul_move_the_small_one(given: Setup, answer: Any) -> str:
+    a = read_layout(answer, given.A, given.mesh)
+    collectives = partitioned(_product(given, a, given.B))
+    does = _costs(f"A as {a.spec}", collectives)
+    require(a.num_blocks >= 2, f"{does} `A` must be split.")
+    require(sent_bytes(collectives) <= given.most, f"{does} That is more than 1 MiB.")
+    return does
 
 
-def _reshard(g: Setup, before: Spec | None, after: Spec | None) -> Program:
-    return _program(_same, g.mesh, g.x.replace(spec=before), out=after)
+@add(
+    "matmul/sent-bytes",
+    task="""
+How many bytes does each device send for `A @ B` with these specs, if the collective runs on a ring?
+Answer with a number of bytes, or with text and a unit.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("U=4, V=2"),
+        A=make_array("A", (512, 1024), spec="V, U"),
+        B=make_array("B", (1024, 2048), spec="U"),
+    ),
+    hints=(
+        "Which dimension is split on both sides, and which collective follows from that?",
+        "The product is split as well. How large is a device's block of it?",
+        "An all-reduce is a reduce-scatter and an all-gather; in each, a device sends all of n parts but one.",
+    ),
+    solution="3 MiB",
+    why=(
+        "Each device has a partial sum of its block of the product, which is split along its rows. The "
+        "all-reduce over U has four participants, and each sends 2 × 3/4 of the block."
+    ),
+)
+def matmul_sent_bytes(given: Setup, answer: Any) -> str:
+    mistakes = {
+        2 / 3: "that is the size of the block, not what a device sends of it.",
+        1 / 2: "that is one round of the ring, but an all-reduce takes two.",
+        4
+        / 3: "that is the block twice, but in each round a device sends only three of its four parts.",
+        2: "that is for a product whose rows are not split, but here they are.",
+        8: "that is what all devices send together.",
+    }
+    right = sent_bytes(planned(_product(given, given.A, given.B)).collectives)
+    return check_number(answer, right, "bytes", mistakes)
 
 
-@kind("reshard", lambda g: ("P('U', None)", "P(None, 'U')"))
-def _before_and_after(g: Setup, answer: Any, of: str) -> Found:
-    arrays = g.x.renamed("before"), g.x.renamed("after")
-    before, after = read_pair(answer, arrays, g.mesh)
-    plan = planned(_reshard(g, before.spec, after.spec))
-    return _costs(f"{before.spec} → {after.spec}", plan.collectives)
+# Lesson 2
 
 
-def _all_reduced(g: Setup) -> float:
-    size, devices = g.gradient.bytes, g.devices
-    return Collective("all-reduce", ("data",), size, group_size=devices).sent_bytes or 0
+@add(
+    "collectives/one-all-to-all",
+    task="""
+`x` is split in one way, and must be split in another. Choose both specs so that this takes one
+all-to-all and no other collective. Answer with two specs: before and after.
+""",
+    given=lambda: Setup(mesh=make_mesh("U=4, V=2"), x=make_array("x", (512, 1024))),
+    hints=(
+        "Which collective moves a mesh axis from one dimension of an array to another?",
+        "Each device holds as many bytes after it as before, and sends a part to every other device.",
+        "Use the same axis before and after, for different dimensions.",
+    ),
+    solution=("P('U', None)", "P(None, 'U')"),
+    why=(
+        "The axis splits one dimension before and the other after. Every device cuts its shard into parts, "
+        "keeps one and sends one to each of the others."
+    ),
+)
+def collectives_one_all_to_all(given: Setup, answer: Any) -> str:
+    arrays = given.x.renamed("before"), given.x.renamed("after")
+    before, after = read_pair(answer, arrays, given.mesh)
+    collectives = planned(_reshard(given, before.spec, after.spec)).collectives
+    does = _costs(f"{before.spec} → {after.spec}", collectives)
+    require(
+        _kinds(collectives) == ["all-to-all"],
+        f"{does} It should take one all-to-all and nothing else.",
+    )
+    return does
 
 
-def _ring_seconds(g: Setup) -> float:
-    gather = Collective("all-gather", (g.axis,), g.bytes)
-    use = collective_link_use(gather, g.mesh, g.topology)
+@add(
+    "collectives/all-reduce-sends",
+    task="""
+Each of the devices has computed a `gradient`, and an all-reduce on a ring adds them up. How many bytes
+does each device send? Answer with a number of bytes, or with text and a unit.
+""",
+    given=lambda: Setup(gradient=make_array("gradient", (4096, 4096)), devices=8),
+    hints=(
+        "An all-reduce on a ring is two simpler collectives, one after the other.",
+        "In each of the two, a device sends all parts but one.",
+        "n devices make n parts, so each of the two sends (n − 1)/n of the array.",
+    ),
+    solution="112 MiB",
+    why="In the reduce-scatter each device sends (n − 1)/n of the array, and in the all-gather after it as much again.",
+)
+def collectives_all_reduce_sends(given: Setup, answer: Any) -> str:
+    mistakes = {
+        4 / 7: "that is the size of the gradient. Each device sends more than that.",
+        1 / 2: "that is the reduce-scatter alone; its result must still be gathered.",
+        8
+        / 7: "that is the gradient twice, but in each of the two collectives a device sends all parts but one.",
+        4: "that is every device sending its gradient to all others, which a ring does not do.",
+        1 / 14: "that is one part of the gradient, sent once.",
+        8: "that is what all devices send together.",
+    }
+    right = 2 * (given.devices - 1) / given.devices * given.gradient.bytes
+    return check_number(answer, right, "bytes", mistakes)
+
+
+_TORUS = Topology.parse("tpu:v5e:16x16")
+
+
+@add(
+    "collectives/ring-seconds",
+    task="""
+How long does an all-gather over `axis` take at least, if each chip has `bytes` of the result in the
+end? A link carries `link_rate` bytes per second in each direction. The axes of the mesh lie along those
+of the slice, and latency does not count. Answer in seconds.
+""",
+    given=lambda: Setup(
+        topology=_TORUS,
+        mesh=make_mesh("y=16, x=16"),
+        axis="x",
+        bytes=1073741824,
+        link_rate=_TORUS.chip.link_bandwidth,
+    ),
+    hints=(
+        "Does this axis of the slice close to a ring? `topology.wraps` says so.",
+        "On a ring, data goes both ways at once, and a chip sends all parts but one.",
+        "So half of these parts leave through each of the two links that a chip has on the ring.",
+    ),
+    solution="10 ms",
+    why="Sixteen chips form a ring. Each sends 15/16 of the result, half of it in each direction.",
+)
+def collectives_ring_seconds(given: Setup, answer: Any) -> str:
+    mistakes = {
+        2: "that is one direction of the ring alone, but each of the two carries half.",
+        1 / 2: "that uses the links of both axes, but the ring has only those of one.",
+        0.13: "that is the time to read the result from memory, but here the data crosses links.",
+        8: "that counts bits, but the rate is in bytes.",
+        2 / 15: "that is one step of the ring, which sends one part of sixteen.",
+    }
+    gather = Collective("all-gather", (given.axis,), given.bytes)
+    use = collective_link_use(gather, given.mesh, given.topology)
     assert use is not None  # the axis is one of the mesh
-    return max(seconds or 0.0 for seconds in use.times(g.bytes).values())
+    right = max(seconds or 0.0 for seconds in use.times(given.bytes).values())
+    return check_number(answer, right, "seconds", mistakes, tolerance=0.08)
 
 
-number_kind("all-reduce bytes", "bytes", _all_reduced)
-number_kind("ring seconds", "seconds", _ring_seconds, 0.08)
-
-
-@kind("topology")
-def _slice(g: Setup, answer: Any, of: str) -> Found:
+@add(
+    "collectives/all-rings",
+    task="""
+Name a TPU slice of `chips` chips in which every axis closes to a ring. Answer with a topology, as
+`sv.topology` takes it.
+""",
+    given=lambda: Setup(chips=192),
+    hints=(
+        "Not every generation of TPU has a torus with three axes, and in some only an axis of full length closes.",
+        "`sv.topology(…).wraps` says which axes close.",
+        "In generations with three axes, the axes close if the slice is made of whole cubes of 4×4×4 chips.",
+    ),
+    solution="tpu:v5p:4x4x12",
+    why=(
+        "The chips of v4, v5p and 7x are joined in cubes of 4×4×4, and axes made of whole cubes close to "
+        "rings. On v5e and v6e an axis closes only if it is 16 chips long."
+    ),
+)
+def collectives_all_rings(given: Setup, answer: Any) -> str:
     if isinstance(answer, Target):
         answer = answer.topology or answer.name
     if not isinstance(answer, Topology):
         answer = Topology.parse(answer)
-    facts = {
-        "platform": answer.chip.platform,
-        "slices": answer.slices,
-        "found chips": answer.chips,
-        "rings": all(answer.wraps),
-    }
-    return Found(f"{answer}: {answer.words()}", facts)
+    does = f"{answer}: {answer.words()}"
+    require(answer.chip.platform == "tpu", f"{does} It must be a slice of TPUs.")
+    require(answer.slices == 1, f"{does} It must be one slice.")
+    require(answer.chips == given.chips, f"{does} It must have 192 chips.")
+    require(all(answer.wraps), f"{does} Not every axis closes to a ring.")
+    return does
 
 
 # Lesson 5: kinds of parallelism. The mesh has other axis names than the lessons.
 
 
-def _known(g: Setup, name: str) -> Program:
-    return programs.known_program(name).replace(mesh=g.mesh, rules=None)
+def _training(name: str) -> Setup:
+    mesh = make_mesh(outer=4, inner=2)
+    program = programs.known_program(name).replace(mesh=mesh, rules=None)
+    return Setup(mesh=mesh, program=program, arrays=program.arrays)
 
 
-MAKERS["program"] = _known
-MAKERS["arrays"] = lambda g, words: g.program.arrays
-
-
-@kind("program rules")
-def _under(g: Setup, answer: Any, of: str) -> Found:
-    made = g.program.replace(rules=read_table(answer, g.mesh))
-    for problem in made.problems:
+def _split_by(answer: Any, given: Setup) -> tuple[Program, dict[str, Layout]]:
+    """The program under the rules of an answer, and the layouts of its arrays."""
+    changed = given.program.replace(rules=read_table(answer, given.mesh))
+    for problem in changed.problems:
         raise Wrong(problem)
     layouts = {}
-    for row in made.requests:
+    for row in changed.requests:
         assert row.layout is not None  # there are no problems
         layouts[row.path] = row.layout
-    weights = layouts["w_in"], layouts["w_out"]
-    counts = [layout.num_blocks for layout in (*weights, layouts["x"])]
+    return changed, layouts
 
-    compiled: list[tuple[Collective, ...]] = []
 
-    def seen_in(count: Callable[[Iterable[Collective]], Any]) -> Any:
-        compiled[:] = [partitioned(made)]
-        return count(compiled[0])
+def _fewest(layouts: Mapping[str, Layout]) -> int:
+    """The smallest number of shards of the batch and the weights."""
+    return min(layouts[name].num_blocks for name in ("w_in", "w_out", "x"))
 
-    def said() -> str:
-        # Compiling takes a second, and nobody needs it where the shards are wrong.
-        if compiled:
-            return words.inserts(compiled[0])
-        return words.shards(layouts)
 
-    facts: dict[str, Any] = {
-        "shards": min(counts),
-        "bytes of w_in": weights[0].bytes_per_device,
-        "weights": ["w_in", "w_out"],
+@add(
+    "parallelism/data",
+    task="""
+Write rules for data parallelism over all devices: every device holds all weights and one eighth of the
+batch, and only all-reduces are needed.
+""",
+    given=lambda: _training("MLP, gradient"),
+    hints=(
+        "Which dimension of `x` is the batch, and what is its name?",
+        "The weights must not be split, so write no rule for their names.",
+        "The batch must be split over both axes at once.",
+    ),
+    solution="batch -> (outer, inner)",
+    why="Every device computes the gradient for its own part of the batch, and all-reduces add the parts.",
+)
+def parallelism_data(given: Setup, answer: Any) -> str:
+    program, layouts = _split_by(answer, given)
+    does = words.shards(layouts)
+    require(
+        layouts["w_in"].block_counts == (1, 1), f"{does} The weights must not be split."
+    )
+    require(
+        layouts["x"].block_counts == (8, 1),
+        f"{does} The batch must be in eight shards, and nothing else of `x` may be split.",
+    )
+    collectives = partitioned(program)
+    does = words.inserts(collectives)
+    require(
+        set(_kinds(collectives)) == {"all-reduce"},
+        f"{does} Only all-reduces are needed.",
+    )
+    return does
+
+
+@add(
+    "parallelism/tensor",
+    task="""
+Write rules that split the batch over one axis and both weights over the other, so that the program
+takes a single all-reduce.
+""",
+    given=lambda: _training("MLP"),
+    hints=(
+        "Which dimension of the weights lies between the two products?",
+        "The first product should need no collective: each device makes its own part of the wide dimension.",
+        "The second product then sums over a split dimension, once. The other dimension of the weights stays unsplit.",
+    ),
+    solution="batch -> outer\nmlp -> inner",
+    why=(
+        "Both weights are split along the wide dimension. The first product needs no data from other devices. "
+        "The second leaves partial sums, which one all-reduce adds."
+    ),
+)
+def parallelism_tensor(given: Setup, answer: Any) -> str:
+    program, layouts = _split_by(answer, given)
+    require(
+        _fewest(layouts) >= 2,
+        f"{words.shards(layouts)} The batch and both weights must be split.",
+    )
+    collectives = partitioned(program)
+    does = words.inserts(collectives)
+    require(
+        _kinds(collectives) == ["all-reduce"], f"{does} A single all-reduce is enough."
+    )
+    return does
+
+
+@add(
+    "parallelism/fsdp",
+    task="""
+Write rules for fully sharded data parallelism over all devices: the batch and both weights are in eight
+shards each. The weights are gathered before they are used, and no other argument is gathered.
+""",
+    given=lambda: _training("fsdp, gradient"),
+    hints=(
+        "Both the batch and the weights are split over all devices.",
+        "Each weight needs one dimension that is split over both axes, or two that are split over one each.",
+        "In `x` the axes are for the batch. If another name of `x` has a rule, it must come after that of the batch.",
+    ),
+    solution="batch -> (outer, inner)\nembed -> (outer, inner)",
+    why="The batch takes both axes, so the weights, which are split over the same axes, are gathered where they are used.",
+)
+def parallelism_fsdp(given: Setup, answer: Any) -> str:
+    program, layouts = _split_by(answer, given)
+    require(
+        _fewest(layouts) == 8,
+        f"{words.shards(layouts)} The batch and both weights must be in eight shards each.",
+    )
+    collectives = partitioned(program)
+    does = words.inserts(collectives)
+    gathered = {
+        c.operand.name
+        for c in collectives
+        if c.kind == "all-gather" and c.operand and c.operand.is_argument
     }
-    for name, layout in layouts.items():
-        facts[name] = list(layout.block_counts)
-    for name, count in _COUNTED.items():
-        facts[name] = partial(seen_in, count)
-    return Found(said, facts)
+    # XLA may gather other values as it likes.
+    require(gathered, f"{does} The weights should be gathered, and no other argument.")
+    require(
+        gathered <= {"w_in", "w_out"},
+        f"{does} The weights should be gathered, and no other argument.",
+    )
+    return does
 
 
-def _gathered(some: Iterable[Collective]) -> list[str]:
-    """The arguments that are gathered; of other values XLA may do as it likes."""
-    names = []
-    for c in some:
-        if c.kind == "all-gather" and c.operand and c.operand.is_argument:
-            names.append(c.operand.name)
-    return names
-
-
-def _largest_gather(some: Iterable[Collective]) -> int:
-    sizes = [c.bytes_per_device for c in some if c.kind == "all-gather"]
-    return max(sizes, default=0)
-
-
-# What is compared of the collectives of a compiled program.
-_COUNTED: dict[str, Callable[[Iterable[Collective]], Any]] = {
-    "collectives": _kinds,
-    "distinct collectives": lambda some: ", ".join(sorted({c.kind for c in some})),
-    "gathered": _gathered,
-    "largest gather": _largest_gather,
-}
+@add(
+    "parallelism/experts",
+    task="""
+Write rules with which every device holds two complete experts, and no expert moves.
+""",
+    given=lambda: _training("mixture of experts"),
+    hints=(
+        "How many experts are there, and how many devices?",
+        "The dimension of the experts must be split over all devices.",
+        "If the batch asks for the same axes, the partitioner may gather the experts.",
+    ),
+    solution="expert -> (outer, inner)",
+    why=(
+        "Sixteen experts over both axes make two per device. No other dimension asks for these axes, so the "
+        "experts stay where they are."
+    ),
+)
+def parallelism_experts(given: Setup, answer: Any) -> str:
+    program, layouts = _split_by(answer, given)
+    does = words.shards(layouts)
+    require(
+        layouts["w_in"].block_counts == (8, 1, 1),
+        f"{does} Every device must hold two complete experts of `w_in`: eight shards along its first dimension.",
+    )
+    require(
+        layouts["w_out"].block_counts == (8, 1, 1),
+        f"{does} Every device must hold two complete experts of `w_out`: eight shards along its first dimension.",
+    )
+    collectives = partitioned(program)
+    does = words.inserts(collectives)
+    gathers = [c.bytes_per_device for c in collectives if c.kind == "all-gather"]
+    most = layouts["w_in"].bytes_per_device
+    require(
+        max(gathers, default=0) <= most,
+        f"{does} The experts do not stay where they are.",
+    )
+    return does
 
 
 # Lesson 6: what the compiler decides.
 
 
-def _block(g: Setup, name: str) -> Program:
-    table = Rules.of(("batch", "outer"), ("heads", "inner"), ("mlp", "inner"))
-    mesh = make_mesh(outer=4, inner=2)
-    return programs.known_program(name).replace(mesh=mesh, rules=table)
-
-
-def _mixed_origin(g: Setup) -> list[str]:
+@add(
+    "compiler/origin",
+    task="""
+In the plan of this program, the value made on `line`, inside `attention`, is split over the mesh axis
+`axis`. From which argument does that axis come? Answer with the name of the argument.
+""",
+    given=lambda: Setup(
+        program=programs.known_program("transformer block").replace(
+            mesh=make_mesh(outer=4, inner=2),
+            rules=Rules.of(("batch", "outer"), ("heads", "inner"), ("mlp", "inner")),
+        ),
+        line="mixed = jnp.einsum('bhqk,bkhd->bqhd', weights, v)",
+        axis="inner",
+    ),
+    hints=(
+        "`sv.plan(program)` has every value, with the origin of each of its axes.",
+        "Look in `plan.ops` for the product whose `op` contains the formula of that einsum.",
+        "Its `.origins` lead from the axis to an argument, and `plan.why(value)` lists the steps.",
+    ),
+    solution="w_v",
+    why=(
+        "The heads are split in the weights of the queries, keys and values. The plan says from which of them "
+        "the axis reached this product first."
+    ),
+)
+def compiler_origin(given: Setup, answer: Any) -> str:
     # XLA's name has the formula of the einsum, which may make a transpose as well.
-    names = []
-    for op in planned(g.program).ops:
-        if op.opcode == "dot_general" and "bhqk,bkhd->" in op.op:
-            names.append(op.origins[g.axis].name)
-    return names
+    right = [
+        op.origins[given.axis].name
+        for op in planned(given.program).ops
+        if op.opcode == "dot_general" and "bhqk,bkhd->" in op.op
+    ]
+    arguments = [array.name for array in given.program.arrays]
+    return check_names(answer, arguments, right, "The arguments")
 
 
-def _arguments(g: Setup) -> list[str]:
-    return [array.name for array in g.program.arrays]
-
-
-MAKERS["block"] = _block
-names_kind("origin", "The arguments", _arguments, _mixed_origin)
-
-
-@kind("rows")
-def _rows(g: Setup, answer: Any, of: str) -> Found:
+@add(
+    "compiler/rows",
+    task="""
+A program asks for its rows to be split over `data`, with
+`jax.lax.with_sharding_constraint(y, P("data", None))`, and returns the result. It compiles for any number
+of rows. Name a number, from the first to the second in `between`, for which the result really is split.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("data=4, model=2"), columns=16, between=(1001, 1040)
+    ),
+    hints=(
+        "What does JAX do with a result whose rows cannot be split evenly? It raises no error.",
+        "How many devices are there along `data`?",
+        "The rows must be a multiple of that number.",
+    ),
+    solution="1024",
+    why="If the rows of a result cannot be split evenly, JAX does not split them, and says nothing.",
+)
+def compiler_rows(given: Setup, answer: Any) -> str:
     shape = getattr(answer, "shape", answer)
-    if isinstance(shape, (list, tuple)) and len(shape) == 2 and shape[1] == g.columns:
-        answer = shape[0]
-    count, (low, high) = read_number(answer, "rows"), g.between
-    if count % 1 or not low <= count <= high:
+    if isinstance(shape, (list, tuple)) and len(shape) == 2:
+        if shape[1] == given.columns:
+            answer = shape[0]
+    rows, (low, high) = read_number(answer, "rows"), given.between
+    if rows % 1 or not low <= rows <= high:
         raise Wrong(f"The rows are {low} to {high}; got {shown(answer)}.")
-    x = ArraySpec("x", (int(count), g.columns), spec=Spec.parse("None, None"))
-    made = puzzles.get("a constraint that replicates").replace(arrays=(x,))
-    spec = planned(made).op("output").spec
-    axes = ", ".join(spec.axes)
-    return Found(words.result_is(spec, int(count)), {"axes": axes})
+    x = make_array("x", (int(rows), given.columns), spec="None, None")
+    program = puzzles.get("a constraint that replicates").replace(arrays=(x,))
+    spec = planned(program).op("output").spec
+    does = words.result_is(spec, int(rows))
+    require(
+        tuple(spec.axes) == ("data",),
+        f"{does} The rows are not split. How many of them are left over?",
+    )
+    return does
 
 
 def _constrained(a: Any, b: Any) -> Any:
@@ -402,87 +659,158 @@ def _constrained(a: Any, b: Any) -> Any:
     return jax.lax.with_sharding_constraint(a @ b, jax.sharding.PartitionSpec("V", "U"))
 
 
-@kind("function", lambda g: _constrained)
-def _function(g: Setup, answer: Any, of: str) -> Found:
-    made = opened(answer)
-    if not isinstance(made, Program):
-        if not callable(made):
-            raise Wrong(f"This takes a function of A and B; got {shown(made)}.")
-        made = program(made, g.A, g.B, mesh=g.mesh)
-    check_mesh(made.mesh, g.mesh)
-    # The names of the arguments are up to whoever writes the function.
-    if _as_given(made.arrays) != _as_given((g.A, g.B)):
-        raise Wrong("The arguments have to stay as they are: A and B as given.")
-    results = [op for op in planned(made).ops if op.kind == "result"]
-    shapes = [list(op.shape) for op in results]
-    if shapes != [[512, 2048]]:
-        raise Wrong(
-            f"Your function returns {joined(shapes) or 'nothing'}; A @ B is [512, 2048]."
-        )
-    spec = results[0].spec
-    facts = {
-        "as asked": spec.equivalent(g.spec),
-        "a product": lambda: _is_product(g, made),
-    }
-    return Found(words.result_is(spec), facts)
-
-
-def _as_given(arrays: Iterable[ArraySpec]) -> list[tuple[tuple[int, ...], str]]:
-    return [(array.shape, str(array.spec)) for array in arrays]
-
-
-def _is_product(g: Setup, made: Program) -> bool:
-    """Whether a function computes A @ B."""
+def _is_product(given: Setup, pinned: Program) -> bool:
+    """Whether a program computes A @ B."""
     rng = np.random.default_rng(0)
-    a = rng.standard_normal(g.A.shape).astype("float32")
-    b = rng.standard_normal(g.B.shape).astype("float32")
+    a = rng.standard_normal(given.A.shape).astype("float32")
+    b = rng.standard_normal(given.B.shape).astype("float32")
     # On one device no sharding can change the values.
-    report = run(made.replace(mesh=make_mesh(U=1, V=1)), a, b)
+    report = run(pinned.replace(mesh=make_mesh(U=1, V=1)), a, b)
     if report.error is not None:
         raise Wrong(words.does_not_compile(report.error.message))
     off = np.linalg.norm(np.asarray(report.outputs) - a @ b) / np.linalg.norm(a @ b)
     return bool(off < 0.01)  # an accelerator may multiply in bfloat16
 
 
-@kind("spec between")
-def _between(g: Setup, answer: Any, of: str) -> Found:
-    between = read_layout(answer, g.x, g.mesh).spec
-    some = partitioned(_reshard(g, g.before, between))
-    some += partitioned(_reshard(g, between, g.after))
-    return _costs(
-        f"{g.before} → {between} → {g.after}",
-        some,
-        rematerialised=any(c.rematerialises for c in some),
-        direct=sent_bytes(partitioned(_reshard(g, g.before, g.after))),
+@add(
+    "compiler/pin-the-result",
+    task="""
+Write a function of `A` and `B` that returns `A @ B`, and that asks inside for the result to be split as
+`spec` says. `A` and `B` stay as they are.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("U=4, V=2"),
+        A=make_array("A", (512, 1024), spec="U"),
+        B=make_array("B", (1024, 2048), spec="None, V"),
+        spec=Spec.parse("V, U"),
+    ),
+    hints=(
+        "Without a constraint, how is the product split?",
+        "JAX has a function that asks for the sharding of a value inside a program.",
+        "It is `jax.lax.with_sharding_constraint`, and takes a value and a PartitionSpec.",
+    ),
+    solution=_constrained,
+    why="Propagation alone would split the product as A and B are. A constraint on the result takes precedence.",
+)
+def compiler_pin_the_result(given: Setup, answer: Any) -> str:
+    pinned = opened(answer)
+    if not isinstance(pinned, Program):
+        if not callable(pinned):
+            raise Wrong(f"This takes a function of A and B; got {shown(pinned)}.")
+        pinned = program(pinned, given.A, given.B, mesh=given.mesh)
+    check_mesh(pinned.mesh, given.mesh)
+    # The author of the function chooses the names of its arguments.
+    arguments = [(a.shape, str(a.spec)) for a in pinned.arrays]
+    if arguments != [(a.shape, str(a.spec)) for a in (given.A, given.B)]:
+        raise Wrong("The arguments have to stay as they are: A and B as given.")
+    results = [op for op in planned(pinned).ops if op.kind == "result"]
+    shapes = [list(op.shape) for op in results]
+    if shapes != [[512, 2048]]:
+        raise Wrong(
+            f"Your function returns {joined(shapes) or 'nothing'}; A @ B is [512, 2048]."
+        )
+    does = words.result_is(results[0].spec)
+    require(
+        results[0].spec.equivalent(given.spec), f"{does} That is not what `spec` says."
     )
+    require(
+        _is_product(given, pinned),
+        f"{does} The shape and the sharding are right, but the values are not those of A @ B.",
+    )
+    return does
+
+
+@add(
+    "compiler/no-rematerialisation",
+    task="""
+To change the spec of `x` from `before` to `after`, XLA's partitioner gathers all of `x` on every device,
+which XLA calls a full rematerialization. Name a spec to go through on the way, with which this does not
+happen and each device sends less.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("U=4, V=2"),
+        x=make_array("x", (512, 1024)),
+        before=Spec.parse("U"),
+        after=Spec.parse("None, V"),
+    ),
+    hints=(
+        "One axis must go and another must come. Which of the two could happen first?",
+        "Splitting a dimension further moves nothing.",
+        "Add the new axis first, then drop the old one.",
+    ),
+    solution="P('U', 'V')",
+    why=(
+        "Splitting `x` over V as well moves nothing. After that only U must be gathered, and the arrays to "
+        "gather are half as large."
+    ),
+)
+def compiler_no_rematerialisation(given: Setup, answer: Any) -> str:
+    between = read_layout(answer, given.x, given.mesh).spec
+    collectives = (
+        *partitioned(_reshard(given, given.before, between)),
+        *partitioned(_reshard(given, between, given.after)),
+    )
+    does = _costs(f"{given.before} → {between} → {given.after}", collectives)
+    require(
+        not any(c.rematerialises for c in collectives),
+        f"{does} There is still a full rematerialization.",
+    )
+    direct = sent_bytes(partitioned(_reshard(given, given.before, given.after)))
+    require(
+        sent_bytes(collectives) < direct,
+        f"{does} That is no less than without a spec on the way.",
+    )
+    return does
 
 
 # Lesson 8: one of its exercises is about a program.
 
 
-def _mistaken(g: Setup, name: str) -> Program:
+def _mistaken() -> Setup:
+    """An MLP with specs instead of rules, so that only specs need to be result."""
+    mesh = make_mesh(outer=4, inner=2)
     specs = {"w_in": "None, inner", "w_out": "None, inner", "x": "outer"}
-    made = programs.get(name)
+    mlp = programs.get("MLP")
     arrays = []
-    for array in made.arrays:
-        # Specs of their own, so that no rule has to be found.
+    for array in mlp.arrays:
         spec = Spec.parse(specs[array.name])
         arrays.append(array.replace(logical=None, spec=spec))
-    return made.replace(mesh=g.mesh, rules=None, arrays=tuple(arrays))
+    mistaken = mlp.replace(mesh=mesh, rules=None, arrays=tuple(arrays))
+    return Setup(mesh=mesh, program=mistaken, arrays=mistaken.arrays, array="w_out")
 
 
-MAKERS["mistaken"] = _mistaken
-
-
-@kind("spec in program")
-def _one_spec(g: Setup, answer: Any, of: str) -> Found:
-    w_in, w_out, x = g.program.arrays
-    made = opened(answer)
-    if isinstance(made, Program):
-        others = {r.path: str(r.spec) for r in made.requests if r.path != w_out.name}
+@add(
+    "debugging/unasked-gather",
+    task="""
+This program gathers an activation, which nobody wanted. Change the spec of `array` so that the program
+takes a single all-reduce. The array must stay split. Answer with its new spec.
+""",
+    given=lambda: _mistaken(),
+    hints=(
+        "Which value is gathered, and for which product? Ask `sv.plan`.",
+        "The hidden value is split along its wide dimension, and the second product sums over that dimension.",
+        "The rows of the second weight must be split as the columns of the hidden value are.",
+    ),
+    solution="P('inner', None)",
+    why=(
+        "The rows of the second weight are split as the columns of the hidden value are, so each device sums "
+        "over its own part."
+    ),
+)
+def debugging_unasked_gather(given: Setup, answer: Any) -> str:
+    w_in, w_out, x = given.program.arrays
+    changed = opened(answer)
+    if isinstance(changed, Program):
+        others = {r.path: str(r.spec) for r in changed.requests if r.path != w_out.name}
         if others != {a.name: str(a.spec) for a in (w_in, x)}:
             raise Wrong(f"Only {w_out.name} may change; the others are {others}.")
-    found = read_layout(made, w_out, g.mesh)
-    changed = g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))
-    some = planned(changed).collectives
-    return _costs(f"w_out as {found.spec}", some, shards=found.num_blocks)
+    layout = read_layout(changed, w_out, given.mesh)
+    arrays = (w_in, w_out.replace(spec=layout.spec), x)
+    collectives = planned(given.program.replace(arrays=arrays)).collectives
+    does = _costs(f"w_out as {layout.spec}", collectives)
+    require(layout.num_blocks >= 2, f"{does} It must stay split.")
+    require(
+        _kinds(collectives) == ["all-reduce"],
+        f"{does} It should take one all-reduce and nothing else.",
+    )
+    return does

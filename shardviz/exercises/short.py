@@ -1,61 +1,154 @@
-"""Answers of the short lessons, from the ninth on: most are numbers.
-
-The exercises are in `short.md`.
-"""
+"""Exercises of the short lessons, from the ninth on: most answers are numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from shardviz.api.layouts import array as make_array
 from shardviz.api.programs import plan, program
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.exercises.layouts import count_kind, names_kind, number_kind
-from shardviz.exercises.registry import MAKERS, Setup
+from shardviz.core.wording import exercises as words
+from shardviz.exercises.answers import check_names, check_number, read_layout, require
+from shardviz.exercises.registry import Setup, add
 
 
-def _shard_bytes(g: Setup, array: ArraySpec) -> int:
-    layout = lay_out(array.shape, array.spec or Spec(), g.mesh, array.dtype)
+def _shard_bytes(given: Setup, array: ArraySpec) -> int:
+    layout = lay_out(array.shape, array.spec or Spec(), given.mesh, array.dtype)
     return layout.bytes_per_device
 
 
 # Lesson 9: memory over time.
 
 
-def _group_size(g: Setup) -> int:
-    """How many layers a group has with which the fewest inputs are kept."""
+@add(
+    "memory/saved",
+    task="""
+Each of `layers` layers is wrapped in `jax.checkpoint`, and the input of every layer has the shape and the
+spec of `x`. How many bytes do the saved inputs take on each device?
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("data=8, model=4"),
+        x=make_array("x", (64, 4096, 4096), dtype="bfloat16", spec="data"),
+        layers=32,
+    ),
+    hints=(
+        "What does a checkpointed layer keep for the backward pass?",
+        "How many bytes of one input does each device hold?",
+        "Divide only by the axes that the spec names. Then count all layers.",
+    ),
+    solution="8 GiB",
+    why="Each device holds an eighth of an input, since only `data` splits it, and keeps one input for every layer.",
+)
+def memory_saved(given: Setup, answer: Any) -> str:
+    mistakes = {
+        8: "that is all of the inputs, but they are split.",
+        1 / 4: "that divides by all devices, but one of the axes does not split `x`.",
+        1
+        / 32: "that is the input of one layer, but the inputs of all of them are kept at the same time.",
+        2: "that counts 4 bytes per element; look at the dtype of `x`.",
+    }
+    right = given.layers * _shard_bytes(given, given.x)
+    return check_number(answer, right, "bytes", mistakes)
 
-    def kept(size: int) -> int:
-        return g.layers // size + size
 
-    sizes = [size for size in range(1, g.layers + 1) if g.layers % size == 0]
-    return min(sizes, key=kept)
-
-
-number_kind("saved bytes", "bytes", lambda g: g.layers * _shard_bytes(g, g.x))
-count_kind("group size", "layers", _group_size)
+@add(
+    "memory/groups",
+    task="""
+`jax.checkpoint` can also be around groups of k layers: then only the input of each group is kept. When the
+backward pass comes to a group, its layers run again, and the inputs of all k are kept until it is done.
+For which k, a divisor of `layers`, are the fewest inputs kept at once?
+""",
+    given=lambda: Setup(layers=144),
+    hints=(
+        "With groups of k layers, how many groups are there?",
+        "Add the inputs of all groups and the inputs of the layers in one group.",
+        "Try some divisors: as one of the two becomes smaller, the other grows.",
+    ),
+    solution="12",
+    why=(
+        "layers / k + k inputs are kept. That is smallest where both are equal: at the square root of the "
+        "number of layers."
+    ),
+)
+def memory_groups(given: Setup, answer: Any) -> str:
+    mistakes = {
+        12: "then there is a single group, and the inputs of all its layers are kept at once.",
+        1
+        / 12: "then every layer is a group of its own, and there are as many inputs as layers.",
+    }
+    layers = given.layers
+    sizes = [size for size in range(1, layers + 1) if layers % size == 0]
+    right = min(sizes, key=lambda size: layers // size + size)
+    return check_number(answer, right, "layers", mistakes)
 
 
 # Lesson 10: overlap.
 
 
-def _hiding_tokens(g: Setup) -> float:
-    sent = (g.devices - 1) / g.devices
+@add(
+    "overlap/tokens",
+    task="""
+Before a product, its weight is gathered in bfloat16 over a ring of `devices` chips, in both directions. A
+chip computes `peak` operations per second, and a link carries `link` bytes per second in each direction.
+From how many tokens per device on does the product take as long as the gather?
+""",
+    given=lambda: Setup(devices=4, peak=459000000000000, link=90000000000),
+    hints=(
+        "A product takes two operations per parameter and token, and the weight has two bytes per parameter.",
+        "A device receives all of the weight except its own shard, over two links.",
+        "The size of the weight cancels. What is left is two rates and the number of devices.",
+    ),
+    solution="1912",
+    why=(
+        "Per parameter, the arithmetic for T tokens takes 2 T / peak seconds, and the gather takes (n − 1)/n "
+        "· 2 / (2 · link)."
+    ),
+)
+def overlap_tokens(given: Setup, answer: Any) -> str:
+    mistakes = {
+        2: "that uses one direction of the ring, but each of the two carries half.",
+        4
+        / 3: "that receives all of the weight, but a device has its own shard already.",
+        8 / 3: "that receives all of the weight, and in one direction.",
+    }
+    received = (given.devices - 1) / given.devices
     # Two operations and two bytes for each parameter; both links are used.
-    return sent * g.peak / (2 * g.link)
+    right = received * given.peak / (2 * given.link)
+    return check_number(answer, right, "tokens", mistakes, tolerance=0.01)
 
 
-def _overlapped_seconds(g: Setup) -> float:
+@add(
+    "overlap/exposed",
+    task="""
+A program computes `gathers` products, and gathers a weight before each of them. A gather takes `gather`
+microseconds, and a product `product`. The gathers run one after another, each during the product before
+it. How long does all of this take at least? Answer in seconds, or with text and a unit.
+""",
+    given=lambda: Setup(gathers=4, gather=1500, product=1000),
+    hints=(
+        "What can run during the first gather, and what during the last product?",
+        "In between, one gather and one product run at the same time.",
+        "Those two take as long as the longer of them.",
+    ),
+    solution="7 ms",
+    why="The first gather runs alone. Then come three rounds, each as long as a gather, and the last product runs alone.",
+)
+def overlap_exposed(given: Setup, answer: Any) -> str:
+    mistakes = {
+        10 / 7: "that is one after another, with nothing hidden.",
+        6
+        / 7: "that is the gathers alone, but the last product must wait for the last of them.",
+        11 / 14: "that hides the first gather, but nothing can run during it.",
+    }
     # The first gather has nothing before it, and the last product nothing after it.
-    longer = max(g.gather, g.product)
-    return (g.gather + (g.gathers - 1) * longer + g.product) * 1e-6
-
-
-count_kind("hiding tokens", "tokens", _hiding_tokens, 0.01)
-number_kind("overlapped seconds", "seconds", _overlapped_seconds, 0.001)
+    rounds = (given.gathers - 1) * max(given.gather, given.product)
+    right = (given.gather + rounds + given.product) * 1e-6
+    return check_number(answer, right, "seconds", mistakes, tolerance=0.001)
 
 
 # Lesson 11: ZeRO.
@@ -66,107 +159,499 @@ def _zero_1_bytes(parameters: int, devices: int) -> float:
     return 4 * parameters + 2 * 4 * parameters / devices
 
 
-def _fewest_devices(g: Setup) -> int:
-    devices = 1
-    while _zero_1_bytes(g.parameters, devices) > g.most:
-        devices *= 2
-    return devices
+@add(
+    "zero/state",
+    task="""
+With ZeRO 1 on `devices` devices, how many bytes of parameters and moments does each device hold? Adam
+keeps two moments per parameter, and everything is in float32.
+""",
+    given=lambda: Setup(parameters=8589934592, devices=16),
+    hints=(
+        "Which of the arrays does the first stage split?",
+        "A parameter takes four bytes, and so does each of its moments.",
+        "Each device holds all parameters, and its part of the moments.",
+    ),
+    solution="36 GiB",
+    why=(
+        "Every device holds all parameters, with 4 bytes each, and one sixteenth of the moments, with 8 bytes "
+        "per parameter."
+    ),
+)
+def zero_state(given: Setup, answer: Any) -> str:
+    mistakes = {
+        8 / 3: "that is plain data parallelism, which splits nothing.",
+        1 / 6: "that splits the parameters, too, as the third stage does.",
+        17 / 18: "that counts one moment, but Adam keeps two.",
+    }
+    right = _zero_1_bytes(given.parameters, given.devices)
+    return check_number(answer, right, "bytes", mistakes)
 
 
-number_kind("ZeRO 1 bytes", "bytes", lambda g: _zero_1_bytes(g.parameters, g.devices))
-count_kind("ZeRO 1 devices", "devices", _fewest_devices)
+@add(
+    "zero/devices",
+    task="""
+Under ZeRO 1, with Adam and float32, parameters and moments must take at most `most` bytes per device. What
+is the smallest number of devices, a power of two, for which they do?
+""",
+    given=lambda: Setup(parameters=1000000000, most=4200000000),
+    hints=(
+        "How many bytes do the parameters alone take on each device?",
+        "How many bytes are left for the moments, and how many do these take together?",
+        "Divide what the moments take by what is left, and round up to a power of two.",
+    ),
+    solution="64",
+    why="What is left beside the parameters holds one fortieth of the moments, and the next power of two is 64.",
+)
+def zero_devices(given: Setup, answer: Any) -> str:
+    mistakes = {
+        1 / 2: "on so few devices, the moments do not fit beside the parameters.",
+    }
+    right = 1
+    while _zero_1_bytes(given.parameters, right) > given.most:
+        right *= 2
+    return check_number(answer, right, "devices", mistakes)
 
 
-# Lessons 12 and 13: rings of collective-permutes.
+# Lesson 12: rings of collective-permutes.
 
 
-def _ring_bytes(g: Setup) -> int:
-    """What a device sends to pass everything but the last of what it receives on."""
-    passed = [array for array in vars(g).values() if isinstance(array, ArraySpec)]
-    return (g.mesh.size - 1) * sum(_shard_bytes(g, array) for array in passed)
+@add(
+    "shard_map/sends",
+    task="""
+In a collective matmul, every device multiplies the shard of `A` that it has and passes it on, until all
+devices have had every shard. How many bytes does each device send?
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("X=8"),
+        A=make_array("A", (8192, 8192), dtype="bfloat16", spec="X"),
+    ),
+    hints=(
+        "How many bytes does one shard have?",
+        "How often is a shard passed on until every device has had it?",
+        "A device starts with a shard of its own, so there is one step fewer than there are devices.",
+    ),
+    solution="112 MiB",
+    why="Eight devices take seven steps, and in each of them a device sends one shard.",
+)
+def shard_map_sends(given: Setup, answer: Any) -> str:
+    mistakes = {
+        8 / 7: "that passes the shards on once more, back to where they began.",
+        1 / 7: "that is one step.",
+        64 / 7: "that sends all of `A` in every step, but a device sends one shard.",
+    }
+    right = (given.mesh.size - 1) * _shard_bytes(given, given.A)
+    return check_number(answer, right, "bytes", mistakes)
 
 
-def _owner(g: Setup) -> list[str]:
-    return [str((g.holder - g.steps) % g.mesh.size)]
+@add(
+    "shard_map/owner",
+    task="""
+In every step each device sends the shard that it has to the device with the next higher id, and the last
+device sends to device 0. After `steps` steps device `holder` has a shard. On which device did that shard
+begin? Answer with an id.
+""",
+    given=lambda: Setup(mesh=make_mesh("X=8"), holder=2, steps=5),
+    hints=(
+        "Where was that shard one step earlier?",
+        "Go back one device for each step.",
+        "Before device 0 comes the device with the highest id.",
+    ),
+    solution="5",
+    why=(
+        "A shard moves up by one id per step. So this one began as many ids lower as there were steps, "
+        "counted around the ring."
+    ),
+)
+def shard_map_owner(given: Setup, answer: Any) -> str:
+    size = given.mesh.size
+    right = [str((given.holder - given.steps) % size)]
+    return check_names(answer, map(str, range(size)), right, "The devices")
 
 
-def _ids(g: Setup) -> list[str]:
-    return [str(device) for device in range(g.mesh.size)]
+# Lesson 13: ring attention.
 
 
-number_kind("ring bytes", "bytes", _ring_bytes)
-names_kind("owner", "The devices", _ids, _owner)
-# A step multiplies twice, 4 T² H D operations, and sends 4 T H D bytes.
-count_kind("ring tokens", "tokens", lambda g: g.peak / g.link, 0.01)
+@add(
+    "ring/sends",
+    task="""
+In ring attention, the shards of `k` and `v` are passed on until every device has had all of them. How many
+bytes does each device send?
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("seq=16"),
+        k=make_array("k", (65536, 8, 128), dtype="bfloat16", spec="seq"),
+        v=make_array("v", (65536, 8, 128), dtype="bfloat16", spec="seq"),
+    ),
+    hints=(
+        "How many bytes of the two does a device hold at first?",
+        "How many steps does it take until every device has had every shard?",
+        "In each step a device sends one shard of both.",
+    ),
+    solution="240 MiB",
+    why=(
+        "Sixteen devices take fifteen steps, and in each of them a device sends a shard of the keys and one "
+        "of the values."
+    ),
+)
+def ring_sends(given: Setup, answer: Any) -> str:
+    mistakes = {
+        1 / 2: "that is one of the two, but both are passed on.",
+        16 / 15: "that passes the shards on once more, back to where they began.",
+        1 / 15: "that is one step.",
+    }
+    both = _shard_bytes(given, given.k) + _shard_bytes(given, given.v)
+    right = (given.mesh.size - 1) * both
+    return check_number(answer, right, "bytes", mistakes)
+
+
+@add(
+    "ring/tokens",
+    task="""
+In a step of ring attention, a device computes the attention of its T queries to T keys and values, with
+equally many heads, in bfloat16. Meanwhile it sends these keys and values over one link. A chip computes
+`peak` operations per second, and a link carries `link` bytes per second. From which T on is the sending
+hidden? Count only the two matrix products.
+""",
+    given=lambda: Setup(peak=197000000000000, link=50000000000),
+    hints=(
+        "Each of the two products takes two operations per query, key and element of a head.",
+        "The keys have two bytes per token and element of a head, and so have the values.",
+        "The operations grow with the square of T and the bytes with T. Divide each by its rate, and solve for T.",
+    ),
+    solution="3940",
+    why=(
+        "Per head and element there are 4 T² operations and 4 T bytes. So T is the rate of the arithmetic "
+        "divided by the rate of the link."
+    ),
+)
+def ring_tokens(given: Setup, answer: Any) -> str:
+    mistakes = {
+        2: "that counts one of the two products, or twice the bytes.",
+        1 / 2: "that counts the keys or the values alone.",
+        1 / 4: "that counts the keys or the values alone, and one byte per element.",
+    }
+    # A step multiplies twice, 4 T² H D operations, and sends 4 T H D bytes.
+    right = given.peak / given.link
+    return check_number(answer, right, "tokens", mistakes, tolerance=0.01)
 
 
 # Lesson 14: the KV cache.
 
 
-def _decode_seconds(g: Setup) -> float:
-    cache = g.token * g.sequences * g.length
-    return (g.weights + cache) / (g.chips * g.reading)
+@add(
+    "cache/long-context",
+    task="""
+These are the keys of one layer in the cache, for a single long sequence. The dimensions are batch,
+sequence, heads and the size of a head. Split them so that no two devices hold the same shard. Answer with
+a spec.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("data=4, model=8"),
+        keys=make_array("keys", (1, 131072, 8, 128), dtype="bfloat16"),
+    ),
+    hints=(
+        "There is one sequence, so one dimension cannot be split at all.",
+        "The heads are enough for one of the two axes.",
+        "The tokens of the sequence can be split over the other axis.",
+    ),
+    solution="P(None, 'data', 'model')",
+    why=(
+        "The eight heads are split over the eight devices along `model`, and the tokens over the four along "
+        "`data`. The softmax then needs small all-reduces over the axis that splits the tokens."
+    ),
+)
+def cache_long_context(given: Setup, answer: Any) -> str:
+    layout = read_layout(answer, given.keys, given.mesh)
+    does = words.says(layout)
+    require(layout.replicas == 1, f"{does} Some devices hold the same shard.")
+    return does
 
 
-number_kind("decode seconds", "seconds", _decode_seconds, 0.03)
+_FOUR = Topology.parse("tpu:v5e:2x2")
+
+
+@add(
+    "cache/step-seconds",
+    task="""
+All weights together take `weights` bytes, and one token takes `token` bytes in the cache. Both are split
+evenly over the chips. A decode step reads all weights once, and the cache of `sequences` sequences of
+`length` tokens each. How long does that take at least if a chip reads `reading` bytes per second? Answer
+in seconds.
+""",
+    given=lambda: Setup(
+        topology=_FOUR,
+        chips=_FOUR.chips,
+        reading=_FOUR.chip.hbm_bandwidth,
+        weights=16060522496,
+        token=131072,
+        sequences=16,
+        length=8192,
+    ),
+    hints=(
+        "How many bytes does the cache have?",
+        "All chips read at the same time, each its own part of the weights and of the cache.",
+        "Divide all of these bytes by the number of chips, and by the rate of one.",
+    ),
+    solution="10 ms",
+    why=(
+        "All chips read at the same time, so the bytes of the weights and the cache are divided by what the "
+        "chips together read in a second."
+    ),
+)
+def cache_step_seconds(given: Setup, answer: Any) -> str:
+    mistakes = {
+        0.483: "that is the weights alone, but the cache is read as well.",
+        0.517: "that is the cache alone, but the weights are read as well.",
+        4: "that is one chip reading everything.",
+    }
+    cache = given.token * given.sequences * given.length
+    right = (given.weights + cache) / (given.chips * given.reading)
+    return check_number(answer, right, "seconds", mistakes, tolerance=0.03)
 
 
 # Lesson 15: pipelines.
 
 
-def _microbatches(g: Setup) -> int:
-    many = 1
-    while 100 * (g.stages - 1) > g.percent * (many + g.stages - 1):
-        many += 1
-    return many
+@add(
+    "pipeline/microbatches",
+    task="""
+In a pipeline of `stages` stages, each stage may be idle for at most `percent` percent of all ticks. How
+many microbatches does that take at least?
+""",
+    given=lambda: Setup(stages=8, percent=10),
+    hints=(
+        "How many ticks does the first microbatch take, and how many does each further one add?",
+        "Each stage is idle for one tick fewer than there are stages.",
+        "These may be a tenth of all ticks, so the microbatches are the other nine tenths.",
+    ),
+    solution="63",
+    why=(
+        "Each stage is idle for seven ticks. If these are a tenth of all ticks, there are seventy, and 63 of "
+        "them are for microbatches."
+    ),
+)
+def pipeline_microbatches(given: Setup, answer: Any) -> str:
+    mistakes = {
+        10
+        / 9: "that divides the idle ticks by the microbatches, but they are a part of all ticks.",
+        8
+        / 7: "that counts one idle tick per stage, but the first stage begins at once.",
+    }
+    idle, right = given.stages - 1, 1
+    while 100 * idle > given.percent * (right + idle):
+        right += 1
+    return check_number(answer, right, "microbatches", mistakes)
 
 
-def _pipeline_seconds(g: Setup) -> float:
-    tick = g.unsplit / g.stages / g.microbatches
-    return tick * (g.microbatches + g.stages - 1)
-
-
-count_kind("microbatches", "microbatches", _microbatches)
-number_kind("pipeline seconds", "seconds", _pipeline_seconds, 0.01)
+@add(
+    "pipeline/seconds",
+    task="""
+A forward pass takes `unsplit` seconds on one device. How long does it take in a pipeline of `stages`
+stages that take equally long, if sending takes no time? Answer in seconds.
+""",
+    given=lambda: Setup(unsplit=2, stages=4, microbatches=12),
+    hints=(
+        "How long does one microbatch take in one stage?",
+        "How many ticks pass until the last microbatch has left the last stage?",
+        "The first microbatch takes as many ticks as there are stages, and each further one adds a tick.",
+    ),
+    solution="625 ms",
+    why=(
+        "A tick is the time of one microbatch in one stage. There are as many ticks as microbatches, plus one "
+        "for each stage after the first."
+    ),
+)
+def pipeline_seconds(given: Setup, answer: Any) -> str:
+    mistakes = {
+        4 / 5: "that is without the bubble.",
+        16 / 5: "that is the time on one device, but the stages work at the same time.",
+        16
+        / 15: "that adds one tick for each stage, but the first stage begins at once.",
+    }
+    tick = given.unsplit / given.stages / given.microbatches
+    right = tick * (given.microbatches + given.stages - 1)
+    return check_number(answer, right, "seconds", mistakes, tolerance=0.01)
 
 
 # Lesson 16: several slices.
 
 
-def _network_bytes(g: Setup) -> float:
-    slices = g.topology.slices
-    part = g.gradient.bytes / (g.topology.chips // slices)
-    return 2 * (slices - 1) / slices * part
+@add(
+    "slices/network-bytes",
+    task="""
+Each chip of these four slices has computed a `gradient`, and each needs the sum of all of them. It is
+made by a reduce-scatter inside each slice, an all-reduce between the slices, and an all-gather inside each
+slice. How many bytes does each chip send over the network between the slices, if that all-reduce runs on
+a ring?
+""",
+    given=lambda: Setup(
+        topology=Topology.parse("tpu:v5e:4x8*4"),
+        gradient=make_array("gradient", (8192, 28672), dtype="bfloat16"),
+    ),
+    hints=(
+        "What does a chip hold after the reduce-scatter inside its slice?",
+        "Chips at the same place in each slice add up their parts, on a ring with one chip per slice.",
+        "In an all-reduce on a ring of n, each sends 2 (n − 1)/n of the bytes.",
+    ),
+    solution="21 MiB",
+    why=(
+        "Each chip holds one of 32 parts of a slice's sum. In the all-reduce between four slices it sends one "
+        "and a half times that."
+    ),
+)
+def slices_network_bytes(given: Setup, answer: Any) -> str:
+    mistakes = {
+        32: "that sends all of the gradient over the network, but each chip has only a part of it.",
+        1 / 2: "that is one round of the ring, but an all-reduce takes two.",
+        4
+        / 3: "that is the part twice, but in each round a chip sends only three quarters of it.",
+        2 / 3: "that is the size of the part.",
+    }
+    slices = given.topology.slices
+    part = given.gradient.bytes / (given.topology.chips // slices)
+    right = 2 * (slices - 1) / slices * part
+    return check_number(answer, right, "bytes", mistakes)
 
 
-def _hidden_tokens(g: Setup) -> float:
+_TWO_SLICES = Topology.parse("tpu:v5e:16x16*2")
+
+
+@add(
+    "slices/tokens",
+    task="""
+Two slices of 256 chips each train a model, with data parallelism between them. In each step the gradients
+are added up inside each slice first, and then once over the network, in bfloat16. The arithmetic of a step
+takes 6 operations per parameter and token. From how many tokens per step on, counted over both slices,
+does it take as long as the network? A chip computes `peak` operations per second and sends `network` bytes
+per second to the other slice.
+""",
+    given=lambda: Setup(
+        topology=_TWO_SLICES,
+        peak=_TWO_SLICES.chip.peak_bf16,
+        network=_TWO_SLICES.chip.network_bandwidth,
+    ),
+    hints=(
+        "Write both times with a letter for the number of parameters. It cancels.",
+        "Each chip sends one of 256 parts of the gradients, with two bytes per parameter.",
+        (
+            "In an all-reduce between two slices, a chip sends 2 · 1/2 of its bytes. All chips of both slices "
+            "share the arithmetic."
+        ),
+    ),
+    solution="42027",
+    why=(
+        "The parameters and the chips of a slice cancel. What is left is two slices, two bytes against six "
+        "operations, and the ratio of the two rates."
+    ),
+)
+def slices_tokens(given: Setup, answer: Any) -> str:
+    mistakes = {
+        2: "that sends everything twice, but in an all-reduce between two, each sends its bytes once.",
+        1 / 2: "that is the arithmetic of one slice, but both compute.",
+        1 / 16: "that uses the rate of a link inside a slice.",
+    }
     # For one parameter: seconds on the network, and of arithmetic for one token.
-    slices, chips = g.topology.slices, g.topology.chips
+    slices, chips = given.topology.slices, given.topology.chips
     sent = 2 * (slices - 1) / slices * 2 / (chips // slices)
-    computed = 6 / (chips * g.peak)
-    return sent / g.network / computed
-
-
-number_kind("network bytes", "bytes", _network_bytes)
-count_kind("hidden tokens", "tokens", _hidden_tokens, 0.03)
+    right = sent / given.network / (6 / (chips * given.peak))
+    return check_number(answer, right, "tokens", mistakes, tolerance=0.03)
 
 
 # Lesson 17: experts.
 
 
-def _dropped(g: Setup) -> int:
-    return sum(max(0, count - g.capacity) for count in g.chosen)
+@add(
+    "experts/dropped",
+    task="""
+On one device, `chosen` says how many tokens chose each of the four experts. Each expert has `capacity`
+places for the tokens of this device. How many of them are dropped?
+""",
+    given=lambda: Setup(chosen=(100, 36, 70, 50), capacity=72),
+    hints=(
+        "An expert with fewer tokens than places drops none.",
+        "Empty places at one expert are of no use to tokens that chose another.",
+        "Add up what is over capacity.",
+    ),
+    solution="28",
+    why="Only the first expert is chosen by more tokens than it has places for.",
+)
+def experts_dropped(given: Setup, answer: Any) -> str:
+    mistakes = {
+        15 / 7: "those are the places that stay empty.",
+    }
+    right = sum(max(0, count - given.capacity) for count in given.chosen)
+    return check_number(answer, right, "tokens", mistakes)
 
 
-def _exchanged(g: Setup) -> float:
-    return 2 * (g.devices - 1) / g.devices * g.boxes.bytes
-
-
-count_kind("dropped", "tokens", _dropped)
-number_kind("exchanged bytes", "bytes", _exchanged)
+@add(
+    "experts/sent-bytes",
+    task="""
+Each of the `devices` has one expert, and an array `boxes` of what it has for all of them; its dimensions
+are expert, place and embedding. How many bytes does each device send in two all-to-alls, one to the
+experts and one back?
+""",
+    given=lambda: Setup(
+        devices=8, boxes=make_array("boxes", (8, 128, 4096), dtype="bfloat16")
+    ),
+    hints=(
+        "All places are sent, whether they are taken or not.",
+        "A device keeps what is for its own expert.",
+        "The way back has the same size.",
+    ),
+    solution="14 MiB",
+    why="Each way sends the boxes for all experts except the device's own.",
+)
+def experts_sent_bytes(given: Setup, answer: Any) -> str:
+    mistakes = {
+        1 / 2: "that is one way only.",
+        8 / 7: "that sends all boxes, but a device keeps those for its own expert.",
+        4 / 7: "that is the size of all boxes, sent once.",
+    }
+    right = 2 * (given.devices - 1) / given.devices * given.boxes.bytes
+    return check_number(answer, right, "bytes", mistakes)
 
 
 # Lesson 18: Explicit mode.
+
+
+@add(
+    "explicit/type",
+    task="""
+With Explicit axes, which sharding is in the type of `C = A.T @ B`? Answer with a spec.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("U=4, V=2"),
+        A=make_array("A", (4096, 1024), spec="None, U"),
+        B=make_array("B", (4096, 2048), spec="None, V"),
+        C=make_array("C", (1024, 2048)),
+    ),
+    hints=(
+        "What is the type of `A.T`?",
+        "The dimension that is summed over is not split.",
+        "The rows of a product are split as those of the first factor, its columns as those of the second.",
+    ),
+    solution="P('U', 'V')",
+    why="The transpose moves the axis to the other dimension, and the product takes one axis from each factor.",
+)
+def explicit_type(given: Setup, answer: Any) -> str:
+    layout = read_layout(answer, given.C, given.mesh)
+    does = words.says(layout)
+    require(
+        layout.shard_shape[0] == 256,
+        f"{does} The rows of `C` must be split as those of `A.T`.",
+    )
+    require(
+        layout.shard_shape[1] == 1024,
+        f"{does} The columns of `C` must be split as those of `B`.",
+    )
+    return does
+
+
+def _sine(a: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.sin(a)
+
 
 _OPERATIONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "total": ("A + B", lambda a, b: a + b),
@@ -177,30 +662,35 @@ _OPERATIONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _sine(a: Any) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.sin(a)
-
-
-def _typed(g: Setup, words: str) -> MeshSpec:
-    return make_mesh("U=4, V=2", axis_types="Explicit")
-
-
-def _listed(g: Setup, words: str) -> str:
-    lines = [f"\n    {name}: {text}" for name, (text, _) in _OPERATIONS.items()]
-    return "".join(lines)
-
-
-def _refused(g: Setup) -> list[str]:
-    refused = []
-    for name, (_, function) in _OPERATIONS.items():
-        # JAX itself decides: a plan traces the function on the typed mesh.
-        if plan(program(function, g.A, g.B, mesh=g.mesh)).error is not None:
-            refused.append(name)
-    return refused
-
-
-MAKERS["typed"] = _typed
-MAKERS["operations"] = _listed
-names_kind("refused", "The operations", lambda g: _OPERATIONS, _refused)
+@add(
+    "explicit/refused",
+    task="""
+The axes of this mesh are Explicit. Which of the operations does JAX refuse? Answer with their names.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("U=4, V=2", axis_types="Explicit"),
+        A=make_array("A", (1024, 1024), spec="U"),
+        B=make_array("B", (1024, 1024), spec="None, U"),
+        operations="".join(
+            f"\n    {name}: {text}" for name, (text, _) in _OPERATIONS.items()
+        ),
+    ),
+    hints=(
+        "An axis can split a result only once, and both operands of a sum must be split alike.",
+        "If both factors are split along the dimension that is summed over, how should the result be split?",
+        "`sv.plan(sv.program(function, A, B, mesh=mesh)).error` says whether an operation is refused, and why.",
+    ),
+    solution="total, outer, inner",
+    why=(
+        "The sum has operands that are split differently. One product would have the axis twice in its "
+        "result. The other leaves partial sums, which could be added up on every device or stay split."
+    ),
+)
+def explicit_refused(given: Setup, answer: Any) -> str:
+    # JAX itself decides: a plan traces the function on the typed mesh.
+    right = [
+        name
+        for name, (_, function) in _OPERATIONS.items()
+        if plan(program(function, given.A, given.B, mesh=given.mesh)).error is not None
+    ]
+    return check_names(answer, _OPERATIONS, right, "The operations")

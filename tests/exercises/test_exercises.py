@@ -32,8 +32,8 @@ def fresh_hints_and_our_own_exercises_alone():
     yield
     exercises.reset()
     # A page of the documentation adds one, too.
-    for name in set(registry.exercises()).difference(NAMES):
-        del registry.exercises()[name]
+    for name in set(registry.EXERCISES).difference(NAMES):
+        del registry.EXERCISES[name]
 
 
 def test_every_lesson_has_three_to_five_and_a_short_one_two():
@@ -290,35 +290,26 @@ def test_the_estimate_is_what_the_partitioner_does_where_plans_grade():
         ]
 
 
-MINE = """
-# mine/first
-
-    mesh = a=2
-    x = f32[8, 8]
-    answer: spec of x
-    solution: a
-
-Which spec?
-
-- Look.
-- Look
-  again.
-
-> Because.
-> Really.
-
-~ shards = 2: Two of them.
-~ rows = columns: No.
-"""
-
-
 def test_a_course_adds_its_own_exercise():
-    exercises.add(MINE.replace("rows = columns", "rows = 4"))
-    assert exercises.check("mine/first", "a").ok
-    assert exercises.check("mine/first", "").hint.endswith("hold each shard. Two of them.")
-    assert exercises.check("mine/first", "None, a").hint.endswith("same shard. No.")
+    @exercises.add(
+        "mine/first",
+        task="Which spec?",
+        given=lambda: exercises.Setup(mesh=sv.mesh(a=2), x=sv.array("x", (8, 8))),
+        hints=("Look.", "Look again."),
+        solution="a",
+        why="Because.",
+    )
+    def first(given, answer):
+        layout = sv.layout(given.x, answer, given.mesh)
+        exercises.require(layout.num_blocks == 2, f"{layout.num_blocks} shards, not two.")
+        exercises.require(layout.shard_shape[0] == 4, "Split the rows.")
+        return "Two shards."
+
+    assert exercises.check("mine/first", "a").does == "Two shards."
+    assert exercises.check("mine/first", "").hint == "1 shards, not two."
+    assert exercises.check("mine/first", "None, a").hint == "Split the rows."
     assert [exercises.hint("mine/first") for _ in range(2)] == ["Look.", "Look again."]
-    assert exercises.solution("mine/first").why == "Because. Really."
+    assert exercises.solution("mine/first").why == "Because."
     assert exercises.names("mine") == exercises.names(19) == ("mine/first",)
     start = "**mine/first**\n\nWhich spec?\n\n    mesh = a=2\n    x = f32[8, 8]"
     assert exercises.task("mine/first").startswith(start)

@@ -126,7 +126,6 @@ PARTS = (
         (*_CORE, "core.wording", "widgets", "gallery", "api", "exercises"),
         ("numpy", "jax"),
         (*_LAZY_BACKEND, "widgets", "jax"),
-        dynamic=True,  # the modules that hold the exercises are found by themselves
     ),
     Part(
         "pytest_plugin",

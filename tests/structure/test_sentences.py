@@ -12,8 +12,14 @@ from tests.structure.imports import python_files
 from tests.structure.sentences import compared_sentences, sentences
 
 ROOT = Path(shardviz.__file__).parent
-# What an example of the gallery is called stands beside it, as data.
-ELSEWHERE = ("core/wording/", "gallery/")
+# An example of the gallery has its name beside it, and an exercise its task, hints and solution.
+ELSEWHERE = (
+    "core/wording/",
+    "gallery/",
+    "exercises/layouts.py",
+    "exercises/programs.py",
+    "exercises/short.py",
+)
 # Templates of code and of a page, and patterns for what jax and XLA print.
 NO_ENGLISH = {
     "core/backend/exits.py",
@@ -30,7 +36,6 @@ NO_ENGLISH = {
 }
 # Codes of values, which house their kind and are compared as they are.
 CODES = {
-    "a constraint that replicates",
     "axis not in the mesh",
     "name is no axis",
     "no mesh in sight",
