@@ -69,7 +69,7 @@ def test_chips_by_position_are_pointed_at_as_devices_are(page, tmp_path):
     assert "data 1, model 2, host 1" in sentence(page)
 
 
-def test_wheel_zooms_drag_pans_and_double_click_fits(page, tmp_path):
+def test_wheel_zooms_drag_pans_and_fit_resets(page, tmp_path):
     opened(page, explorer(mesh="data=16, model=16"), tmp_path)
     devices = page.get_by_label("Devices", exact=True)
     box = devices.bounding_box()
@@ -91,8 +91,10 @@ def test_wheel_zooms_drag_pans_and_double_click_fits(page, tmp_path):
     page.mouse.up()
     seen.append(shown())
     assert all(one != other for one, other in pairwise(seen))
-    page.mouse.dblclick(x, y)
+    devices.get_by_role("button", name="Fit").click()
+    page.mouse.move(x, y)
     assert shown() == seen[0]
+    expect(devices.get_by_role("button", name="Fit")).to_be_hidden()
 
 
 def test_views_have_tabs_and_nothing_can_be_edited_without_a_kernel(page, tmp_path):

@@ -184,7 +184,6 @@ const ICONS = {
   more: "M3.5 8h.01 M8 8h.01 M12.5 8h.01",
   pencil: "M3.5 12.5v-2L10.5 3.5 12.5 5.5 5.5 12.5z",
   plus: "M8 3.5v9 M3.5 8h9",
-  minus: "M3.5 8h9",
   first: "M4 3.5v9 M11.5 3.5 7 8l4.5 4.5",
   back: "M10 3.5 5.5 8l4.5 4.5",
   play: "M5 3.5v9l7-4.5z",

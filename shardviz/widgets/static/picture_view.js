@@ -32,8 +32,7 @@ export class PictureView extends PicturePainter {
     this.entered = false;
     const role = options.plain ? { role: "img" } : { role: "application", tabindex: "0" };
     const about = { class: "sv-canvas", ...role, "aria-label": label, ...OWN_KEYS };
-    const buttons = options.plain ? null : this.zoomButtons();
-    const parts = [this.base, this.over, this.tip, buttons];
+    const parts = [this.base, this.over, this.tip, options.plain ? null : this.fitButton()];
     this.node = h("div", { ...about, on: this.listeners() }, ...parts);
     this.node.addEventListener("wheel", (e) => this.wheel(e), { passive: false });
     this.cursor = -1;
@@ -43,15 +42,14 @@ export class PictureView extends PicturePainter {
     this.observer.observe(this.node);
   }
 
-  zoomButtons() {
-    const all = [
-      iconButton("minus", "Zoom out", () => this.zoom(1 / 1.6)),
-      iconButton("plus", "Zoom in", () => this.zoom(1.6)),
-      iconButton("fit", "Fit", () => this.fitAll()),
-    ];
+  fitButton() {
     const own = (/** @type {Event} */ e) => e.stopPropagation();
-    const on = { pointerdown: own, pointerup: own, pointermove: own, dblclick: own, keydown: own };
-    return h("span", { class: "sv-zoom", on }, ...all);
+    const on = { pointerdown: own, pointerup: own, pointermove: own, keydown: own };
+    const fit = () => {
+      this.node.focus({ preventScroll: true }); // the button goes
+      this.fitAll();
+    };
+    return h("span", { class: "sv-fit", on }, iconButton("fit", "Fit", fit));
   }
 
   fitAll() {
@@ -59,7 +57,7 @@ export class PictureView extends PicturePainter {
     this.showNow();
   }
 
-  /** Paints; the zoom buttons stay in sight as long as not all of the picture is. */
+  /** Paints; the button that fits the picture is there while not all of it is in sight. */
   showNow() {
     this.paint();
     toggle(this.node, "sv-zoomed", !this.fitted);
@@ -187,7 +185,6 @@ export class PictureView extends PicturePainter {
   /** @returns {import("./dom.js").Props["on"]} */
   listeners() {
     return {
-      dblclick: () => this.fitAll(),
       pointerdown: (e) => {
         if (e.button !== 0) return;
         this.entered = true;
