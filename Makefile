@@ -28,7 +28,7 @@ MODULES  := $(VENV)/node/node_modules
 TSC      := $(MODULES)/typescript/bin/tsc
 PRETTIER := $(MODULES)/prettier/bin/prettier.cjs
 # What prettier formats and checks: the page's JavaScript, types and style sheet.
-STATIC   := shardviz/widgets/static
+STATIC   := shardviz/explorer/static
 PAGE     := "$(STATIC)/*.{js,ts,css,json}"
 # One mark for both tools, since npm installs them in one go.
 PAGE_TOOLS := $(VENV)/node/.installed-$(TSC_VERSION)-$(PRETTIER_VERSION)

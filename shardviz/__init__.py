@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from shardviz.core.display import Displayed, Words
+from shardviz.base.display import Displayed, Words
 
 __version__ = "0.1.0"
 
@@ -49,13 +49,13 @@ def _mimebundle(value: Any) -> dict[str, Any]:
 
 
 def _sentence(fact: Any) -> str:
-    from shardviz.core.wording import sentence
+    from shardviz.base.wording import sentence
 
     return sentence(fact)
 
 
 def _explanation(value: Any) -> str:
-    from shardviz.core.wording import explanation
+    from shardviz.base.wording import explanation
 
     return explanation(value)
 

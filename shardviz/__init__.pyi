@@ -36,20 +36,20 @@ from shardviz.api.show import explore as explore
 from shardviz.api.show import plot as plot
 from shardviz.api.show import text as text
 from shardviz.api.treescope_leaves import treescope_leaf as treescope_leaf
-from shardviz.core.errors import ContractError as ContractError
-from shardviz.core.errors import ShardvizError as ShardvizError
-from shardviz.core.hardware.topology import Topology as Topology
-from shardviz.core.layout.array_spec import ArraySpec as ArraySpec
-from shardviz.core.layout.layout import Layout as Layout
-from shardviz.core.layout.mesh import MeshSpec as MeshSpec
-from shardviz.core.layout.partition_spec import Spec as Spec
-from shardviz.core.layout.rules.resolution import Resolution as Resolution
-from shardviz.core.layout.rules.rules import Rules as Rules
-from shardviz.core.layout.trees.audit import Audit as Audit
-from shardviz.core.program.cache import cache as cache
-from shardviz.core.program.plan import Plan as Plan
-from shardviz.core.program.program import Program as Program
-from shardviz.core.program.report import Report as Report
-from shardviz.core.program.stages import Stages as Stages
+from shardviz.axis_rules.audit import Audit as Audit
+from shardviz.axis_rules.resolution import Resolution as Resolution
+from shardviz.axis_rules.rules import Rules as Rules
+from shardviz.base.array_spec import ArraySpec as ArraySpec
+from shardviz.base.errors import ContractError as ContractError
+from shardviz.base.errors import ShardvizError as ShardvizError
+from shardviz.base.layout import Layout as Layout
+from shardviz.base.mesh import MeshSpec as MeshSpec
+from shardviz.base.partition_spec import Spec as Spec
+from shardviz.compiled.report import Report as Report
+from shardviz.compiled.stages import Stages as Stages
+from shardviz.hardware.topology import Topology as Topology
+from shardviz.plans.plan import Plan as Plan
+from shardviz.programs.program import Program as Program
+from shardviz.runs.cache import cache as cache
 
 __version__: str

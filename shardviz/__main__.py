@@ -21,23 +21,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from shardviz.advise.contracts import STAGES, Expectation
+from shardviz.advise.lock import Lock, read_lock
 from shardviz.api.adopt import as_mesh
 from shardviz.api.doctor import checked_names, versions
 from shardviz.api.layouts import audit, capacity_of, rules
 from shardviz.api.programs import expect, lock
 from shardviz.api.show import text
-from shardviz.core.errors import ContractError, ShardvizError
-from shardviz.core.format import suggestion
-from shardviz.core.layout.rules.rules import Dialect
-from shardviz.core.layout.trees.audit import Audit
-from shardviz.core.program.contracts import STAGES, Expectation
-from shardviz.core.program.lock import Lock, read_lock
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
-from shardviz.core.program.stages import Stages
-from shardviz.core.wording import commands as wording
-from shardviz.core.wording.doctor import doctor_text
+from shardviz.api.words import commands as wording
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.rules import Dialect
+from shardviz.base.errors import ContractError, ShardvizError
+from shardviz.base.format import suggestion
+from shardviz.compiled.report import Report
+from shardviz.compiled.stages import Stages
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
+from shardviz.runs.words.doctor import doctor_text
 
 OK, BROKEN, WRONG = 0, 1, 2
 EXIT_CODES = {True: OK, False: BROKEN}  # by whether all is as expected

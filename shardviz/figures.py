@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from shardviz.picture.palette import Theme
-from shardviz.picture.picture import Picture
-from shardviz.picture.show import draw
-from shardviz.plots.paint import Figure, paint, png_of
+from shardviz.draw.paint import Figure, paint, png_of
+from shardviz.draw.palette import Theme
+from shardviz.draw.picture import Picture
+from shardviz.pictures import draw
 
 
 def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figure:
@@ -22,7 +22,7 @@ def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figu
     Raises:
         ShardvizError: for a value without a picture.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> len(figure(make_mesh(data=4, model=2)).axes)
     1
     """
@@ -32,7 +32,7 @@ def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figu
 def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
     """The same as a PNG file, with the picture in words in its description.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> png(make_mesh(data=4, model=2))[1:4]
     b'PNG'
     """
@@ -43,7 +43,7 @@ def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
 def svg(value: Any, theme: str | Theme | None = None, **options: Any) -> str:
     """The same as the text of an SVG file.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> "</svg>" in svg(make_mesh(data=4, model=2))
     True
     """

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from shardviz.core.program.contracts import Expectation
-    from shardviz.core.program.lock import Lock
+    from shardviz.advise.contracts import Expectation
+    from shardviz.advise.lock import Lock
 
 FOLDER = "shardviz_locks"
 OPTION = "--shardviz-update"
@@ -79,9 +79,9 @@ class LockChecker:
             ShardvizError: for a name that no file can have, and what cannot be locked.
         """
         __tracebackhide__ = True
+        from shardviz.advise.lock import read_lock
         from shardviz.api.programs import expect
-        from shardviz.core.errors import ContractError
-        from shardviz.core.program.lock import read_lock
+        from shardviz.base.errors import ContractError
 
         file = self._file(name)
         expected = expect(thing, target=target)
@@ -103,8 +103,8 @@ class LockChecker:
         return expected.matches(file)
 
     def _file(self, name: str | None) -> Path:
-        from shardviz.core.errors import ProgramError
-        from shardviz.core.format import shown
+        from shardviz.base.errors import ProgramError
+        from shardviz.base.format import shown
 
         if name is not None:
             if not re.fullmatch(r"[\w\-][\w.\- ]{0,150}", name):
@@ -124,8 +124,8 @@ class LockChecker:
 
     def _update(self, made: Lock, file: Path) -> None:
         __tracebackhide__ = True
-        from shardviz.core.errors import ContractError
-        from shardviz.core.program.lock import read_lock
+        from shardviz.advise.lock import read_lock
+        from shardviz.base.errors import ContractError
 
         written = self._config.stash.setdefault(_written, {})
         if file in written:

@@ -126,7 +126,7 @@ class _Figure(SphinxDirective):
 
     def images(self, value: Any, name: str, alt: str = "", **options: Any) -> list[nodes.image]:
         """A value's picture in each theme; the style sheet shows one of them."""
-        from shardviz.picture.show import draw
+        from shardviz.pictures import draw
 
         files, width = draw_both(value, name, **options)
         words = alt or draw(value, **options).alt

@@ -30,7 +30,7 @@ GROUPS = {
     "layouts": ("Layouts", ("shardviz.api.meshes", "shardviz.api.layouts")),
     "programs": (
         "Programs",
-        ("shardviz.api.programs", "shardviz.api.movements", "shardviz.core.program.cache"),
+        ("shardviz.api.programs", "shardviz.api.movements", "shardviz.runs.cache"),
     ),
     "pictures": ("Pictures", ("shardviz.api.show", "shardviz.api.treescope_leaves")),
     "values": ("Values", ("shardviz",)),

@@ -10,22 +10,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from shardviz.core.errors import LayoutError, MeshError, SpecError, import_optional
-from shardviz.core.format import shown
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.libraries import (
+from shardviz.axis_rules.libraries import (
     library_of,
     mesh_of,
     without_metadata,
 )
-from shardviz.core.layout.maxtext import mesh_of_config
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.parse import MAX_TEXT, limited, read_text_file
-from shardviz.core.layout.partition_spec import MAX_RANK, Spec
-from shardviz.core.layout.rules.requests import request
-from shardviz.core.layout.rules.rule_tables import read_yaml
-from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.axis_rules.maxtext import mesh_of_config
+from shardviz.axis_rules.requests import request
+from shardviz.axis_rules.rule_tables import read_yaml
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import LayoutError, MeshError, SpecError, import_optional
+from shardviz.base.format import shown
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.parse import MAX_TEXT, limited, read_text_file
+from shardviz.base.partition_spec import MAX_RANK, Spec
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, sharding_spec_layout
 from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
@@ -102,7 +102,7 @@ def mesh_in_context() -> MeshSpec | None:
     if "jax" not in sys.modules:
         return None
     context = import_optional(
-        "shardviz.core.backend.tracing.mesh_context", "The mesh in context", "jax"
+        "shardviz.programs.backend.mesh_context", "The mesh in context", "jax"
     ).mesh_context()
     if context.current is not None and not context.overlaid:
         return context.current
@@ -151,7 +151,9 @@ def as_legacy(thing: Any) -> ShardingSpec | Parts | None:
 
 def bridge() -> ModuleType:
     """The module that converts jax's own objects; imported when one is first met."""
-    return import_optional("shardviz.core.backend.bridge", "jax's own objects", "jax")
+    return import_optional(
+        "shardviz.programs.backend.bridge", "jax's own objects", "jax"
+    )
 
 
 def layout_of(

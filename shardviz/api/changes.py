@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shardviz.advise.candidates import Changes
 from shardviz.api.movements import chosen_collective
-from shardviz.core.display import StageClock
-from shardviz.core.errors import ProgramError, import_optional
-from shardviz.core.format import listed, shown, suggestion
-from shardviz.core.program.candidates import Changes
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
-from shardviz.core.program.stages import Stages
+from shardviz.base.display import StageClock
+from shardviz.base.errors import ProgramError, import_optional
+from shardviz.base.format import listed, shown, suggestion
+from shardviz.compiled.report import Report
+from shardviz.compiled.stages import Stages
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
 
 
 def changes(
@@ -71,7 +71,7 @@ def changes(
             "Changes are found for a report, a plan or a program, as sv.compile, sv.plan"
             f" and sv.program make them; got {shown(thing)}."
         )
-    changes = "shardviz.core.backend.candidates.changes"
+    changes = "shardviz.advise.backend.changes"
     finding = import_optional(changes, "sv.changes", "jax")
     if goal is not None:
         if collective is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
-from shardviz.core.errors import import_optional
+from shardviz.base.errors import import_optional
 
 _PACKAGES = ("shardviz", "jax", "jaxlib", "flax", "libtpu", "numpy", "ipykernel")
 
@@ -31,10 +31,10 @@ def checked_names() -> list[tuple[str, str]]:
     Raises:
         MissingPackage: jax is not installed.
     """
-    from shardviz.widgets import ipykernel_compat
+    from shardviz.explorer import ipykernel_compat
 
     checks = import_optional(
-        "shardviz.core.backend.jax_compat_checks", "python -m shardviz doctor", "jax"
+        "shardviz.base.backend.jax_compat_checks", "python -m shardviz doctor", "jax"
     )
     page = {ipykernel_compat.PRIVATE_NAME: ipykernel_compat.works}
     return checks.check_names({**checks.PRIVATE_NAMES, **page})

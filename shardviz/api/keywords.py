@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from shardviz.core.errors import ProgramError
-from shardviz.core.format import joined, shown, suggestion
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.notes import Note
-from shardviz.core.program.program import function_name
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import joined, shown, suggestion
+from shardviz.base.mesh import MeshSpec
+from shardviz.programs.notes import Note
+from shardviz.programs.program import function_name
 
 P = ParamSpec("P")
 T = TypeVar("T")

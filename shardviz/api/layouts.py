@@ -25,32 +25,32 @@ from shardviz.api.adopt import (
     optional,
 )
 from shardviz.api.wanted_layouts import layouts_on, wanted_restore
-from shardviz.core.errors import LayoutError, ShardvizError, import_optional
-from shardviz.core.format import shown
-from shardviz.core.hardware.interconnect import device_rows, least_send_seconds
-from shardviz.core.hardware.targets import Target
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
-from shardviz.core.layout.array_tree import ArrayTree, read_tree
-from shardviz.core.layout.layout import Layout
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import read_text_file
-from shardviz.core.layout.rules.path_rules import PathResolution, resolve_path
-from shardviz.core.layout.rules.remedies import Remedies
-from shardviz.core.layout.rules.requests import Request
-from shardviz.core.layout.rules.resolution import Resolution
-from shardviz.core.layout.rules.resolution import resolve as _resolve
-from shardviz.core.layout.rules.rule_tables import dialect_of, read_rules
-from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
-from shardviz.core.layout.transfer.process_rows import ProcessRows
-from shardviz.core.layout.transfer.process_rows import process_rows as _process_rows
-from shardviz.core.layout.transfer.reshard import Reshard, reshard_layouts
-from shardviz.core.layout.transfer.restore import Restore, plan_restore
-from shardviz.core.layout.trees.audit import Audit
-from shardviz.core.layout.trees.audit import audit as _audit
-from shardviz.core.layout.trees.state_remedies import with_names_of_parameter
-from shardviz.core.program.program import Program
-from shardviz.core.wording.hardware import published_rates
+from shardviz.axis_rules.array_tree import ArrayTree, read_tree
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.audit import audit as _audit
+from shardviz.axis_rules.path_rules import PathResolution, resolve_path
+from shardviz.axis_rules.remedies import Remedies
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.resolution import resolve as _resolve
+from shardviz.axis_rules.rule_tables import dialect_of, read_rules
+from shardviz.axis_rules.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.axis_rules.state_remedies import with_names_of_parameter
+from shardviz.base.array_spec import ArraySpec, dtype_name, read_shape
+from shardviz.base.errors import LayoutError, ShardvizError, import_optional
+from shardviz.base.format import shown
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import read_text_file
+from shardviz.hardware.interconnect import device_rows, least_send_seconds
+from shardviz.hardware.targets import Target
+from shardviz.hardware.topology import Topology
+from shardviz.hardware.words.hardware import published_rates
+from shardviz.move.process_rows import ProcessRows
+from shardviz.move.process_rows import process_rows as _process_rows
+from shardviz.move.reshard import Reshard, reshard_layouts
+from shardviz.move.restore import Restore, plan_restore
+from shardviz.programs.program import Program
 
 MAX_JSON = 1 << 25  # bytes; MaxText's record of a model of 671B parameters has 1 MB
 
@@ -174,7 +174,7 @@ def layout(
     Raises:
         ShardvizError: where the array cannot be laid out so, with what would work.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> layout((512, 2048), "None, model", make_mesh(data=4, model=2)).shard_shape
     (512, 1024)
     """
@@ -205,7 +205,7 @@ def process_rows(
         ShardvizError: where the array cannot be laid out so, and for arrays of partial
             sums.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> found = process_rows((256, 512), "data", make_mesh(data=4, model=2, processes=2))
     >>> [part.rows for part in found.parts]
     [((0, 128),), ((128, 256),)]
@@ -255,7 +255,7 @@ def audit(
         ShardvizError: for a tree, rules, mesh or target that cannot be read, and where
             Keras raises: a path that several patterns of a `LayoutMap` match.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> rows = [("w", (512, 2048), "embed mlp")]
     >>> audit(rows, [("mlp", "model")], make_mesh(data=4, model=2)).bytes_per_device
     2097152
@@ -272,7 +272,7 @@ def audit(
     reader = dialect_of(rules, dialect)
     if isinstance(tree, Program):
         arguments = import_optional(
-            "shardviz.core.backend.tracing.arguments", "sv.audit", "jax"
+            "shardviz.programs.backend.arguments", "sv.audit", "jax"
         )
         # What is left out is the program's.
         if reader is Dialect.LINEN:
@@ -408,7 +408,7 @@ def reshard(
     reader = Dialect.of(dialect)
     if isinstance(tree, Program):
         arguments = import_optional(
-            "shardviz.core.backend.tracing.arguments", "sv.reshard", "jax"
+            "shardviz.programs.backend.arguments", "sv.reshard", "jax"
         )
         if from_ is None and tree.mesh is not None:
             from_ = tree.mesh, tree.rules
@@ -498,8 +498,8 @@ def restore(
     >>> restore("no/such/folder", "kernel -> P('model')", "model=2")
     Traceback (most recent call last):
         ...
-    shardviz.core.errors.ShardvizError: There is no folder 'no/such/folder'. Give that of...
+    shardviz.base.errors.ShardvizError: There is no folder 'no/such/folder'. Give that of...
     """
-    reader = import_optional("shardviz.core.backend.checkpoints", "sv.restore", "jax")
+    reader = import_optional("shardviz.move.backend.checkpoints", "sv.restore", "jax")
     found = reader.read_checkpoint(path, step)
     return plan_restore(found, wanted_restore(found, wanted, mesh, rules, dialect))

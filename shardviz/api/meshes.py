@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shardviz.api.adopt import as_mesh
-from shardviz.core.errors import import_optional
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.mesh_context import MeshContext
+from shardviz.base.errors import import_optional
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.mesh_context import MeshContext
+from shardviz.hardware.topology import Topology
 
 if TYPE_CHECKING:
-    from shardviz.core.program.cached import MeshComparison
+    from shardviz.runs.cached import MeshComparison
 
 
 def mesh(
@@ -77,7 +77,7 @@ def mesh_context() -> MeshContext:
     """
     # Only jax knows what is in force, so it is imported here and not above.
     return import_optional(
-        "shardviz.core.backend.tracing.mesh_context", "sv.mesh_context", "jax"
+        "shardviz.programs.backend.mesh_context", "sv.mesh_context", "jax"
     ).mesh_context()
 
 
@@ -103,6 +103,6 @@ def compare_meshes(
     Nothing was done again for the second mesh: it has the devices of the first.
     """
     listening = import_optional(
-        "shardviz.core.backend.tracing.listening", "sv.compare_meshes", "jax"
+        "shardviz.runs.backend.listening", "sv.compare_meshes", "jax"
     )
     return listening.compare_meshes(first, second, fn, *arrays, specs=specs)

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardviz.api.adopt import as_mesh, optional
-from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural, shown
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.parse import check_size, parse_bytes
-from shardviz.core.program.report import Report
+from shardviz.base.collective import Collective
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import plural, shown
+from shardviz.base.parse import check_size, parse_bytes
+from shardviz.compiled.report import Report
+from shardviz.hardware.topology import Topology
 
 if TYPE_CHECKING:
-    from shardviz.core.layout.mesh import MeshSpec
-    from shardviz.core.program.movement import Movement
-    from shardviz.core.program.plan import Plan
-    from shardviz.core.program.stages import Stages
+    from shardviz.base.mesh import MeshSpec
+    from shardviz.compiled.stages import Stages
+    from shardviz.move.movement import Movement
+    from shardviz.plans.plan import Plan
 
 
 def movement(
@@ -58,9 +58,9 @@ def movement(
     >>> print(movement("all-reduce", devices=4, size="4 MiB").steps[3].words)
     Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.
     """
-    from shardviz.core.program.movement import movement_of
-    from shardviz.core.program.plan import Plan
-    from shardviz.core.program.stages import Stages
+    from shardviz.compiled.stages import Stages
+    from shardviz.move.movement import movement_of
+    from shardviz.plans.plan import Plan
 
     grid = optional(as_mesh, mesh)
     where = topology
@@ -149,9 +149,9 @@ def _movement_of_kind(
     group: Any,
 ) -> Movement:
     """The movement of a collective that is no program's."""
-    from shardviz.core.hardware.interconnect import groups_over
-    from shardviz.core.program.movement import collective_movement, movement_of, shift
-    from shardviz.core.program.movement_steps import PERMUTE, check_kind
+    from shardviz.hardware.interconnect import groups_over
+    from shardviz.move.movement import collective_movement, movement_of, shift
+    from shardviz.move.movement_steps import PERMUTE, check_kind
 
     check_kind(kind)
     if size is None:

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from shardviz.api.adopt import as_mesh, optional
 from shardviz.api.keywords import Step, shares_keywords, takes_by_name
-from shardviz.core.display import StageClock
-from shardviz.core.errors import ProgramError, import_optional
-from shardviz.core.format import shown
-from shardviz.core.hardware.targets import Targets
-from shardviz.core.layout.rules.rules import Dialect, Rules
-from shardviz.core.program.cache import cache
-from shardviz.core.program.effects import Effects
-from shardviz.core.program.memory_in_plan import with_values
-from shardviz.core.program.program import Program, function_name
-from shardviz.core.program.report import Report
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.base.display import StageClock
+from shardviz.base.errors import ProgramError, import_optional
+from shardviz.base.format import shown
+from shardviz.compiled.memory_in_plan import with_values
+from shardviz.compiled.report import Report
+from shardviz.hardware.targets import Targets
+from shardviz.programs.effects import Effects
+from shardviz.programs.program import Program, function_name
+from shardviz.runs.cache import cache
 
 if TYPE_CHECKING:
-    from shardviz.core.backend.call_cache.cached_function import CachedFunction
-    from shardviz.core.backend.run.hosts.run import Hosts
-    from shardviz.core.program.contracts import Expectation
-    from shardviz.core.program.lock import Lock
-    from shardviz.core.program.plan import Plan
-    from shardviz.core.program.stages import Stages
+    from shardviz.advise.contracts import Expectation
+    from shardviz.advise.lock import Lock
+    from shardviz.compiled.stages import Stages
+    from shardviz.plans.plan import Plan
+    from shardviz.runs.backend.cached_function import CachedFunction
+    from shardviz.runs.backend.hosts.run import Hosts
 
 
 @shares_keywords
@@ -92,7 +92,7 @@ def program(
         step = Step(fn, {})
     grid, table = optional(as_mesh, mesh), optional(Rules.of, rules)
     building = import_optional(
-        "shardviz.core.backend.tracing.build_program", "sv.program", "jax"
+        "shardviz.programs.backend.build_program", "sv.program", "jax"
     )
     made = building.build_program(
         step.fn,
@@ -143,9 +143,7 @@ def plan(thing: Any, /, *arrays: Any, **keywords: Any) -> Plan:
     >>> str(plan(lambda x: x.sum(), x, mesh="data=4").op("reduce_sum").spec)
     'P()'
     """
-    planning = import_optional(
-        "shardviz.core.backend.shardy.build_plan", "sv.plan", "jax"
-    )
+    planning = import_optional("shardviz.plans.backend.build_plan", "sv.plan", "jax")
     return planning.plan_program(_program_of(thing, "plan", arrays, keywords))
 
 
@@ -182,7 +180,7 @@ def compile(
     arrays, target = _target_after(thing, arrays, target)
     own = {"target": target, "options": options}
     program = _program_of(thing, "compile", arrays, keywords, own)
-    runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.compile", "jax")
+    runner = import_optional("shardviz.runs.backend.hosts.run", "sv.compile", "jax")
     if options is not None:
         # Options are a part of a program: with others it is another one.
         program = program.replace(options={**program.options, **options})
@@ -200,10 +198,8 @@ def compile(
 
 def _plan_for(program: Program, target: Any) -> Plan:
     """The plan of a program, lowered for the platform of a target."""
-    planning = import_optional(
-        "shardviz.core.backend.shardy.build_plan", "sv.plan", "jax"
-    )
-    from shardviz.core.backend.run.targets import lowering_platform
+    planning = import_optional("shardviz.plans.backend.build_plan", "sv.plan", "jax")
+    from shardviz.runs.backend.targets import lowering_platform
 
     platform = lowering_platform(target, program.mesh.size)
     return planning.plan_program(program, platform)
@@ -211,7 +207,7 @@ def _plan_for(program: Program, target: Any) -> Plan:
 
 def _with_operations(report: Report, planned: Plan | None) -> Report:
     """The report, with the least times of the operations that its plan counts."""
-    from shardviz.core.program.roofline import with_operations
+    from shardviz.compiled.roofline import with_operations
 
     return report.replace(roofline=with_operations(report, planned))
 
@@ -242,13 +238,13 @@ def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> 
     >>> stages = stages(sv.program(lambda x: x.sum(), x, mesh="data=1"))
     >>> stages.report.error
     """
-    from shardviz.core.program.stages import Stages
+    from shardviz.compiled.stages import Stages
 
     arrays, target = _target_after(thing, arrays, target)
     program = _program_of(thing, "stages", arrays, keywords, {"target": target})
     # First, so that it is there where the compile fails.
     planned = _plan_for(program, target)
-    runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.stages", "jax")
+    runner = import_optional("shardviz.runs.backend.hosts.run", "sv.stages", "jax")
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
     report = with_values(_with_operations(report, planned), planned)
@@ -279,8 +275,8 @@ def run(
     >>> run(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).ok
     True
     """
-    runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.run", "jax")
-    calls = import_optional("shardviz.core.backend.tracing.calls", "sv.run", "jax")
+    runner = import_optional("shardviz.runs.backend.hosts.run", "sv.run", "jax")
+    calls = import_optional("shardviz.programs.backend.calls", "sv.run", "jax")
     if isinstance(thing, Program):
         program = thing
         # A bound call knows which of these values are static.
@@ -360,7 +356,7 @@ def _positional(
 def _clock(program: Any) -> StageClock:
     """The line that says what is done; of several processes the first one has it."""
     name = getattr(program, "name", "program")
-    compat = import_optional("shardviz.core.backend.jax_compat", "sv.run", "jax")
+    compat = import_optional("shardviz.base.backend.jax_compat", "sv.run", "jax")
     if compat.process_number() == 0:
         return StageClock(name)
     return StageClock(name, stream=io.StringIO())
@@ -388,7 +384,7 @@ def effects(thing: Any, *args: Any, **keywords: Any) -> Effects:
     '1 device'
     """
     prediction = import_optional(
-        "shardviz.core.backend.tracing.effects", "sv.effects", "jax"
+        "shardviz.programs.backend.effects", "sv.effects", "jax"
     )
     return prediction.predict(thing, *args, **keywords)
 
@@ -415,7 +411,7 @@ def cached(
     (1, 2, 'argument x: dtype int32 became float32.')
     """
     caching = import_optional(
-        "shardviz.core.backend.call_cache.cached_function", "sv.cached", "jax"
+        "shardviz.runs.backend.cached_function", "sv.cached", "jax"
     )
     return caching.CachedFunction(fn, size, **options)
 
@@ -452,7 +448,7 @@ def hosts(
     ...     report = run(step, target=two)
     """
     return import_optional(
-        "shardviz.core.backend.run.hosts.run", "sv.hosts", "jax"
+        "shardviz.runs.backend.hosts.run", "sv.hosts", "jax"
     ).make_hosts(processes, devices, platform, heartbeat)
 
 
@@ -462,9 +458,9 @@ def targets() -> Targets:
     >>> len(targets()) >= 1
     True
     """
-    here = import_optional("shardviz.core.backend.run.targets", "sv.targets", "jax")
+    here = import_optional("shardviz.runs.backend.targets", "sv.targets", "jax")
     # Where nothing has imported it, no hosts are running.
-    group = sys.modules.get("shardviz.core.backend.run.hosts.group")
+    group = sys.modules.get("shardviz.runs.backend.hosts.group")
     running = []
     if group is not None:
         running = group.running_targets()
@@ -503,7 +499,7 @@ def expect(
     >>> expect(sv.plan(sv.program(lambda w, x: x @ w, w, x, mesh="data=4, model=2"))).no()
     Expectation(<lambda>)
     """
-    from shardviz.core.program.contracts import Expectation
+    from shardviz.advise.contracts import Expectation
 
     return Expectation(thing, target, stage, _compile_for, plan)
 
@@ -535,8 +531,8 @@ def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
     >>> found.arrays["w"]
     "float32[512, 2048] P(None, 'model')"
     """
-    from shardviz.core.program.contracts import Expectation
-    from shardviz.core.program.lock import read_lock
+    from shardviz.advise.contracts import Expectation
+    from shardviz.advise.lock import read_lock
 
     if isinstance(thing, (str, os.PathLike)):
         return read_lock(thing)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardviz.core.display import StageClock
-from shardviz.core.errors import ProgramError, import_optional
-from shardviz.core.format import shown
-from shardviz.core.hardware.targets import Target
-from shardviz.core.layout.parse import parse_bytes
-from shardviz.core.program.program import Program
-from shardviz.core.program.search import Search
+from shardviz.advise.search import Search
+from shardviz.base.display import StageClock
+from shardviz.base.errors import ProgramError, import_optional
+from shardviz.base.format import shown
+from shardviz.base.parse import parse_bytes
+from shardviz.hardware.targets import Target
+from shardviz.programs.program import Program
 
 
 def search(
@@ -57,7 +57,7 @@ def search(
     >>> search(matmul, target="cpu:4")
     Traceback (most recent call last):
     ...
-    shardviz.core.errors.TargetError: A search compares least times, which need ...
+    shardviz.base.errors.TargetError: A search compares least times, which need ...
     """
     if not isinstance(program, Program):
         raise ProgramError(
@@ -69,8 +69,6 @@ def search(
     if isinstance(over, str):
         over = (over,)
     name = target.name if isinstance(target, Target) else target or ""
-    searching = import_optional(
-        "shardviz.core.backend.candidates.search", "sv.search", "jax"
-    )
+    searching = import_optional("shardviz.advise.backend.search", "sv.search", "jax")
     with StageClock(program.name, after=3.0, lines=True) as clock:
         return searching.search(program, name, over, limit, seconds, clock)

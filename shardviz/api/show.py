@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from shardviz.api.adopt import adopt, as_mesh, children_of, is_jax, optional
 from shardviz.api.programs import program
-from shardviz.core.errors import MissingPackage, ProgramError, import_optional
-from shardviz.core.format import shown
-from shardviz.core.layout.rules.rule_tables import read_rules
-from shardviz.core.program.program import Program
+from shardviz.axis_rules.rule_tables import read_rules
+from shardviz.base.errors import MissingPackage, ProgramError, import_optional
+from shardviz.base.format import shown
+from shardviz.programs.program import Program
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from shardviz.widgets.explorer import Explorer
+    from shardviz.explorer.explorer import Explorer
 
 
 def plot(thing: Any, **options: Any) -> Figure:
@@ -31,7 +31,7 @@ def plot(thing: Any, **options: Any) -> Figure:
     Raises:
         ShardvizError: where the value has no picture, or matplotlib is not installed.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> type(plot(make_mesh(data=4, model=2))).__name__
     'Figure'
     """
@@ -52,11 +52,11 @@ def text(thing: Any, width: int = 80, **options: Any) -> str:
     Raises:
         ShardvizError: where the value has no text.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> "model" in text(make_mesh(data=4, model=2))
     True
     """
-    from shardviz.picture.show import to_text
+    from shardviz.pictures import to_text
 
     return to_text(adopt(thing), width, **options)
 
@@ -94,14 +94,14 @@ def explore(
 
     >>> explore().session.mesh.size
     8
-    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.base.array_spec import ArraySpec
     >>> w = ArraySpec("w", (512, 2048), "embed mlp")
     >>> explore([w], mesh="model=2", rules=[("mlp", "model")]).session.audit.rows[0].spec
     P(None, 'model')
     >>> explore(lambda x: x * 2, w, mesh="model=2").session.now.view
     'Program'
     """
-    from shardviz.core.program.cache import cache
+    from shardviz.runs.cache import cache
 
     if arrays or keywords:
         thing = _program_to_show(
@@ -114,7 +114,7 @@ def explore(
             f" batch); got {shown(thing)} alone."
         )
 
-    explorer = import_optional("shardviz.widgets.explorer", "sv.explore", "anywidget")
+    explorer = import_optional("shardviz.explorer.explorer", "sv.explore", "anywidget")
     on_mesh, table = optional(as_mesh, mesh), optional(read_rules, rules)
     return explorer.open_explorer(
         adopt(thing), cache, children_of, on_mesh, table, _svg
@@ -148,7 +148,7 @@ def mimebundle(value: Any) -> dict[str, Any]:
     """How a value shows itself in a notebook: text always, PNG where matplotlib is
     installed.
     """
-    from shardviz.picture.show import to_text
+    from shardviz.pictures import to_text
 
     bundle: dict[str, Any] = {"text/plain": to_text(value)}
     with contextlib.suppress(MissingPackage):

@@ -8,8 +8,8 @@ import html
 from typing import Any
 
 from shardviz.api.adopt import bridge, is_jax
-from shardviz.core.errors import LayoutError, import_optional
-from shardviz.core.layout.layout import Layout
+from shardviz.base.errors import LayoutError, import_optional
+from shardviz.base.layout import Layout
 
 
 def treescope_leaf(value: Any, path: str | None = None) -> Any:
@@ -65,7 +65,7 @@ class _Leaf:
 @functools.lru_cache(maxsize=256)
 def _picture(layout: Layout) -> str:
     """A layout as HTML: the layers of a model have few different ones."""
-    from shardviz.picture.show import draw
+    from shardviz.pictures import draw
 
     figures = import_optional("shardviz.figures", "sv.treescope_leaf", "matplotlib")
     data = base64.b64encode(figures.png(layout)).decode()

@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.api.adopt import as_mesh, bridge, children_of, foreign_mesh, optional
-from shardviz.core.errors import LayoutError, ShardvizError
-from shardviz.core.format import listed, shown
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.array_tree import (
+from shardviz.axis_rules.array_tree import (
     MAX_DEPTH,
     ArrayTree,
     TreeLeaf,
@@ -22,8 +19,8 @@ from shardviz.core.layout.array_tree import (
     read_leaf,
     read_tree,
 )
-from shardviz.core.layout.layout import Layout
-from shardviz.core.layout.libraries import (
+from shardviz.axis_rules.audit import Audit, audit
+from shardviz.axis_rules.libraries import (
     attribute,
     is_partition_spec,
     mesh_of,
@@ -32,17 +29,20 @@ from shardviz.core.layout.libraries import (
     spec_of,
     without_metadata,
 )
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import Request, request
-from shardviz.core.layout.rules.rule_tables import dialect_of, read_rules
-from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
-from shardviz.core.layout.transfer.restore import (
+from shardviz.axis_rules.requests import Request, request
+from shardviz.axis_rules.rule_tables import dialect_of, read_rules
+from shardviz.axis_rules.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import LayoutError, ShardvizError
+from shardviz.base.format import listed, shown
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.move.restore import (
     SavedArray,
     SavedCheckpoint,
     Wanted,
 )
-from shardviz.core.layout.trees.audit import Audit, audit
 
 
 def layouts_on(

@@ -18,20 +18,20 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-from shardviz.core.display import Displayed
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import shown
-from shardviz.core.wording.exercises import (
+from shardviz.base.display import Displayed
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import shown
+from shardviz.exercises import layouts, programs, short  # noqa: F401  adds the exercises
+from shardviz.exercises.answers import Wrong, require
+from shardviz.exercises.marks import Mark, Marks, Progress, hash_of
+from shardviz.exercises.registry import Setup, add, find, names, subject_of
+from shardviz.exercises.words import (
     LESSONS,
     SOLUTIONS_HIDDEN,
     locked,
     no_more_hints,
     task_end,
 )
-from shardviz.exercises import layouts, programs, short  # noqa: F401  adds the exercises
-from shardviz.exercises.answers import Wrong, require
-from shardviz.exercises.marks import Mark, Marks, Progress, hash_of
-from shardviz.exercises.registry import Setup, add, find, names, subject_of
 
 __all__ = [
     "Check",
@@ -286,7 +286,7 @@ def unlock(word: str) -> None:
     >>> unlock("scatter")
     Traceback (most recent call last):
         ...
-    shardviz.core.errors.ShardvizError: 'scatter' is not the word that hid the solutions.
+    shardviz.base.errors.ShardvizError: 'scatter' is not the word that hid the solutions.
     >>> unlock("gather")
     """
     _PROGRESS.unlock(word)

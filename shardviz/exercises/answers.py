@@ -12,21 +12,21 @@ import numpy as np
 
 from shardviz.api.adopt import as_mesh, as_spec, is_jax
 from shardviz.api.layouts import rules as make_rules
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import bytes_text, joined, seconds_text, shown, suggestion
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import limited, parse_bytes
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.resolution import Resolution
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.trees.audit import Unmatched
-from shardviz.core.program.program import Program
-from shardviz.core.wording import exercises as words
+from shardviz.axis_rules.audit import Unmatched
+from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import bytes_text, joined, seconds_text, shown, suggestion
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import limited, parse_bytes
+from shardviz.base.partition_spec import Spec
+from shardviz.exercises import words as words
+from shardviz.programs.program import Program
 
 MOST = 10_000  # entries of an answer that are looked at
-_EXPLORER = "shardviz.widgets.explorer"
+_EXPLORER = "shardviz.explorer.explorer"
 
 
 class Wrong(Exception):

@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 from shardviz.api.layouts import array as make_array
 from shardviz.api.layouts import audit
 from shardviz.api.programs import expect
-from shardviz.core.format import shown
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.array_spec import read_names as read_logical
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.trees.audit import Audit
-from shardviz.core.wording import exercises as words
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.array_spec import read_names as read_logical
+from shardviz.base.format import shown
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.exercises import words as words
 from shardviz.exercises.answers import (
     Wrong,
     check_names,
@@ -33,6 +32,7 @@ from shardviz.exercises.answers import (
 )
 from shardviz.exercises.registry import Setup, add
 from shardviz.gallery import arrays as models
+from shardviz.hardware.topology import Topology
 
 
 class _Arrays(NamedTuple):

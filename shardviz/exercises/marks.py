@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import shown
-from shardviz.core.wording import exercises as words
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import shown
+from shardviz.exercises import words as words
 
 
 @dataclass

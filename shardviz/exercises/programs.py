@@ -16,19 +16,14 @@ from shardviz.api.layouts import array as make_array
 from shardviz.api.programs import compile as compile_program
 from shardviz.api.programs import plan as plan_program
 from shardviz.api.programs import program, run
-from shardviz.core.format import joined, shown
-from shardviz.core.hardware.interconnect import collective_link_use
-from shardviz.core.hardware.targets import Target
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program
-from shardviz.core.wording import exercises as words
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.collective import Collective
+from shardviz.base.format import joined, shown
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.exercises import words as words
 from shardviz.exercises.answers import (
     Wrong,
     check_mesh,
@@ -44,6 +39,11 @@ from shardviz.exercises.answers import (
 )
 from shardviz.exercises.registry import Setup, add
 from shardviz.gallery import programs, puzzles
+from shardviz.hardware.interconnect import collective_link_use
+from shardviz.hardware.targets import Target
+from shardviz.hardware.topology import Topology
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
 
 
 @lru_cache(maxsize=64)  # many answers are alike

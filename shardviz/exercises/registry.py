@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import joined, shown, suggestion
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.program.program import Program
-from shardviz.core.wording.exercises import LESSONS
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import joined, shown, suggestion
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.exercises.words import LESSONS
+from shardviz.hardware.topology import Topology
+from shardviz.programs.program import Program
 
 
 class Setup(SimpleNamespace):
     """What an exercise gives, by name: `setup.mesh`.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> Setup(mesh=make_mesh(x=4), devices=4)
     mesh = x=4
     devices = 4

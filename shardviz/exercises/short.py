@@ -7,14 +7,14 @@ from typing import Any
 
 from shardviz.api.layouts import array as make_array
 from shardviz.api.programs import plan, program
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.wording import exercises as words
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.exercises import words as words
 from shardviz.exercises.answers import check_names, check_number, read_layout, require
 from shardviz.exercises.registry import Setup, add
+from shardviz.hardware.topology import Topology
 
 
 def _shard_bytes(given: Setup, array: ArraySpec) -> int:

@@ -21,11 +21,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import shown, suggestion
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.rules.rules import Rules
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import shown, suggestion
+from shardviz.base.mesh import MeshSpec, make_mesh
 
 T = TypeVar("T")
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import Any
 
-from shardviz.core.layout.array_spec import ArraySpec, read_names
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.program.program import Program
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec, read_names
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
 from shardviz.gallery.layouts import Example, Registry, meshes, rules
+from shardviz.programs.program import Program
 
 DEFAULT = "MLP"
 # What the sources are pasted below.
@@ -241,7 +241,7 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
     Raises:
         ShardvizError: if there is none.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> here = make_mesh(data=2, model=2)
     >>> known_program("MLP", here).mesh.size, known_program("fsdp, gradient", here).mesh.size
     (4, 8)

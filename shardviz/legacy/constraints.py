@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from shardviz.core.errors import ProgramError, import_optional
-from shardviz.core.format import shown
+from shardviz.base.errors import ProgramError, import_optional
+from shardviz.base.format import shown
 from shardviz.legacy.partitions import (
     Partition,
     Parts,
@@ -94,7 +94,7 @@ def _shardings(parts: Partition) -> list[Any]:
     """The NamedShardings to apply one after the other."""
     import jax
 
-    from shardviz.core.backend.bridge import abstract_mesh
+    from shardviz.programs.backend.bridge import abstract_mesh
 
     around = jax.sharding.get_abstract_mesh()
     ours = is_parts_mesh(around)
@@ -132,7 +132,7 @@ def constraints_inside(jaxpr: Any) -> Iterator[tuple[str, Partition, int]]:
     >>> list(constraints_inside(f(jax.numpy.zeros((4, 4)))))
     [('with_sharding_constraint(…, Parts(2, 1))', Parts(2, 1), 2)]
     """
-    from shardviz.core.backend.tracing.jaxprs import operations
+    from shardviz.programs.backend.jaxprs import operations
 
     for operation in operations(jaxpr):
         equation, params = operation.equation, operation.equation.params

@@ -6,10 +6,10 @@ of its `mesh_mapping` is the product of some neighbouring axes of the mesh.
 
 from __future__ import annotations
 
-from shardviz.core.errors import SpecError
-from shardviz.core.format import listed, plural
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.errors import SpecError
+from shardviz.base.format import listed, plural
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
 from shardviz.legacy.sharding_spec import ShardingSpec
 
 
@@ -20,7 +20,7 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
         SpecError: if there is none: another number of devices, an axis of `mesh` that
             would have to be split in two, or an unstacked dimension.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.legacy import Chunked, Replicated, ShardedAxis
     >>> old = ShardingSpec((Chunked([8]), None), (ShardedAxis(0), Replicated(2)))
     >>> str(on_mesh(old, make_mesh(a=2, b=4, c=2)))

@@ -11,14 +11,12 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from shardviz.core.errors import ProgramError, TargetError, import_optional
-from shardviz.core.format import listed, plural, shown
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import MAX_DEVICES
-from shardviz.core.layout.parse import check_size
-from shardviz.core.program.cache import cache
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ProgramError, TargetError, import_optional
+from shardviz.base.format import listed, plural, shown
+from shardviz.base.mesh import MAX_DEVICES
+from shardviz.base.parse import check_size
+from shardviz.compiled.report import Report
 from shardviz.legacy.constraints import (
     constraints_inside,
     inside,
@@ -36,6 +34,8 @@ from shardviz.legacy.partitions import (
     mesh_sizes,
     parts_in,
 )
+from shardviz.programs.program import Program
+from shardviz.runs.cache import cache
 
 
 def sharded_jit(
@@ -161,7 +161,7 @@ class ShardedJit:
         """
         import jax
 
-        from shardviz.core.backend.run.worker.run import run_program
+        from shardviz.runs.backend.worker.run import run_program
 
         call, leaves = self._prepared(args)
         program = call.program()
@@ -213,7 +213,7 @@ def _struct(name: str, leaf: Any) -> Any:
     """Shape and dtype of an argument as jax takes it."""
     import jax
 
-    from shardviz.core.backend.bridge import jax_dtype
+    from shardviz.programs.backend.bridge import jax_dtype
 
     if isinstance(leaf, ArraySpec):
         return jax.ShapeDtypeStruct(leaf.shape, jax_dtype(leaf.dtype))
@@ -254,7 +254,7 @@ class _PartitionedCall:
     ) -> None:
         import jax
 
-        from shardviz.core.backend.tracing.arguments import parameter_names, path_name
+        from shardviz.programs.backend.arguments import parameter_names, path_name
 
         self._fun, self.static, self.tree, self.structs = fun, static, tree, structs
         self.parameters = parameter_names(fun, total)
@@ -325,7 +325,7 @@ class _PartitionedCall:
 
     def program(self) -> Program:
         """The same as a Program, which has one mesh."""
-        from shardviz.core.backend.tracing.arguments import program_arrays
+        from shardviz.programs.backend.arguments import program_arrays
 
         if self.unfit:
             raise ProgramError(
@@ -370,8 +370,8 @@ class _PartitionedCall:
         """The shardings of arguments and of results, and the jitted function."""
         import jax
 
-        from shardviz.core.backend.bridge import abstract_mesh
-        from shardviz.core.backend.devices import mesh_of
+        from shardviz.programs.backend.bridge import abstract_mesh
+        from shardviz.programs.backend.devices import mesh_of
 
         devices = _devices(self.count)
 
@@ -413,7 +413,7 @@ def _place(leaf: Any, sharding: Any) -> Any:
 def _devices(count: int) -> Sequence[Any]:
     import jax
 
-    from shardviz.core.backend.run.targets import choose, devices_of
+    from shardviz.runs.backend.targets import choose, devices_of
 
     around = jax.sharding.get_abstract_mesh()
     if is_parts_mesh(around) and around.size != count:

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.display import Displayed
-from shardviz.core.errors import LayoutError, ProgramError, SpecError
-from shardviz.core.format import plural, shown
-from shardviz.core.layout.array_spec import read_shape
-from shardviz.core.layout.layout import Layout, Misfit, lay_out
-from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
-from shardviz.core.layout.parse import check_size
-from shardviz.core.layout.partition_spec import MAX_RANK, Spec
+from shardviz.base.array_spec import read_shape
+from shardviz.base.display import Displayed
+from shardviz.base.errors import LayoutError, ProgramError, SpecError
+from shardviz.base.format import plural, shown
+from shardviz.base.layout import Layout, Misfit, lay_out
+from shardviz.base.mesh import MAX_DEVICES, MeshSpec
+from shardviz.base.parse import check_size
+from shardviz.base.partition_spec import MAX_RANK, Spec
 
 
 class Parts(tuple, Displayed):
@@ -63,7 +63,7 @@ class Parts(tuple, Displayed):
 
     def _draw_(self, title: str | None = None) -> Any:
         """A tile for each dimension."""
-        from shardviz.picture.rules import draw_spec
+        from shardviz.axis_rules.draw.rules import draw_spec
 
         if title is None:
             title = str(self)
@@ -172,7 +172,7 @@ def flat_parts(prefix: Any, tree: Any, what: str) -> tuple[Partition, ...]:
     >>> flat_parts((Parts(2), None), jax.tree.structure(({"a": 0, "b": 0}, 0)), "in_parts")
     (Parts(2), Parts(2), None)
     """
-    from shardviz.core.backend.tracing.arguments import spread
+    from shardviz.programs.backend.arguments import spread
 
     full = tree.unflatten(range(tree.num_leaves))
     return tuple(spread(prefix, full, what, is_partition))

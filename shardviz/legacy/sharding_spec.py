@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.display import Displayed
-from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.format import plural, shown
-from shardviz.core.layout.array_spec import dtype_name, read_shape
-from shardviz.core.layout.layout import Layout, Misfit, block_numbers, lay_out
-from shardviz.core.layout.mesh import MAX_AXES, MAX_DEVICES, MeshSpec
-from shardviz.core.layout.parse import check_size
-from shardviz.core.layout.partition_spec import MAX_RANK, Spec
+from shardviz.base.array_spec import dtype_name, read_shape
+from shardviz.base.display import Displayed
+from shardviz.base.errors import LayoutError, SpecError
+from shardviz.base.format import plural, shown
+from shardviz.base.layout import Layout, Misfit, block_numbers, lay_out
+from shardviz.base.mesh import MAX_AXES, MAX_DEVICES, MeshSpec
+from shardviz.base.parse import check_size
+from shardviz.base.partition_spec import MAX_RANK, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class ShardingSpec(Displayed):
 
     def _draw_(self, title: str | None = None) -> Any:
         """A tile for each dimension."""
-        from shardviz.picture.rules import draw_spec
+        from shardviz.axis_rules.draw.rules import draw_spec
 
         if title is None:
             title = str(self)

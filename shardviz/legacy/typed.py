@@ -6,8 +6,8 @@ import ast
 import re
 from typing import Any
 
-from shardviz.core.errors import SpecError
-from shardviz.core.format import shown
+from shardviz.base.errors import SpecError
+from shardviz.base.format import shown
 from shardviz.legacy.sharding_spec import (
     Chunked,
     NoSharding,

@@ -23,8 +23,8 @@ import tensorstore as ts
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.checkpoints import read_checkpoint
-from shardviz.core.layout.transfer.restore import process_chunks
+from shardviz.move.backend.checkpoints import read_checkpoint
+from shardviz.move.restore import process_chunks
 from tests.backend.checkpoint_cases import CASES, counted, grid, put, save
 
 # jax warns of random keys, orbax of checkpoints that it restores without shardings.

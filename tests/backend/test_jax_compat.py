@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from shardviz.api.doctor import checked_names, versions
-from shardviz.core.backend import jax_compat
-from shardviz.core.wording.doctor import LOSSES, doctor_text
+from shardviz.base.backend import jax_compat
+from shardviz.runs.words.doctor import LOSSES, doctor_text
 
 
 def test_each_private_name_works_in_the_installed_version(eight_devices):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardviz.core.backend.call_cache.cached_function import CachedFunction
+from shardviz.runs.backend.cached_function import CachedFunction
 from tests.bench.timing import Table, text
 
 TARGET = 10e-6

@@ -32,7 +32,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from shardviz.core.backend.tracing.jaxprs import operations
+from shardviz.programs.backend.jaxprs import operations
 from tests.bench.operations import MORE
 from tests.quick_compiles import quick_options
 from tests.stages.programs import Case
@@ -235,8 +235,8 @@ def run(seeds: Sequence[int]) -> int:
 
 def count_kinds(count: int) -> None:
     """Prints of which operations the first programs are made, and how many have each."""
-    from shardviz.core.backend.bridge import abstract_mesh
-    from shardviz.core.backend.tracing.trace import trace
+    from shardviz.programs.backend.bridge import abstract_mesh
+    from shardviz.programs.backend.trace import trace
 
     found: Counter[str] = Counter()
     for seed in range(count):

@@ -11,15 +11,15 @@ import jax
 import numpy as np
 from flax.linen.spmd import logical_to_mesh, logical_to_mesh_axes
 
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import requests
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rule_uses import rule_summary
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.trees.audit import audit
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.requests import requests
+from shardviz.axis_rules.resolution import resolve
+from shardviz.axis_rules.rule_uses import rule_summary
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
 from tests.bench.timing import Table, best, each, side_by_side
 from tests.layout.fakes import jax_mesh
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.base.mesh import MeshSpec, make_mesh
 
 TARGETS = ("cpu", "tpu:v5e:2x4", "tpu:v5p:2x2x2", "gpu:h100:1x8")
 MESHES = (make_mesh(data=4, model=2), make_mesh(data=2, model=4), make_mesh(data=8, model=1))
@@ -59,7 +59,7 @@ def compare(target: str, most: int | None = None) -> int:
 
 def peak_of(final: bytes) -> int | None:
     """The sum over the buffers at the peak."""
-    from shardviz.core.xla.buffers import read_memory
+    from shardviz.compiled.buffers import read_memory
 
     timeline = read_memory(final)
     if timeline is None:
@@ -90,8 +90,8 @@ def compiled(
     import jax
     from jax.sharding import NamedSharding
 
-    from shardviz.core.backend.run.partitioner import compile_with_dump
-    from shardviz.core.backend.run.targets import choose, compile_only_mesh, device_mesh
+    from shardviz.runs.backend.partitioner import compile_with_dump
+    from shardviz.runs.backend.targets import choose, compile_only_mesh, device_mesh
 
     platform = target.partition(":")[0]
     if platform == "cpu":

@@ -37,7 +37,7 @@ class Example(NamedTuple):
 def main() -> int:
     """Compares searches with AutoParallel's solutions; how many are worse."""
     import shardviz as sv
-    from shardviz.core.program.report import needed_bytes
+    from shardviz.compiled.report import needed_bytes
 
     worse = 0
     for example in examples():
@@ -78,9 +78,9 @@ def main() -> int:
 def measures(program: Any, report: Any) -> tuple[float, float, float]:
     """Least time (µs), bytes sent by each device (MiB), AutoParallel's cost (µs)."""
     import shardviz as sv
-    from shardviz.core.program.candidates import sent_bytes
-    from shardviz.core.program.op_costs import op_costs
-    from shardviz.core.program.roofline import with_operations
+    from shardviz.advise.candidates import sent_bytes
+    from shardviz.compiled.op_costs import op_costs
+    from shardviz.compiled.roofline import with_operations
 
     cost, plan = 0.0, sv.plan(program)
     for one in op_costs(plan):

@@ -16,13 +16,13 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.draw.picture import Picture
+from shardviz.draw.serialization import serialize
 from shardviz.figures import png
-from shardviz.picture.picture import Picture
-from shardviz.picture.serialization import serialize
-from shardviz.picture.show import draw
+from shardviz.pictures import draw
 from tests.layout.fakes import jax_mesh
 
 REPEATS = 15

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from shardviz.core.backend.run.targets import missing
-from shardviz.core.backend.run.worker.process import workers
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.programs.backend.worker.process import workers
+from shardviz.runs.backend.targets import missing
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.bench.timing import Table, text
 from tests.worker.pods import PODS, block
 

@@ -58,7 +58,7 @@ def exhaustive(program: Any) -> tuple[float, int]:
 
 def every_spec(rank: int, axes: tuple[str, ...]) -> Iterator[Any]:
     """All ways to give each axis to one dimension, or to none."""
-    from shardviz.core.layout.partition_spec import Spec
+    from shardviz.base.partition_spec import Spec
 
     for places in itertools.product(range(rank + 1), repeat=len(axes)):
         entries: list[tuple[str, ...]] = [()] * (rank + 1)

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import shardviz as sv
-from shardviz.core.backend.run.worker.process import workers
 from shardviz.gallery import programs
+from shardviz.programs.backend.worker.process import workers
 from tests.bench.timing import Table, text
 
 EDITS, SETTLES, RUNS, ROUNDS = 500, 5, 10, 20  # of a round; every how many edits; of a round; all

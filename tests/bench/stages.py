@@ -73,8 +73,8 @@ def live() -> int:
 
 def _described_row(table: Table, name: str, program: Any) -> None:
     """The plan against the compiler of hardware that is not attached; without a target."""
-    from shardviz.core.backend.run.compile import lower
-    from shardviz.core.backend.run.targets import compile_only_mesh, missing
+    from shardviz.runs.backend.compile import lower
+    from shardviz.runs.backend.targets import compile_only_mesh, missing
 
     what = f"{name}: a compile for {DESCRIBED} against the plan"
     if error := missing("tpu"):
@@ -107,9 +107,9 @@ def calls() -> int:
     import jax
 
     import shardviz as sv
-    from shardviz.core.backend.bridge import abstract_mesh
-    from shardviz.core.backend.tracing.constraint_calls import recorded_calls
-    from shardviz.core.backend.tracing.trace import trace
+    from shardviz.programs.backend.bridge import abstract_mesh
+    from shardviz.programs.backend.constraint_calls import recorded_calls
+    from shardviz.programs.backend.trace import trace
     from tests.propagation import constraint_models as models
     from tests.real_programs.flax_linen import RULES, Language
 
@@ -142,8 +142,8 @@ def _tracer(program: Any) -> Callable[[], float]:
     """The time that jax takes by itself to trace and lower a program, without devices."""
     import jax
 
-    from shardviz.core.backend.bridge import abstract_mesh
-    from shardviz.core.backend.tracing.trace import argument_structs
+    from shardviz.programs.backend.bridge import abstract_mesh
+    from shardviz.programs.backend.trace import argument_structs
 
     leaves = argument_structs(program, abstract_mesh(program.mesh))
     arguments = program.tree.unflatten(leaves)
@@ -160,7 +160,7 @@ def _tracer(program: Any) -> Callable[[], float]:
 
 
 def _program(name: str, data: int, model: int) -> Any:
-    from shardviz.core.layout.mesh import make_mesh
+    from shardviz.base.mesh import make_mesh
     from shardviz.gallery import programs
 
     program = programs.get(name)
@@ -173,7 +173,7 @@ def _program(name: str, data: int, model: int) -> Any:
 
 
 def _planner(program: Any, clock: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
-    from shardviz.core.backend.shardy.build_plan import plan_program
+    from shardviz.plans.backend.build_plan import plan_program
 
     def run() -> float:
         begun = clock()
@@ -186,8 +186,8 @@ def _planner(program: Any, clock: Callable[[], float] = time.perf_counter) -> Ca
 
 
 def _lowered(program: Any) -> Any:
-    from shardviz.core.backend.run.compile import lower
-    from shardviz.core.backend.run.targets import choose, device_mesh
+    from shardviz.runs.backend.compile import lower
+    from shardviz.runs.backend.targets import choose, device_mesh
 
     return lower(program, device_mesh(program.mesh, choose("cpu", program.mesh.size))).stage
 
@@ -228,7 +228,7 @@ def _in_turn(
 
 
 def _dump_row(table: Table, name: str, program: Any, has_target: bool) -> None:
-    from shardviz.core.backend.run.partitioner import compile_with_dump
+    from shardviz.runs.backend.partitioner import compile_with_dump
 
     found = _in_turn(
         {0: _compiler(program), 1: lambda: compile_with_dump(_lowered(program)).seconds},

@@ -19,7 +19,7 @@ from playwright.sync_api import Page
 
 import shardviz as sv
 from shardviz.figures import png
-from shardviz.picture.show import draw
+from shardviz.pictures import draw
 from tests.browser.chromium import HOW, find_chromium
 from tests.browser.lab import DARK, LIGHT, Lab, lab_server
 from tests.browser.views import open_tab, play_largest, press_button, show_view

@@ -17,25 +17,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.movement import collective_movement
+from shardviz.advise.panel.changes_view import changes_view
+from shardviz.axis_rules.audit import audit
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.panel.report_view import memory_view
+from shardviz.compiled.panel.stages_view import stages_view
+from shardviz.compiled.panel.timeline_view import TimelineRequest, timeline_view
+from shardviz.explorer import html_page
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.links_view import LinkRequest, link_view
+from shardviz.explorer.planner import Job, StageResults
+from shardviz.explorer.session import Session
+from shardviz.explorer.state import session_on
+from shardviz.explorer.targets import device_placement
 from shardviz.gallery import programs
-from shardviz.widgets import html_page
-from shardviz.widgets.changes_view import changes_view
-from shardviz.widgets.effects_view import effects_view
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.links_view import LinkRequest, link_view
-from shardviz.widgets.movements_view import player_data
-from shardviz.widgets.planner import Job, StageResults
-from shardviz.widgets.report_view import memory_view
-from shardviz.widgets.session import Session
-from shardviz.widgets.stages_view import stages_view
-from shardviz.widgets.state import session_on
-from shardviz.widgets.targets import device_placement
-from shardviz.widgets.timeline_view import TimelineRequest, timeline_view
-from shardviz.widgets.values_view import explanation_view, values_view
+from shardviz.move.movement import collective_movement
+from shardviz.move.panel.movements_view import player_data
+from shardviz.plans.panel.values_view import explanation_view, values_view
+from shardviz.programs.panel.effects_view import effects_view
+from shardviz.runs.cache import ExecutableCache
 from tests.widgets import memory_examples
 from tests.widgets.changes_examples import found
 from tests.widgets.plans import REFUSED, layers

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.session import Session
+from shardviz.runs.cache import ExecutableCache
 from tests.browser.test_contract import Kernel
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.explorer import html_page
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.html_page import _without_bytes
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets import html_page
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.html_page import _without_bytes
-from shardviz.widgets.session import Session
+from shardviz.runs.cache import ExecutableCache
 from tests.browser.views import play_largest, show_view
 
 # The policy of a webview: only what the page brings itself, nothing from the network, no eval.

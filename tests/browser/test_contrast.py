@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.axis_rules.audit import audit
+from shardviz.explorer.explorer import Explorer, open_explorer
 from shardviz.gallery import arrays, meshes, rules
-from shardviz.widgets.explorer import Explorer, open_explorer
+from shardviz.runs.cache import ExecutableCache
 from tests.browser.test_fit import VIEWS, small
 from tests.browser.views import play_largest, show_view
 from tests.browser.watch import Complaints, new_context

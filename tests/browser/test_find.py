@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.axis_rules.audit import audit
+from shardviz.explorer.explorer import Explorer, open_explorer
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets.explorer import Explorer, open_explorer
-from shardviz.widgets.session import Session
+from shardviz.runs.cache import ExecutableCache
 from tests.browser.test_contract import Kernel
 from tests.browser.views import opened, sentence
 

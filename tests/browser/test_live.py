@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from shardviz.widgets.state import open_state
+from shardviz.explorer.state import open_state
 from tests.browser.lab import OPEN, OPEN_MS, OPEN_NOTEBOOK, READY, reload_notebook
 from tests.browser.test_explorer import RUN_MS
 from tests.browser.test_fit import VIEWS, wrong_in

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 import shardviz as sv
-from shardviz.core.format import bytes_text
+from shardviz.base.format import bytes_text
 from tests.browser.test_contract import Kernel
 from tests.browser.views import opened, show_view
 from tests.widgets.test_every_way import audit_anew, held

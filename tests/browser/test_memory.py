@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from shardviz.core.program.candidates import Changes
-from shardviz.widgets import html_page, planner
-from shardviz.widgets.report_view import memory_view
+from shardviz.advise.candidates import Changes
+from shardviz.compiled.panel.report_view import memory_view
+from shardviz.explorer import html_page, planner
 from tests.browser.test_contract import Kernel
 from tests.browser.test_fit import MEASURE
 from tests.browser.test_stages import many, opened

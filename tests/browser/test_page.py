@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.axis_rules.audit import audit
+from shardviz.explorer.explorer import open_explorer
 from shardviz.gallery import arrays, meshes, rules
-from shardviz.widgets.explorer import open_explorer
+from shardviz.runs.cache import ExecutableCache
 from tests.browser.views import (
     explorer,
     full_screen_and_back,

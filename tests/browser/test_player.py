@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from shardviz.core.format import bytes_text
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.movement import Movement, collective_movement
-from shardviz.widgets import html_page
-from shardviz.widgets.movements_view import player_data
-from shardviz.widgets.pictures import palettes
+from shardviz.base.format import bytes_text
+from shardviz.explorer import html_page
+from shardviz.explorer.pictures import palettes
+from shardviz.hardware.topology import Topology
+from shardviz.move.movement import Movement, collective_movement
+from shardviz.move.panel.movements_view import player_data
 from tests.browser.views import explorer, opened, play_largest
 
 PAGE = """<!doctype html><meta charset="utf-8">

@@ -8,22 +8,22 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import shardviz as sv
-from shardviz.core.hardware.targets import Target
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.collective import Member
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.checks import Check
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.report import Memory, Report
-from shardviz.core.program.roofline import roofline
-from shardviz.core.wording import stages as wording
-from shardviz.core.wording.roofline import time_text
+from shardviz.base.collective import Member
+from shardviz.compiled.checks import Check
+from shardviz.compiled.panel.stages_view import saved_stages, stages_view
+from shardviz.compiled.report import Memory, Report
+from shardviz.compiled.roofline import roofline
+from shardviz.compiled.words import stages as wording
+from shardviz.compiled.words.roofline import time_text
+from shardviz.explorer.explorer import Explorer, open_explorer
+from shardviz.explorer.planner import StageResults
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets.explorer import Explorer, open_explorer
-from shardviz.widgets.planner import StageResults
-from shardviz.widgets.session import Session
-from shardviz.widgets.stages_view import saved_stages, stages_view
-from shardviz.widgets.values_view import values_view
+from shardviz.hardware.targets import Target
+from shardviz.hardware.topology import Topology
+from shardviz.plans.panel.values_view import values_view
+from shardviz.programs.failure import Failure
+from shardviz.runs.cache import ExecutableCache
 from tests.browser import views
 from tests.browser.test_contract import Kernel
 from tests.browser.views import explorer, open_tab, show_view

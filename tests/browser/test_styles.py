@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from shardviz.picture.palette import THEMES, contrast, rgb, theme_data
-from shardviz.widgets import html_page
+from shardviz.draw.palette import THEMES, contrast, rgb, theme_data
+from shardviz.explorer import html_page
 
 READABLE = 4.5  # WCAG 2, level AA, for text of any size
 COLOUR = re.compile(r"#[0-9a-fA-F]{3,8}\b|\b(?:rgb|hsl)a?\(\s*\d")

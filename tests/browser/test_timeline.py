@@ -7,14 +7,14 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.plan import Plan
-from shardviz.picture.palette import LIGHT
-from shardviz.widgets import html_page
-from shardviz.widgets.pictures import palettes
-from shardviz.widgets.planner import StageResults
-from shardviz.widgets.targets import device_placement
-from shardviz.widgets.timeline_view import TimelineRequest, timeline_view
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.panel.timeline_view import TimelineRequest, timeline_view
+from shardviz.draw.palette import LIGHT
+from shardviz.explorer import html_page
+from shardviz.explorer.pictures import palettes
+from shardviz.explorer.planner import StageResults
+from shardviz.explorer.targets import device_placement
+from shardviz.plans.plan import Plan
 from tests.browser.test_contract import Kernel
 from tests.browser.values_page import as_script
 from tests.browser.views import explorer, open_tab

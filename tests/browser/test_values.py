@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from shardviz.widgets.values_view import explanation_view, values_view
+from shardviz.plans.panel.values_view import explanation_view, values_view
 from tests.browser.values_page import as_script, opened, press, row, sharding
 from tests.browser.views import explorer, open_tab
 from tests.widgets.plans import REFUSED, layers

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from shardviz.widgets import html_page
+from shardviz.explorer import html_page
 from tests.browser.test_fit import small
 
 # The page's views, and what each has written since it was painted last.

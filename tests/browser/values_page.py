@@ -6,9 +6,9 @@ import json
 
 from playwright.sync_api import Locator, Page
 
-from shardviz.core.program.plan import Plan
-from shardviz.widgets import html_page
-from shardviz.widgets.values_view import values_view
+from shardviz.explorer import html_page
+from shardviz.plans.panel.values_view import values_view
+from shardviz.plans.plan import Plan
 
 PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
 <div class="shardviz-explorer" data-theme="light">

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.session import Session
+from shardviz.runs.cache import ExecutableCache
 
 SETTLED = '.shardviz-explorer[data-settled="true"]'
 VIEW_OF = {

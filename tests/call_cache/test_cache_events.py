@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.run.worker.run import run_program
-from shardviz.core.backend.tracing.listening import jax_cache_events
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.runs.backend.listening import jax_cache_events
+from shardviz.runs.backend.worker.run import run_program
+from shardviz.runs.cache import ExecutableCache
 
 
 def test_a_hit_in_jax_has_no_events():

@@ -14,9 +14,9 @@ from jax.experimental import io_callback
 from jax.experimental.layout import Format, Layout
 
 import shardviz as sv
-from shardviz.core.backend.call_cache import signature
-from shardviz.core.backend.call_cache.cached_function import CachedFunction
-from shardviz.core.errors import ProgramError
+from shardviz.base.errors import ProgramError
+from shardviz.runs.backend import signature
+from shardviz.runs.backend.cached_function import CachedFunction
 
 
 def twice(x: Any, *rest: Any, **named: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.call_cache.cached_function import CachedFunction
+from shardviz.runs.backend.cached_function import CachedFunction
 
 ONE = np.ones((8, 8), np.float32)
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.backend.call_cache.cached_function import CachedFunction
-from shardviz.core.backend.tracing.listening import jax_cache_events
+from shardviz.runs.backend.cached_function import CachedFunction
+from shardviz.runs.backend.listening import jax_cache_events
 
 THREADS, ROUNDS = 64, 10
 

@@ -177,10 +177,10 @@ def test_the_code_of_a_constraint_of_a_dict_runs_where_it_is_pasted(context, eig
 
     params = {"w": [array(on, (32, 16), None, "model")]}
     batch = {"x": array(on, (64, 32), "data"), "y": array(on, (64, 16))}
-    from shardviz.core.backend.candidates.apply import apply_edit
-    from shardviz.core.backend.candidates.proposals import constraint_on
-    from shardviz.core.backend.tracing.edited import TracedValue
-    from shardviz.core.program.candidates import ARGUMENT, code_of
+    from shardviz.advise.backend.apply import apply_edit
+    from shardviz.advise.backend.edited import TracedValue
+    from shardviz.advise.backend.proposals import constraint_on
+    from shardviz.advise.candidates import ARGUMENT, code_of
 
     with (
         jax.set_mesh(on)

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.program.advice import Advice
+from shardviz.advise.advice import Advice
 from tests.candidates import threads
 from tests.candidates.threads import CASES, OURS, f32
 

@@ -8,15 +8,12 @@ import jax
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.candidates.apply import apply_edit
-from shardviz.core.backend.candidates.changes import _left
-from shardviz.core.backend.candidates.proposals import Wanted, constraint_on, proposals, variants
-from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.tracing.edited import TracedValue, values_of
-from shardviz.core.backend.tracing.jaxpr_function import as_jaxpr
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.collective import Collective
-from shardviz.core.program.candidates import (
+from shardviz.advise.backend.apply import apply_edit
+from shardviz.advise.backend.changes import _left
+from shardviz.advise.backend.edited import TracedValue, values_of
+from shardviz.advise.backend.proposals import Wanted, constraint_on, proposals, variants
+from shardviz.advise.backend.trials import Trials
+from shardviz.advise.candidates import (
     ARGUMENT,
     Candidate,
     Refusal,
@@ -24,8 +21,11 @@ from shardviz.core.program.candidates import (
     edit,
     sent_bytes,
 )
-from shardviz.core.program.report import Report
-from shardviz.picture.show import draw
+from shardviz.base.collective import Collective
+from shardviz.base.errors import ProgramError
+from shardviz.compiled.report import Report
+from shardviz.pictures import draw
+from shardviz.programs.backend.jaxpr_function import as_jaxpr
 from tests.candidates import models, threads
 
 MESH = "data=4, model=2"

@@ -10,14 +10,14 @@ import optax
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.candidates import lower
-from shardviz.core.backend.candidates.lower import edits_to_try, lower_peak
-from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.errors import ProgramError
-from shardviz.core.program.candidates import Candidate
-from shardviz.core.program.memory import Buffer, MemoryTimeline
-from shardviz.core.program.report import Memory, Report, peak_bytes
-from shardviz.core.wording.candidates import costs
+from shardviz.advise.backend import lower
+from shardviz.advise.backend.lower import edits_to_try, lower_peak
+from shardviz.advise.backend.trials import Trials
+from shardviz.advise.candidates import Candidate
+from shardviz.advise.words.candidates import costs
+from shardviz.base.errors import ProgramError
+from shardviz.compiled.memory import Buffer, MemoryTimeline
+from shardviz.compiled.report import Memory, Report, peak_bytes
 
 LAYERS, ROWS, WIDTH, HIDDEN = 4, 256, 16, 64
 WS = {

@@ -11,8 +11,8 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AxisType
 
-from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
-from shardviz.core.backend.tracing.jaxprs import operations
+from shardviz.advise.backend.remat import POLICIES, rematerialised
+from shardviz.programs.backend.jaxprs import operations
 
 LAYERS, ROWS, WIDTH, HIDDEN = 6, 64, 16, 32
 MODES = ("auto", "constraint", "explicit", "shard_map")

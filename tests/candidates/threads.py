@@ -28,10 +28,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.layout.axis_parts import parent_axis
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.advice import Advice
-from shardviz.core.program.candidates import Candidate, Changes, Edit
+from shardviz.advise.advice import Advice
+from shardviz.advise.candidates import Candidate, Changes, Edit
+from shardviz.base.axis_parts import parent_axis
+from shardviz.base.partition_spec import Spec
 
 wsc = jax.lax.with_sharding_constraint
 

@@ -9,16 +9,16 @@ import pytest
 from flax.core import spmd
 
 from shardviz.__main__ import BROKEN, OK, WRONG
-from shardviz.core.hardware.chips import CHIPS
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.matching import without_size_one
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rules import Rule, Rules
-from shardviz.core.layout.rules.verdicts import Outcome, Verdict
-from shardviz.core.program.comparison import CHANGES
-from shardviz.core.program.contracts import Expectation
-from shardviz.core.wording.hardware import SOURCES
+from shardviz.advise.contracts import Expectation
+from shardviz.axis_rules.matching import without_size_one
+from shardviz.axis_rules.resolution import resolve
+from shardviz.axis_rules.rules import Rule, Rules
+from shardviz.axis_rules.verdicts import Outcome, Verdict
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.comparison import CHANGES
+from shardviz.hardware.chips import CHIPS
+from shardviz.hardware.words.hardware import SOURCES
 from tests.docs.pages import PAGES, ROOT, Block, blocks, reader_values, table
 
 STAGES = (ROOT / "docs" / "stages.md").read_text()

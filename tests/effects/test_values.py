@@ -11,10 +11,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import shardviz as sv
-from shardviz.core.backend import jax_compat
-from shardviz.core.backend.tracing import effect_rules
-from shardviz.core.errors import ProgramError
-from shardviz.core.program.effects import DeviceCount, Effects, EffectUse, RunsOn
+from shardviz.base.backend import jax_compat
+from shardviz.base.errors import ProgramError
+from shardviz.programs.backend import effect_rules
+from shardviz.programs.effects import DeviceCount, Effects, EffectUse, RunsOn
 from tests.effects.programs import KINDS, PLACES, STRUCT
 
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz import exercises
-from shardviz.core.hardware.targets import Target
+from shardviz.hardware.targets import Target
 from tests.exercises.layout_answers import Late, mesh_of, named
 
 XY = {"U": 4, "V": 2}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.verdicts import Outcome
+from shardviz.axis_rules.verdicts import Outcome
+from shardviz.base.mesh import make_mesh
 from shardviz.gallery import programs
 
 COMMON_MESHES = {

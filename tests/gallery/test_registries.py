@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rules import Dialect
-from shardviz.core.layout.trees.audit import audit
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.resolution import resolve
+from shardviz.axis_rules.rules import Dialect
+from shardviz.base.errors import ShardvizError
+from shardviz.base.mesh import make_mesh
 from shardviz.gallery import arrays, meshes, programs, rules, scenarios
 from shardviz.gallery.layouts import Registry
+from shardviz.hardware.topology import Topology
 
 REGISTRIES = {
     "arrays": arrays,

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.run.folders import dump_root
-from shardviz.core.backend.run.hosts.cluster import status_of
-from shardviz.core.backend.run.hosts.run import run_program
-from shardviz.core.errors import MissingPackage, TargetError
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.base.errors import MissingPackage, TargetError
+from shardviz.programs.backend.worker.folders import dump_root
+from shardviz.runs.backend.hosts.cluster import status_of
+from shardviz.runs.backend.hosts.run import run_program
+from shardviz.runs.cache import ExecutableCache
 from tests.hosts.test_hosts import on_engine
 
 ipyparallel = pytest.importorskip(
@@ -52,7 +52,7 @@ def left_by(pids) -> list[str]:
 
 
 FAIL = """
-from shardviz.core.backend.run.hosts import engine
+from shardviz.runs.backend.hosts import engine
 def fail(self, executable, inputs, placed):
     raise MemoryError("no memory for this")
 engine.HereForKernel.execute = fail
@@ -168,8 +168,8 @@ def test_nothing_outlives_a_killed_kernel_nor_does_a_fork_touch_it():
     assert gone([int(pid) for pid in pids])
 
 
-OTHER = "from shardviz.core.backend.run.hosts import engine; engine.jaxlib_version = {!r}"
-GONE = "import sys; sys.modules['shardviz.core.backend.run.hosts.engine'] = None"
+OTHER = "from shardviz.runs.backend.hosts import engine; engine.jaxlib_version = {!r}"
+GONE = "import sys; sys.modules['shardviz.runs.backend.hosts.engine'] = None"
 
 
 def test_engines_of_a_person_are_joined_and_run_and_left_alone(monkeypatch):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.run.hosts import run
-from shardviz.core.errors import MeshError
+from shardviz.base.errors import MeshError
+from shardviz.runs.backend.hosts import run
 from tests.docs.pages import says, spelled
 from tests.hosts.programs import AXES, CASES, QUICK, orders, wrong
 
@@ -123,7 +123,7 @@ def test_text_chooses_running_processes(two):
 
 LOUD = """
 import os, warnings
-from shardviz.core.backend.run.hosts import engine
+from shardviz.runs.backend.hosts import engine
 own = engine.HereForKernel.run
 def loud(self, *arguments):
     print("from Python")

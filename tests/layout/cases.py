@@ -7,8 +7,8 @@ import random
 
 import numpy as np
 
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
 
 AXES = ("x", "y", "z", "data", "model", "long axis name")
 AXIS_SIZES = (1, 1, 2, 2, 2, 3, 4, 5)

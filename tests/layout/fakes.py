@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from shardviz.core.layout.mesh import MeshSpec
+from shardviz.base.mesh import MeshSpec
 
 
 class FakeClient:

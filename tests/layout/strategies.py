@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Rule, Rules
+from shardviz.axis_rules.rules import Rule, Rules
+from shardviz.base.partition_spec import Spec
 
 # Names that mean something to a reader unless they are quoted.
 _WORDS = ("None", "none", "null", "P", "unreduced", "UNCONSTRAINED", "P.UNCONSTRAINED", "two words")

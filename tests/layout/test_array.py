@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.errors import LayoutError, RuleError
-from shardviz.core.layout.array_spec import (
+from shardviz.base.array_spec import (
     DTYPE_BITS,
     ArraySpec,
     dtype_name,
@@ -15,6 +14,7 @@ from shardviz.core.layout.array_spec import (
     read_shape,
     size_in_bytes,
 )
+from shardviz.base.errors import LayoutError, RuleError
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.bridge import adopt_mesh
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.trees.audit import Audit, Unmatched, audit
+from shardviz.axis_rules.audit import Audit, Unmatched, audit
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ShardvizError
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend.bridge import adopt_mesh
 
 MESH = make_mesh(data=4, model=2, expert=1)
 RULES = Rules.parse("""

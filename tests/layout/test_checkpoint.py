@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardviz as sv
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import request
-from shardviz.core.layout.transfer.restore import (
+from shardviz.axis_rules.requests import request
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.move.restore import (
     SavedArray,
     SavedCheckpoint,
     Wanted,

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from shardviz.core.errors import TargetError
-from shardviz.core.hardware.chips import CHIPS, chip_of_kind, find_chip
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.wording.hardware import SOURCES
+from shardviz.base.errors import TargetError
+from shardviz.hardware.chips import CHIPS, chip_of_kind, find_chip
+from shardviz.hardware.topology import Topology
+from shardviz.hardware.words.hardware import SOURCES
 
 TPUS = [c for c in CHIPS.values() if c.platform == "tpu"]
 GPUS = [c for c in CHIPS.values() if c.platform == "gpu"]

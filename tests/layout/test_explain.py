@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.remedies import Kind
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.rules.verdicts import Outcome, Verdict
+from shardviz.axis_rules.remedies import Kind
+from shardviz.axis_rules.resolution import resolve
+from shardviz.axis_rules.rules import Rules
+from shardviz.axis_rules.verdicts import Outcome, Verdict
+from shardviz.base.mesh import make_mesh
 
 MESH = make_mesh(data=4, model=2, expert=1)
 RULES = Rules.parse("""

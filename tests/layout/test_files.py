@@ -7,7 +7,7 @@ import os
 import pytest
 
 import shardviz as sv
-from shardviz.core.files import write_text
+from shardviz.base.files import write_text
 
 OLD, NEW = "old", "new text"
 

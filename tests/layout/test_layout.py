@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardviz.core.errors import LayoutError, MeshError
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import Misfit, lay_out, layout_from_indices
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import request
-from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.axis_rules.requests import request
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import LayoutError, MeshError
+from shardviz.base.layout import Misfit, lay_out, layout_from_indices
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
 
 MESH = make_mesh(x=4, y=2)
 

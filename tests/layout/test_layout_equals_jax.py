@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.layout import Layout, lay_out, layout_from_indices
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
 from tests.layout.cases import random_case, random_mesh, random_spec
 from tests.layout.fakes import jax_mesh
 

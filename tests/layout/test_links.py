@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from shardviz.core.errors import MeshError, TargetError
-from shardviz.core.hardware.interconnect import Torus, device_rows, groups_over, route
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.mesh import make_mesh
+from shardviz.base.errors import MeshError, TargetError
+from shardviz.base.mesh import make_mesh
+from shardviz.hardware.interconnect import Torus, device_rows, groups_over, route
+from shardviz.hardware.topology import Topology
 
 
 def _walked(topology: Topology, sends) -> dict:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.trees.audit import audit
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.resolution import resolve
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "data" / "maxtext"
 FILES = sorted(FOLDER.glob("*.json"))

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from shardviz.core.errors import MeshError
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.base.errors import MeshError
+from shardviz.base.mesh import MeshSpec, make_mesh
 from tests.layout.cases import random_mesh
 from tests.layout.fakes import jax_mesh
 

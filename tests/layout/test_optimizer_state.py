@@ -12,8 +12,8 @@ import pytest
 from flax.core import freeze
 
 import shardviz as sv
-from shardviz.core.layout.trees.audit import Audit
-from shardviz.core.layout.trees.optimizer_state import OPTIMIZER, pair
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.optimizer_state import OPTIMIZER, pair
 
 optax = pytest.importorskip("optax")
 pytest.importorskip("optax.contrib")

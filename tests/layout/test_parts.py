@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardviz.core.errors import LayoutError, SpecError
+from shardviz.base.errors import LayoutError, SpecError
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import (
     Chunked,

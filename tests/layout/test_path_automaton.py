@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shardviz.core.errors import RuleError
-from shardviz.core.layout.rules.path_automaton import Unsupported, automaton, ways
-from shardviz.core.layout.rules.path_matching import compiled, fits
-from shardviz.core.layout.rules.rules import Dialect
+from shardviz.axis_rules.path_automaton import Unsupported, automaton, ways
+from shardviz.axis_rules.path_matching import compiled, fits
+from shardviz.axis_rules.rules import Dialect
+from shardviz.base.errors import RuleError
 
 TOKENS = (
     "a", "b", "/", ".", "1", "{", r"\d", r"\.", "[ab]", "[^/]", "[]a]", "(", "(?:", "(?P<n>", ")",

@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.remedies import Kind
+from shardviz.axis_rules.remedies import Kind
+from shardviz.base.mesh import make_mesh
 from shardviz.types import PathRules
 from tests.layout.test_remedies import SIZES, jax_lays_out, met, parts, wish
 

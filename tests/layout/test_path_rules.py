@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.layout.rules.rule_uses import no_pattern
+from shardviz.axis_rules.rule_uses import no_pattern
 from shardviz.types import PathRules
 
 MESH = sv.mesh(data=4, model=2)

@@ -16,11 +16,11 @@ from jax._src.sharding_impls import (
 )
 
 import shardviz as sv
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.transfer.process_rows import ProcessRows, process_rows
+from shardviz.base.errors import ShardvizError
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.move.process_rows import ProcessRows, process_rows
 from tests.layout.cases import random_mesh, random_shape, random_spec
 from tests.layout.fakes import FakeClient, FakeDevice
 

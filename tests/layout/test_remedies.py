@@ -13,8 +13,8 @@ from flax.linen.spmd import logical_to_mesh_axes
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import shardviz as sv
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.remedies import Kind
+from shardviz.axis_rules.remedies import Kind
+from shardviz.base.mesh import make_mesh
 
 SIZES = {"data": 4, "model": 2, "expert": 1}
 MESH = make_mesh(**SIZES)

@@ -13,12 +13,12 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.errors import LayoutError, ShardvizError
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.transfer.reshard import Reshard, reshard_layouts
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import LayoutError, ShardvizError
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.move.reshard import Reshard, reshard_layouts
 
 SHAPE = (24, 48)
 GRIDS = [(1,), (2,), (4,), (8,), (2, 2), (4, 2), (2, 4), (2, 2, 2), (3, 2), (6,), (3,)]

@@ -6,10 +6,10 @@ import jax
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.layout.array_spec import format_names, read_names, read_shape
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Rules
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import format_names, read_names, read_shape
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
 from tests.layout.strategies import names, specs, tables
 
 

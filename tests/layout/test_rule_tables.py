@@ -15,9 +15,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.errors import MissingPackage
-from shardviz.core.layout.parse import MAX_TEXT
-from shardviz.core.layout.rules.rule_tables import read_rules
+from shardviz.axis_rules.rule_tables import read_rules
+from shardviz.base.errors import MissingPackage
+from shardviz.base.parse import MAX_TEXT
 from shardviz.types import PathRules
 
 MESH = sv.mesh(data=4, model=2)

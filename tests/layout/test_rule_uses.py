@@ -7,12 +7,12 @@ import random
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import requests
-from shardviz.core.layout.rules.rule_uses import RuleUse, rule_summary
-from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.axis_rules.requests import requests
+from shardviz.axis_rules.rule_uses import RuleUse, rule_summary
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
 from tests.layout.test_rules_equal_flax import random_names, random_table
 
 MESH = make_mesh(data=4, model=2, expert=1)

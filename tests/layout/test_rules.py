@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.errors import RuleError
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rules import Dialect, Rule, Rules
+from shardviz.axis_rules.resolution import resolve
+from shardviz.axis_rules.rules import Dialect, Rule, Rules
+from shardviz.base.errors import RuleError
 
 TABLE = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
 

@@ -11,11 +11,11 @@ import pytest
 from flax.core.spmd import apply_rules, from_sharding_rules
 from flax.linen import logical_axis_rules, logical_to_mesh_axes
 
-from shardviz.core.errors import RuleError
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.resolution import Resolution, resolve
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.rules.verdicts import Outcome
+from shardviz.axis_rules.resolution import Resolution, resolve
+from shardviz.axis_rules.rules import Rules
+from shardviz.axis_rules.verdicts import Outcome
+from shardviz.base.errors import RuleError
+from shardviz.base.mesh import make_mesh
 
 CASES, SEEDS = 8_000, 2
 FREE = jax.sharding.PartitionSpec.UNCONSTRAINED

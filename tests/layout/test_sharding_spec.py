@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardviz.core.errors import LayoutError, ShardvizError, SpecError
-from shardviz.core.layout.layout import lay_out
+from shardviz.base.errors import LayoutError, ShardvizError, SpecError
+from shardviz.base.layout import lay_out
 from shardviz.legacy import sharding_spec
 from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import (

@@ -8,10 +8,10 @@ import sys
 import jax
 import pytest
 
-from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.errors import LayoutError, SpecError
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
 
 P = jax.sharding.PartitionSpec
 X, Y, YZ = ("x",), ("y",), ("y", "z")
@@ -116,8 +116,8 @@ def test_short_specs_are_equivalent_and_not_equal():
 def test_without_jax_a_spec_says_what_it_needs():
     code = (
         "import sys; sys.modules['jax'] = None\n"
-        "from shardviz.core.layout.partition_spec import Spec\n"
-        "from shardviz.core.errors import MissingPackage\n"
+        "from shardviz.base.partition_spec import Spec\n"
+        "from shardviz.base.errors import MissingPackage\n"
         "try: Spec.of('x').to_jax()\n"
         "except MissingPackage: print('missing')\n"
     )

@@ -11,9 +11,9 @@ import sys
 import numpy as np
 import pytest
 
-from shardviz.core.errors import TargetError
-from shardviz.core.hardware.chips import chip_of_kind
-from shardviz.core.hardware.topology import EXAMPLES, Topology, is_described
+from shardviz.base.errors import TargetError
+from shardviz.hardware.chips import chip_of_kind
+from shardviz.hardware.topology import EXAMPLES, Topology, is_described
 
 #: every generation, small and large, flat and deep, one slice and several
 SHAPES = [

@@ -15,11 +15,11 @@ from flax.training.train_state import TrainState
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import tree_children
-from shardviz.core.errors import LayoutError
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.array_tree import read_tree
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.axis_rules.array_tree import read_tree
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import LayoutError
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend.bridge import tree_children
 
 
 def arrays(tree: Any) -> list[ArraySpec]:

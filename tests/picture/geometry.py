@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardviz.picture.page import label_span
-from shardviz.picture.picture import Picture
+from shardviz.draw.page import label_span
+from shardviz.draw.picture import Picture
 
 SLACK = 0.02  # points: tiles are float32
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
 
 NAMES = ("pod", "data", "fsdp", "seq", "expert", "model")
 MOST = 128

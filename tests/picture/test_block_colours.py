@@ -8,14 +8,14 @@ import json
 import numpy as np
 import pytest
 
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.blocks import layout_shades
-from shardviz.picture.palette import THEMES, Shade, hexed, ladder, palette, rgb, shades
-from shardviz.picture.show import draw
-from shardviz.widgets.html_page import HERE
-from shardviz.widgets.pictures import palettes
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.draw.blocks import layout_shades
+from shardviz.draw.palette import THEMES, Shade, hexed, ladder, palette, rgb, shades
+from shardviz.explorer.html_page import HERE
+from shardviz.explorer.pictures import palettes
+from shardviz.pictures import draw
 from tests.picture.colour_difference import VISION, difference, lab
 from tests.picture.javascript import run_script
 

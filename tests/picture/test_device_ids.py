@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.format import ids_text
+from shardviz.base.format import ids_text
 from tests.picture.ids_reader import read_ids
 
 WORDS = [

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.picture import index_text
-from shardviz.picture.show import draw
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ShardvizError
+from shardviz.base.layout import Layout, lay_out, layout_from_indices
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.draw.picture import index_text
+from shardviz.pictures import draw
 from tests.picture.geometry import check_page
 from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.layout import Layout, layout_from_indices
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.picture.show import draw
+from shardviz.base.errors import ShardvizError
+from shardviz.base.layout import Layout, layout_from_indices
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.pictures import draw
 from tests.picture.geometry import check_page
 from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts, meshes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.program.memory import KINDS, Buffer, MemoryTimeline
-from shardviz.core.program.report import Report
-from shardviz.picture.memory import COLUMNS, HIGH, WIDE, chart_columns, peak_table
-from shardviz.picture.show import draw, to_text
-from shardviz.picture.tables import HIGHLIGHTED
+from shardviz.base.errors import ShardvizError
+from shardviz.compiled.draw.memory import COLUMNS, HIGH, WIDE, chart_columns, peak_table
+from shardviz.compiled.memory import KINDS, Buffer, MemoryTimeline
+from shardviz.compiled.report import Report
+from shardviz.draw.tables import HIGHLIGHTED
+from shardviz.pictures import draw, to_text
 from tests.widgets.memory_examples import MIB, peak, report
 
 

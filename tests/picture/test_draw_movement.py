@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.program.movement import Movement, collective_movement
-from shardviz.core.program.movement_steps import REGULAR
-from shardviz.core.wording.movement import title
-from shardviz.picture.serialization import serialize
-from shardviz.picture.show import draw, to_text
+from shardviz.draw.serialization import serialize
+from shardviz.move.movement import Movement, collective_movement
+from shardviz.move.movement_steps import REGULAR
+from shardviz.move.words.movement import title
+from shardviz.pictures import draw, to_text
 
 
 def ring(kind: str = "all-reduce", count: int = 4) -> Movement:

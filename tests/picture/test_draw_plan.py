@@ -4,17 +4,17 @@ import dataclasses
 
 import pytest
 
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.comparison import compare
-from shardviz.core.program.plan_folds import call_paths
-from shardviz.core.program.plan_values import PlannedOp, bytes_per_device
-from shardviz.core.program.stages import STAGES, Stages
-from shardviz.picture.picture import Picture
-from shardviz.picture.plan import value_rows
-from shardviz.picture.show import draw, to_text
-from shardviz.picture.tables import MOST_PARTS, NOT_SPLIT_GROUP, spec_bars
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.comparison import compare
+from shardviz.compiled.stages import STAGES, Stages
+from shardviz.draw.picture import Picture
+from shardviz.draw.tables import MOST_PARTS, NOT_SPLIT_GROUP, spec_bars
+from shardviz.pictures import draw, to_text
+from shardviz.plans.draw.plan import value_rows
+from shardviz.plans.plan_folds import call_paths
+from shardviz.plans.plan_values import PlannedOp, bytes_per_device
 from tests.picture.values import ON_STAGES, PLAN, PROGRAM
 from tests.widgets.plans import REFUSED, layers
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.format import bytes_text
-from shardviz.core.layout.transfer.reshard import Reshard
-from shardviz.picture.reshard import MOST_SIDE, draw_reshard
+from shardviz.base.format import bytes_text
+from shardviz.move.draw.reshard import MOST_SIDE, draw_reshard
+from shardviz.move.reshard import Reshard
 
 TREE = [("w", (2048, 2048), "a b"), ("v", (2048, 512), "a b"), ("step", (), "")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardviz.widgets import html_page
+from shardviz.explorer import html_page
 from tests.picture.javascript import run_script
 
 MODULE = Path(html_page.HERE / "highlight.js")

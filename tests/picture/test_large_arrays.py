@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.page import label_span
-from shardviz.picture.picture import Picture
-from shardviz.picture.show import draw
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.draw.page import label_span
+from shardviz.draw.picture import Picture
+from shardviz.pictures import draw
 
 # shape, spec, mesh
 LARGE = {

@@ -8,11 +8,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from shardviz.core.format import MOST_IRREGULAR, ids_text
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.blocks import (
+from shardviz.base.format import MOST_IRREGULAR, ids_text
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.draw.blocks import (
     MOST_TILES,
     DeviceTiles,
     first_holders,
@@ -20,7 +20,7 @@ from shardviz.picture.blocks import (
     large_ids_text,
     tile_counts,
 )
-from shardviz.picture.show import draw, to_text
+from shardviz.pictures import draw, to_text
 
 N = 1 << 24
 MESHES = {

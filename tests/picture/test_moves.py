@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from shardviz.core.layout.cause import ValueName
-from shardviz.core.layout.collective import Collective, Member
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Report
-from shardviz.core.program.stages import Stages
-from shardviz.picture.report import draw_collectives, draw_report
-from shardviz.picture.show import draw, to_text
+from shardviz.base.cause import ValueName
+from shardviz.base.collective import Collective, Member
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.draw.report import draw_collectives, draw_report
+from shardviz.compiled.report import Report
+from shardviz.compiled.stages import Stages
+from shardviz.pictures import draw, to_text
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp
 from tests.picture.values import MESH, PROGRAM
 
 LOOPED = Collective(

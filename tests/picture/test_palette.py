@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shardviz.picture.palette import (
+from shardviz.draw.palette import (
     GROUP_COLOURS,
     THEMES,
     colours,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardviz.core.errors import MeshError, TargetError
-from shardviz.core.hardware.interconnect import Torus, collective_link_use, device_rows
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.wording import links as wording
-from shardviz.picture.chip_grid import chip_grid
-from shardviz.picture.picture import MANY_GROUPS, NO_GROUP, Picture
-from shardviz.picture.show import draw, to_text
-from shardviz.picture.topology import draw_position, draw_topology
+from shardviz.base.collective import Collective
+from shardviz.base.errors import MeshError, TargetError
+from shardviz.base.mesh import make_mesh
+from shardviz.draw.picture import MANY_GROUPS, NO_GROUP, Picture
+from shardviz.hardware.draw.chip_grid import chip_grid
+from shardviz.hardware.draw.topology import draw_position, draw_topology
+from shardviz.hardware.interconnect import Torus, collective_link_use, device_rows
+from shardviz.hardware.topology import Topology
+from shardviz.hardware.words import links as wording
+from shardviz.pictures import draw, to_text
 from tests.picture.geometry import SLACK, check_page
 
 TOPOLOGIES = [

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.show import to_text
+from shardviz.base.layout import Layout, lay_out, layout_from_indices
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.pictures import to_text
 from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts, meshes
 from tests.picture.values import VALUES

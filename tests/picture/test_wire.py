@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.picture import DEVICES, Picture, Slot
-from shardviz.picture.serialization import serialize
-from shardviz.picture.show import draw
-from shardviz.widgets import html_page
+from shardviz.base.collective import Collective
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.draw.picture import DEVICES, Picture, Slot
+from shardviz.draw.serialization import serialize
+from shardviz.explorer import html_page
+from shardviz.pictures import draw
 from tests.picture.javascript import run_script
 from tests.picture.values import VALUES
 
@@ -135,7 +135,7 @@ def _parts(picture):
 
 
 def test_a_page_writes_ids_as_python_does():
-    from shardviz.core.format import ids_text
+    from shardviz.base.format import ids_text
 
     dice = np.random.default_rng(1)
     cases = [([], 0), ([1], 5), (list(range(4000)), 0), (list(range(0, 4000, 2)), 6)]

@@ -5,46 +5,46 @@ from __future__ import annotations
 from typing import Any
 
 import shardviz as sv
-from shardviz.core.hardware.targets import Target, Targets
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.mesh_context import MeshContext
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.path_rules import resolve_path
-from shardviz.core.layout.rules.requests import request
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rules import PathRules, Rules
-from shardviz.core.layout.transfer.process_rows import process_rows
-from shardviz.core.layout.transfer.restore import (
+from shardviz.advise.candidates import Candidate
+from shardviz.advise.search import Search
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.path_rules import resolve_path
+from shardviz.axis_rules.requests import request
+from shardviz.axis_rules.resolution import resolve
+from shardviz.axis_rules.rules import PathRules, Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.collective import Collective
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.mesh_context import MeshContext
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.comparison import compare
+from shardviz.compiled.processes import HostProcess, ProcessGroup
+from shardviz.compiled.report import Check, Memory, Report
+from shardviz.compiled.roofline import roofline
+from shardviz.compiled.stages import Stages
+from shardviz.hardware.targets import Target, Targets
+from shardviz.hardware.topology import Topology
+from shardviz.legacy.partitions import Parts
+from shardviz.legacy.sharding_spec import Chunked, Replicated, ShardedAxis, ShardingSpec, Unstacked
+from shardviz.move.movement import collective_movement
+from shardviz.move.process_rows import process_rows
+from shardviz.move.restore import (
     SavedArray,
     SavedCheckpoint,
     Wanted,
     plan_restore,
 )
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.cached import STAGES, MeshCall, MeshComparison
-from shardviz.core.program.candidates import Candidate
-from shardviz.core.program.comparison import compare
-from shardviz.core.program.effects import (
+from shardviz.pictures import draw
+from shardviz.plans.plan import Plan
+from shardviz.programs.effects import (
     Effects,
     EffectUse,
     Refusal,
 )
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.movement import collective_movement
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.processes import HostProcess, ProcessGroup
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Check, Memory, Report
-from shardviz.core.program.roofline import roofline
-from shardviz.core.program.search import Search
-from shardviz.core.program.stages import Stages
-from shardviz.legacy.partitions import Parts
-from shardviz.legacy.sharding_spec import Chunked, Replicated, ShardedAxis, ShardingSpec, Unstacked
-from shardviz.picture.show import draw
+from shardviz.programs.failure import Failure
+from shardviz.programs.program import Program
+from shardviz.runs.cached import STAGES, MeshCall, MeshComparison
 from tests.widgets import memory_examples
 from tests.widgets.changes_examples import found
 from tests.widgets.plans import REFUSED, layers

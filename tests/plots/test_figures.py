@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.rules import Rules
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.errors import ShardvizError
+from shardviz.base.mesh import make_mesh
+from shardviz.draw.paint import MOST_DOTS
+from shardviz.draw.palette import rgb, theme_of
 from shardviz.figures import figure, png
-from shardviz.picture.palette import rgb, theme_of
-from shardviz.picture.show import draw
-from shardviz.plots.paint import MOST_DOTS
+from shardviz.pictures import draw
 from tests.picture.values import VALUES
 
 MESH = make_mesh(data=4, model=2)

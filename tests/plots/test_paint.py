@@ -9,14 +9,14 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.palette import THEMES, colours, contrast
-from shardviz.picture.picture import Picture
-from shardviz.picture.show import draw
-from shardviz.plots.paint import paint, printable
+from shardviz.base.collective import Collective
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.draw.paint import paint, printable
+from shardviz.draw.palette import THEMES, colours, contrast
+from shardviz.draw.picture import Picture
+from shardviz.pictures import draw
 from tests.picture.values import VALUES
 
 MESH = make_mesh(data=4, model=2, processes=2)
@@ -105,7 +105,7 @@ def test_painting_leaves_no_trace_in_matplotlib():
     code = """
 import sys, matplotlib
 before = dict(matplotlib.rcParams)
-from shardviz.core.layout.mesh import make_mesh
+from shardviz.base.mesh import make_mesh
 from shardviz.figures import png
 from shardviz.figures import figure
 figure(make_mesh(data=4, model=2)); png(make_mesh(data=4))

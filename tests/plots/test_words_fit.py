@@ -9,22 +9,22 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import request
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.comparison import compare
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Check, Report
-from shardviz.core.program.stages import Stages
-from shardviz.picture.page import broken, text_width
-from shardviz.picture.picture import Picture
-from shardviz.picture.show import draw
-from shardviz.plots.paint import paint
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.requests import request
+from shardviz.axis_rules.resolution import resolve
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.comparison import compare
+from shardviz.compiled.report import Check, Report
+from shardviz.compiled.stages import Stages
+from shardviz.draw.page import broken, text_width
+from shardviz.draw.paint import paint
+from shardviz.draw.picture import Picture
+from shardviz.pictures import draw
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp
+from shardviz.programs.failure import Failure
 from tests.picture.values import BAD, MESH, PROGRAM, REPORT, RULES, VALUES, W
 
 DOTS = (60, 100, 144)  # an inch

@@ -10,16 +10,16 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardviz.core.backend.run.worker.run import run_program
-from shardviz.core.backend.tracing.build_program import build_program
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Dialect
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.notes import Note
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
+from shardviz.axis_rules.rules import Dialect
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import Report
+from shardviz.programs.backend.build_program import build_program
+from shardviz.programs.notes import Note
+from shardviz.programs.program import Program
+from shardviz.runs.backend.worker.run import run_program
+from shardviz.runs.cache import ExecutableCache
 
 MESH = make_mesh(a=4, b=2)
 
@@ -75,7 +75,7 @@ def in_new_python(code: str, **environment: str) -> str:
 
 _FORKS = """
 import json, os, sys
-import jax, jax.numpy, shardviz.core.backend.run.targets
+import jax, jax.numpy, shardviz.runs.backend.targets
 found = {}
 for name, code in json.load(sys.stdin).items():
     read, write = os.pipe()

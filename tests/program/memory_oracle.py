@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from shardviz.core.xla.wire import Message
+from shardviz.compiled.wire import Message
 
 
 def heap_peaks(final: bytes) -> tuple[int, dict[int, int]]:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import flax.linen
 
 import shardviz as sv
-from shardviz.core.layout.rules.rules import Rule, Rules
-from shardviz.core.program.lock import Lock
-from shardviz.core.program.program import Program
+from shardviz.advise.lock import Lock
+from shardviz.axis_rules.rules import Rule, Rules
 from shardviz.gallery import programs, puzzles
+from shardviz.programs.program import Program
 
 
 def mutations(table: Rules, axes: tuple[str, ...]) -> Iterator[tuple[str, Rules]]:

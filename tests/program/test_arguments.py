@@ -10,9 +10,9 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.tracing.arguments import is_spec, program_arrays, spread
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.errors import ProgramError
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend.arguments import is_spec, program_arrays, spread
 from tests.program.helpers import array
 
 W = jax.ShapeDtypeStruct((4, 8), jnp.float32)

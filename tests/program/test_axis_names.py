@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import check_axis_names, check_lowered_names
-from shardviz.core.errors import ProgramError
+from shardviz.base.errors import ProgramError
+from shardviz.programs.backend.bridge import check_axis_names, check_lowered_names
 from tests.program.helpers import in_new_python
 
 CARRIED = ("data", 'a"b', "{?}", "a,b", "->")

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import (
+from shardviz.axis_rules.requests import request
+from shardviz.axis_rules.resolution import resolve
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import LayoutError, ProgramError, TargetError
+from shardviz.base.layout import Layout, lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend.bridge import (
     adopt,
     adopt_mesh,
     jax_dtype,
     sharding_layout,
     to_jax,
 )
-from shardviz.core.errors import LayoutError, ProgramError, TargetError
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import request
-from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rules import Rules
 from tests.program.helpers import array, program
 
 AUTO, EXPLICIT, MANUAL = AxisType.Auto, AxisType.Explicit, AxisType.Manual

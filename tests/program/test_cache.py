@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.runs.cache import ExecutableCache
 
 
 def test_the_least_recently_used_goes_first():

@@ -12,8 +12,8 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 import shardviz as sv
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.tracing.trace import donated_leaves, trace
+from shardviz.programs.backend.bridge import abstract_mesh
+from shardviz.programs.backend.trace import donated_leaves, trace
 from tests.program.helpers import notes
 from tests.program.ways import x
 

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardviz.core.backend import devices
-from shardviz.core.backend.run.device_memory import (
+from shardviz.base.errors import OutOfMemory
+from shardviz.compiled.report import Memory
+from shardviz.programs.backend import devices
+from shardviz.runs.backend.device_memory import (
     Capacity,
     capacity_of,
     fit_now,
@@ -15,8 +17,6 @@ from shardviz.core.backend.run.device_memory import (
     refuse_too_big,
     run_bytes,
 )
-from shardviz.core.errors import OutOfMemory
-from shardviz.core.program.report import Memory
 
 GIB = 1 << 30
 MEMORY = Memory(arguments=4 * GIB, outputs=2 * GIB, temporaries=GIB, aliased=2 * GIB)

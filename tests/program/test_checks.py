@@ -9,13 +9,13 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.checks import output_layouts, shards_check, spec_checks
-from shardviz.core.backend.run.rounding import Comparison, tolerance
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.tracing.trace import Output
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.checks import found
+from shardviz.base.layout import lay_out
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.checks import found
+from shardviz.programs.backend.trace import Output
+from shardviz.runs.backend.checks import output_layouts, shards_check, spec_checks
+from shardviz.runs.backend.rounding import Comparison, tolerance
+from shardviz.runs.backend.targets import choose, device_mesh
 from tests.program.helpers import MESH
 
 

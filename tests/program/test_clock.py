@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from shardviz.core.display import StageClock, clock_line
+from shardviz.base.display import StageClock, clock_line
 
 
 class Terminal(io.StringIO):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import to_jax
-from shardviz.core.backend.run.compile import compile_lowered, fingerprint, lower
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.tracing.trace import donated_leaves, trace
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.mesh import make_mesh
+from shardviz.base.errors import ShardvizError
+from shardviz.base.mesh import make_mesh
+from shardviz.programs.backend.bridge import to_jax
+from shardviz.programs.backend.trace import donated_leaves, trace
+from shardviz.runs.backend.compile import compile_lowered, fingerprint, lower
+from shardviz.runs.backend.targets import choose, device_mesh
 from tests.program.helpers import MESH, array, program
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.run.targets import missing
+from shardviz.runs.backend.targets import missing
 
 SIZES, NAMES = (2, 4), ("data", "model")
 TYPES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}

@@ -6,17 +6,17 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.errors import ContractError
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.fit import Fit
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.contracts import Expectation, crosses
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.report import Memory, Report
-from shardviz.core.program.stages import Stages
+from shardviz.advise.contracts import Expectation, crosses
+from shardviz.axis_rules.fit import Fit
+from shardviz.base.collective import Collective
+from shardviz.base.errors import ContractError
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import Memory, Report
+from shardviz.compiled.stages import Stages
 from shardviz.gallery import programs
+from shardviz.programs.failure import Failure
 
 MESH = make_mesh(data=4, model=2)
 MIB = 1 << 20

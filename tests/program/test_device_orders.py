@@ -6,7 +6,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.tracing.named_meshes import refuse_other_device_order
+from shardviz.programs.backend.named_meshes import refuse_other_device_order
 
 X = sv.array("x", (64, 64), spec="data, model")
 MESH = sv.mesh(data=4, model=2)

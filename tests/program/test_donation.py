@@ -8,11 +8,11 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.compile import reused_leaves
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.checks import Finding
+from shardviz.compiled.checks import Finding
+from shardviz.runs.backend.compile import reused_leaves
+from shardviz.runs.backend.targets import choose, device_mesh
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import MESH, array, program
 from tests.program.hlo import parsed
 

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.failures import failure, in_words
+from shardviz.programs.backend.failures import failure, in_words
 
 WORDS = {
     "one line": (ValueError("wrong"), "ValueError: wrong"),

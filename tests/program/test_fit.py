@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.backend.exits import WorkerError
-from shardviz.core.backend.run.runner import Job
-from shardviz.core.errors import OutOfMemory
-from shardviz.core.hardware.chips import find_chip
-from shardviz.core.layout.fit import Fit, Uncounted
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.failure import ProcessEnd
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Memory, Report
-from shardviz.core.program.roofline import roofline
-from shardviz.picture.show import to_text
+from shardviz.axis_rules.fit import Fit, Uncounted
+from shardviz.base.errors import OutOfMemory
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import Memory, Report
+from shardviz.compiled.roofline import roofline
+from shardviz.hardware.chips import find_chip
+from shardviz.pictures import to_text
+from shardviz.programs.backend.worker.exits import WorkerError
+from shardviz.programs.failure import ProcessEnd
+from shardviz.programs.program import Program
+from shardviz.runs.backend.runner import Job
+from shardviz.runs.cache import ExecutableCache
 
 MESH, GIB = make_mesh(data=4, model=2), 1 << 30
 WIDE = lay_out((32768, 32768), Spec(), MESH)

@@ -10,13 +10,13 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.backend.tracing.build_program import build_program
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Dialect, Rules
-from shardviz.core.layout.trees.audit import audit
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.programs.backend.build_program import build_program
+from shardviz.runs.backend.targets import choose, device_mesh
 from tests.program.helpers import array, notes, run
 
 MESH = make_mesh(data=2, model=4)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.format import fold
-from shardviz.core.layout.collective import Collective, Member
-from shardviz.core.program.plan_folds import (
+from shardviz.base.collective import Collective, Member
+from shardviz.base.format import fold
+from shardviz.plans.plan_folds import (
     fold_collectives,
     fold_line,
     path_in_words,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax
 import pytest
 
-from shardviz.core.backend.run.worker.run import compile_program, run_program
-from shardviz.core.hardware.chips import chip_of_kind
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.base.mesh import make_mesh
 from shardviz.gallery import programs
+from shardviz.hardware.chips import chip_of_kind
+from shardviz.runs.backend.worker.run import compile_program, run_program
+from shardviz.runs.cache import ExecutableCache
 
 NAME = "transformer block, gradient"
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.compile import final_module
-from shardviz.core.source_lines import is_user_file, line_in_words
-from shardviz.core.xla.collectives import read_collectives
-from shardviz.core.xla.module import Module
+from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.compiled.module import Module
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.runs.backend.compile import final_module
 from tests.program.hlo import parsed
 
 AB = (("a", "b"), (4, 2))
@@ -114,7 +114,7 @@ def test_what_is_no_module_is_refused(data):
 
 
 def test_whose_files_are_whose():
-    import shardviz.core.xla.collectives as ours
+    import shardviz.compiled.read_collectives as ours
     import shardviz.gallery as gallery
 
     # The gallery's examples are there to be looked at.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.layout.cause import CAUSES, UNKNOWN, Cause, ValueName
-from shardviz.core.layout.collective import Collective, Member
-from shardviz.core.program.inherited import inherited
-from shardviz.core.wording.causes import cause as cause_in_words
-from shardviz.core.xla.collectives import read_collectives
+from shardviz.base.cause import CAUSES, UNKNOWN, Cause, ValueName
+from shardviz.base.collective import Collective, Member
+from shardviz.base.words.causes import cause as cause_in_words
+from shardviz.compiled.inherited import inherited
+from shardviz.compiled.read_collectives import read_collectives
 from tests.program.hlo import VERSIONS, kept, parsed
 
 MESH = (("data", "model"), (4, 2))

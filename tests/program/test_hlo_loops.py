@@ -12,10 +12,10 @@ from jax import lax
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.compile import final_module
-from shardviz.core.xla.collectives import read_collectives
-from shardviz.core.xla.loops import ExecutionCount, Loops
-from shardviz.core.xla.module import Instruction
+from shardviz.compiled.loops import ExecutionCount, Loops
+from shardviz.compiled.module import Instruction
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.runs.backend.compile import final_module
 from tests.program import hlo
 from tests.program.hlo import parsed
 from tests.program.test_hlo_programs import MODULES, read

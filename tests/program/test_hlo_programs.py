@@ -10,12 +10,12 @@ from functools import cache
 
 import pytest
 
-from shardviz.core.layout.axis_parts import group_size
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.comparison import compare
-from shardviz.core.program.inherited import inherited
-from shardviz.core.program.matching import elements
-from shardviz.core.xla.collectives import read_collectives
+from shardviz.base.axis_parts import group_size
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.comparison import compare
+from shardviz.compiled.inherited import inherited
+from shardviz.compiled.matching import elements
+from shardviz.compiled.read_collectives import read_collectives
 from tests.program import hlo
 from tests.program.hlo import VERSIONS, parsed
 

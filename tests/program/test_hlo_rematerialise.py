@@ -14,10 +14,10 @@ from functools import cache
 
 import pytest
 
-from shardviz.core.layout.cause import ValueName
-from shardviz.core.program.inherited import inherited
-from shardviz.core.xla.collectives import read_collectives
-from shardviz.core.xla.module import Module
+from shardviz.base.cause import ValueName
+from shardviz.compiled.inherited import inherited
+from shardviz.compiled.module import Module
+from shardviz.compiled.read_collectives import read_collectives
 from tests.program.hlo import parsed
 
 MESH = (("a", "b", "c"), (2, 2, 4))

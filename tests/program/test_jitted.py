@@ -11,14 +11,14 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.backend.tracing.build_program import build_program
-from shardviz.core.backend.tracing.calls import unjitted
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.rules.rules import Dialect
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.axis_rules.rules import Dialect
+from shardviz.base.errors import ProgramError
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.programs.backend.build_program import build_program
+from shardviz.programs.backend.calls import unjitted
+from shardviz.runs.backend.targets import choose, device_mesh
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import MESH, array, notes
 
 JAX_MESH = device_mesh(MESH, choose("cpu", 8))
@@ -104,7 +104,7 @@ def test_donated_names_are_positions():
 
 
 def test_a_jax_that_does_not_tell_is_said(monkeypatch):
-    monkeypatch.setattr("shardviz.core.backend.tracing.calls.jit_settings", lambda fn: None)
+    monkeypatch.setattr("shardviz.programs.backend.calls.jit_settings", lambda fn: None)
     program = made(STEP, W, X)
     assert program.notes == notes(("jit unreadable", "jax.jit"))
     assert [a.spec for a in program.arrays] == [None, None]

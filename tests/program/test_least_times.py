@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.op_costs import op_costs
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import roofline, with_operations
-from shardviz.core.program.search import estimate
-from shardviz.core.program.timeline import timeline
+from shardviz.advise.search import estimate
+from shardviz.compiled.op_costs import op_costs
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import roofline, with_operations
+from shardviz.compiled.timeline import timeline
+from shardviz.hardware.topology import Topology
 
 TARGET = "tpu:v5e:2x2"
 # The published figures of one v5e chip: FLOP/s of bfloat16, HBM bytes/s.

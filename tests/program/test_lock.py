@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardviz as sv
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.lock import (
+from shardviz.advise.lock import (
     Lock,
     LockedCollective,
     lock_plan,
     parse_lock,
 )
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Report
+from shardviz.axis_rules.audit import audit
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import Report
 from shardviz.gallery import programs, puzzles
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp
 from tests.program.rule_mutations import sample, verdict
 
 LOCKS = Path(__file__).parent / "locks"

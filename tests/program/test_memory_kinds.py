@@ -10,12 +10,12 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.bridge import adopt_array, to_jax
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.layout.libraries import foreign_memory
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.axis_rules.libraries import foreign_memory
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.programs.backend.bridge import adopt_array, to_jax
+from shardviz.runs.backend.targets import choose, device_mesh
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import MESH, checks, program, run
 
 ABSTRACT = AbstractMesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)

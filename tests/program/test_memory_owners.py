@@ -14,12 +14,12 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.layout.axis_parts import local_shape
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.memory import Buffer
-from shardviz.core.program.memory_in_plan import name_buffers, with_values
+from shardviz.base.axis_parts import local_shape
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.memory import Buffer
+from shardviz.compiled.memory_in_plan import name_buffers, with_values
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.bench import memory_owners
 
 FOREIGN = {name: (name, program) for name, program in memory_owners.foreign()}

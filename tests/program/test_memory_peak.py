@@ -15,18 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.layout.axis_parts import local_shape
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.memory import Buffer, MemoryPeak, MemoryTimeline
-from shardviz.core.program.memory_in_plan import with_values
-from shardviz.core.program.report import Memory, Report
-from shardviz.core.xla.buffers import read_memory
-from shardviz.picture.show import draw
-from shardviz.widgets.memory_chart import chart_view
+from shardviz.base.axis_parts import local_shape
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.buffers import read_memory
+from shardviz.compiled.memory import Buffer, MemoryPeak, MemoryTimeline
+from shardviz.compiled.memory_in_plan import with_values
+from shardviz.compiled.panel.memory_chart import chart_view
+from shardviz.compiled.report import Memory, Report
+from shardviz.pictures import draw
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.bench import memory_peaks
 from tests.program.helpers import MESH, array, program
 from tests.program.memory_oracle import heap_bytes, heap_peaks

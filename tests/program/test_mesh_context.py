@@ -15,10 +15,10 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import adopt_mesh
-from shardviz.core.backend.tracing import mesh_context as mesh_context_module
-from shardviz.core.backend.tracing.mesh_context import mesh_context
-from shardviz.core.layout.mesh_context import MeshContext
+from shardviz.base.mesh_context import MeshContext
+from shardviz.programs.backend import mesh_context as mesh_context_module
+from shardviz.programs.backend.bridge import adopt_mesh
+from shardviz.programs.backend.mesh_context import mesh_context
 
 AUTO, EXPLICIT, MANUAL = AxisType.Auto, AxisType.Explicit, AxisType.Manual
 # Every mesh has axis names of its own, so that a name tells the mesh.

@@ -12,9 +12,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.tracing.listening import compare_meshes
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.mesh import make_mesh
+from shardviz.base.errors import ShardvizError
+from shardviz.base.mesh import make_mesh
+from shardviz.runs.backend.listening import compare_meshes
 
 X = jax.ShapeDtypeStruct((8,), "float32")
 ALL = ("trace", "lower", "compile")

@@ -14,21 +14,21 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.run.compile import final_module
-from shardviz.core.hardware.interconnect import groups_over, route
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.program.movement import (
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import roofline
+from shardviz.hardware.interconnect import groups_over, route
+from shardviz.hardware.topology import Topology
+from shardviz.move.movement import (
     Movement,
     collective_movement,
     movement_of,
     shift,
 )
-from shardviz.core.program.movement_steps import REGULAR
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import roofline
-from shardviz.core.xla.collectives import read_collectives
+from shardviz.move.movement_steps import REGULAR
+from shardviz.runs.backend.compile import final_module
 from tests.program import movement_oracle as oracle
 
 CASES = oracle.cases()

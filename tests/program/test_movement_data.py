@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.movement import collective_movement
-from shardviz.core.program.movement_steps import REGULAR
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
-from shardviz.core.program.stages import Stages
-from shardviz.widgets.movements_view import player_data
+from shardviz.base.collective import Collective
+from shardviz.base.errors import ShardvizError
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.report import Report
+from shardviz.compiled.stages import Stages
+from shardviz.move.movement import collective_movement
+from shardviz.move.movement_steps import REGULAR
+from shardviz.move.panel.movements_view import player_data
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
 
 
 def counts_of_data(data: dict[str, Any]) -> list[np.ndarray]:

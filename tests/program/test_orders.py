@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.candidates.proposals import order_edit
-from shardviz.core.hardware.interconnect import groups_over
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.collective import Collective
-from shardviz.core.program.movement import shift
-from shardviz.core.program.orders import best_order
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import collective_bound, roofline
+from shardviz.advise.backend.proposals import order_edit
+from shardviz.base.collective import Collective
+from shardviz.compiled.orders import best_order
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import collective_bound, roofline
+from shardviz.hardware.interconnect import groups_over
+from shardviz.hardware.topology import Topology
+from shardviz.move.movement import shift
 
 SETS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
 SMALL = ("tpu:v5e:2x2", "tpu:v5e:2x4", "tpu:v5p:2x2x2", "gpu:h100:2x4", "tpu:7x:2x2x1")

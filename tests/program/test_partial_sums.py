@@ -13,9 +13,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.run.compile import final_module
-from shardviz.core.layout.libraries import spec_of
-from shardviz.core.xla.collectives import read_collectives
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.runs.backend.compile import final_module
 
 UNREDUCED = {"X"}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardviz.core.backend.tracing.jaxprs import positive_arguments
+from shardviz.programs.backend.jaxprs import positive_arguments
 from tests.program.helpers import array, checks, program, run
 
 X = jax.ShapeDtypeStruct((8, 8), jnp.float32)

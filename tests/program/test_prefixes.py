@@ -8,13 +8,13 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.backend.tracing.build_program import build_program
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.partition_spec import Spec, memory_of
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program
+from shardviz.base.errors import ProgramError
+from shardviz.base.partition_spec import Spec, memory_of
+from shardviz.programs.backend.build_program import build_program
+from shardviz.programs.program import Program
+from shardviz.runs.backend.targets import choose, device_mesh
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import MESH, array, checks, program, run
 
 X = array("x", (8, 8), "a, b")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shardviz.core.layout.replica_groups import axes_of_groups, axes_of_pairs, replicas_of
-from shardviz.core.xla.read_groups import groups_of, pairs_of
+from shardviz.base.replica_groups import axes_of_groups, axes_of_pairs, replicas_of
+from shardviz.compiled.read_groups import groups_of, pairs_of
 from tests.program.hlo import parsed
 
 

@@ -7,25 +7,25 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.errors import ProgramError, TargetError
-from shardviz.core.hardware.chips import find_chip
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.axis_parts import local_shape
-from shardviz.core.layout.collective import COLLECTIVE_KINDS, Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.op_costs import op_costs
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp, ShardingRule
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Memory, Report
-from shardviz.core.program.roofline import (
+from shardviz.base.axis_parts import local_shape
+from shardviz.base.collective import COLLECTIVE_KINDS, Collective
+from shardviz.base.errors import ProgramError, TargetError
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.op_costs import op_costs
+from shardviz.compiled.report import Memory, Report
+from shardviz.compiled.roofline import (
     RooflineNote,
     roofline,
     with_operations,
 )
-from shardviz.core.program.stages import Stages
-from shardviz.picture.show import draw, to_text
+from shardviz.compiled.stages import Stages
+from shardviz.hardware.chips import find_chip
+from shardviz.hardware.topology import Topology
+from shardviz.pictures import draw, to_text
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp, ShardingRule
+from shardviz.programs.program import Program
 
 MESH = make_mesh(data=4, model=4)
 V5E = "tpu:v5e:4x4"
@@ -305,9 +305,9 @@ def test_a_report_and_its_plan_price_every_operation(where):
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "gradient"])
 def test_arithmetic_of_a_plan_is_what_xla_counts(backward):
     """Matrices of a real program on one device: the plan's count and XLA's agree."""
-    propagation = pytest.importorskip("shardviz.core.backend.shardy.build_plan")
-    from shardviz.core.layout.array_spec import ArraySpec
-    from shardviz.core.program.program import Program
+    propagation = pytest.importorskip("shardviz.plans.backend.build_plan")
+    from shardviz.base.array_spec import ArraySpec
+    from shardviz.programs.program import Program
 
     def layer(x, w, v):
         return jnp.sum((jnp.tanh(x @ w) @ v) ** 2)

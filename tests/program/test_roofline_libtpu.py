@@ -14,9 +14,9 @@ import sys
 
 import pytest
 
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import roofline
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import roofline
+from shardviz.hardware.topology import Topology
 
 # Each compile takes seconds; v2 has no published rates, and the others were compared by hand.
 CHIPS = ("tpu:v3:2x2", "tpu:v4:2x2x1", "tpu:v5e:2x2")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardviz.core.backend.run import here
-from shardviz.core.backend.run.checks import unsharded_checks
-from shardviz.core.backend.run.rounding import Comparison, step_of
-from shardviz.core.program.report import Report
+from shardviz.compiled.report import Report
+from shardviz.runs.backend import here
+from shardviz.runs.backend.checks import unsharded_checks
+from shardviz.runs.backend.rounding import Comparison, step_of
 from tests.program.helpers import array, program, run_here
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32

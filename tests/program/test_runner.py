@@ -11,11 +11,11 @@ import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.requests import requests
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Report
+from shardviz.axis_rules.requests import requests
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.report import Report
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import MESH, array, checks, detail, program, run, run_here
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")
@@ -294,7 +294,7 @@ def test_a_function_for_many_devices_alone_is_not_compared():
 
 def test_a_wrong_result_is_found(monkeypatch):
     # The same text runs on both sides, so a fault is planted in the reference.
-    from shardviz.core.backend.run.here import Here
+    from shardviz.runs.backend.here import Here
 
     real = Here.lower_unsharded
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardviz.core.backend import devices
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.checks import found
+from shardviz.base.errors import ProgramError
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.checks import found
+from shardviz.programs.backend import devices
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, program, run, run_here
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")

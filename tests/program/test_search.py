@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.candidates import search as searching
-from shardviz.core.backend.candidates.apply import apply_edit
-from shardviz.core.backend.candidates.remat import POLICIES
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.candidates import edit
-from shardviz.core.program.report import peak_bytes
-from shardviz.core.program.roofline import with_operations
-from shardviz.core.wording.candidates import edits_in_words
+from shardviz.advise.backend import search as searching
+from shardviz.advise.backend.apply import apply_edit
+from shardviz.advise.backend.remat import POLICIES
+from shardviz.advise.candidates import edit
+from shardviz.advise.words.candidates import edits_in_words
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import peak_bytes
+from shardviz.compiled.roofline import with_operations
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.hardware.chips import find_chip
-from shardviz.core.program.candidates import Candidate
-from shardviz.core.program.report import Memory, Report
-from shardviz.core.program.roofline import Bound, Roofline
-from shardviz.core.program.search import Search
-from shardviz.core.program.search_space import choices_of, edits_of
+from shardviz.advise.candidates import Candidate
+from shardviz.advise.search import Search
+from shardviz.advise.search_space import choices_of, edits_of
+from shardviz.compiled.report import Memory, Report
+from shardviz.compiled.roofline import Bound, Roofline
+from shardviz.hardware.chips import find_chip
 
 
 def mlp(x, w1, w2):

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.cause import UNKNOWN, Cause, ValueName
-from shardviz.core.layout.collective import COLLECTIVE_KINDS, Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.comparison import CHANGES, compare
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.inherited import inherited
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
-from shardviz.core.program.stages import STAGES, Stages
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.cause import UNKNOWN, Cause, ValueName
+from shardviz.base.collective import COLLECTIVE_KINDS, Collective
+from shardviz.base.errors import ProgramError
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.comparison import CHANGES, compare
+from shardviz.compiled.inherited import inherited
+from shardviz.compiled.report import Report
+from shardviz.compiled.stages import STAGES, Stages
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp
+from shardviz.programs.failure import Failure
+from shardviz.programs.program import Program
 
 KB = 1024
 W_IN = ValueName("argument", "w_in")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import jax
 import pytest
 
-from shardviz.core.backend.jax_compat import backend_started
-from shardviz.core.backend.run import targets as targets_module
-from shardviz.core.backend.run.targets import (
+from shardviz.base.backend.jax_compat import backend_started
+from shardviz.base.errors import TargetError
+from shardviz.base.mesh import make_mesh
+from shardviz.runs.backend import targets as targets_module
+from shardviz.runs.backend.targets import (
     choose,
     decide,
     device_mesh,
     devices_of,
     targets,
 )
-from shardviz.core.errors import TargetError
-from shardviz.core.layout.mesh import make_mesh
 from tests.program.helpers import each_in_new_jax, in_new_python
 
-START = "from shardviz.core.backend.run.targets import *; import jax\n"
+START = "from shardviz.runs.backend.targets import *; import jax\n"
 HUGE = """
 try:
     choose({text!r}, 1 << 20)
@@ -216,7 +216,7 @@ DECIDED = {
 @pytest.mark.parametrize(("text", "size", "name", "worker"), DECIDED.values(), ids=DECIDED)
 def test_where_a_program_goes(text, size, name, worker, monkeypatch):
     assert jax.devices("cpu")
-    monkeypatch.setattr("shardviz.core.backend.run.targets._installed", lambda platform: "libtpu")
+    monkeypatch.setattr("shardviz.runs.backend.targets._installed", lambda platform: "libtpu")
     chosen = decide(text, size)
     assert (chosen.name, chosen.worker) == (name, worker)
     assert decide(chosen, size) == chosen

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.backend.run import compile
-from shardviz.core.backend.run.compile import source_lines
-from shardviz.core.backend.run.worker.run import compile_program, run_program
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.xla import collectives
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled import read_collectives as collectives
+from shardviz.runs.backend import compile
+from shardviz.runs.backend.compile import source_lines
+from shardviz.runs.backend.worker.run import compile_program, run_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, program
 
 X, W = array("x", (16, 8), "None, b"), array("w", (8, 4), "b")

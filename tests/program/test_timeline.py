@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_causes import MoveCause
-from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import roofline
-from shardviz.core.program.timeline import timeline
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import roofline
+from shardviz.compiled.timeline import timeline
+from shardviz.hardware.topology import Topology
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_causes import MoveCause
+from shardviz.plans.plan_values import PlannedOp
+from shardviz.programs.program import Program
 
 V5E = Topology.parse("tpu:v5e:4x4")
 # The published figures of one v5e chip: FLOP/s of bfloat16, HBM bytes/s, bytes/s of a link.

@@ -11,8 +11,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.run.targets import missing
-from shardviz.core.layout.libraries import spec_of
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.runs.backend.targets import missing
 
 VALUES = np.arange(256, dtype=np.float32).reshape(16, 16) % 7
 

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.tracing.jaxprs import meshes_in, without_shardings
+from shardviz.programs.backend.jaxprs import meshes_in, without_shardings
 
 X, W = jax.ShapeDtypeStruct((8, 16), "float32"), jax.ShapeDtypeStruct((16, 16), "float32")
 SPECS = (P("a"), P(None, "b"))

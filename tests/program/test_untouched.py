@@ -16,8 +16,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.tracing.mesh_context import mesh_context
+from shardviz.programs.backend.bridge import abstract_mesh
+from shardviz.programs.backend.mesh_context import mesh_context
 from tests.program.untouched import State
 
 SPLIT = jax.shard_map(lambda x: x * 2, in_specs=P("data"), out_specs=P("data"))

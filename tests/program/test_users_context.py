@@ -15,8 +15,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.libraries import spec_of
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.base.errors import ProgramError
 
 SIZES = {"rows": {"s": 8}, "grid": {"s": 2, "t": 4}, "half": {"s": 4}}
 VALUES = np.arange(64, dtype=np.float32).reshape(8, 8)

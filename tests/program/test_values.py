@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
-from shardviz.core.backend.run.inputs import example, example_block, value_leaves
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.errors import ProgramError
+from shardviz.base.errors import ProgramError
+from shardviz.runs.backend.inputs import example, example_block, value_leaves
+from shardviz.runs.backend.targets import choose, device_mesh
 from tests.program.helpers import MESH, array, program, run_here
 
 DTYPES = [
@@ -64,7 +64,7 @@ def test_positive_floats_keep_away_from_zero():
 
 def test_values_too_large_to_make_up_are_refused_before_they_are_made(monkeypatch):
     made = program(lambda x: x.sum(), array("x", (64, 8), "a"))
-    monkeypatch.setattr("shardviz.core.backend.run.here.host_available", lambda: 2047)
+    monkeypatch.setattr("shardviz.runs.backend.here.host_available", lambda: 2047)
     report = run_here(made)
     assert report.error is not None
     assert report.error.stage == "place"

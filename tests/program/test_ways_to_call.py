@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.tracing.listening import jax_cache_events
-from shardviz.core.backend.tracing.mesh_context import in_context
-from shardviz.core.backend.tracing.trace import trace
-from shardviz.core.program.program import Program
+from shardviz.programs.backend.bridge import abstract_mesh
+from shardviz.programs.backend.mesh_context import in_context
+from shardviz.programs.backend.trace import trace
+from shardviz.programs.program import Program
+from shardviz.runs.backend.listening import jax_cache_events
 from tests.program.helpers import notes
 from tests.program.library_ways import LIBRARY_WAYS, inner
 from tests.program.ways import WAYS, Way, over_data, x

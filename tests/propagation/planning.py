@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
 
 MESH = make_mesh(data=4, model=2)
 X = ((64, 32), "data, None")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.plans.backend.build_plan import plan_program
 from tests.propagation.planning import program
 
 X = ((16, 32), "data, model")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardviz.core.backend.shardy import before_propagation, pipeline
-from shardviz.core.backend.shardy.before_propagation import operations_in
-from shardviz.core.backend.shardy.simplify import simplify
+from shardviz.plans.backend import before_propagation, pipeline
+from shardviz.plans.backend.before_propagation import operations_in
+from shardviz.plans.backend.simplify import simplify
 
 X = np.ones((4, 4), np.float32)
 HALF = np.float32(0.5)

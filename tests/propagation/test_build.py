@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.backend.devices import MOST_NAMED
-from shardviz.core.backend.shardy import build_plan, pipeline
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.backend.tracing.build_program import build_program
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Dialect
+from shardviz.axis_rules.rules import Dialect
+from shardviz.base.errors import ProgramError
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend import build_plan, pipeline
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.programs.backend.build_program import build_program
+from shardviz.programs.backend.devices import MOST_NAMED
 from tests.program.helpers import in_new_python
 from tests.propagation.planning import MESH, W, X, plan, program
 

@@ -11,8 +11,8 @@ import jax
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.source_lines import is_user_file, line_in_words
+from shardviz.base.mesh import make_mesh
+from shardviz.base.source_lines import is_user_file, line_in_words
 
 pytest.importorskip("flax")
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.shardy.builder import all_axes
-from shardviz.core.program.explanation import NotSplitLine, SplitLine
-from shardviz.core.program.plan_notes import PlanNote
+from shardviz.plans.backend.builder import all_axes
+from shardviz.plans.explanation import NotSplitLine, SplitLine
+from shardviz.plans.plan_notes import PlanNote
 from tests.propagation.planning import V, W, X, plan
 
 

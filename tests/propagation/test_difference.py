@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.plan_difference import (
+from shardviz.base.mesh import make_mesh
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.plans.plan_difference import (
     Counts,
     PlanChange,
 )

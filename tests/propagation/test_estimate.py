@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from shardviz.core.backend.bridge import adopt_mesh
-from shardviz.core.backend.run.partitioner import compile_with_dump
-from shardviz.core.backend.shardy import pipeline
-from shardviz.core.backend.shardy.attributes import AttributeCache
-from shardviz.core.backend.shardy.estimate import read_estimate
-from shardviz.core.backend.shardy.reader import PlanReader
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_causes import MoveCause, SumCause
-from shardviz.core.xla.collectives import read_collectives
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.plans.backend import pipeline
+from shardviz.plans.backend.attributes import AttributeCache
+from shardviz.plans.backend.estimate import read_estimate
+from shardviz.plans.backend.reader import PlanReader
+from shardviz.plans.plan_causes import MoveCause, SumCause
+from shardviz.programs.backend.bridge import adopt_mesh
+from shardviz.runs.backend.partitioner import compile_with_dump
 from tests.propagation.planning import plan
 
 P = PartitionSpec

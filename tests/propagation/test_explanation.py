@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.program.explanation import NotSplitLine, SplitLine, StepLine
+from shardviz.plans.explanation import NotSplitLine, SplitLine, StepLine
 from tests.propagation.planning import V, W, X, plan
 
 

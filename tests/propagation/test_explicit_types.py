@@ -12,19 +12,19 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import to_jax
-from shardviz.core.backend.failures import in_words
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.backend.tracing.build_program import build_program
-from shardviz.core.backend.tracing.jaxprs import operations
-from shardviz.core.backend.tracing.trace import trace
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.libraries import spec_of
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.mesh_context import MeshContext
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Dialect
-from shardviz.core.program.program import Program
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.axis_rules.rules import Dialect
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import make_mesh
+from shardviz.base.mesh_context import MeshContext
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.programs.backend.bridge import to_jax
+from shardviz.programs.backend.build_program import build_program
+from shardviz.programs.backend.failures import in_words
+from shardviz.programs.backend.jaxprs import operations
+from shardviz.programs.backend.trace import trace
+from shardviz.programs.program import Program
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")
 INNER = (((8, 16), "None, x"), ((16, 4), "x, None"))

@@ -6,9 +6,9 @@ import pytest
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from shardviz.core.backend.shardy import attributes
-from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocation, source_location
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend import attributes
+from shardviz.plans.backend.attributes import AttributeCache, SourceLocation, source_location
 
 ONES = ", ".join(f"{letter}=1" for letter in "jklmnopqrstuvwxyz")
 # Name: the attribute, the rule as einsum would have it, sizes, factors by group.

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.program.plan_notes import PlanNote
-from shardviz.core.program.uncertain import Uncertain
+from shardviz.plans.plan_notes import PlanNote
+from shardviz.programs.uncertain import Uncertain
 from tests.propagation.planning import plan
 
 X = ((32, 64), "data, model")

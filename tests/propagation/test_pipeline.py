@@ -7,11 +7,11 @@ import re
 import jax
 import pytest
 
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.shardy import pipeline
-from shardviz.core.backend.shardy.build_plan import lower_to_plan
-from shardviz.core.backend.tracing.trace import trace
-from shardviz.core.errors import ProgramError
+from shardviz.base.errors import ProgramError
+from shardviz.plans.backend import pipeline
+from shardviz.plans.backend.build_plan import lower_to_plan
+from shardviz.programs.backend.bridge import abstract_mesh
+from shardviz.programs.backend.trace import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, X, program
 

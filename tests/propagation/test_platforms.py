@@ -10,8 +10,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.run.targets import lowering_platform, missing
-from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.runs.backend.targets import lowering_platform, missing
 
 MESH = AbstractMesh((8,), ("ep",), axis_types=(AxisType.Auto,))
 ROWS = sv.array("x", (64, 32), spec="ep")

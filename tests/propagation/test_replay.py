@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.errors import ProgramError
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.plan import Plan
+from shardviz.base.errors import ProgramError
+from shardviz.base.mesh import make_mesh
+from shardviz.plans.plan import Plan
+from shardviz.programs.failure import Failure
 
 
 def w(name: str, shape: tuple[int, ...], spec: str | None = None):

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.errors import ProgramError
+from shardviz.base.errors import ProgramError
+from shardviz.plans.backend.build_plan import plan_program
 from tests.propagation.planning import plan, program, spec
 
 X = ((16, 32), "data, model")

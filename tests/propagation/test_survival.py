@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.program.explanation import NotSplitLine, SplitLine
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.plans.explanation import NotSplitLine, SplitLine
 from tests.propagation.planning import plan, program, spec
 from tests.propagation.survival import PROGRAMS, X
 

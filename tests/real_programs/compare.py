@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import shardviz as sv
-from shardviz.core.backend.tracing.listening import jax_cache_events
+from shardviz.runs.backend.listening import jax_cache_events
 from tests.real_programs.count_collectives import count_collectives
 from tests.real_programs.registry import Real
 

@@ -10,12 +10,12 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.tracing.jaxprs import operations, spec_notes, sum_notes
-from shardviz.core.backend.tracing.refused import explicit_form, typed_form
-from shardviz.core.backend.tracing.trace import trace
-from shardviz.core.program.candidates import sent_bytes
+from shardviz.advise.backend.trials import Trials
+from shardviz.advise.candidates import sent_bytes
+from shardviz.programs.backend.bridge import abstract_mesh
+from shardviz.programs.backend.jaxprs import operations, spec_notes, sum_notes
+from shardviz.programs.backend.refused import explicit_form, typed_form
+from shardviz.programs.backend.trace import trace
 from tests.refusals.threads import AUTO, EXPLICIT, OURS, THREADS, A, array, find, mapped, row
 
 ALL = (*THREADS, *OURS)

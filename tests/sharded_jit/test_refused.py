@@ -9,7 +9,7 @@ import pytest
 
 import shardviz as sv
 import shardviz.legacy as legacy
-from shardviz.core.errors import TargetError
+from shardviz.base.errors import TargetError
 from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import values
 

@@ -17,8 +17,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.jax_compat import key_value_store
-from shardviz.core.backend.run.rendezvous import WAIT
+from shardviz.base.backend.jax_compat import key_value_store
+from shardviz.runs.backend.rendezvous import WAIT
 
 CASES: dict[str, Callable[[int], Any]] = {}
 

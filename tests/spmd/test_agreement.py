@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.backend.run import rendezvous
-from shardviz.core.errors import ProgramError
-from shardviz.core.program.agreement import Account, difference
+from shardviz.base.errors import ProgramError
+from shardviz.runs.agreement import Account, difference
+from shardviz.runs.backend import rendezvous
 
 FIELDS = {"call": "sv.run('f')", "mesh": "x=8", "argument x": "f32[8]", "values of x": "12"}
 # What some of four processes have instead: the field, who differs and from whom.

@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from shardviz.core.layout.cause import ValueName
-from shardviz.core.layout.collective import Collective, Member
+from shardviz.base.cause import ValueName
+from shardviz.base.collective import Collective, Member
 from tests.stages.dumps import Entry
 from tests.stages.proto import KINDS, Instruction, Message, Module
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardviz.core.layout.collective import Collective
+from shardviz.base.collective import Collective
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ QUICKER = {"xla_cpu_use_fusion_emitters": False}
 
 def entry(case: Any, mesh: str) -> Entry:
     """Plans and compiles one case."""
-    from shardviz.core.backend.run.compile import lower
-    from shardviz.core.backend.run.partitioner import compile_with_dump, dump_root
-    from shardviz.core.backend.run.targets import choose, device_mesh
-    from shardviz.core.backend.shardy.build_plan import plan_program
-    from shardviz.core.program.inherited import inherited
-    from shardviz.core.xla.collectives import read_collectives
-    from shardviz.core.xla.module import Module
+    from shardviz.compiled.inherited import inherited
+    from shardviz.compiled.module import Module
+    from shardviz.compiled.read_collectives import read_collectives
+    from shardviz.plans.backend.build_plan import plan_program
+    from shardviz.runs.backend.compile import lower
+    from shardviz.runs.backend.partitioner import compile_with_dump, dump_root
+    from shardviz.runs.backend.targets import choose, device_mesh
 
     program = case.program(mesh)
     axes = program.mesh.axis_names, program.mesh.axis_sizes
@@ -114,10 +114,10 @@ def propagated_entry(case: Any, mesh: str) -> Entry:
     """
     import jax
 
-    from shardviz.core.backend.run.compile import lower
-    from shardviz.core.backend.run.partitioner import PASSES, dump_root
-    from shardviz.core.backend.run.targets import choose, device_mesh
-    from shardviz.core.backend.shardy.build_plan import plan_program
+    from shardviz.plans.backend.build_plan import plan_program
+    from shardviz.runs.backend.compile import lower
+    from shardviz.runs.backend.partitioner import PASSES, dump_root
+    from shardviz.runs.backend.targets import choose, device_mesh
 
     program = case.program(mesh)
     axes = program.mesh.axis_names, program.mesh.axis_sizes

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.program.program import Program
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.gallery import programs as gallery
+from shardviz.programs.program import Program
 from tests.stages import blocks, functions
 
 TWO = ("data=4, model=2", "data=4, model=4")
@@ -59,7 +59,7 @@ def _array(name: str, shape: tuple[int, ...], spec: str, dtype: str = "float32")
 
 
 def _specs(text: str) -> Any:
-    from shardviz.core.layout.partition_spec import Spec
+    from shardviz.base.partition_spec import Spec
 
     parts = tuple(Spec.parse(part) for part in text.split(";"))
     return parts[0] if len(parts) == 1 else parts

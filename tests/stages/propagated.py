@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shardviz.core.program.plan_values import PlannedOp
+from shardviz.plans.plan_values import PlannedOp
 from tests.stages.dumps import Entry
 from tests.stages.proto import Instruction, Module, Shape
 from tests.stages.shardings import Blocks, of_module, of_spec, of_text

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.partition_spec import Spec
 from tests.stages.proto import Message
 
 _REPLICATED, _OTHER = 0, 3  # OpSharding's types

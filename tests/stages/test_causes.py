@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.layout.cause import CAUSES, UNKNOWN, ValueName
+from shardviz.base.cause import CAUSES, UNKNOWN, ValueName
 from tests.stages.causes import Graph, wrong_members, wrong_operands
 from tests.stages.programs import CASES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.program.explanation import CostLine
-from shardviz.core.program.plan_causes import SumCause, WrittenCause
+from shardviz.plans.explanation import CostLine
+from shardviz.plans.plan_causes import SumCause, WrittenCause
 from tests.stages.programs import CASES
 
 SUMS = ("all-reduce", "reduce-scatter")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import shardviz as sv
-from shardviz.core.program.explanation import MOST_SENTENCES, StepLine
-from shardviz.core.program.plan_folds import fold_collectives
+from shardviz.plans.explanation import MOST_SENTENCES, StepLine
+from shardviz.plans.plan_folds import fold_collectives
 from tests.stages.train_step import LAYERS, train_program
 
 WIDTH, MOST_LINES = 80, 60

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.layout.cause import ValueName
+from shardviz.base.cause import ValueName
 
 MESH = AbstractMesh((4, 2), ("dp", "sp"), axis_types=(AxisType.Auto, AxisType.Auto))
 X = jax.ShapeDtypeStruct((8, 16), "f4", sharding=NamedSharding(MESH, P("dp")))

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from shardviz.core.layout.axis_parts import parent_axis
+from shardviz.base.axis_parts import parent_axis
 from tests.stages import hlo_text
 from tests.stages.programs import CASES
 

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from shardviz.core.backend.run import partitioner
-from shardviz.core.backend.run.partitioner import (
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.programs.notes import Note
+from shardviz.programs.program import Program
+from shardviz.runs.backend import partitioner
+from shardviz.runs.backend.partitioner import (
     ONE_DEVICE,
     compile_with_dump,
     partitioned_module,
 )
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.notes import Note
-from shardviz.core.program.program import Program
-from shardviz.core.xla.collectives import read_collectives
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 
 
 @pytest.fixture(autouse=True)

@@ -15,12 +15,12 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from shardviz.core.backend.run.compile import lower
-from shardviz.core.backend.run.partitioner import compile_with_dump, dump_root
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.program.uncertain import KINDS
-from shardviz.core.xla.collectives import read_collectives
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.plans.backend.build_plan import plan_program
+from shardviz.programs.uncertain import KINDS
+from shardviz.runs.backend.compile import lower
+from shardviz.runs.backend.partitioner import compile_with_dump, dump_root
+from shardviz.runs.backend.targets import choose, device_mesh
 from tests.propagation.planning import program
 from tests.quick_compiles import quick_options
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.base.partition_spec import Spec
 from tests.stages.programs import CASES
 from tests.stages.propagated import CONSTANT, UNREAD, compare
 from tests.stages.shardings import Blocks, of_spec, of_text, replicated

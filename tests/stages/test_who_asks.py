@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from shardviz.core.layout.cause import AxisPart
+from shardviz.base.cause import AxisPart
 from tests.propagation.planning import program
 from tests.stages.test_probes import asked, compared, counted
 

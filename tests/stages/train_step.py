@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 import shardviz as sv
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.program import Program
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.program import Program
 
 LAYERS = 32
 BATCH, LENGTH, EMBED, HEADS, HEAD, MLP, VOCAB = 8, 16, 32, 4, 8, 64, 64

@@ -1,4 +1,4 @@
-"""Which folder may import what: the table of docs/architecture.md."""
+"""Which module may import what: features depend downward, roles inside a feature too."""
 
 from __future__ import annotations
 
@@ -8,186 +8,181 @@ from dataclasses import dataclass
 
 from tests.structure.imports import COMPUTED, PACKAGE, Import, module_name
 
+#: From the bottom up: a module imports its own feature and those before it.
+FEATURES = (
+    "base",
+    "draw",
+    "hardware",
+    "axis_rules",
+    "programs",
+    "plans",
+    "compiled",
+    "runs",
+    "move",
+    "advise",
+    "gallery",
+    "legacy",
+    "pictures",
+    "figures",
+    "explorer",
+    "api",
+    "types",
+    "exercises",
+    "pytest_plugin",
+    "__main__",
+    "",
+)
+#: The folders of a feature, and which of its other modules they may import. Modules that
+#: lie in the feature itself are its values.
+ROLES = {
+    "values": ("values",),
+    "words": ("values", "words"),
+    "draw": ("values", "words", "draw"),
+    "backend": ("values", "backend"),
+    "panel": ("values", "words", "draw", "backend", "panel"),
+}
+#: Features whose modules may import every role of those below.
+ABOVE = FEATURES[FEATURES.index("gallery") :]
+_JAX = ("jax", "jaxlib", "ml_dtypes")
+_WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
+
 
 @dataclass(frozen=True)
-class Part:
-    """A part of the package and what its files may import.
+class Module:
+    """Where a module stands.
 
     Attributes:
-        prefix: the modules that belong to it: this one and those below.
-        own: the modules of the package it may import, itself included, by prefix.
-        foreign: the packages beside the standard library.
-        in_call: what of both it may import inside a call only, so that importing it is light.
-        dynamic: whether it may import a module whose name is made at run time.
+        name: its dotted name below the package.
+        feature: the feature it belongs to; `""` for the package's own front.
+        role: a key of ROLES.
     """
 
-    prefix: str
-    own: tuple[str, ...]
-    foreign: tuple[str, ...] = ("numpy",)
-    in_call: tuple[str, ...] = ()
-    dynamic: bool = False
+    name: str
+    feature: str
+    role: str
+
+    @property
+    def rank(self) -> int:
+        """The place of its feature. Panels of all features stand with the Explorer."""
+        return FEATURES.index("explorer" if self.role == "panel" else self.feature)
 
 
-_BASE = ("core.errors", "core.format", "core.files", "core.display", "core.source_lines")
-_LAYOUT = (*_BASE, "core.layout")
-_HARDWARE = (*_LAYOUT, "core.hardware")
-_PROGRAM = (*_HARDWARE, "core.program")
-_XLA = (*_PROGRAM, "core.xla")
-_CORE = (*_XLA, "core.backend")
-_WORDING = (*_XLA, "core.wording")
-_WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
-_SHOWN = ("picture", "plots", "figures", "widgets")
-_JAX = ("jax", "jaxlib")
-# The subfolders of core.backend: its own files are below them and import none of them.
-_BACKEND = (
-    "core.backend.tracing",
-    "core.backend.shardy",
-    "core.backend.run.worker",
-    "core.backend.run.hosts",
-    "core.backend.run",
-    "core.backend.candidates",
-    "core.backend.call_cache",
+def module_at(name: str) -> Module:
+    """The module of a dotted name below the package.
+
+    Raises:
+        LookupError: for a name in no feature.
+    """
+    parts = name.split(".")
+    if parts[0] not in FEATURES:
+        raise LookupError(f"{name!r} belongs to no feature")
+    role = parts[1] if len(parts) > 1 and parts[1] in ROLES and parts[0] != "draw" else "values"
+    return Module(name, parts[0], role)
+
+
+#: Packages that a module may import beside numpy and the standard library, by the longest
+#: name that it begins with; those in CALLS only inside a call.
+FOREIGN = {
+    "draw.paint": ("matplotlib",),
+    "explorer": _WIDGETS,
+    "explorer.ipykernel_compat": ("ipykernel",),
+    "gallery.functions": ("jax", "flax"),
+    "legacy": _JAX,
+    "exercises": ("jax",),
+    "pytest_plugin": ("pytest",),
+    "move.backend.checkpoints": ("tensorstore",),  # it comes with orbax
+    "runs.backend.hosts.cluster": (*_JAX, "ipyparallel", "psutil", "traitlets"),
+}
+CALLS = {
+    "explorer.ipykernel_compat": ("ipykernel",),
+    "exercises": ("jax",),
+    "legacy": _JAX,
+    "move.backend.checkpoints": ("tensorstore",),
+    "runs.backend.hosts.cluster": ("ipyparallel", "psutil", "traitlets"),
+}
+#: Modules that import by a name that is made at run time, and why.
+BY_NAME = (
+    "base.errors",  # what may be missing, to say so
+    "base.wording",  # words, when the first fact of their kind is shown
+    "base.backend",  # private names of jax, which may be gone
+    "gallery",
+    "api",
+    "explorer.planner",  # one of two runners
+    "exercises",  # the modules that hold the exercises
+    "__main__",
+    "",
 )
-_LAZY_BACKEND = ("core.backend",)
-
-# The first part whose prefix fits a module is its part.
-PARTS = (
-    Part("core.errors", (), dynamic=True),  # it imports what may be missing, to say so
-    Part("core.format", ("core.format",)),
-    Part("core.files", ("core.errors", "core.format", "core.files")),
-    Part("core.display", ()),
-    Part("core.source_lines", ()),
-    Part("core.layout.rules", _LAYOUT),
-    Part("core.layout.trees", _LAYOUT),
-    Part("core.layout.transfer", _LAYOUT),
-    Part("core.layout", _LAYOUT),
-    Part("core.hardware", _HARDWARE),
-    Part("core.program", _PROGRAM),
-    Part("core.xla", _XLA),
-    Part("core.wording", _WORDING, dynamic=True),
-    Part(
-        "core.backend.run.hosts.cluster",
-        _CORE,
-        ("numpy", "ipyparallel", "psutil", "traitlets"),
-        in_call=("ipyparallel", "psutil", "traitlets"),
-    ),
-    *(Part(name, _CORE, ("numpy", *_JAX, "ml_dtypes")) for name in _BACKEND),
-    # It looks for private names of jax, which may be gone.
-    Part("core.backend.jax_compat", ("core.backend.jax_compat",), _JAX, dynamic=True),
-    Part(
-        "core.backend.checkpoints",
-        _LAYOUT,
-        ("numpy", "tensorstore"),
-        ("tensorstore",),  # it comes with orbax
-    ),
-    Part(
-        "core.backend",
-        (*_XLA, "core.backend"),
-        ("numpy", *_JAX, "ml_dtypes"),
-    ),
-    Part("core", ()),
-    Part(
-        "legacy",
-        (*_CORE, "core.wording", "picture", "legacy"),
-        ("numpy", *_JAX),
-        (*_LAZY_BACKEND, *_JAX),
-    ),
-    Part("picture", (*_WORDING, "picture")),
-    Part("gallery.functions", (*_PROGRAM, "core.wording", "gallery"), ("numpy", "jax", "flax")),
-    Part("gallery", (*_PROGRAM, "core.wording", "gallery"), dynamic=True),
-    Part("plots", (*_WORDING, "picture", "plots"), ("numpy", "matplotlib")),
-    Part("figures", (*_WORDING, "picture", "plots")),
-    Part("widgets.session", (*_PROGRAM, "core.wording", "legacy", "gallery", "widgets")),
-    Part("widgets.ipykernel_compat", (), ("ipykernel",), in_call=("ipykernel",)),
-    Part(
-        "widgets",
-        (*_CORE, "core.wording", "legacy", "gallery", "picture", "widgets"),
-        ("numpy", *_WIDGETS),
-        _LAZY_BACKEND,
-    ),
-    Part(
-        "api",
-        (
-            *_CORE,
-            "core.wording",
-            "legacy",
-            "picture",
-            "plots",
-            "figures",
-            "widgets",
-            "gallery",
-            "api",
-        ),
-        in_call=(*_LAZY_BACKEND, "plots", "figures", "widgets"),
-        dynamic=True,
-    ),
-    Part(
-        "exercises",
-        (*_CORE, "core.wording", "widgets", "gallery", "api", "exercises"),
-        ("numpy", "jax"),
-        (*_LAZY_BACKEND, "widgets", "jax"),
-    ),
-    Part(
-        "pytest_plugin",
-        ("core.errors", "core.format", "core.program", "api"),
-        ("pytest",),
-        # A test run that does not use the fixture imports nothing more.
-        ("core", "api"),
-    ),
-    Part(
-        "__main__",
-        (*_PROGRAM, "core.xla", "core.wording", "api"),
-        dynamic=True,
-    ),
-    Part("types", (*_PROGRAM, "core", "picture")),
-    Part("_version", ()),
-    Part(
-        "",
-        (*_LAYOUT, "core", "picture", "api"),
-        in_call=("api", "core.backend", "core.wording"),
-        dynamic=True,
-    ),
-)
-
-# The one import of jax below core.backend, made when somebody asks for jax's own object.
-EXCEPTIONS = {("core/layout/partition_spec.py", "_partition_spec", "jax.sharding")}
-
-
-def part_of(file: str) -> Part:
-    """The part a file belongs to."""
-    name = module_name(file).removeprefix(PACKAGE).removeprefix(".")
-    return next(part for part in PARTS if _below(name, part.prefix))
+# The one import of jax below a backend, made when somebody asks for jax's own object.
+EXCEPTIONS = {("base/partition_spec.py", "_partition_spec", "jax.sharding")}
 
 
 def violations(imports: Iterable[Import]) -> list[str]:
-    """One sentence for every import that its part may not make."""
+    """One sentence for every import that its module may not make."""
     return [f"{i}: {why}." for i in imports if (why := _problem(i))]
 
 
 def _problem(imported: Import) -> str:
-    part = part_of(imported.file)
-    name = part.prefix or PACKAGE
+    try:
+        module = module_at(_below_package(module_name(imported.file)))
+    except LookupError as error:
+        return str(error)
     if imported.module == COMPUTED:
-        return "" if part.dynamic else f"{name} imports by name only"
+        by_name = any(_below(module.name, name) for name in BY_NAME if name) or not module.name
+        return "" if by_name else f"{module.name} imports by name only"
     if (imported.file, imported.inside, imported.module) in EXCEPTIONS:
         return ""
-    own = imported.top == PACKAGE
-    module = imported.module.removeprefix(PACKAGE).removeprefix(".") if own else imported.module
-    if not imported.inside and any(_below(module, lazy) for lazy in part.in_call):
+    if imported.top == PACKAGE:
+        return _problem_inside(module, imported)
+    if imported.top in sys.stdlib_module_names or imported.top == "numpy":
+        return ""
+    allowed = _foreign(FOREIGN, module)
+    if module.role == "backend" and not allowed:
+        allowed = _JAX
+    if imported.top not in allowed:
+        listed = ", ".join(("numpy", *allowed))
+        return f"beside the standard library {module.name} may import {listed}"
+    if not imported.inside and imported.top in _foreign(CALLS, module):
         return "it may do so in a call only"
-    if own:
-        return _problem_inside(imported.file, module, part, name)
-    if imported.top in sys.stdlib_module_names or imported.top in part.foreign:
-        return ""
-    return f"beside the standard library {name} may import {', '.join(part.foreign) or 'nothing'}"
+    return ""
 
 
-def _problem_inside(file: str, module: str, part: Part, name: str) -> str:
-    above = part.prefix == "core.backend" and any(_below(module, b) for b in _BACKEND)
-    allowed = any(_below(module, own) for own in part.own)
-    if module == "_version" or (allowed and not above):
+def _problem_inside(module: Module, imported: Import) -> str:
+    name = _below_package(imported.module)
+    if name == "" and module.feature in ("exercises", "gallery", "legacy"):
+        return "the package's front is above it"
+    try:
+        other = module_at(name)
+    except LookupError as error:
+        return str(error)
+    if other.rank > module.rank and other.name != "":
+        above = FEATURES[other.rank]
+        return f"{above} is above {module.feature}"
+    if not imported.inside and _is_heavy(other) and not _is_heavy(module):
+        return "it may do so in a call only"
+    if other.role == "backend" and module.rank == FEATURES.index("explorer"):
+        return "" if imported.inside else "it may do so in a call only"
+    if module.feature in ABOVE or other.feature == module.feature == "draw":
         return ""
-    return f"{name} may import {', '.join(part.own) or 'nothing'} of {PACKAGE}"
+    if other.feature == "draw" and module.role not in ("draw", "panel"):
+        return f"{module.role} may not import the drawing toolkit"
+    if other.feature != "draw" and other.role not in ROLES[module.role]:
+        return f"{module.role} may not import {other.role}"
+    return ""
+
+
+def _is_heavy(module: Module) -> bool:
+    """Whether importing the module imports jax, matplotlib or widgets."""
+    above = module.feature in ("figures", "explorer") or module.name == "draw.paint"
+    return above or module.role in ("backend", "panel")
+
+
+def _foreign(table: dict[str, tuple[str, ...]], module: Module) -> tuple[str, ...]:
+    names = [name for name in table if _below(module.name, name)]
+    return table[max(names, key=len)] if names else ()
+
+
+def _below_package(name: str) -> str:
+    return name.removeprefix(PACKAGE).removeprefix(".")
 
 
 def _below(name: str, prefix: str) -> bool:

@@ -20,7 +20,7 @@ class Import:
     """One import in one file.
 
     Attributes:
-        file: the importing file, relative to the package, such as `core/layout/spec.py`.
+        file: the importing file, relative to the package, such as `base/mesh.py`.
         line: where it stands.
         module: the module it names; for `from a import b`, `a.b` where that is a module.
         inside: the qualified name of the function it stands in; IN_TEXT for a module that is
@@ -58,7 +58,7 @@ def parsed(source: str) -> ast.Module:
 
 
 def module_name(file: str) -> str:
-    """`core/layout/mesh.py` -> `shardviz.core.layout.mesh`; an `__init__.py` is its folder."""
+    """`base/mesh.py` -> `shardviz.base.mesh`; an `__init__.py` is its folder."""
     parts = [PACKAGE, *file.removesuffix(".py").split("/")]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -86,23 +86,6 @@ def file_cycles(imports: list[Import]) -> list[list[str]]:
     return _rings(_graph(_edges(imports)))
 
 
-def folder_cycles(imports: list[Import]) -> list[list[str]]:
-    """The folders, at any depth, that need each other; each ring once, sorted.
-
-    Two graphs are looked at. In the first a node is a folder with the files that are directly in
-    it, so a folder whose files use a subfolder that uses them is a ring. In the second, at every
-    depth, a subfolder with all below it is one node, and a file is a node of its own.
-    """
-    edges = _edges(imports)
-    direct = [(a.rpartition(".")[0], b.rpartition(".")[0]) for a, b in edges]
-    graphs = [_graph((a, b) for a, b in direct if PACKAGE not in (a, b))]
-    for folder in {module.rpartition(".")[0] for edge in edges for module in edge}:
-        graphs.append(_graph((_child(folder, a), _child(folder, b)) for a, b in edges))
-    found = {tuple(ring) for graph in graphs for ring in _rings(graph)}
-    files = {module for edge in edges for module in edge}
-    return sorted(list(ring) for ring in found if not set(ring) <= files)
-
-
 def _edges(imports: Iterable[Import]) -> list[tuple[str, str]]:
     """Importer and imported; without the public names, which are above everything."""
     edges = [(module_name(i.file), i.module) for i in imports if i.top == PACKAGE]
@@ -116,13 +99,6 @@ def _graph(edges: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
         if start and end and start != end:
             graph.setdefault(start, set()).add(end)
     return graph
-
-
-def _child(folder: str, module: str) -> str:
-    """The file or subfolder of a folder that a module is, or is in; empty where it is elsewhere."""
-    if not module.startswith(f"{folder}."):
-        return ""
-    return f"{folder}.{module.removeprefix(f'{folder}.').partition('.')[0]}"
 
 
 def _rings(graph: Mapping[str, set[str]]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import shardviz
 
-STATIC = Path(shardviz.__file__).parent / "widgets" / "static"
+STATIC = Path(shardviz.__file__).parent / "explorer" / "static"
 TOP = re.compile(r"^(?:export )?(?:const|let|function|class) (\w+)", re.MULTILINE)
 
 

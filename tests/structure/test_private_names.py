@@ -11,8 +11,8 @@ import shardviz
 from tests.structure.imports import python_files
 
 ROOT = Path(shardviz.__file__).parent
-COMPAT = ("core/backend/jax_compat.py", "core/backend/jax_compat_checks.py")
-WORDS = "core/wording/doctor.py"
+COMPAT = ("base/backend/jax_compat.py", "base/backend/jax_compat_checks.py")
+WORDS = "runs/words/doctor.py"
 # Of Python itself and of named tuples.
 PUBLIC = {
     "_DummyThread",
@@ -81,7 +81,7 @@ def _docstrings(tree: ast.Module) -> set[int]:
 
 def test_private_names_of_jax_are_used_in_one_place():
     files = python_files(ROOT)
-    for file in (*COMPAT, WORDS, "widgets/ipykernel_compat.py"):
+    for file in (*COMPAT, WORDS, "explorer/ipykernel_compat.py"):
         del files[file]
     assert private_uses(files) == []
 

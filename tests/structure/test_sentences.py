@@ -1,4 +1,4 @@
-"""Sentences are written in `core/wording` and in errors, and nothing reads one back."""
+"""Sentences are written in `words` and in errors, and nothing reads one back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.structure.sentences import compared_sentences, sentences
 ROOT = Path(shardviz.__file__).parent
 # An example of the gallery has its name beside it, and an exercise its task, hints and solution.
 ELSEWHERE = (
-    "core/wording/",
     "gallery/",
     "exercises/layouts.py",
     "exercises/programs.py",
@@ -22,17 +21,17 @@ ELSEWHERE = (
 )
 # Templates of code and of a page, and patterns for what jax and XLA print.
 NO_ENGLISH = {
-    "core/backend/exits.py",
-    "core/backend/failures.py",
-    "core/backend/run/hosts/cluster.py",
-    "core/backend/shardy/lowering.py",
-    "core/backend/tracing/effect_rules.py",
-    "core/backend/tracing/listening.py",
-    "core/backend/tracing/mesh_context.py",
-    "core/program/advice.py",
-    "widgets/html_page.py",
-    "widgets/jax_code.py",
-    "widgets/jax_function.py",
+    "programs/backend/worker/exits.py",
+    "programs/backend/failures.py",
+    "runs/backend/hosts/cluster.py",
+    "plans/backend/lowering.py",
+    "programs/backend/effect_rules.py",
+    "runs/backend/listening.py",
+    "programs/backend/mesh_context.py",
+    "advise/advice.py",
+    "explorer/html_page.py",
+    "explorer/jax_code.py",
+    "explorer/jax_function.py",
 }
 # Codes of values, which house their kind and are compared as they are.
 CODES = {
@@ -49,19 +48,24 @@ CODES = {
 # Files in which an error is put together of parts: what it is about, or why.
 PARTS_OF_ERRORS = {
     "api/adopt.py",
-    "core/backend/run/hosts/run.py",
-    "core/backend/run/worker/export.py",
-    "core/format.py",
-    "core/layout/array_spec.py",
-    "core/layout/mesh.py",
-    "core/layout/partition_spec.py",
-    "core/layout/rules/path_matching.py",
-    "core/layout/rules/rule_tables.py",
-    "core/layout/rules/rules.py",
-    "core/program/contracts.py",
-    "picture/show.py",
+    "runs/backend/hosts/run.py",
+    "runs/backend/worker/export.py",
+    "base/format.py",
+    "base/array_spec.py",
+    "base/mesh.py",
+    "base/partition_spec.py",
+    "axis_rules/path_matching.py",
+    "axis_rules/rule_tables.py",
+    "axis_rules/rules.py",
+    "advise/contracts.py",
+    "pictures.py",
 }
 MOST_WORDS_OF_A_PART = 8
+
+
+def _has_words(file: str) -> bool:
+    """Whether sentences are written in a file: in the words of a feature, or beside data."""
+    return bool({"words", "words.py"} & set(file.split("/"))) or file.startswith(ELSEWHERE)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def files() -> dict[str, ast.Module]:
     return {
         file: tree
         for file, tree in python_files(ROOT).items()
-        if not file.startswith(ELSEWHERE) and file not in NO_ENGLISH
+        if not _has_words(file) and file not in NO_ENGLISH
     }
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.candidates import Candidate, Changes, Refusal, edit
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Memory, Report
+from shardviz.advise.candidates import Candidate, Changes, Refusal, edit
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import Memory, Report
+from shardviz.programs.program import Program
 
 
 def found(program: Program) -> Changes:

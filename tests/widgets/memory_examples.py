@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.memory import Buffer, MemoryPeak, MemoryTimeline
-from shardviz.core.program.report import Memory, Report
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.memory import Buffer, MemoryPeak, MemoryTimeline
+from shardviz.compiled.report import Memory, Report
 
 MIB = 1 << 20
 

@@ -21,8 +21,8 @@ from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import shardviz as sv  # noqa: E402
-from shardviz.core.program.cache import ExecutableCache  # noqa: E402
-from shardviz.widgets.explorer import open_explorer  # noqa: E402
+from shardviz.explorer.explorer import open_explorer  # noqa: E402
+from shardviz.runs.cache import ExecutableCache  # noqa: E402
 
 A = sv.array
 MESH = sv.mesh(data=2, model=4)

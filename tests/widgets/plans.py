@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_notes import PlanNote
-from shardviz.core.program.plan_values import (
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_values import (
     Origin,
     PlannedOp,
     ShardingRule,
     Step,
 )
+from shardviz.programs.failure import Failure
 
 MESH = make_mesh(data=4, model=2)
 ROWS = ShardingRule(((("i",),),), ((("i",),),), {"i": 64})

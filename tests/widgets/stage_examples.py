@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from shardviz.core.layout.cause import Cause, ValueName
-from shardviz.core.layout.collective import Collective, Member
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import Origin, PlannedOp, Step
-from shardviz.core.program.report import Memory, Report
-from shardviz.widgets.planner import StageResults
+from shardviz.base.cause import Cause, ValueName
+from shardviz.base.collective import Collective, Member
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import Memory, Report
+from shardviz.explorer.planner import StageResults
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import Origin, PlannedOp, Step
+from shardviz.programs.failure import Failure
 
 MESH = make_mesh(data=4, model=2)
 DOT = ValueName("operation", "dot_general")

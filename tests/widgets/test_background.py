@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from comm import DummyComm
 
-from shardviz.core.errors import TargetError
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
+from shardviz.base.collective import Collective
+from shardviz.base.errors import TargetError
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.report import Report
+from shardviz.explorer import planner as planner_module
+from shardviz.explorer.background import Beats, LatestWins, close_together, start_beats
+from shardviz.explorer.explorer import Explorer, open_explorer
+from shardviz.explorer.ipykernel_compat import keep_subshell
+from shardviz.explorer.planner import Job, Planner, why_not_automatic
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets import planner as planner_module
-from shardviz.widgets.background import Beats, LatestWins, close_together, start_beats
-from shardviz.widgets.explorer import Explorer, open_explorer
-from shardviz.widgets.ipykernel_compat import keep_subshell
-from shardviz.widgets.planner import Job, Planner, why_not_automatic
-from shardviz.widgets.session import Session
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp
+from shardviz.programs.failure import Failure
+from shardviz.programs.program import Program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import in_new_python
 
 ONE = Collective("all-reduce", ("data",), 1024)
@@ -308,7 +308,7 @@ def test_what_the_page_sends_goes_to_the_subshell_that_it_names():
 
 
 def test_a_beat_that_fails_is_not_the_last(monkeypatch):
-    monkeypatch.setattr("shardviz.widgets.background.BEAT_S", 0.01)
+    monkeypatch.setattr("shardviz.explorer.background.BEAT_S", 0.01)
     beats, again = [], threading.Event()
 
     def beat() -> None:
@@ -324,7 +324,7 @@ def test_a_beat_that_fails_is_not_the_last(monkeypatch):
 
 
 def test_all_beats_come_from_one_thread_which_ends_with_the_last(monkeypatch):
-    monkeypatch.setattr("shardviz.widgets.background.BEAT_S", 0.01)
+    monkeypatch.setattr("shardviz.explorer.background.BEAT_S", 0.01)
     threads: list[threading.Thread] = []
     both = [threading.Event(), threading.Event()]
 
@@ -344,7 +344,7 @@ def test_all_beats_come_from_one_thread_which_ends_with_the_last(monkeypatch):
 
 
 def test_threads_that_hang_are_waited_for_together(monkeypatch):
-    monkeypatch.setattr("shardviz.widgets.background.LAST_WAIT_S", 0.2)
+    monkeypatch.setattr("shardviz.explorer.background.LAST_WAIT_S", 0.2)
     hold, joined = threading.Event(), []
     works = []
     for _ in range(5):

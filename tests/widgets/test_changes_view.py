@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.candidates import Changes
+from shardviz.advise.candidates import Changes
+from shardviz.base.errors import ShardvizError
+from shardviz.explorer import planner
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets import planner
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.session import Session
+from shardviz.runs.cache import ExecutableCache
 from tests.widgets.changes_examples import found
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.hardware.chips import find_chip
-from shardviz.core.layout.collective import Collective
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Memory, Report
-from shardviz.core.program.roofline import Bound, Roofline
+from shardviz.base.collective import Collective
+from shardviz.compiled.report import Memory, Report
+from shardviz.compiled.roofline import Bound, Roofline
+from shardviz.explorer.compare_view import State, compare_view
+from shardviz.explorer.document import Document
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.planner import StageResults
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets.compare_view import State, compare_view
-from shardviz.widgets.document import Document
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.planner import StageResults
-from shardviz.widgets.session import Session
+from shardviz.hardware.chips import find_chip
+from shardviz.plans.plan import Plan
+from shardviz.runs.cache import ExecutableCache
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Report
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.report import Report
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.session import Session
+from shardviz.explorer.targets import DeviceAssignments, device_placement
 from shardviz.gallery import programs
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.session import Session
-from shardviz.widgets.targets import DeviceAssignments, device_placement
+from shardviz.hardware.topology import Topology
+from shardviz.runs.cache import ExecutableCache
 
 MESH = make_mesh(data=4, model=4)
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import shardviz as sv
-from shardviz.core.format import bytes_text
-from shardviz.core.layout.trees.audit import Audit
-from shardviz.core.layout.trees.audit import audit as audit_of
-from shardviz.widgets.model_view import Leaves, model_view
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.audit import audit as audit_of
+from shardviz.axis_rules.panel.model_view import Leaves, model_view
+from shardviz.base.format import bytes_text
 from tests.widgets.ways_to_open import WAYS
 
 MOST_CELLS = 12  # of one way, whose remedies are all applied

@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from shardviz.core.backend.run.worker.run import run_program
-from shardviz.core.errors import ShardvizError
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.base.errors import ShardvizError
+from shardviz.explorer import html_page, jax_code
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
 from shardviz.gallery.programs import known_names, known_program
-from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.session import Session
+from shardviz.runs.backend.worker.run import run_program
+from shardviz.runs.cache import ExecutableCache
 
 REFUSED = "two orders of devices"  # jax itself refuses this puzzle
 UNEVEN = "a constraint that replicates"  # jax 0.12 refuses the result of this one

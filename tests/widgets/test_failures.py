@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.compiled.panel import stages_view
+from shardviz.explorer import edits, links_view
+from shardviz.explorer import explorer as widget
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.planner import Planner
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets import edits, effects_view, links_view, stages_view
-from shardviz.widgets import explorer as widget
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.planner import Planner
-from shardviz.widgets.session import Session
+from shardviz.programs.panel import effects_view
+from shardviz.runs.cache import ExecutableCache
 
 
 class Planted(Exception):

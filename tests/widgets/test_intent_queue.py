@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from shardviz.widgets import html_page
+from shardviz.explorer import html_page
 from tests.picture.javascript import run_script
 
 MODULE = Path(html_page.HERE / "intents.js")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.program import Program
-from shardviz.widgets import jax_code
-from shardviz.widgets.document import DEVICE_PUT
-from shardviz.widgets.jax_function import Unwritable, written
-from shardviz.widgets.session import Session
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import make_mesh
+from shardviz.explorer import jax_code
+from shardviz.explorer.document import DEVICE_PUT
+from shardviz.explorer.jax_function import Unwritable, written
+from shardviz.explorer.session import Session
+from shardviz.programs.program import Program
 
 HERE = Path(__file__).parent
 PASTED = """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from shardviz.core.program.report import Report
-from shardviz.picture.memory import chart_columns
-from shardviz.widgets.memory_chart import MOST_ALIVE, MOST_COLUMNS, chart_view
+from shardviz.compiled.draw.memory import chart_columns
+from shardviz.compiled.panel.memory_chart import MOST_ALIVE, MOST_COLUMNS, chart_view
+from shardviz.compiled.report import Report
 from tests.widgets.memory_examples import report, timeline
 
 

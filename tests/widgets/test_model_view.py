@@ -6,19 +6,19 @@ import json
 
 import pytest
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import bytes_text
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.constraints import LOGICAL, NO_MESH, Constraint
-from shardviz.core.program.plan import Plan
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.model_view import Leaves, leaves_view, model_view
-from shardviz.widgets.session_view import program_view
-from shardviz.widgets.state import open_state, session_on, session_state
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.panel.model_view import Leaves, leaves_view, model_view
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import bytes_text
+from shardviz.base.mesh import make_mesh
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.session_view import program_view
+from shardviz.explorer.state import open_state, session_on, session_state
+from shardviz.plans.plan import Plan
+from shardviz.programs.constraints import LOGICAL, NO_MESH, Constraint
+from shardviz.runs.cache import ExecutableCache
 
 RULES = Rules.of(("embed", "data"), ("mlp", "model"))
 MESH = make_mesh(data=4, model=2)

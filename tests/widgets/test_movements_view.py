@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.movement import collective_movement, movement_of
-from shardviz.widgets.movements_view import MOST_DRAWN, cells_of, player_data
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import make_mesh
+from shardviz.hardware.topology import Topology
+from shardviz.move.movement import collective_movement, movement_of
+from shardviz.move.panel.movements_view import MOST_DRAWN, cells_of, player_data
 
 
 def test_devices_stand_as_the_chips_of_their_group_do():

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Report
+from shardviz.base.array_spec import ArraySpec
+from shardviz.compiled.report import Report
+from shardviz.explorer import explorer as explorer_module
+from shardviz.explorer import jax_code
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.session import Session
 from shardviz.gallery import programs
-from shardviz.widgets import explorer as explorer_module
-from shardviz.widgets import jax_code
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.session import Session
+from shardviz.runs.cache import ExecutableCache
 
 MADE = {
     "view": (explorer_module, "session_view"),

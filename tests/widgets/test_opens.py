@@ -6,11 +6,11 @@ import jax
 import pytest
 
 import shardviz as sv
-from shardviz.core.hardware.targets import Target
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import roofline
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import roofline
+from shardviz.hardware.targets import Target
+from shardviz.hardware.topology import Topology
+from shardviz.programs.failure import Failure
 
 MESH = "data=4, model=2"
 RULES = [("embed", "data"), ("mlp", "model")]

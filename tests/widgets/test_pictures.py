@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.program.program import Program
-from shardviz.picture.layout import draw_layout_array
-from shardviz.widgets import pictures
-from shardviz.widgets.pictures import PictureCache
-from shardviz.widgets.session import Session
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import make_mesh
+from shardviz.draw.layout import draw_layout_array
+from shardviz.explorer import pictures
+from shardviz.explorer.pictures import PictureCache
+from shardviz.explorer.session import Session
+from shardviz.programs.program import Program
 
 MESH = make_mesh(data=2, model=4)
 

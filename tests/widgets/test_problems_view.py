@@ -7,26 +7,26 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.checks import Check
-from shardviz.core.program.constraints import NO_MESH, NO_RULES, Constraint
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Memory, Report
-from shardviz.gallery import arrays, meshes, rules
-from shardviz.widgets.planner import StageResults
-from shardviz.widgets.problems_view import (
+from shardviz.advise.panel.problems_view import (
     ListedProblem,
     array_problems,
     problems_view,
     result_problems,
 )
-from shardviz.widgets.session import Session
-from shardviz.widgets.state import session_on
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.checks import Check
+from shardviz.compiled.report import Memory, Report
+from shardviz.explorer.planner import StageResults
+from shardviz.explorer.session import Session
+from shardviz.explorer.state import session_on
+from shardviz.gallery import arrays, meshes, rules
+from shardviz.plans.plan import Plan
+from shardviz.programs.constraints import NO_MESH, NO_RULES, Constraint
+from shardviz.programs.failure import Failure
 
 RULES = [("batch", "data"), ("mlp", "model"), ("embed", "model"), ("embed", None), ("x", None)]
 NOTHING_KNOWN = StageResults()

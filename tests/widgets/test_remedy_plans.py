@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.program.op_costs import most_alive, step_cost
-from shardviz.core.wording import cascade as wording
-from shardviz.core.wording.candidates import remedy_step
-from shardviz.widgets import remedy_plans
-from shardviz.widgets.explorer import Explorer
+from shardviz.advise.panel import remedy_plans
+from shardviz.advise.words.candidates import remedy_step
+from shardviz.axis_rules.words import cascade as wording
+from shardviz.compiled.op_costs import most_alive, step_cost
+from shardviz.explorer.explorer import Explorer
 
 MESH = "data=4, model=2"
 

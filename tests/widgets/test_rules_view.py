@@ -6,14 +6,9 @@ import random
 
 import pytest
 
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.verdicts import Outcome
-from shardviz.core.layout.trees.audit import audit
-from shardviz.core.wording.cascade import SPEC_NOT_EDITED, STATES
-from shardviz.gallery import programs
-from shardviz.widgets.model_view import model_view
-from shardviz.widgets.rules_view import (
+from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.panel.model_view import model_view
+from shardviz.axis_rules.panel.rules_view import (
     cell_remedies,
     cell_view,
     dimension_state,
@@ -21,8 +16,13 @@ from shardviz.widgets.rules_view import (
     rule_rows,
     saved_cells,
 )
-from shardviz.widgets.session import Session
-from shardviz.widgets.state import open_state, session_on, session_state
+from shardviz.axis_rules.verdicts import Outcome
+from shardviz.axis_rules.words.cascade import SPEC_NOT_EDITED, STATES
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import make_mesh
+from shardviz.explorer.session import Session
+from shardviz.explorer.state import open_state, session_on, session_state
+from shardviz.gallery import programs
 
 TABLES = {
     "the MLP's": None,

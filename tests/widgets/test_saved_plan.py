@@ -5,17 +5,17 @@ import time
 
 import pytest
 
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.panel import stages_view
+from shardviz.compiled.panel.stages_view import StageViews
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.planner import Planner
+from shardviz.explorer.session import Session
+from shardviz.explorer.state import open_state, session_state
 from shardviz.gallery import programs, puzzles
 from shardviz.gallery.programs import known_program
-from shardviz.widgets import stages_view
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.planner import Planner
-from shardviz.widgets.session import Session
-from shardviz.widgets.stages_view import StageViews
-from shardviz.widgets.state import open_state, session_state
+from shardviz.programs.program import Program
+from shardviz.runs.cache import ExecutableCache
 
 
 def explorer(name: str = programs.DEFAULT) -> Explorer:

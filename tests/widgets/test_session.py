@@ -3,17 +3,17 @@ import json
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.requests import request
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.program.program import Program
+from shardviz.axis_rules.panel.rules_view import rule_rows
+from shardviz.axis_rules.requests import request
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import make_mesh
+from shardviz.explorer.document import DEVICE_PUT
+from shardviz.explorer.session import Session
+from shardviz.explorer.session_view import layout_view, menus_view, session_view
+from shardviz.explorer.state import open_state, session_on, session_state
 from shardviz.gallery import programs
-from shardviz.widgets.document import DEVICE_PUT
-from shardviz.widgets.rules_view import rule_rows
-from shardviz.widgets.session import Session
-from shardviz.widgets.session_view import layout_view, menus_view, session_view
-from shardviz.widgets.state import open_state, session_on, session_state
+from shardviz.programs.program import Program
 
 
 def new_session(name: str = programs.DEFAULT) -> Session:
@@ -322,7 +322,7 @@ WRONG_STATES = {
 
 @pytest.mark.parametrize("state", WRONG_STATES.values(), ids=WRONG_STATES.keys())
 def test_a_state_that_is_none_is_refused_in_words(state):
-    from shardviz.core.errors import ShardvizError
+    from shardviz.base.errors import ShardvizError
 
     with pytest.raises(ShardvizError) as caught:
         open_state(state)

@@ -3,20 +3,20 @@ import json
 
 import pytest
 
-from shardviz.core.hardware.chips import find_chip
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.checks import Check
-from shardviz.core.program.failure import Failure
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp, ShardingRule
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import roofline
-from shardviz.core.wording.roofline import time_text
-from shardviz.widgets.collective_table import crosses_hosts
-from shardviz.widgets.planner import StageResults
-from shardviz.widgets.report_view import headline_view
-from shardviz.widgets.stages_view import saved_stages, stages_view
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.checks import Check
+from shardviz.compiled.panel.collective_table import crosses_hosts
+from shardviz.compiled.panel.report_view import headline_view
+from shardviz.compiled.panel.stages_view import saved_stages, stages_view
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import roofline
+from shardviz.compiled.words.roofline import time_text
+from shardviz.explorer.planner import StageResults
+from shardviz.hardware.chips import find_chip
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp, ShardingRule
+from shardviz.programs.failure import Failure
 from tests.widgets.stage_examples import (
     LOOP,
     MESH,

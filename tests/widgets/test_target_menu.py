@@ -1,10 +1,9 @@
 import pytest
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.gallery import programs
-from shardviz.widgets.session import Session
-from shardviz.widgets.targets import (
+from shardviz.base.errors import ShardvizError
+from shardviz.base.mesh import make_mesh
+from shardviz.explorer.session import Session
+from shardviz.explorer.targets import (
     EXAMPLES,
     checked_target,
     described_options,
@@ -13,6 +12,7 @@ from shardviz.widgets.targets import (
     target_view,
     topology_of,
 )
+from shardviz.gallery import programs
 
 WRONG = (
     "moon", "cpu:0", "cpu:1.5", "cpu:99999999", "tpu:v5e:4", "tpu:v9:4x4", "gpu:h100", "attached:8",

@@ -4,17 +4,17 @@ import time
 
 import pytest
 
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import roofline
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.planner import StageResults
-from shardviz.widgets.session import Session
-from shardviz.widgets.stages_view import stages_view
-from shardviz.widgets.targets import device_placement, topology_of
-from shardviz.widgets.timeline_view import NOT_YET, TimelineRequest, examples, timeline_view
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.panel.stages_view import stages_view
+from shardviz.compiled.panel.timeline_view import NOT_YET, TimelineRequest, examples, timeline_view
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import roofline
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.planner import StageResults
+from shardviz.explorer.session import Session
+from shardviz.explorer.targets import device_placement, topology_of
+from shardviz.runs.cache import ExecutableCache
 from tests.widgets.plans import REFUSED, layers
 
 V5E = "tpu:v5e:4x4"

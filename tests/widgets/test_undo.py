@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.session import Session
+from shardviz.explorer.session_view import session_view
+from shardviz.explorer.state import session_state
 from shardviz.gallery import programs
-from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.session import Session
-from shardviz.widgets.session_view import session_view
-from shardviz.widgets.state import session_state
+from shardviz.runs.cache import ExecutableCache
 
 ACTIONS: dict[str, list[Any]] = {
     "mesh": ["data=2, model=2", "data=8", "data=4, model=", "x=2, y=2, z=2", ""],

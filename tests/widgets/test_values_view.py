@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from shardviz.core.layout.collective import Collective
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_notes import PlanNote
-from shardviz.core.program.plan_values import Origin, PlannedOp
-from shardviz.widgets.values_view import BACKWARD, NOT_COVERED, explanation_view, values_view
+from shardviz.base.collective import Collective
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.panel.values_view import BACKWARD, NOT_COVERED, explanation_view, values_view
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_values import Origin, PlannedOp
 from tests.widgets.plans import MESH, layers
 
 PLANS = {

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from shardviz.explorer.document import ARRAY_FIELDS
+from shardviz.explorer.session import Session
+from shardviz.explorer.session_view import session_view
 from shardviz.gallery import programs
-from shardviz.widgets.document import ARRAY_FIELDS
-from shardviz.widgets.session import Session
-from shardviz.widgets.session_view import session_view
 
 # (field, text): each must leave a sentence at its field and change nothing else.
 WRONG: dict[str, tuple[str, ...]] = {

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from shardviz.core.display import Words
-from shardviz.core.errors import ShardvizError
+from shardviz.base.display import Words
+from shardviz.base.errors import ShardvizError
 
 FILE = Path(__file__).with_name("sentences.md")
 # What differs from machine to machine and from run to run.

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.rules.verdicts import Outcome
+from shardviz.axis_rules.verdicts import Outcome
 from shardviz.gallery import programs
-from shardviz.picture.show import draw
+from shardviz.pictures import draw
 
 MESH = "data=4, model=2"
 ARRAYS = {"w": sv.array("w", (1 << 16, 1 << 17), "embed mlp")}

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
+from pathlib import Path
 
 import pytest
 
-from shardviz.core import wording
-from shardviz.core.display import Fact
-from shardviz.core.program.uncertain import KINDS, Uncertain
+import shardviz
+from shardviz.base import wording
+from shardviz.base.display import Fact
+from shardviz.programs.uncertain import KINDS, Uncertain
 
-FILES = [module.name for module in pkgutil.iter_modules(wording.__path__)]
+ROOT = Path(shardviz.__file__).parent
+FILES = sorted({*wording._FILES.values()})
 
 
 def kinds_of(file: str) -> list[type]:
-    words = vars(importlib.import_module(f"{wording.__name__}.{file}"))
+    words = vars(importlib.import_module(f"shardviz.{file}"))
     return [*words.get("SENTENCES", {}), *words.get("EXPLANATIONS", {})]
+
+
+def test_every_table_of_sentences_is_found():
+    tables = set()
+    for path in ROOT.rglob("*.py"):
+        if "\nSENTENCES" in path.read_text() or "\nEXPLANATIONS" in path.read_text():
+            tables.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    assert tables == set(FILES)
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_words_of_a_file_are_found(file):
     for kind in kinds_of(file):
-        module = kind.__module__.removeprefix("shardviz.core.")
+        module = kind.__module__.removeprefix("shardviz.")
         assert wording._FILES.get(module) == file, kind
 
 
 @pytest.mark.parametrize("module", wording._FILES)
 def test_every_fact_of_a_module_has_a_sentence(module):
-    file = importlib.import_module(f"{wording.__name__}.{wording._FILES[module]}")
-    facts = vars(importlib.import_module(f"shardviz.core.{module}")).values()
+    file = importlib.import_module(f"shardviz.{wording._FILES[module]}")
+    facts = vars(importlib.import_module(f"shardviz.{module}")).values()
     own = [
         kind
         for kind in facts

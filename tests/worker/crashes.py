@@ -52,7 +52,7 @@ _FAULT_HANDLER = """\
 Fatal Python error: {signal}
 
 Thread 0x00007ffaf77ff6c0 (most recent call first):
-  File "/shardviz/core/backend/run/worker/child.py", line 321 in _exit_with
+  File "/shardviz/runs/backend/worker/child.py", line 321 in _exit_with
   File "/lib/python3.11/threading.py", line 982 in run
 
 Current thread 0x00007ffb11e10b80 (most recent call first):

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.backend.run.worker import child
-from shardviz.core.backend.run.worker.process import workers
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.backend.run.worker.settings import Limits
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Report
+from shardviz.compiled.report import Report
+from shardviz.programs.backend.worker.process import workers
+from shardviz.programs.backend.worker.settings import Limits
+from shardviz.runs.backend.worker import child
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, program
 
 TARGET = "cpu:8"
@@ -101,7 +101,7 @@ class Faults:
             return self.instead(fill_memory)
 
     def malformed(self) -> Report:
-        from shardviz.core.backend.run.worker import export, run
+        from shardviz.runs.backend.worker import export, run
 
         def spoiled(*arguments: Any, **options: Any) -> Any:
             exported = packed(*arguments, **options)

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from shardviz.core.backend.run.worker.process import workers
+from shardviz.programs.backend.worker.process import workers
 from tests.program.helpers import array, program
 from tests.worker.faults import SHORT, compiled
 

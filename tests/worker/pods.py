@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.program import Program
+from shardviz.base.mesh import make_mesh
 from shardviz.gallery import programs
+from shardviz.programs.program import Program
 
 #: Each target and the mesh that the block is laid over it with.
 PODS = {

@@ -14,11 +14,11 @@ import pytest
 from jax.experimental import io_callback
 
 import shardviz as sv
-from shardviz.core.backend.run.targets import missing
-from shardviz.core.backend.run.worker import messages
-from shardviz.core.backend.run.worker.messages import CallbackServer
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.base.mesh import make_mesh
+from shardviz.programs.backend.worker import messages
+from shardviz.programs.backend.worker.messages import CallbackServer
+from shardviz.runs.backend.targets import missing
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, in_new_python, program, run
 
 X = array("x", (8, 4), "a")

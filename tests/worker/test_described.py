@@ -11,19 +11,19 @@ import sys
 import numpy as np
 import pytest
 
-from shardviz.core.backend.run.targets import described, missing, target_config
-from shardviz.core.backend.run.worker.run import compile_program, run_program
-from shardviz.core.backend.run.worker.settings import Settings
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.roofline import roofline
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.roofline import roofline
+from shardviz.hardware.topology import Topology
+from shardviz.programs.backend.worker.settings import Settings
+from shardviz.runs.backend.targets import described, missing, target_config
+from shardviz.runs.backend.worker.run import compile_program, run_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, program
 
 MADE = """
 import json, sys
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.backend.run.targets import compile_only_mesh
+from shardviz.base.mesh import make_mesh
+from shardviz.runs.backend.targets import compile_only_mesh
 found = []
 for text, axes, ids in json.loads(sys.argv[1]):
     mesh, notes = compile_only_mesh(make_mesh(axes, device_ids=ids), text)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from shardviz.core.backend.run.worker.settings import Settings
+from shardviz.programs.backend.worker.settings import Settings
 
 SCRIPT = """
 import json

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from shardviz.core.backend.exits import WorkerError, cause
-from shardviz.core.backend.failures import failure
-from shardviz.core.backend.run.worker.process import Pool
-from shardviz.core.backend.run.worker.settings import Settings
+from shardviz.programs.backend.failures import failure
+from shardviz.programs.backend.worker.exits import WorkerError, cause
+from shardviz.programs.backend.worker.process import Pool
+from shardviz.programs.backend.worker.settings import Settings
 from tests.worker.crashes import ENDS, PRINTED, memory_error, number_of_this_process
 
 

@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from shardviz.core.backend.run.worker.process import workers
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.programs.backend.worker.process import workers
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.worker.faults import FAULTS, LONG, SHORT, Faults, children, compiled, inject
 
 COUNT = int(os.environ.get("SHARDVIZ_FAULTS", "6"))

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from shardviz.core.backend.run.folders import make_folder, remove_abandoned, remove_folder
+from shardviz.programs.backend.worker.folders import make_folder, remove_abandoned, remove_folder
 
 MAKE = """
 import sys
-from shardviz.core.backend.run.folders import make_folder
+from shardviz.programs.backend.worker.folders import make_folder
 print(make_folder("dump", sys.argv[1]), flush=True)
 sys.stdin.read()
 """

@@ -10,9 +10,9 @@ import tempfile
 
 import pytest
 
-from shardviz.core.backend.run.worker import child
-from shardviz.core.backend.run.worker.process import Pool
-from shardviz.core.backend.run.worker.settings import Settings
+from shardviz.programs.backend.worker.process import Pool
+from shardviz.programs.backend.worker.settings import Settings
+from shardviz.runs.backend.worker import child
 from tests.worker.crashes import number_of_this_process
 from tests.worker.forks import ROOT, nothing_left, processes
 from tests.worker.kernels import BUSY, IDLE, IMPORT, NEXT, Kernel

@@ -16,11 +16,14 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 
 import shardviz as sv
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.run.runner import Job
-from shardviz.core.backend.run.targets import choose, device_mesh
-from shardviz.core.backend.run.worker.child import HereForKernel, sent_program
-from shardviz.core.backend.run.worker.export import (
+from shardviz.base.mesh import make_mesh
+from shardviz.programs.backend.bridge import abstract_mesh
+from shardviz.programs.backend.trace import argument_structs
+from shardviz.programs.program import Program
+from shardviz.runs.backend.runner import Job
+from shardviz.runs.backend.targets import choose, device_mesh
+from shardviz.runs.backend.worker.child import HereForKernel, sent_program
+from shardviz.runs.backend.worker.export import (
     BESIDE,
     ExportedProgram,
     NotExportable,
@@ -29,11 +32,8 @@ from shardviz.core.backend.run.worker.export import (
     module_of,
     trace_for_export,
 )
-from shardviz.core.backend.run.worker.run import run_program
-from shardviz.core.backend.tracing.trace import argument_structs
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program
+from shardviz.runs.backend.worker.run import run_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, program
 from tests.stages import random_programs
 from tests.worker import test_worker

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from shardviz.core.backend.run.targets import missing
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Report
+from shardviz.compiled.report import Report
+from shardviz.hardware.topology import Topology
+from shardviz.runs.backend.targets import missing
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.worker.pods import PODS, block
 
 

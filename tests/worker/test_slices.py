@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from shardviz.core.backend.run.targets import missing
-from shardviz.core.backend.run.worker.run import compile_program
-from shardviz.core.hardware.topology import FIRST_ID
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.comparison import compare
-from shardviz.core.xla.collectives import read_collectives
-from shardviz.core.xla.module import Module
+from shardviz.base.mesh import make_mesh
+from shardviz.compiled.comparison import compare
+from shardviz.compiled.module import Module
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.hardware.topology import FIRST_ID
+from shardviz.runs.backend.targets import missing
+from shardviz.runs.backend.worker.run import compile_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, program
 from tests.program.hlo import parsed
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.run.worker.run import compile_program, run_program
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.base.mesh import make_mesh
+from shardviz.runs.backend.worker.run import compile_program, run_program
+from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, in_new_python, program
 
 X, W = array("x", (16, 8), "a"), array("w", (8, 4), "None, b")
@@ -179,7 +179,7 @@ def test_a_kernel_keeps_the_devices_it_has(begin, noise, size, printed):
 def test_no_worker_outlives_its_kernel():
     code = """
     import shardviz as sv, jax.numpy as jnp
-    from shardviz.core.backend.run.worker.process import workers
+    from shardviz.programs.backend.worker.process import workers
     sv.compile(sv.program(jnp.sin, sv.array("x", (8,)), mesh="a=8"), "cpu:8")
     print(*workers.pids)
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxlib import _hlo
 
-from shardviz.core.xla.module import Module
+from shardviz.compiled.module import Module
 
 FOLDER = Path(__file__).parent
 VERSIONS = ("jax-0.10.2", "jax-0.12.0")

@@ -1,0 +1,1 @@
+"""What to change in a program, and what should stay true of it."""

@@ -1,0 +1,1 @@
+"""The modules of this feature that import jax."""

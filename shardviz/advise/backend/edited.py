@@ -1,0 +1,298 @@
+"""A program whose function is a jaxpr, which edits inside of the function change.
+
+A line of code may run several times in a program: for each layer, and again for a
+gradient. So one constraint in the code is several in the jaxpr. jax also puts one on
+the cotangent of a value that is constrained, and so does this.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from shardviz.advise.candidates import ARGUMENT, CONSTRAINTS, Edit
+from shardviz.base.backend.jax_compat import (
+    expression_of,
+    line_frames,
+)
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.base.source_lines import is_user_file
+from shardviz.programs.backend.bridge import abstract_mesh, named_sharding
+from shardviz.programs.backend.jaxprs import (
+    plain_jaxpr,
+    rewritten,
+    users_line,
+    with_body,
+    with_inner,
+)
+from shardviz.programs.program import Program
+
+#: Of the equations of one line and name, in order, the number of one; and which of its
+#: operands is constrained, or None for its first result. Of an argument its number.
+Place = tuple[int, int | None]
+# In these a value is one device's block, which no constraint can split.
+_MANUAL = ("shard_map", "xla_pmap")
+_JAX = os.path.dirname(jax.__file__) + os.sep
+_ASSIGNED = re.compile(r"\s*([^\W\d]\w*)\s*=(?!=)")
+
+
+class PlacedOperation(NamedTuple):
+    """An equation of the user's code: its line, what jax writes around its name, and
+    whether another library than jax makes it, as a layer of flax does."""
+
+    equation: Any
+    line: tuple[str, int]
+    around: str
+    in_library: bool
+
+    @property
+    def name(self) -> str:
+        return operation_name(self.equation)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(getattr(self.equation.outvars[0].aval, "shape", ()))
+
+    @property
+    def is_backward(self) -> bool:
+        # What a checkpoint computes again is as in the forward pass.
+        around = self.around
+        return "transpose(" in around and "rematted_computation" not in around
+
+
+def operation_name(equation: Any) -> str:
+    """What jax calls an operation, or the function that it calls."""
+    # jax calls it jit or pjit; the function has a name of its own.
+    name = equation.params.get("name")
+    is_call = isinstance(name, str) and "jaxpr" in equation.params
+    return name if is_call else equation.primitive.name
+
+
+def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]:
+    """The operations of the user's code, those of a call after it."""
+    for equation in plain_jaxpr(jaxpr).eqns:
+        inside, in_library = f"{around}/{equation.source_info.name_stack}", False
+        for frame in line_frames(equation):
+            if is_user_file(frame.file_name) and equation.outvars:
+                line = (frame.file_name, frame.line_num)
+                yield PlacedOperation(equation, line, inside, in_library)
+                break
+            # Files of Python itself, as of a decorator, are no library.
+            is_installed = "-packages" + os.sep in frame.file_name
+            in_library |= is_installed and not frame.file_name.startswith(_JAX)
+        if equation.primitive.name not in _MANUAL:
+            called: list[Any] = []
+            with_inner(equation, called.append)
+            for body in called:
+                yield from placed_operations(body, inside)
+
+
+def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
+    """A jaxpr with a constraint of a value, as an edit of this code says."""
+    fields, numbers = edit.fields, itertools.count()
+    operands, same = dict(fields["places"]), (fields["source"], fields["value"])
+    if fields["value"] == ARGUMENT:
+        (number,) = operands
+        return _with_constrained_argument(jaxpr, number, fields["spec"], mesh)
+
+    def changed(body: Any) -> Any:
+        # jax constrains a cotangent once, for all that read it: the gradients of both
+        # factors of a product.
+        cotangents: dict[Any, Any] = {}
+
+        def change(equation: Any) -> list[Any]:
+            number, here = -1, (users_line(equation), operation_name(equation))
+            if equation.outvars and here == same:
+                number = next(numbers)
+            if equation.primitive.name not in _MANUAL:
+                equation = with_inner(equation, changed)
+            if number not in operands:
+                return [equation]
+            operand, spec = operands[number], fields["spec"]
+            if operand is None or equation.primitive.name in CONSTRAINTS:
+                return _constrained(equation, spec, mesh)
+            return _with_constrained_operand(equation, operand, spec, mesh, cotangents)
+
+        return rewritten(body, change)
+
+    return changed(jaxpr)
+
+
+def _with_constrained_argument(
+    jaxpr: Any, number: int, spec: Spec, mesh: MeshSpec
+) -> Any:
+    """A jaxpr that begins with a constraint of an argument."""
+    body = plain_jaxpr(jaxpr)
+    arguments, value = list(body.invars), body.invars[number]
+    made = _constraint(value.aval, spec, mesh)
+    # What reads the argument reads what the constraint makes, under the same name.
+    arguments[number] = made.invars[0]
+    equations = [made.replace(outvars=[value]), *body.eqns]
+    return with_body(jaxpr, body.replace(invars=arguments, eqns=equations))
+
+
+def _constrained(equation: Any, spec: Spec, mesh: MeshSpec) -> list[Any]:
+    """An equation with a constraint of its first result."""
+    result, *others = equation.outvars
+    made = _constraint(result.aval, spec, mesh)
+    made = made.replace(source_info=equation.source_info)
+    if equation.primitive.name in CONSTRAINTS:
+        # One that stands there is changed; with a second one both would hold.
+        return [made.replace(invars=equation.invars, outvars=equation.outvars)]
+    # The operation gets a new variable, and the constraint makes the old one of it,
+    # which is what all others read.
+    equation = equation.replace(outvars=[made.invars[0], *others])
+    return [equation, made.replace(outvars=[result])]
+
+
+def _with_constrained_operand(
+    equation: Any, operand: int, spec: Spec, mesh: MeshSpec, constrained: dict[Any, Any]
+) -> list[Any]:
+    """An equation with a constraint of an operand, which may be `constrained` already."""
+    operands, equations = list(equation.invars), []
+    value = operands[operand]
+    if value not in constrained:
+        made = _constraint(value.aval, spec, mesh)
+        made = made.replace(invars=[value], source_info=equation.source_info)
+        constrained[value] = made.outvars[0]
+        equations.append(made)
+    operands[operand] = constrained[value]
+    return [*equations, equation.replace(invars=operands)]
+
+
+def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
+    """An equation that constrains a value, with variables of its own."""
+    on, constrain = abstract_mesh(mesh), jax.lax.with_sharding_constraint
+    if set(mesh.axis_types) == {"Explicit"}:
+        # Its types have the mesh that it was traced on, which knows the kind of device.
+        on, constrain = aval.sharding.mesh, jax.sharding.reshard
+    sharding = named_sharding(on, spec)
+    shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    made = jax.make_jaxpr(lambda x: constrain(x, sharding))(shape)
+    (constraint,) = plain_jaxpr(made).eqns
+    return constraint
+
+
+class TracedValue(NamedTuple):
+    """A value of the user's code, which a constraint there can split.
+
+    Its operation as jax calls it (or a function under `jax.jit`), the variable that its
+    line assigns it to (`""` for a part of an expression), the line, its shape, and
+    where a constraint in the code comes to be.
+    """
+
+    name: str
+    variable: str
+    source: str
+    shape: tuple[int, ...]
+    places: tuple[Place, ...]
+    # The line runs for other shapes as well, as for the layers of a model.
+    has_other_shapes: bool = False
+
+
+def values_of(program: Program) -> list[TracedValue]:
+    """The values in a program with a JaxprFunction that a constraint can split.
+
+    Left out is what no constraint in the code could name alone (each product of
+    `x @ w @ w`, the values inside of a layer of flax), and where the cotangents of
+    a gradient are not known.
+    """
+    makers: dict[int, PlacedOperation] = {}  # by the id of a variable
+    same: dict[Any, list[PlacedOperation]] = {}  # of one line and name, in order
+    read: set[int] = set()  # ids of variables that another line reads
+    readers: dict[int, list[PlacedOperation]] = {}  # by the id of a variable
+    for one in placed_operations(program.fn.jaxpr):  # type: ignore[attr-defined]
+        for variable in one.equation.invars:
+            readers.setdefault(id(variable), []).append(one)
+            maker = makers.get(id(variable))
+            if maker is not None and maker.line != one.line and not one.is_backward:
+                read.add(id(variable))
+        for variable in one.equation.outvars:
+            makers[id(variable)] = one
+        same.setdefault((users_line(one.equation), one.name), []).append(one)
+    values = []
+    for (source, name), found in same.items():
+        forward: dict[Any, list[tuple[int, PlacedOperation]]] = {}
+        for number, one in enumerate(found):
+            if one.shape and not one.is_backward:
+                forward.setdefault(one.shape, []).append((number, one))
+        for shape, numbered in forward.items():
+            first, variable = numbered[0][1], ""
+            places: list[Place] = []
+            expressions = set()
+            for number, one in numbered:
+                places.append((number, None))
+                expressions.add(expression_of(one.equation, one.line[0]))
+            cotangents = _cotangents(found, shape, makers)
+            if len(expressions) > 1 or ("jvp(" in first.around and not cotangents):
+                continue
+            if id(first.equation.outvars[0]) in read:
+                assigned = _ASSIGNED.match(linecache.getline(*first.line))
+                variable = "" if assigned is None else assigned[1]
+            if first.in_library and not variable:
+                continue
+            # In a function under `jax.vmap` a value has fewer dimensions than here.
+            if "vmap(" in first.around or (not variable and _is_inner(first, readers)):
+                continue
+            places += cotangents
+            alone = (name, variable, source, shape, tuple(places))
+            values.append(TracedValue(*alone, has_other_shapes=len(forward) > 1))
+    return values
+
+
+def _is_inner(
+    one: PlacedOperation, readers: Mapping[int, Sequence[PlacedOperation]]
+) -> bool:
+    """Whether the expression that makes a value goes on and gives one of another shape,
+    as an einsum transposes its product."""
+    expression = expression_of(one.equation, one.line[0])
+    for reader in readers.get(id(one.equation.outvars[0]), ()):
+        same = reader.line == one.line and reader.shape != one.shape
+        if same and expression is not None and not reader.is_backward:
+            if expression_of(reader.equation, reader.line[0]) == expression:
+                return True
+    return False
+
+
+def _cotangents(
+    found: Sequence[PlacedOperation],
+    shape: tuple[int, ...],
+    makers: Mapping[int, PlacedOperation],
+) -> list[Place]:
+    """The cotangents of a value: operands of what its operation is in a gradient.
+
+    Args:
+        found: the operations of its line and name.
+        shape: its shape.
+        makers: id of a variable to the operation that makes it.
+
+    Returns:
+        None of them where it is not sure which operands they are.
+    """
+    places: list[Place] = []
+    for place, one in enumerate(found):
+        fitting, made = [], []
+        for number, variable in enumerate(one.equation.invars):
+            maker = makers.get(id(variable))
+            is_saved = maker is not None and not maker.is_backward
+            is_literal = hasattr(variable, "val")
+            if variable.aval.shape == shape and not is_saved and not is_literal:
+                fitting.append(number)
+                made += [number] * (maker is not None)
+        # jax's rule for products has the cotangent first.
+        if one.name == "dot_general":
+            fitting = [number for number in fitting if number == 0]
+        elif len(made) == 1:
+            fitting = made
+        if one.is_backward and len(fitting) > 1:
+            return []
+        if one.is_backward and fitting:
+            places.append((place, fitting[0]))
+    return places

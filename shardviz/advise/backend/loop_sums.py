@@ -1,0 +1,348 @@
+"""Sums over devices that a loop in a `shard_map` makes in every iteration.
+
+A sum of sums is the sum of what each device adds up alone, so one after the loop is
+enough. Most come from a gradient: a weight that is the same on all devices is used in
+the loop, and jax sums its gradient where it is used. With
+`w = jax.lax.pcast(w, axes, to="varying")` before the loop jax sums it there.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardviz.advise.backend.apply import INSIDE
+from shardviz.advise.backend.proposals import GENERATORS, Proposal, Wanted
+from shardviz.advise.candidates import Edit, edit
+from shardviz.base.backend import jax_compat
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.source_lines import is_user_file
+from shardviz.programs.backend.jaxprs import (
+    CALLS,
+    JaxprOperation,
+    operations,
+    plain_jaxpr,
+    rewritten,
+    users_line,
+    with_inner,
+)
+from shardviz.programs.backend.typed import TypedEvaluation
+
+_SUMS = ("psum", "psum_invariant")
+_CALLS = (*CALLS, "checkpoint", "remat2")
+# Operations of one value that a sum over devices may come after as well.
+_LINEAR = {
+    "neg", "copy", "convert_element_type", "broadcast_in_dim", "reshape", "transpose",
+    "squeeze", "reduce_sum",
+}  # fmt: skip
+_ADD = ("add", "add_any")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a value becomes if sums wait until after the loop.
+
+    Attributes:
+        carry: the number of the carry that it is, with something added to it; or None.
+        sums: the ids of the sums that it is made of.
+    """
+
+    carry: int | None = None
+    sums: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class LoopSums:
+    """The sums of a loop that can wait until after it.
+
+    Attributes:
+        loop: the equation of the `scan`.
+        sums: the equations of the sums.
+        carries: the numbers of the carries that add them up.
+        axes: what they sum over.
+        is_backward: whether jax made them for a gradient.
+    """
+
+    loop: Any
+    sums: tuple[Any, ...]
+    carries: tuple[int, ...]
+    axes: tuple[str, ...]
+    is_backward: bool = False
+
+
+def loop_sums(jaxpr: Any) -> Iterator[LoopSums]:
+    """The sums that can wait, of each loop in a `shard_map` that checks what varies."""
+    for operation in operations(jaxpr):
+        if operation.name != "shard_map" or not operation.equation.params["check_vma"]:
+            continue
+        for inner in operations(operation.equation.params["jaxpr"]):
+            if inner.name == "scan" and inner.equation.params["length"] > 1:
+                for waiting in _sums_of(inner.equation):
+                    around = (operation.equation, inner.equation, *waiting.sums)
+                    is_backward = any(map(jax_compat.is_backward, around))
+                    yield replace(waiting, is_backward=is_backward)
+
+
+def _sums_of(loop: Any) -> Iterator[LoopSums]:
+    by_axes: dict[tuple[str, ...], dict[int, Any]] = {}
+    for operation in operations(loop.params["jaxpr"]):
+        groups = operation.equation.params.get("axis_index_groups")
+        is_sum = operation.name in _SUMS and groups is None
+        if is_sum and "scan" not in operation.around:
+            axes = tuple(operation.equation.params["axes"])
+            by_axes.setdefault(axes, {})[id(operation.equation)] = operation.equation
+    yield from waiting_sums(loop, by_axes)
+
+
+def waiting_sums(
+    loop: Any, by_axes: Mapping[tuple[str, ...], dict[int, Any]]
+) -> Iterator[LoopSums]:
+    """Those of the sums of a loop that can wait until after it.
+
+    Args:
+        loop: the equation of a `scan`.
+        by_axes: the equations that sum over some mesh axes, by their ids.
+    """
+    for axes, sums in by_axes.items():
+        # A sum that cannot wait may leave others that can.
+        while sums:
+            analysis = _Analysis(loop, axes, sums)
+            carries = analysis.carries()
+            if not analysis.excluded:
+                if carries:
+                    yield LoopSums(loop, tuple(sums.values()), carries, axes)
+                break
+            for number in analysis.excluded:
+                sums.pop(number, None)
+
+
+class _Analysis:
+    """Follows the sums of a loop's body to its carries.
+
+    Attributes:
+        excluded: the ids of sums that cannot wait.
+    """
+
+    def __init__(self, loop: Any, axes: Sequence[str], sums: Mapping[int, Any]) -> None:
+        self.loop, self.axes, self.sums = loop, {*axes}, sums
+        self.excluded: set[int] = set()
+
+    def carries(self) -> tuple[int, ...]:
+        """The numbers of the carries to which nothing but sums is added."""
+        first, count = jax_compat.scan_counts(self.loop)
+        body = plain_jaxpr(self.loop.params["jaxpr"])
+        inputs: list[_Part | None] = [None] * len(body.invars)
+        for number in range(count):
+            inputs[first + number] = _Part(number)
+        carries, reached = [], set[int]()
+        for number, result in enumerate(self._run(body, inputs)):
+            if result is None or not result.sums:
+                continue
+            if number < count and result.carry == number:
+                carries.append(number)
+                reached |= result.sums
+            else:
+                self.excluded |= result.sums
+        # One that no carry adds up stays in the loop.
+        self.excluded |= self.sums.keys() - reached
+        return tuple(carries)
+
+    def _run(self, jaxpr: Any, inputs: Sequence[_Part | None]) -> list[_Part | None]:
+        body = plain_jaxpr(jaxpr)
+        parts: dict[Any, _Part | None] = dict(zip(body.invars, inputs, strict=True))
+        for equation in body.eqns:
+            operands = []
+            for variable in equation.invars:
+                operands.append(
+                    None if hasattr(variable, "val") else parts.get(variable)
+                )
+            results = self._results(equation, operands)
+            parts.update(zip(equation.outvars, results, strict=True))
+        results = []
+        for variable in body.outvars:
+            results.append(None if hasattr(variable, "val") else parts.get(variable))
+        return results
+
+    def _results(
+        self, equation: Any, operands: list[_Part | None]
+    ) -> list[_Part | None]:
+        name = equation.primitive.name
+        nothing: list[_Part | None] = [None] * len(equation.outvars)
+        if id(equation) in self.sums:
+            # A sum over several operands has as many results.
+            return [_Part(sums=frozenset({id(equation)}))] * len(nothing)
+        inner = JaxprOperation(equation).inner
+        if name in _CALLS and len(inner) == 1:
+            return self._run(inner[0], operands)
+        read = [operand for operand in operands if operand is not None]
+        sums = frozenset[int]().union(*(part.sums for part in read))
+        carries = [part.carry for part in read if part.carry is not None]
+        if not read:
+            return nothing
+        result: _Part | None = None
+        is_scaled = name == "mul" or (name == "div" and operands[0] is not None)
+        if name in _ADD and len(read) == 2 and len(carries) < 2:
+            result = _Part(carries[0] if carries else None, sums)
+        elif not carries and len(read) == 1 and (name in _LINEAR or is_scaled):
+            result = _Part(sums=sums)
+        varies = not self.axes.isdisjoint(jax_compat.varying_axes(equation.outvars[0]))
+        if result is None or varies:
+            self.excluded |= sums
+            return nothing
+        return [result]
+
+
+class _SummedAfter(TypedEvaluation):
+    """Evaluates a jaxpr with the sums of some loops after them."""
+
+    def __init__(self, waiting: Sequence[LoopSums]) -> None:
+        super().__init__(None, {})
+        self._loops: dict[int, list[LoopSums]] = {}
+        self._left_out: set[int] = set()
+        for one in waiting:
+            self._loops.setdefault(id(one.loop), []).append(one)
+            self._left_out |= {*map(id, one.sums)}
+
+    def _call(self, equation: Any, operands: Any, edit: Any = None) -> Any:
+        waiting = self._loops.get(id(equation), ())
+        if not waiting:
+            return super()._call(equation, operands, edit)
+        first, _ = jax_compat.scan_counts(equation)
+        operands, before = [*operands], {}
+        for one in waiting:
+            for number in one.carries:
+                before[number] = operands[first + number]
+                zeros = jnp.zeros_like(before[number])
+                axes = frozenset(one.axes) | self._type(before[number])
+                operands[first + number] = self._like(zeros, axes)
+        results = [*super()._call(equation, operands, edit)]
+        for one in waiting:
+            with jax_compat.at_line_of(one.sums[0]):
+                for number in one.carries:
+                    summed = jax.lax.psum(results[number], one.axes)
+                    results[number] = before[number] + summed
+        return results
+
+    def _bind(self, equation: Any, operands: Any, spec: Any) -> Any:
+        if id(equation) in self._left_out:
+            return operands
+        if equation.primitive.name == "pvary":
+            # What waits varies already.
+            return [
+                self._like(one, frozenset(equation.params["axes"])) for one in operands
+            ]
+        return super()._bind(equation, operands, spec)
+
+
+def _proposals(wanted: Wanted) -> Iterator[Proposal]:
+    """One late sum in place of one in each iteration."""
+    for waiting in loop_sums(wanted.trials.as_jaxpr.fn.jaxpr):  # type: ignore[attr-defined]
+        if {*wanted.axes}.isdisjoint(waiting.axes):
+            continue
+        edits = dict[Edit, None]()
+        for equation in waiting.sums:
+            line, code, name = users_line(equation), "late sum", ""
+            if waiting.is_backward:
+                code, name = "pcast", name_in_loop(equation)
+            edits[edit(code, source=line, axes=waiting.axes, value=name)] = None
+        lines = tuple(one.fields["source"] for one in edits)
+        far = 0.25 if wanted.sources.intersection(lines) else 3.0
+        yield Proposal(tuple(edits), far, ("loop", *lines))
+
+
+def name_in_loop(equation: Any) -> str:
+    """The variable from outside of a loop that an expression reads; `""` if that is not
+    the only one.
+
+    The sum of a gradient has the line and the expression that uses the value.
+    """
+    for frame in jax_compat.line_frames(equation):
+        if is_user_file(frame.file_name):
+            text = jax_compat.expression_text(equation, frame.file_name)
+            local = _local_names(frame.file_name, frame.line_num)
+            break
+    else:
+        return ""
+    try:
+        expression = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return ""
+    operands: list[ast.expr] = []
+    if isinstance(expression, ast.BinOp):
+        operands = [expression.left, expression.right]
+    elif isinstance(expression, ast.Call):
+        operands = expression.args
+    alone = []
+    for operand in operands:
+        names = {node.id for node in ast.walk(operand) if isinstance(node, ast.Name)}
+        if len(names) == 1 and not names & local:
+            alone += names
+    return alone[0] if len(alone) == 1 else ""
+
+
+def _local_names(file: str, line: int) -> set[str]:
+    """The names that the innermost function around a line assigns."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # a cell of a notebook with magics
+        return set()
+    names, start = set[str](), 0
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            continue
+        if start <= node.lineno <= line <= (node.end_lineno or 0):
+            start, names = node.lineno, set()
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.arg):
+                    names.add(inner.arg)
+                elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                    names.add(inner.id)
+    return names
+
+
+def _with_sums_after(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
+    """The same program, in which sums with the line of an edit wait until after a loop."""
+    fields = edit.fields
+
+    def change(equation: Any) -> list[Any]:
+        if equation.primitive.name != "shard_map":
+            return [with_inner(equation, lambda inner: rewritten(inner, change))]
+        waiting = []
+        for one in loop_sums(_Equations([equation])):
+            lines = {*map(users_line, one.sums)}
+            if fields["source"] in lines and one.axes == fields["axes"]:
+                waiting.append(one)
+        if not waiting:
+            return [equation]
+        params, evaluation = equation.params, _SummedAfter(waiting)
+        call = jax.shard_map(
+            lambda *shards: evaluation.run(params["jaxpr"], *shards),
+            mesh=params["mesh"],
+            in_specs=tuple(params["in_specs"]),
+            out_specs=[*params["out_specs"]],
+            axis_names={*params["newly_manual_axes"]},
+        )
+        (made,) = plain_jaxpr(
+            jax.make_jaxpr(call)(*(v.aval for v in equation.invars))
+        ).eqns
+        made = made.replace(invars=equation.invars, outvars=equation.outvars)
+        return [made.replace(source_info=equation.source_info)]
+
+    return rewritten(jaxpr, change)
+
+
+@dataclass(frozen=True)
+class _Equations:
+    """A jaxpr of some equations alone."""
+
+    eqns: list[Any]
+
+
+INSIDE.update({"pcast": _with_sums_after, "late sum": _with_sums_after})
+GENERATORS.append(_proposals)

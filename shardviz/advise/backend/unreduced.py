@@ -1,0 +1,200 @@
+"""Sums over devices that a loop on Explicit axes makes in every iteration.
+
+There a product along a split dimension has a type, so its sum can wait: with
+`unreduced` axes in the types of the product and of the carry, each device adds up its
+own part, and a `jax.reshard` after the loop sums once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardviz.advise.backend.apply import INSIDE
+from shardviz.advise.backend.loop_sums import (
+    LoopSums,
+    name_in_loop,
+    waiting_sums,
+)
+from shardviz.advise.backend.proposals import GENERATORS, Proposal, Wanted
+from shardviz.advise.candidates import Edit, edit
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.base.backend import jax_compat
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend.bridge import named_sharding
+from shardviz.programs.backend.jaxprs import (
+    CALLS,
+    JaxprOperation,
+    operations,
+    plain_jaxpr,
+    rewritten,
+    users_line,
+    with_inner,
+)
+
+
+def _proposals(wanted: Wanted) -> Iterator[Proposal]:
+    """One sum after a loop in place of one in each iteration."""
+    program = wanted.trials.as_jaxpr
+    if set(program.mesh.axis_types) != {"Explicit"}:
+        return
+    for operation in operations(program.fn.jaxpr):  # type: ignore[attr-defined]
+        for waiting in _sums_of(operation.equation):
+            if {*wanted.axes}.isdisjoint(waiting.axes):
+                continue
+            edits = dict[Edit, None]()
+            for equation in waiting.sums:
+                line = users_line(equation)
+                spec = _spec_of(equation.outvars[0])
+                is_backward = waiting.is_backward
+                name = name_in_loop(equation) if is_backward else ""
+                fields = {"source": line, "axes": waiting.axes, "spec": spec}
+                fields |= {"value": name, "is_backward": is_backward}
+                edits[edit("unreduced", **fields)] = None
+            lines = tuple(one.fields["source"] for one in edits)
+            far = 0.25 if wanted.sources.intersection(lines) else 3.0
+            yield Proposal(tuple(edits), far, ("loop", *lines))
+
+
+def _sums_of(loop: Any) -> Iterator[LoopSums]:
+    """The products in a loop whose sums over devices can wait."""
+    if loop.primitive.name != "scan" or loop.params["length"] < 2:
+        return
+    by_axes: dict[tuple[str, ...], dict[int, Any]] = {}
+    is_backward = jax_compat.is_backward(loop)
+    for operation in operations(loop.params["jaxpr"]):
+        if operation.name != "dot_general" or not {*operation.around} <= {*CALLS}:
+            continue
+        equation = operation.equation
+        if axes := _summed_axes(equation):
+            by_axes.setdefault(axes, {})[id(equation)] = equation
+    for waiting in waiting_sums(loop, by_axes):
+        backward = is_backward or any(map(jax_compat.is_backward, waiting.sums))
+        yield LoopSums(loop, waiting.sums, waiting.carries, waiting.axes, backward)
+
+
+def _summed_axes(product: Any) -> tuple[str, ...]:
+    """The mesh axes that split a dimension along which both operands are summed."""
+    left, right = (_spec_of(variable) for variable in product.invars)
+    (lefts, rights), _ = product.params["dimension_numbers"]
+    axes: list[str] = []
+    for one, other in zip(lefts, rights, strict=True):
+        if left.dims[one] == right.dims[other]:
+            axes += left.dims[one]
+    result = _spec_of(product.outvars[0])
+    return () if result.unreduced or result.reduced else tuple(axes)
+
+
+def _spec_of(variable: Any) -> Spec:
+    return spec_of(variable.aval.sharding.spec).of_rank(len(variable.aval.shape))
+
+
+def _unreduced(spec: Spec, axes: Sequence[str]) -> Spec:
+    return Spec(spec.dims, unreduced=frozenset(axes))
+
+
+class _Evaluation:
+    """Evaluates the body of a loop with the types of sums that wait."""
+
+    def __init__(self, waiting: Sequence[LoopSums], mesh: Any) -> None:
+        self._mesh, self._axes = mesh, dict[int, tuple[str, ...]]()
+        for one in waiting:
+            self._axes |= dict.fromkeys(map(id, one.sums), one.axes)
+
+    def run(self, jaxpr: Any, *arguments: Any) -> list[Any]:
+        body = plain_jaxpr(jaxpr)
+        values = dict(zip(body.constvars, getattr(jaxpr, "consts", ()), strict=False))
+        values.update(zip(body.invars, arguments, strict=True))
+
+        def read(variable: Any) -> Any:
+            return variable.val if hasattr(variable, "val") else values[variable]
+
+        for equation in body.eqns:
+            operands = [*map(read, equation.invars)]
+            with jax_compat.at_line_of(equation):
+                results = self._results(equation, operands)
+            values.update(zip(equation.outvars, results, strict=True))
+        return [*map(read, body.outvars)]
+
+    def _results(self, equation: Any, operands: list[Any]) -> Sequence[Any]:
+        primitive, params = equation.primitive, {**equation.params}
+        inner = JaxprOperation(equation).inner
+        if primitive.name in CALLS and len(inner) == 1:
+            return self.run(inner[0], *operands)
+        if axes := self._axes.get(id(equation)):
+            spec = _unreduced(_spec_of(equation.outvars[0]), axes)
+            params["out_sharding"] = named_sharding(self._mesh, spec)
+        results = primitive.bind(*operands, **primitive.get_bind_params(params))
+        return results if primitive.multiple_results else [results]
+
+
+def _with_sums_after(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
+    """The same program, in which products with the line of an edit are summed after
+    their loop."""
+    fields = edit.fields
+
+    def change(equation: Any) -> list[Any]:
+        waiting = []
+        for one in _sums_of(equation):
+            lines = {*map(users_line, one.sums)}
+            if fields["source"] in lines and one.axes == fields["axes"]:
+                waiting.append(one)
+        if not waiting:
+            return [with_inner(equation, lambda inner: rewritten(inner, change))]
+        return [_summed_after(equation, waiting)]
+
+    return rewritten(jaxpr, change)
+
+
+def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
+    """A call of the loop with sums after it."""
+    first, count = jax_compat.scan_counts(loop)
+    end, params = first + count, loop.params
+    variables = [one for one in loop.invars if not hasattr(one, "val")]
+    on = loop.outvars[waiting[0].carries[0]].aval.sharding.mesh
+    evaluation = _Evaluation(waiting, on)
+    options = {key: params[key] for key in ("length", "reverse", "unroll")}
+
+    def call(*values: Any) -> list[Any]:
+        given = dict(zip(variables, values, strict=True))
+        operands = []
+        for variable in loop.invars:
+            is_literal = hasattr(variable, "val")
+            operands.append(variable.val if is_literal else given[variable])
+        before, carry = {}, operands[first:end]
+        for one in waiting:
+            for number in one.carries:
+                before[number] = carry[number]
+                spec = _unreduced(_spec_of(loop.outvars[number]), one.axes)
+                zeros = jnp.zeros_like(carry[number])
+                carry[number] = jax.sharding.reshard(zeros, named_sharding(on, spec))
+
+        def step(carry: Any, rows: Any) -> Any:
+            results = evaluation.run(params["jaxpr"], *operands[:first], *carry, *rows)
+            return results[:count], results[count:]
+
+        last, stacked = jax.lax.scan(step, carry, operands[end:], **options)
+        for one in waiting:
+            with jax_compat.at_line_of(one.sums[0]):
+                for number in one.carries:
+                    sharding = loop.outvars[number].aval.sharding
+                    summed = jax.sharding.reshard(last[number], sharding)
+                    last[number] = before[number] + summed
+        return [*last, *stacked]
+
+    with jax.sharding.use_abstract_mesh(on):
+        types = [
+            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, sharding=v.aval.sharding)
+            for v in variables
+        ]
+        (made,) = plain_jaxpr(jax.make_jaxpr(jax.jit(call))(*types)).eqns
+    made = made.replace(invars=variables, outvars=loop.outvars)
+    return made.replace(source_info=loop.source_info)
+
+
+INSIDE["unreduced"] = _with_sums_after
+GENERATORS.append(_proposals)

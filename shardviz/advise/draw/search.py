@@ -1,0 +1,91 @@
+"""Searches: least time against memory, and the edit of each point of the frontier."""
+
+from __future__ import annotations
+
+from shardviz.advise.search import Search
+from shardviz.advise.words import search as wording
+from shardviz.advise.words.candidates import edits_in_words
+from shardviz.base.format import bytes_text, seconds_text
+from shardviz.draw import page, tables
+from shardviz.draw.picture import Label, Picture
+
+_MOST_PLANS = 8  # that are shown where nothing compiled fits
+_LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # points
+
+
+def draw_search(search: Search, title: str | None = None) -> Picture:
+    """Least time against memory of all that was compiled; the frontier by number."""
+    panels, lines = [], [str(search)]
+    if search:
+        panels = [_plot(search), _table(search).picture()]
+    else:  # nothing compiled and fitted, so there is nothing to compare
+        lines = _lines(search)
+    return page.side_by_side(
+        panels,
+        title=page.titled(title, f"{wording.TIME} × {wording.MEMORY}"),
+        notes=list(map(page.note, lines)),
+        alt=page.sentences(_lines(search)),
+    )
+
+
+def search_text(search: Search, width: int) -> str:
+    """What was found, and a line for each point of the frontier."""
+    return page.paragraphs(_lines(search), width)
+
+
+def _lines(search: Search) -> list[str]:
+    lines = [str(search), *_table(search).lines("")]
+    if not search and search.plans:
+        lines += [wording.PLANNED, *map(wording.planned, search.plans[:_MOST_PLANS])]
+    return lines
+
+
+def _table(search: Search) -> tables.Table:
+    rows = []
+    listed = [(str(number), one) for number, one in enumerate(search.frontier, 1)]
+    for one in search:
+        # Today's program is what the others are compared with.
+        if not one.edits and one not in search.frontier:
+            listed.append(("", one))
+    for number, one in listed:
+        size, edits = bytes_text(one.peak_bytes or 0), edits_in_words(one.edits)
+        words = number, size, edits
+        rows.append(
+            tables.Bar(one.least_seconds, seconds_text(one.least_seconds), words)
+        )
+    return tables.Table((wording.TIME, "", wording.MEMORY, ""), tuple(rows))
+
+
+def _plot(search: Search) -> Picture:
+    """A dot for each candidate, on axes from the least to the most of both."""
+    numbers = {id(one): str(number) for number, one in enumerate(search.frontier, 1)}
+    times = [one.least_seconds or 0.0 for one in search]
+    sizes = [one.peak_bytes or 0 for one in search]
+    # What the plot leaves out is on the axes in words: their least and their most.
+    low, right = _TOP + _HEIGHT + 2 * _DOT, _LEFT + _WIDTH
+    labels = [
+        Label(_LEFT, low, seconds_text(min(times)), "middle", "tick"),
+        Label(right, low, seconds_text(max(times)), "middle", "tick"),
+        Label(_LEFT - 2 * _DOT, low - 2 * _DOT, bytes_text(min(sizes)), "end", "tick"),
+        Label(_LEFT - 2 * _DOT, _TOP, bytes_text(max(sizes)), "end", "tick"),
+        Label(_LEFT + _WIDTH / 2, low, wording.TIME),
+        Label(0.0, _DOT, wording.MEMORY, "start"),
+    ]
+    dots = []
+    for one, time, size in zip(search, times, sizes, strict=True):
+        # Where all are alike, in time or in memory, there is nothing to divide by.
+        x = _LEFT + _WIDTH * (time - min(times)) / (max(times) - min(times) or 1.0)
+        y = _TOP + _HEIGHT * (max(sizes) - size) / (max(sizes) - min(sizes) or 1)
+        number = numbers.get(id(one))
+        group = tables.NORMAL if number is None else tables.HIGHLIGHTED
+        corner = x - _DOT / 2, y - _DOT / 2
+        dots.append(tables.Rectangle(*corner, _DOT, _DOT, group))
+        if number is not None:
+            labels.append(Label(x + _DOT, y - _DOT, number, "start", "note"))
+    # Those of the frontier last, so that they are on top.
+    dots.sort(key=lambda dot: dot.group)
+    tiles = tables.rectangle_tiles(dots, radius=_DOT / 2)
+    size = (right + 4 * _DOT, low + _DOT)
+    return page.page(
+        tiles, labels, size=size, colormap="bars", groups=2, alt=str(search)
+    )

@@ -1,0 +1,577 @@
+"""Lock: how arrays are split and what a program communicates, in a file to commit.
+
+A lock says which spec every array has, and which collectives there are: kind, mesh
+axes, bytes, and how many. Arrays and collectives that differ in the number of their
+layer only are one line. It holds no path, no line number, and nothing that depends on
+an order of Python. Where a collective comes from is written beside it for people and is
+not compared: code may be moved and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import metadata
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardviz.axis_rules.audit import Audit
+from shardviz.base.collective import Collective
+from shardviz.base.display import explanation
+from shardviz.base.errors import ProgramError
+from shardviz.base.files import write_text
+from shardviz.base.format import fold, plural, shown
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import read_text_file
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.report import Report
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_folds import path_in_words
+from shardviz.plans.plan_values import bytes_per_device
+
+VERSION = 2
+_MOST_LISTED = 64  # devices; of more a digest says their order
+_MOST_BYTES = 1 << 24  # of a file
+_MOST_LETTERS = 1 << 24  # of all names, with their ranges written out
+_MOST = 1 << 63  # bytes, and how often a collective runs
+_BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
+
+
+class LockedCollective(NamedTuple):
+    """Collectives of a lock that are alike.
+
+    Attributes:
+        kind: such as `all-gather`.
+        over: the mesh axes it runs over.
+        bytes: bytes of its result on each device, of one of them, once.
+        executions: how often loops run each of them; None where that is not known.
+        count: how many there are.
+        where: its operation and the user's function, for people; not compared.
+
+    >>> LockedCollective("all-gather", ("data",), 1024, 3, 2, "mlp").bytes_in_all
+    6144
+    """
+
+    kind: str
+    over: tuple[str, ...]
+    bytes: int
+    executions: int | None
+    count: int
+    where: str
+
+    @property
+    def identity(self) -> tuple[str, tuple[str, ...], int, int | None]:
+        """What is compared: kind, mesh axes, bytes and executions."""
+        return self.kind, self.over, self.bytes, self.executions
+
+    @property
+    def bytes_in_all(self) -> int:
+        """The bytes of all of them over all executions; once where that is unknown."""
+        once = self.bytes * self.count
+        return once if self.executions is None else once * self.executions
+
+
+@dataclass(frozen=True, repr=False)
+class Lock:
+    """What is locked of a program, a plan or an audit; made by `shardviz.lock`.
+
+    Attributes:
+        name: the name of the program.
+        mesh: the mesh as text.
+        arrays: every array by name, of a program its arguments and results, each as
+            text: type, shape, spec, and where it is held or donated.
+        collectives: what XLA's partitioner put in; None where that is not locked.
+        bytes_per_device: what the arrays take on each device.
+        made_with: the versions and target it was made with; not compared.
+        device_order: which device is at each position of the mesh, as text; `""` where
+            they are in the order of their numbers.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> found = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
+    >>> lock_audit(found).arrays["w"]
+    "float32[8, 4] P(None, 'model')"
+    """
+
+    name: str
+    mesh: str
+    arrays: Mapping[str, str]
+    collectives: tuple[LockedCollective, ...] | None = None
+    bytes_per_device: int | None = None
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    device_order: str = ""
+
+    @cached_property
+    def text(self) -> str:
+        """The lock as JSON: sorted, one line for each array and collective."""
+        # By hand: json.dumps would write one line, or one for every number.
+        head = {"shardviz_lock": VERSION, "name": self.name, "mesh": self.mesh}
+        if self.device_order:
+            head["device_order"] = self.device_order
+        head["made_with"] = dict(sorted(self.made_with.items()))
+        head["bytes_per_device"] = self.bytes_per_device
+        entries = [_pair(key, value) for key, value in head.items()]
+        arrays = {_escaped(name): text for name, text in self.arrays.items()}
+        lines = [_pair(name, text) for name, text in sorted(folded_layers(arrays))]
+        entries.append('"arrays": ' + _block("{", lines, "}"))
+        if self.collectives is not None:
+            lines = [json.dumps(c._asdict()) for c in self.collectives]
+            entries.append('"collectives": ' + _block("[", lines, "]"))
+        return "{\n  " + ",\n  ".join(entries) + "\n}\n"
+
+    def write(self, path: Any) -> None:
+        """Writes the lock to a file, and creates its folder if it doesn't exist.
+
+        Raises:
+            ProgramError: if it cannot be written; the old file is still there.
+        """
+        write_text(path, self.text, "a lock")
+
+    def update(self, path: Any) -> bool:
+        """Writes the lock, unless the file says the same; returns whether it did."""
+        before = None
+        with contextlib.suppress(ProgramError):  # there is none yet, or it is none
+            before = read_lock(path)
+        if before is not None:
+            both = (before.collectives is None) == (self.collectives is None)
+            if both and before.diff(self).same:
+                return False
+        self.write(path)
+        return True
+
+    def diff(self, new: Lock) -> LockDiff:
+        """What differs between what is locked and what is so now.
+
+        Raises:
+            ProgramError: where `new` lacks the collectives that this one has.
+
+        >>> lock = Lock("f", "data=2", {})
+        >>> lock.diff(lock).same
+        True
+        """
+        if self.collectives is not None and new.collectives is None:
+            raise ProgramError(
+                f"The lock of {self.name} has collectives, and {new.name} was locked"
+                " without them: lock the program itself, or write the lock from a plan"
+                " or an audit."
+            )
+        changed: dict[str, tuple[str, str]] = {}
+        for name, before in self.arrays.items():
+            after = new.arrays.get(name)
+            if after is not None and after != before:
+                changed[name] = before, after
+        gained: tuple[LockedCollective, ...] = ()
+        lost: tuple[LockedCollective, ...] = ()
+        if self.collectives is not None and new.collectives is not None:
+            gained = _more(new.collectives, self.collectives)
+            lost = _more(self.collectives, new.collectives)
+        added = _missing_in(self.arrays, new.arrays)
+        removed = _missing_in(new.arrays, self.arrays)
+        return LockDiff(self, new, changed, added, removed, gained, lost)
+
+    def __repr__(self) -> str:
+        kinds = [plural(len(self.arrays), "array")]
+        if self.collectives is not None:
+            kinds.append(plural(sum(c.count for c in self.collectives), "collective"))
+        return f"Lock({self.name} on {self.mesh}: {', '.join(kinds)})"
+
+    def _text_(self) -> str:
+        return self.text
+
+
+def _pair(key: str, value: Any) -> str:
+    return f"{json.dumps(key)}: {json.dumps(value)}"
+
+
+def _block(opening: str, lines: list[str], closing: str) -> str:
+    if not lines:
+        return opening + closing
+    return f"{opening}\n    " + ",\n    ".join(lines) + f"\n  {closing}"
+
+
+def _missing_in(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    return {name: others[name] for name in others if name not in some}
+
+
+def _escaped(name: str) -> str:
+    # Single braces hold the numbers of layers.
+    return name.replace("{", "{{").replace("}", "}}")
+
+
+def folded_layers(some: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Names and values, those of all layers as one, in their order."""
+    folds = fold(some.items(), itemgetter(0), itemgetter(1))
+    return [(one.name, one.items[0][1]) for one in folds]
+
+
+# --- from a program, a plan or an audit -----------------------------------------------
+
+
+def lock_audit(audit: Audit) -> Lock:
+    """The lock of the arrays of an audit.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> lock_audit(audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2"))
+    Lock(audit on model=2: 1 array)
+    """
+    arrays: dict[str, str] = {}
+    for row in audit.rows:
+        memory = row.array.memory_kind
+        text = _array_text(row.dtype, row.shape, row.spec, memory)
+        _add(arrays, row.path, text)
+    order = device_order(audit.mesh)
+    held = audit.bytes_per_device
+    return Lock("audit", _mesh_text(audit.mesh), arrays, None, held, {}, order)
+
+
+def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
+    """The lock of a plan's arguments and results, and of a report's collectives.
+
+    The specs are Shardy's, which XLA itself runs; its estimate of collectives is not
+    locked, since XLA's partitioner may choose otherwise.
+
+    Raises:
+        ProgramError: where the partitioner's collectives are not known.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.plans.plan_values import PlannedOp
+    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> lock_plan(plan)
+    Lock(f on data=2: 1 array)
+    """
+    arrays: dict[str, str] = {}
+    held = 0
+    for op in plan.ops:
+        if op.kind != "op":
+            text = _array_text(
+                op.dtype, op.shape, op.spec, op.memory_kind, bool(op.donated)
+            )
+            _add(arrays, op.name, text)
+            held += bytes_per_device(op, plan.mesh)
+    order, made_with = device_order(plan.mesh), {}
+    # A plan may have been unpickled where there is no jax.
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        made_with["jax"] = metadata.version("jax")
+    lock = Lock(
+        plan.program, _mesh_text(plan.mesh), arrays, None, held, made_with, order
+    )
+    if report is None:
+        return lock
+    functions = {op.source: op.calls[-1] for op in plan.ops if op.calls and op.source}
+    locked = _lock_collectives(partitioned_of(report), functions)
+    made_with = {**made_with, "target": report.target}
+    return replace(lock, collectives=locked, made_with=made_with)
+
+
+def partitioned_of(report: Report) -> tuple[Collective, ...]:
+    """The collectives that XLA's partitioner put into a program.
+
+    Those of the final program stand for no others: passes after the partitioner
+    combine, move and remove them.
+
+    Raises:
+        ProgramError: where they are not known, with why, as the report's notes say.
+    """
+    if report.partitioned is None:
+        why = " ".join(map(str, report.notes))
+        raise ProgramError(
+            f"Which collectives XLA's partitioner put into {report.program} is unknown,"
+            f" so they can be neither locked nor checked. {why}".rstrip()
+        )
+    return report.partitioned
+
+
+def _mesh_text(mesh: MeshSpec) -> str:
+    if set(mesh.axis_types) <= {"Auto"}:
+        return str(mesh)
+    return f"{mesh} ({', '.join(mesh.axis_types)})"
+
+
+def _array_text(
+    dtype: str,
+    shape: tuple[int, ...],
+    spec: Spec | None,
+    memory: str | None,
+    donated: bool = False,
+) -> str:
+    """All that is locked of an array: `float32[8] P('data') in pinned_host, donated`."""
+    text = f"{dtype}[{', '.join(map(str, shape))}] "
+    # Trailing dimensions that are not split make no difference.
+    text += "unknown" if spec is None else str(spec.trimmed)
+    if memory not in (None, "", "device"):
+        text += f" in {memory}"
+    return text + ", donated" * donated
+
+
+def _add(arrays: dict[str, str], name: str, text: str) -> None:
+    """Adds an array; one whose name is there already gets a number."""
+    free, number = name, 2
+    while free in arrays:
+        free, number = f"{name} ({number})", number + 1
+    arrays[free] = text
+
+
+def device_order(mesh: MeshSpec) -> str:
+    """Which device is at each position of a mesh; `""` where they are in order.
+
+    Devices are counted from 0, since their numbers differ from machine to machine.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> device_order(make_mesh("data=4", device_ids=[10, 12, 11, 13]))
+    '0, 2, 1, 3'
+    """
+    # The rank of each number among all: what stays when they start elsewhere.
+    ranks = np.argsort(np.argsort(mesh.device_ids.reshape(-1)))
+    if (ranks == np.arange(ranks.size)).all():
+        return ""
+    if ranks.size <= _MOST_LISTED:
+        return ", ".join(map(str, ranks))
+    digest = hashlib.sha256(ranks.astype("<i8").tobytes()).hexdigest()[:16]
+    return f"{', '.join(map(str, ranks[:8]))}, … ({digest})"
+
+
+def _lock_collectives(
+    collectives: Iterable[Collective], functions: Mapping[str, str]
+) -> tuple[LockedCollective, ...]:
+    """Collectives folded by layer, sorted.
+
+    Args:
+        collectives: the collectives.
+        functions: a source line to the user's function that it is in.
+    """
+
+    def function(c: Collective) -> str:
+        backward = ", backward" * (c.phase == "backward")
+        name, file = functions.get(c.source), c.source.rpartition(":")[0]
+        # A line of no function of the program's is where it is compiled from.
+        return backward if name is None else f"{backward} ({name} in {file})"
+
+    def alike(c: Collective) -> Hashable:
+        return c.kind, c.mesh_axes, c.bytes_per_device, c.trips, function(c)
+
+    counts: Counter[LockedCollective] = Counter()
+    for one in fold(collectives, lambda c: _escaped(path_in_words(c.op)), alike):
+        c = one.items[0]
+        facts = c.kind, c.mesh_axes, c.bytes_per_device, c.trips
+        counts[LockedCollective(*facts, 1, one.name + function(c))] += len(one.items)
+    folded = [locked._replace(count=count) for locked, count in counts.items()]
+    folded.sort(key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0))
+    return tuple(folded)
+
+
+# --- from a file ----------------------------------------------------------------------
+
+
+def read_lock(path: Any) -> Lock:
+    """The lock in a file.
+
+    Raises:
+        ProgramError: where there is no such file, or no lock in it.
+    """
+    try:
+        text = read_text_file(Path(path), _MOST_BYTES)
+    except ValueError as error:
+        raise ProgramError(f"Cannot read a lock: {shown(path)} {error}.") from None
+    return parse_lock(text, Path(path).name)
+
+
+def parse_lock(text: str, name: str = "the lock") -> Lock:
+    """A lock from its JSON.
+
+    Args:
+        text: the JSON.
+        name: what to call the file in an error.
+
+    Raises:
+        ProgramError: for what is no lock of this version.
+
+    >>> lock = Lock("f", "data=2", {"layers_0/x": "float32[8] P('data')"})
+    >>> parse_lock(lock.text).diff(lock).same
+    True
+    """
+    try:
+        content = json.loads(text)
+        if content["shardviz_lock"] != VERSION:
+            raise ValueError
+        arrays: dict[str, str] = {}
+        letters = _MOST_LETTERS
+        for pattern, array in content["arrays"].items():
+            names = unfolded(pattern, letters)
+            letters -= sum(map(len, names))
+            arrays.update(dict.fromkeys(names, _read_text(array)))
+        collectives = content.get("collectives")
+        if collectives is not None:
+            collectives = tuple(map(_read_collective, collectives))
+        made_with = content["made_with"]
+        return Lock(
+            _read_text(content["name"]),
+            _read_text(content["mesh"]),
+            arrays,
+            collectives,
+            _read_count(content["bytes_per_device"], optional=True),
+            {_read_text(key): _read_text(made_with[key]) for key in made_with},
+            _read_text(content.get("device_order", "")),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        raise ProgramError(
+            f"{shown(name)} is no lock of version {VERSION}."
+            " sv.lock(program).write(path) writes one."
+        ) from None
+
+
+def _read_collective(entry: Any) -> LockedCollective:
+    if not isinstance(entry["over"], list):
+        raise TypeError("no list")
+    return LockedCollective(
+        _read_text(entry["kind"]),
+        tuple(map(_read_text, entry["over"])),
+        _read_count(entry["bytes"]),
+        _read_count(entry["executions"], optional=True),
+        _read_count(entry["count"]),
+        _read_text(entry["where"]),
+    )
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
+
+
+def _read_count(value: Any, optional: bool = False) -> Any:
+    if not (optional and value is None):
+        if type(value) is not int or not 0 <= value < _MOST:  # JSON's true is an int
+            raise TypeError("no count")
+    return value
+
+
+def unfolded(pattern: str, most: int = _MOST_LETTERS) -> list[str]:
+    """The names that a line of a lock stands for.
+
+    Args:
+        pattern: the line's name, with the numbers that vary in braces.
+        most: how many letters the names may have together.
+
+    Raises:
+        ValueError: for text that stands for more, or for no names.
+
+    >>> unfolded("layers_{0..1,4}/w"), unfolded("a{{0}}b")
+    (['layers_0/w', 'layers_1/w', 'layers_4/w'], ['a{0}b'])
+    """
+    parts: list[list[str]] = []
+    at = 0
+    letters = len(pattern)
+    for match in _BRACES.finditer(pattern):
+        parts.append([pattern[at : match.start()]])
+        at = match.end()
+        if match[1] is None:
+            parts.append([match[0][0]])  # a brace of the name itself
+            continue
+        numbers: list[str] = []
+        for part in match[1].split(","):
+            first, dots, last = part.partition("..")
+            if dots:
+                begin, end = int(first), int(last) + 1
+                if letters * (end - begin) > most:
+                    raise ValueError("too many names")
+                numbers += map(str, range(begin, end))
+            else:
+                numbers.append(part)
+        parts.append(numbers)
+        letters *= len(numbers)
+        if letters > most:
+            raise ValueError("too many names")
+    return ["".join(one) for one in itertools.product(*parts, [pattern[at:]])]
+
+
+# --- what differs ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class LockDiff:
+    """What differs between a lock and what is so now; made by `Lock.diff`.
+
+    Attributes:
+        before, after: the lock, and what is so now.
+        changed: the arrays that changed, by name, as they were and as they are.
+        added, removed: the arrays that one of them lacks, by name.
+        gained, lost: the collectives that one of them lacks.
+
+    >>> old = Lock("f", "data=2", {"x": "float32[8] P('data')"})
+    >>> new = Lock("f", "data=2", {"x": "float32[8] P()"})
+    >>> print(old.diff(new))
+    1 array changed.
+    x: P('data') -> P()
+    """
+
+    before: Lock
+    after: Lock
+    changed: Mapping[str, tuple[str, str]]
+    added: Mapping[str, str]
+    removed: Mapping[str, str]
+    gained: tuple[LockedCollective, ...] = ()
+    lost: tuple[LockedCollective, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether everything is as it was locked."""
+        return self.same_specs and not (self.gained or self.lost)
+
+    @property
+    def same_specs(self) -> bool:
+        """Whether mesh, devices and arrays are as they were locked."""
+        moved = self.remeshed or self.reordered
+        return not (moved or self.changed or self.added or self.removed)
+
+    @property
+    def remeshed(self) -> bool:
+        """Whether the mesh differs."""
+        return self.before.mesh != self.after.mesh
+
+    @property
+    def reordered(self) -> bool:
+        """Whether the devices are in another order."""
+        return self.before.device_order != self.after.device_order
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The difference, one sentence a line."""
+        return tuple(explanation(self).splitlines())
+
+    def __str__(self) -> str:
+        return explanation(self)
+
+    def __repr__(self) -> str:
+        return f"LockDiff({self.after.name}: {self.lines[0].rstrip('.')})"
+
+    def _text_(self) -> str:
+        return str(self)
+
+
+def _more(
+    some: Iterable[LockedCollective], others: Iterable[LockedCollective]
+) -> tuple[LockedCollective, ...]:
+    """The collectives of which `some` has more than `others`, with how many more."""
+    there: Counter[Any] = Counter()
+    known: set[Any] = set()
+    for c in others:
+        there[c.identity] += c.count
+        known.add((c.identity, c.where))
+    more = []
+    # Those that the other side has in the same place are matched first: the rest is
+    # what is new.
+    for c in sorted(some, key=lambda c: (c.identity, c.where) not in known):
+        matched = min(c.count, there[c.identity])
+        there[c.identity] -= matched
+        if c.count > matched:
+            more.append(c._replace(count=c.count - matched))
+    return tuple(more)

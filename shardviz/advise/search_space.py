@@ -1,0 +1,201 @@
+"""What a search may vary of a program: meshes, specs of arguments, rules."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from shardviz.advise.candidates import Edit, edit
+from shardviz.axis_rules.matching import without_size_one
+from shardviz.axis_rules.remedies import Kind, Step
+from shardviz.axis_rules.rules import Rule, Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import listed, shown
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
+
+OVER = ("mesh", "arguments", "rules", "donate", "remat", "device order")
+#: For each choice the number of the option that is taken; 0 is how it is now.
+Point = tuple[int, ...]
+_SMALL = 1000  # arrays that have a thousandth of all bytes or less stay as they are
+
+
+class Choice(NamedTuple):
+    """One thing that may vary."""
+
+    kind: str  # of `OVER`
+    # Meshes, Specs, mesh axes or edits; None for as it is now, which is first.
+    options: tuple[Any, ...]
+    names: tuple[str, ...] = ()  # the arrays that share a spec, or the logical name
+
+
+def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[Edit]:
+    """What a point changes of a program, one edit for all rules."""
+    edits, steps = [], []
+    rules, mesh = program.rules, program.mesh
+    now = _specs_now(program)
+    for choice, number in zip(choices, point, strict=True):
+        option = choice.options[number]
+        if option is None:
+            continue
+        if choice.kind == "mesh":
+            mesh = option
+            edits.append(edit("mesh", mesh=mesh))
+        # An axis of size 1 splits nothing, so no edit names one.
+        elif choice.kind == "rules" and rules is not None:
+            axes = option and tuple(axis for axis in option if mesh.shape[axis] > 1)
+            rules, step = _with_rule(rules, Rule(choice.names[0], axes))
+            steps.append(step)
+        elif choice.kind in ("donate", "remat"):
+            edits.append(option)
+        else:
+            spec = without_size_one(option, mesh)
+            for name in choice.names:
+                # Of those that share a spec one may have it already.
+                if not now[name].equivalent(spec):
+                    before = now[name]
+                    edits.append(edit("argument", array=name, spec=spec, before=before))
+    # Rules change together, since each table replaces the one before.
+    if steps:
+        edits.append(edit("rule", rules=rules, steps=tuple(steps)))
+    return edits
+
+
+def _specs_now(program: Program) -> dict[str, Any]:
+    """The spec of each argument, whoever gave it: without one an array is not split."""
+    return {request.array.name: request.spec for request in program.requests}
+
+
+def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, Step]:
+    """The table with one rule for a logical name, and what that changes."""
+    lines = rules.by_name.get(new.logical, ())
+    table = [rule for rule in rules if rule.logical != new.logical]
+    place = lines[0] if lines else len(table)
+    table.insert(place, new)
+    step = Step(Kind.ADD, place=place, new=new, rules=tuple(rules))
+    if lines:
+        step = Step(Kind.AXES, place, new=new, rules=tuple(rules))
+    return Rules(tuple(table)), step
+
+
+def choices_of(
+    program: Program, plan: Plan, over: Sequence[str] | None
+) -> tuple[Choice, ...]:
+    """What varies, the mesh first. `sv.search` explains `over`.
+
+    Raises:
+        ProgramError: for what cannot vary.
+    """
+    if over is None:
+        over = ("mesh", "arguments" if program.rules is None else "rules")
+    now = _specs_now(program)
+    for one in over:
+        if one not in (*OVER, *now) or (one == "rules" and program.rules is None):
+            raise ProgramError(
+                f"A search varies {listed(OVER)} (rules where the program has them), or"
+                f" arguments by name; got {shown(one)}."
+            )
+    mesh, meshes = program.mesh, []
+    axes = list(dict(_split(mesh)))
+    # Ids that somebody chose say where each device is, whatever the sizes.
+    if "mesh" in over and mesh.ids_are_positions:
+        meshes, axes = _meshes(mesh), list(mesh.axis_names)
+    choices = [Choice("mesh", (None, *meshes))]
+    for group in _alike(program, plan, over):
+        names, before = [], []
+        for array in group:
+            names.append(array.name)
+            before.append(now[array.name])
+        options: list[Spec | None] = [None]
+        for spec in _specs(group[0].rank, axes):
+            # As all of them are now is the first option already.
+            if not all(map(spec.equivalent, before)):
+                options.append(spec)
+        choices.append(Choice("arguments", tuple(options), tuple(names)))
+    if "rules" in over:
+        logical: dict[str, None] = {}
+        for array in program.arrays:
+            if array.spec is None:
+                logical.update(dict.fromkeys(filter(None, array.logical or ())))
+        for name in logical:
+            choices.append(Choice("rules", (None, (), *zip(axes)), (name,)))
+    return tuple(choices)
+
+
+def _meshes(mesh: MeshSpec) -> list[MeshSpec]:
+    """The mesh with other sizes of its axes, in each order of those above 1."""
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    sizes = [n for n in range(1, mesh.size + 1) if mesh.size % n == 0]
+    # The present one comes first, and is no option by itself.
+    meshes = {_split(mesh): mesh}
+    for names in itertools.permutations(mesh.axis_names):
+        for some in itertools.product(sizes, repeat=len(names)):
+            if math.prod(some) == mesh.size:
+                made = MeshSpec(names, some, tuple(map(types.__getitem__, names)))
+                meshes.setdefault(_split(made), made)
+    return list(meshes.values())[1:]
+
+
+def _split(mesh: MeshSpec) -> tuple[tuple[str, int], ...]:
+    return tuple(item for item in mesh.shape.items() if item[1] > 1)
+
+
+def _specs(rank: int, axes: Sequence[str]) -> Iterator[Spec]:
+    """All ways to split so many dimensions: each axis splits one of them, or none."""
+    for dims in itertools.product(range(-1, rank), repeat=len(axes)):
+        entries: list[tuple[str, ...]] = [()] * rank
+        for axis, dim in zip(axes, dims, strict=True):
+            if dim >= 0:
+                entries[dim] = (*entries[dim], axis)
+        yield Spec(tuple(entries))
+
+
+def _alike(program: Program, plan: Plan, over: Sequence[str]) -> list[list[ArraySpec]]:
+    """The arguments that may vary, those together that share a spec.
+
+    They share one where they have one shape, and either meet the same values first, as
+    the weights of queries and keys, or their paths end alike, as those of layers of a
+    list and of what an optimizer keeps of a parameter.
+    """
+    total = sum(map(operator.attrgetter("bytes"), program.arrays))
+    groups: list[list[ArraySpec]] = []
+    for array in program.arrays:
+        # Scales and biases would double the choices, and decide nothing.
+        large = array.bytes * _SMALL > total and "arguments" in over
+        if not array.rank or not (large or array.name in over):
+            continue
+        for group in groups:
+            alike = any(_same_role(plan, other.name, array.name) for other in group)
+            if alike and group[0].shape == array.shape:
+                group.append(array)
+                break
+        else:
+            groups.append([array])
+    return groups
+
+
+def _same_role(plan: Plan, one: str, other: str) -> bool:
+    paths = []
+    for name in (one, other):
+        # Without the argument that it begins with, and numbers of layers; the end first.
+        words = re.findall(r"\b[^\W\d]\w*", name)
+        paths.append(words[:0:-1] or words)
+    ends_alike = all(map(operator.eq, *paths))
+    return ends_alike or _first_use(plan, one) == _first_use(plan, other)
+
+
+def _first_use(plan: Plan, name: str) -> tuple[str, ...]:
+    """The operation that a value first meets others in, and these others."""
+    for op in plan.ops:
+        if op.kind == "op" and name in op.operands:
+            others = [other for other in op.operands if other != name]
+            # What only converts or moves it says nothing of its role.
+            return (op.opcode, "", *others) if others else _first_use(plan, op.name)
+    return ("", name)

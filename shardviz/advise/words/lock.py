@@ -1,0 +1,112 @@
+"""What differs between a lock and what is so now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from shardviz.advise.lock import LockDiff, LockedCollective, folded_layers
+from shardviz.base.format import bytes_text, clause, plural
+
+_NUMBERED = "as they are numbered"
+
+
+def lock_difference(diff: LockDiff) -> str:
+    """The difference, one sentence on each line, and one line for all layers."""
+    if diff.same:
+        return "Nothing changed."
+    return "\n".join(_lines(diff))
+
+
+def _lines(diff: LockDiff) -> Iterator[str]:
+    before, after = diff.before, diff.after
+    if diff.remeshed:
+        yield f"Mesh: {before.mesh} -> {after.mesh}"
+    # No order is locked where the devices come as they are numbered.
+    if diff.reordered:
+        old, new = before.device_order or _NUMBERED, after.device_order or _NUMBERED
+        yield f"Order of the devices: {old} -> {new}"
+    counts = {
+        "changed": len(diff.changed),
+        "new": len(diff.added),
+        "gone": len(diff.removed),
+    }
+    counted = [_counted("array", counts)]
+    counts = {
+        "gained": sum(c.count for c in diff.gained),
+        "lost": sum(c.count for c in diff.lost),
+    }
+    counted.append(_counted("collective", counts))
+    if any(counted):
+        yield "; ".join(filter(None, counted)) + "."
+    held, holds = before.bytes_per_device, after.bytes_per_device
+    # Differences that no one would see in these units are none.
+    if held is not None and holds is not None and bytes_text(held) != bytes_text(holds):
+        arrays = f"Each device held {bytes_text(held)} of these arrays"
+        yield f"{arrays} and holds {bytes_text(holds)}."
+    if diff.gained or diff.lost:
+        took, take = _sum(before.collectives), _sum(after.collectives)
+        yield f"The results of collectives took {took} on each device and take {take}."
+    for lead, some in (("Gained", diff.gained), ("Lost", diff.lost)):
+        for one in sorted(some, key=lambda c: -c.bytes_in_all):
+            yield f"{lead}: {_collective(one)}"
+    for name, (old, new) in folded_layers(diff.changed):
+        yield f"{name}: {_changed(old, new)}"
+    for name, array in folded_layers(diff.added):
+        yield f"New: {name}, {array}"
+    for name, array in folded_layers(diff.removed):
+        yield f"Gone: {name}, {array}"
+    yield from _made_with(diff)
+
+
+def _counted(noun: str, counts: Mapping[str, int]) -> str:
+    """`2 arrays changed, 1 new`; `""` for none."""
+    words: list[str] = []
+    for word, number in counts.items():
+        if number:
+            # The first says of what.
+            amount = f"{number:,}" if words else plural(number, noun)
+            words.append(f"{amount} {word}")
+    return ", ".join(words)
+
+
+def _collective(one: LockedCollective) -> str:
+    """`2 × all-gather of 1 KiB × 12 over data, mlp/dot_general`"""
+    many = loops = ""
+    if one.count > 1:
+        many = f"{one.count:,} × "
+    if one.executions is None:
+        # In a loop whose trip count the compiler does not say.
+        loops = " × ?"
+    elif one.executions != 1:
+        loops = f" × {one.executions:,}"
+    over = clause(" over {}", " × ".join(one.over))
+    where = clause(", {}", one.where)
+    return f"{many}{one.kind} of {bytes_text(one.bytes)}{loops}{over}{where}"
+
+
+def _changed(old: str, new: str) -> str:
+    old_type, _, old_spec = old.partition("] ")
+    new_type, _, new_spec = new.partition("] ")
+    # Where shape and dtype stay, the sharding alone says it.
+    if old_type == new_type:
+        return f"{old_spec} -> {new_spec}"
+    return f"{old} -> {new}"
+
+
+def _sum(collectives: Iterable[LockedCollective] | None) -> str:
+    return bytes_text(sum(one.bytes_in_all for one in collectives or ()))
+
+
+def _made_with(diff: LockDiff) -> Iterator[str]:
+    """What else may be the reason: another version of jax, another target."""
+    leads = {"jax": "The lock was made with jax", "target": "It was made for"}
+    why = ""
+    if diff.same_specs:
+        why = " Every spec is as locked: XLA's partitioner chose otherwise."
+    for what, lead in leads.items():
+        old, new = diff.before.made_with.get(what), diff.after.made_with.get(what)
+        if old and new and old != new:
+            yield f"{lead} {old}, and this is {new}.{why}"
+
+
+EXPLANATIONS = {LockDiff: lock_difference}

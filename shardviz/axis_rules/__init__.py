@@ -1,0 +1,1 @@
+"""Rule tables, what they decide, and audits of whole models."""

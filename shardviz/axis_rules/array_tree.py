@@ -1,0 +1,543 @@
+"""read_tree(): the arrays in a table, in a model, or in its parameters, as ArraySpecs.
+
+Takes rows, mappings, lists, dataclasses, models of other libraries and leaves with a
+shape and a dtype. `sv.layout`, `sv.audit` and `sv.program` all read leaves with
+`read_leaf`. What counts of a leaf, in this order: the sharding of the array itself, the
+names beside it, what a function of the user says of it. Where none of them says
+anything, that is what comes out: an array without a spec and without names.
+
+Neither jax nor any library is imported: `children`, where it is given, knows the
+containers that are registered with jax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from shardviz.axis_rules.libraries import (
+    LeafMetadata,
+    attribute,
+    foreign_memory,
+    is_partition_spec,
+    library_of,
+    model_arrays,
+    named_sharding,
+    names_of,
+    partners_by_name,
+    quick_key,
+    without_metadata,
+)
+from shardviz.axis_rules.maxtext import RecordedArray, plain_path, read_record
+from shardviz.base.array_spec import ArraySpec, dtype_name, read_names
+from shardviz.base.errors import LayoutError, RuleError, ShardvizError
+from shardviz.base.format import shown
+from shardviz.base.layout import Layout, layout_from_indices
+from shardviz.base.parse import MAX_NAME, check_name, limited
+from shardviz.base.partition_spec import Spec, is_unconstrained
+
+Names = Callable[[str, Any], Any]
+Children = Callable[[Any], "list[tuple[str, Any]] | None"]
+
+MAX_DEPTH = 64
+MOST_ENTRIES = 1 << 20  # of an iterator, which may be endless
+# Letters; a number may follow.
+LONG_NAME = MAX_NAME - 8
+_DIGITS = re.compile(r"\s*+(?:[(\[]\s*+)?[0-9][0-9_,\s x×*)\]]*")
+_SCALARS = (bool, int, float, complex)
+
+
+class TreeLeaf(NamedTuple):
+    """An array of a tree, and what is known of it before rules and a mesh are.
+
+    Attributes:
+        array: its shape and dtype; `spec` is that of its own sharding, `logical` are
+            the names beside it. Both may be there: the sharding wins.
+        problem: why its names could not be read, or None.
+        described: whether somebody wrote it down, as an ArraySpec or a row of a table;
+            then no name means that no rule splits it.
+        logical: whether the names are for rules alone, never mesh axes.
+        mesh: the mesh of its sharding or names, in the type of its library; or None.
+        layout: where its bytes lie, for a live array whose sharding names no mesh axes.
+        rules: pairs of names and mesh axes that its library keeps beside the names.
+        defaults: whether the names in a box of flax say how it is split; flax's reading
+            leaves arrays without a box unsplit.
+        few_names: as in `LeafMetadata`.
+
+    >>> import numpy as np
+    >>> leaf = read_leaf("w", np.zeros((8, 4), "float32"))
+    >>> leaf.array, leaf.known
+    (ArraySpec('w', (8, 4), dtype='float32'), False)
+    """
+
+    array: ArraySpec
+    problem: str | None = None
+    described: bool = False
+    logical: bool = False
+    mesh: Any = None
+    layout: Layout | None = None
+    rules: Any = ()
+    defaults: bool = False
+    few_names: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything says how it is split over mesh axes."""
+        named = self.array.spec is not None or self.array.logical is not None
+        return self.described or named
+
+    def renamed(self, name: str) -> TreeLeaf:
+        """A copy under another name."""
+        return self._replace(array=self.array.renamed(name))
+
+
+def is_array(value: Any) -> bool:
+    """Whether it has a shape and a dtype."""
+    # Not by ==: to numpy, float64 equals None.
+    shape, dtype = attribute(value, "shape"), attribute(value, "dtype")
+    return shape is not None and dtype is not None
+
+
+def read_leaf(
+    name: str, value: Any, box: LeafMetadata | None = None, names: Names | None = None
+) -> TreeLeaf:
+    """What an array says of itself: its own sharding, and the names beside it.
+
+    Args:
+        name: what to call it.
+        value: the array, as it is or in a library's box.
+        box: what the box said, where `value` was taken out of one already.
+        names: called as `names(name, array)` where nothing else says how it is split;
+            it returns names, a PartitionSpec, or None.
+    """
+    while (inner := without_metadata(value)) is not None:
+        # Of nested boxes the outer names count.
+        if box is None or box.axes is None:
+            box = inner
+        value = inner.value
+    box = box or LeafMetadata(value)
+    axes = box.axes
+    spec, mesh, layout = _own_sharding(value, axes is not None)
+    if axes is None and spec is None and names is not None:
+        axes = _asked(names, name, value)
+    memory = foreign_memory(attribute(value, "sharding"))
+    try:
+        array = ArraySpec("array", value.shape, None, value.dtype, spec, memory)
+    except ShardvizError as error:
+        raise type(error)(f"{shown(name)}: {error}") from None
+    # A PartitionSpec may be shorter than the array, and so may names.
+    if isinstance(axes, tuple):
+        axes += (None,) * (array.rank - len(axes))
+    array, problem = _with_names(array, axes)
+    if mesh is None:
+        mesh = box.mesh
+    return TreeLeaf(
+        array.renamed(name),
+        problem,
+        logical=box.logical,
+        mesh=mesh,
+        layout=layout,
+        rules=box.rules,
+        defaults=box.defaults and spec is None and box.axes is not None,
+        few_names=box.few_names,
+    )
+
+
+def _with_names(array: ArraySpec, names: Any) -> tuple[ArraySpec, str | None]:
+    """The array with names or a Spec beside it, and why these do not fit."""
+    try:
+        if isinstance(names, Spec):
+            if array.spec is None:
+                array = array.replace(spec=names)
+        elif names is not None:
+            array = array.replace(logical=read_names(names))
+    except (RuleError, LayoutError) as error:
+        return array, str(error)
+    return array, None
+
+
+def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | None]:
+    """The spec and the mesh of an array; its layout where it has no mesh axes.
+
+    Args:
+        value: the array.
+        named: whether names stand beside it. Under a mesh of Explicit axes
+            `jax.eval_shape` writes a sharding that splits nothing on an array; then the
+            names count.
+    """
+    sharding = attribute(value, "sharding")
+    if (pair := named_sharding(sharding)) is not None:
+        spec, mesh = pair
+        if _gives_way(spec, mesh, named):
+            return None, mesh, None
+        return spec, mesh, None
+    boxes = attribute(sharding, "devices_indices_map")
+    if not callable(boxes):
+        return None, None, None
+    try:
+        indices: Any = boxes(tuple(value.shape))
+        held = {d.id: box or () for d, box in indices.items()}
+        return None, None, layout_from_indices(value.shape, value.dtype, held)
+    # Blocks that differ in shape, and random keys in jax 0.10.0.
+    except (ValueError, ShardvizError):
+        return None, None, None
+
+
+def _gives_way(spec: Spec, mesh: Any, named: bool) -> bool:
+    """Whether the names beside an array count in place of a sharding that splits nothing."""
+    # With names beside it, `jax.eval_shape` under a mesh wrote it, and nobody chose it.
+    if not named or spec.axes or spec.unreduced:
+        return False
+    # Orbax's mesh says how the array of a checkpoint was split.
+    return attribute(mesh, "devices") is None and not library_of(type(mesh))
+
+
+def _asked(names: Names, name: str, value: Any) -> Any:
+    """What the user's function says of an array, as names or a Spec."""
+    answer = names(name, value)
+    axes = names_of(answer)
+    if answer is not None and axes is None:
+        raise RuleError(
+            f"names({shown(name)}, …) is to return names such as 'embed mlp', a"
+            f" PartitionSpec or None; got {shown(answer)}."
+        )
+    # The entries of a PartitionSpec are mesh axes, never names for rules.
+    if is_partition_spec(answer) and isinstance(axes, tuple):
+        return Spec.of(*axes)
+    return axes
+
+
+# What a value stands in, which decides how it is read.
+# A table or a tree: rows are read, and all that is no array is refused.
+_TABLE = 0
+# The fields of a class: text and functions are none of ours.
+_FIELDS = 1
+# The fields of an equinox module: everything but arrays is none of ours.
+_MODULE = 2
+
+
+class ArrayTree(NamedTuple):
+    """The arrays of a tree, and which of them an optimizer keeps.
+
+    Attributes:
+        paths: the path of every array, in order.
+        names: the same, each once and no longer than a name may be.
+        kinds: what each array says; those of one signature share it, whatever their
+            names.
+        states: the positions of those in an object of optax or in an optimizer of
+            Keras.
+        known: the position of an array in an optimizer of Keras, to the path of its
+            parameter.
+    """
+
+    paths: list[str]
+    names: list[str]
+    kinds: list[TreeLeaf]
+    states: frozenset[int] = frozenset()
+    known: Mapping[int, str] = MappingProxyType({})
+
+    @property
+    def leaves(self) -> list[TreeLeaf]:
+        """The arrays under their names."""
+        pairs = zip(self.names, self.kinds, strict=True)
+        return [leaf.renamed(name) for name, leaf in pairs]
+
+
+def read_tree(
+    tree: Any, names: Names | None = None, children: Children | None = None
+) -> ArrayTree:
+    """Every array of a table or tree, in order, and what is known of it.
+
+    The path of an array is its name, as in `layers/0/kernel`. A name seen before gets a
+    number: `w`, `w (2)`. Logical names that do not fit an array become its `problem`:
+    one bad leaf must not hide the others.
+
+    Args:
+        tree: ArraySpecs, rows `(name, shape, logical[, dtype])`, mappings of paths to
+            `(shape, logical[, dtype])`, nested containers of these and of arrays, or
+            models.
+        names: called as `names(path, array)` for arrays that say nothing themselves.
+        children: the named children of a container that is registered with jax, or
+            None.
+
+    >>> [f.array for f in read_tree({"mlp": {"wi": ((512, 2048), "embed mlp")}}).leaves]
+    [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
+    """
+    reader = _TreeReader(names, children)
+    reader.collect(tree, "", 0, _TABLE)
+    for name in reader.names:
+        check_name(name, "an array", LayoutError)
+    known = partners_by_name(reader.keras)
+    optimizers = {reader.keras[i].partition("/")[0] for i in known}
+    for index, path in reader.keras.items():
+        if path.partition("/")[0] in optimizers:
+            reader.states.add(index)
+    states = frozenset(reader.states)
+    return ArrayTree(reader.paths, reader.names, reader.kinds, states, known)
+
+
+class _TreeReader:
+    """Collects the arrays of one tree."""
+
+    def __init__(self, names: Names | None, children: Children | None) -> None:
+        self.paths: list[str] = []
+        self.names: list[str] = []
+        self.kinds: list[TreeLeaf] = []
+        # Positions of what optimizers keep.
+        self.states: set[int] = set()
+        # The paths of variables of Keras.
+        self.keras: dict[int, str] = {}
+        self._ask, self._children = names, children
+        # How often a name was there.
+        self._times: dict[str, int] = {}
+        # One leaf per signature: large models have many arrays and few signatures.
+        self._read: dict[Any, TreeLeaf] = {}
+
+    def collect(self, value: Any, path: str, depth: int, inside: int) -> None:
+        """Collects from `value`, which stands in a table, in a class or in a module."""
+        if depth > MAX_DEPTH:
+            raise LayoutError(
+                f"The tree nests deeper than {MAX_DEPTH} levels, at {shown(path[-40:])}."
+                " Does it hold itself?"
+            )
+        if value is None:
+            return
+        key = None
+        # The user's function may answer differently for each.
+        if self._ask is None:
+            key = quick_key(value)
+        if key is not None and key in self._read:
+            self._keep(self._read[key], path or "array")
+            return
+        begin = len(self.kinds)
+        self._collect(value, path, depth, inside)
+        if key is not None and len(self.kinds) == begin + 1:
+            self._read[key] = self.kinds[-1]
+
+    def _collect(self, value: Any, path: str, depth: int, inside: int) -> None:
+        if isinstance(value, ArraySpec):
+            leaf = TreeLeaf(value, described=True)
+            self._keep(leaf, _joined(path, value.name))
+        elif isinstance(value, TreeLeaf):
+            self._keep(value, path or value.array.name)
+        elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            self._collect_sequence(value, path, depth, inside)
+        elif self._collect_leaf(value, path, depth, inside):
+            return
+        elif (model := _at(path, model_arrays, value)) is not None:
+            self.collect(model, path, depth + 1, inside)
+        elif isinstance(value, Mapping) and (record := read_record(value)) is not None:
+            self._recorded(path, record)
+        elif isinstance(value, Mapping):
+            for key, inner in value.items():
+                # A number beside arrays is a scalar, as jax has it.
+                if inside == _TABLE and isinstance(inner, _SCALARS):
+                    self._scalar(inner, _joined(path, key))
+                else:
+                    self.collect(inner, _joined(path, key), depth + 1, inside)
+        else:
+            self._collect_object(value, path, depth, inside)
+
+    def _collect_sequence(
+        self, value: tuple | list, path: str, depth: int, inside: int
+    ) -> None:
+        if inside != _MODULE and _is_described(value):
+            self._described(path or "array", value[0], list(value[1:]))
+        elif inside != _MODULE and value and isinstance(value[0], str):
+            # A row without a shape is refused as one whose shape is None.
+            name, shape = (*value, None)[:2]
+            self._described(_joined(path, name), shape, list(value[2:]))
+        else:
+            for index, inner in enumerate(value):
+                # The rows of a table have names of their own; a tree's lists have
+                # positions.
+                named = depth == 0 and _names_itself(inner)
+                inner_path = path if named else _joined(path, index)
+                self.collect(inner, inner_path, depth + 1, inside)
+
+    def _collect_leaf(self, value: Any, path: str, depth: int, inside: int) -> bool:
+        """Collects an array, in a library's box or not; whether `value` was one."""
+        box = _at(path, without_metadata, value)
+        if box is not None:
+            inner, path = box.value, box.path or path
+            if library_of(type(value)) == "keras":
+                self.keras[len(self.kinds)] = path
+            # The arguments of a program are leaves already; boxes may hold trees.
+            if isinstance(inner, TreeLeaf) or not (
+                is_array(inner) or without_metadata(inner) is not None
+            ):
+                self.collect(inner, path, depth + 1, inside)
+                return True
+            value = inner
+        elif inside == _FIELDS and isinstance(value, _SCALARS):
+            self._scalar(value, path)
+            return True
+        elif not is_array(value):
+            return False
+        path = path or "array"
+        self._keep(read_leaf(short_name(path), value, box, self._ask), path)
+        return True
+
+    def _collect_object(self, value: Any, path: str, depth: int, inside: int) -> None:
+        parts = self._fields(value)
+        if parts is not None:
+            begin = len(self.kinds)
+            within = _FIELDS
+            if library_of(type(value)) == "equinox":
+                within = _MODULE
+            # A class in a module is still in a module.
+            within = max(inside, within)
+            for name, inner in parts:
+                inner_path = _joined(path, name) if name else path
+                self.collect(inner, inner_path, depth + 1, within)
+            if is_optimizer_state(value):
+                self.states.update(range(begin, len(self.kinds)))
+        elif isinstance(value, Iterator):
+            entries = limited(value, MOST_ENTRIES, "The arrays", LayoutError)
+            self.collect(entries, path, depth, inside)
+        elif inside == _TABLE or (
+            inside == _FIELDS
+            and not (isinstance(value, (str, bytes)) or callable(value))
+        ):
+            where = f"{shown(path)}: " if path else ""
+            raise LayoutError(
+                f"{where}{shown(value)} is no array. Give ArraySpecs, rows such as"
+                " ('w', (512, 2048), 'embed mlp'), or a tree of arrays."
+            )
+
+    def _fields(self, value: Any) -> Iterable[tuple[str, Any]] | None:
+        """The named parts of an object that can hold arrays, or None."""
+        if isinstance(value, type):
+            return None
+        if self._children is not None:
+            parts = self._children(value)
+            if parts is not None:
+                return parts
+        names = getattr(value, "_fields", None)
+        if names is None and dataclasses.is_dataclass(value):
+            names = []
+            for field in dataclasses.fields(value):
+                # flax and jax mark fields that hold no arrays so.
+                marks = field.metadata
+                if marks.get("pytree_node", True) and not marks.get("static", False):
+                    names.append(field.name)
+        if names is None:
+            return None
+        return [(name, getattr(value, name)) for name in names]
+
+    def _scalar(self, value: Any, path: str) -> None:
+        array = ArraySpec("number", (), None, dtype_name(type(value)))
+        self._keep(TreeLeaf(array), path or "array")
+
+    def _described(self, name: str, shape: Any, rest: list) -> None:
+        """Adds the array of a row `(name, shape, logical names, dtype)`."""
+        if len(rest) > 2:
+            raise LayoutError(
+                f"{shown(name)}: a row is (name, shape, logical names, dtype); got"
+                f" {len(rest) + 2} entries."
+            )
+        logical, dtype = (*rest, None, None)[:2]
+        if isinstance(logical, list):
+            logical = tuple(logical)
+        if not isinstance(logical, (str, tuple, type(None))):
+            logical = names_of(logical) or (logical,)
+        if isinstance(shape, list):
+            shape = tuple(shape)
+        key = (shape, logical, dtype)
+        try:
+            leaf = self._read.get(key)
+        # An unhashable part, which is refused below.
+        except TypeError:
+            key, leaf = None, None
+        if leaf is None:
+            array = _at(name, ArraySpec, "array", shape, None, dtype or "float32")
+            leaf = TreeLeaf(*_with_names(array, logical), described=True)
+            self._read[key] = leaf
+        self._keep(leaf, name)
+
+    def _recorded(self, path: str, record: RecordedArray) -> None:
+        """Adds an array of MaxText's records, which leave out its type of elements."""
+        path = plain_path(path)
+        array = _at(path, ArraySpec, "array", record.shape)
+        entries = record.entries
+        if record.mesh is not None or any(isinstance(e, tuple) for e in entries):
+            array = array.replace(spec=_at(path, Spec.of, *entries))
+            self._keep(TreeLeaf(array, mesh=record.mesh), path)
+            return
+        entries += (None,) * (array.rank - len(entries))
+        array, problem = _with_names(array, entries)
+        self._keep(TreeLeaf(array, problem, defaults=True), path)
+
+    def _keep(self, leaf: TreeLeaf, path: str) -> None:
+        self.paths.append(path)
+        name = short_name(path)
+        times = self._times[name] = self._times.get(name, 0) + 1
+        if times > 1:
+            name = f"{name} ({times})"
+        self.names.append(name)
+        self.kinds.append(leaf)
+
+
+def _at(path: str, read: Callable[..., Any], *given: Any) -> Any:
+    """What `read` gives; its errors name the path."""
+    try:
+        return read(*given)
+    except ShardvizError as error:
+        where = f"{shown(path)}: " if path else ""
+        raise type(error)(f"{where}{error}") from None
+
+
+def short_name(name: str) -> str:
+    """The end of a long path, which says more than its beginning.
+
+    >>> short_name("params/w")
+    'params/w'
+    """
+    if len(name) <= LONG_NAME:
+        return name
+    return "…" + name[1 - LONG_NAME :]
+
+
+def _is_described(value: tuple | list) -> bool:
+    """Whether it is `(shape, logical[, dtype])`."""
+    if len(value) not in (2, 3) or isinstance(value[0], ArraySpec):
+        return False
+    shape, names = value[0], value[1]
+    if isinstance(shape, (tuple, list)) and not hasattr(shape, "_fields"):
+        if shape:
+            return all(type(n) is int for n in shape)
+    elif type(shape) is not int:
+        if not isinstance(shape, str) or not _DIGITS.fullmatch(shape):
+            return False
+    if names is None or isinstance(names, str):
+        return True
+    if not isinstance(names, (tuple, list)):
+        return False
+    return all(n is None or isinstance(n, str) or is_unconstrained(n) for n in names)
+
+
+def _names_itself(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return bool(value) and isinstance(value[0], str)
+    return isinstance(value, ArraySpec)
+
+
+def _joined(path: str, key: Any) -> str:
+    if not isinstance(key, (str, int)):
+        key = shown(key)
+    if not path:
+        return str(key)
+    return f"{path}/{key}"
+
+
+def is_optimizer_state(value: Any) -> bool:
+    """Whether it is an object of optax; `LookaheadParams` and the like are not."""
+    return is_optimizer_type(type(value))
+
+
+def is_optimizer_type(kind: type) -> bool:
+    """Whether it is the class of such an object."""
+    return library_of(kind) == "optax" and not kind.__name__.endswith("Params")

@@ -1,0 +1,569 @@
+"""audit() -> Audit: many arrays under one rule table, and what every rule did.
+
+How each array is split, how many bytes each device holds, which names no rule knows,
+and which rules decide nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from shardviz.axis_rules.array_tree import (
+    ArrayTree,
+    Children,
+    Names,
+    TreeLeaf,
+    read_tree,
+)
+from shardviz.axis_rules.differences import AuditDiff, compare_rows
+from shardviz.axis_rules.fit import Fit, Uncounted
+from shardviz.axis_rules.group_bytes import (
+    AxisCopies,
+    GroupBytes,
+    copies_by_axis,
+    group_bytes,
+    on_fullest_device,
+    uncounted,
+)
+from shardviz.axis_rules.libraries import mesh_of
+from shardviz.axis_rules.optimizer_differences import Difference, differences
+from shardviz.axis_rules.optimizer_state import GROUPS, may_hold_state, pair
+from shardviz.axis_rules.remedy_search import Arrays
+from shardviz.axis_rules.requests import (
+    Request,
+    Requests,
+    kinds_of,
+    of_audit,
+    on_mesh,
+    path_requests,
+    read_path_as,
+    request,
+)
+from shardviz.axis_rules.rule_tables import dialect_of, read_rules
+from shardviz.axis_rules.rule_uses import RuleUse, pattern_uses, rule_summary
+from shardviz.axis_rules.rules import Dialect, PathRules, Rules
+from shardviz.base.display import Displayed, Fact, explanation
+from shardviz.base.errors import LayoutError
+from shardviz.base.format import Fold, fold, listed, plural, shown, suggestion
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec, make_mesh
+
+# Smaller arrays, in bytes, may be replicated without mention.
+BIG = 1 << 20
+
+
+class Unmatched(NamedTuple):
+    """A logical name that no rule knows, the nearest that one does, and its arrays.
+
+    >>> Unmatched("embded", "embed", ("w_out",)).nearest
+    'embed'
+    """
+
+    name: str
+    nearest: str | None
+    arrays: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Audit(Displayed, Fact):
+    """Many arrays under one rule table; made by `shardviz.audit`.
+
+    Attributes:
+        rows: one Request per array, in the order of the tree. Where nothing says how an
+            array is split over the mesh, its row has no spec; a live one that is not on
+            the mesh has the layout that it has now.
+        mesh: the mesh they are laid out on.
+        rules: the table.
+        dialect: the library whose reading of the table counts.
+        elsewhere: the arrays with a sharding of their own on a mesh of other axes;
+            their specs are read by the names of its axes.
+        capacity: the memory of one device of the target, in bytes, or None.
+        target: the title of the target, or `""`.
+        unplaced: the live arrays that are not on all devices of the mesh; their rows say
+            what the table makes of them.
+
+    >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
+    >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
+    ...               table, make_mesh(data=4, model=2))
+    >>> found.bytes_per_device, [u.index for u in found.unused_rules], found.unmatched
+    (2613248, [2], (Unmatched(name='embd', nearest='embed', arrays=('wo',)),))
+    """
+
+    rows: Sequence[Request]
+    mesh: MeshSpec
+    rules: Rules | PathRules
+    dialect: Dialect
+    elsewhere: tuple[str, ...] = ()
+    capacity: int | None = None
+    target: str = ""
+    unplaced: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Remedies of a row look at the other arrays. The rows that came in stay as they
+        # are.
+        object.__setattr__(self, "rows", of_audit(self.rows, self))
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """The arrays that the rules split, by their names or paths; for remedies."""
+        return Arrays(self.rows)
+
+    @cached_property
+    def bytes_per_device(self) -> int:
+        """What all arrays take on the device that holds most of them, in bytes.
+
+        Without those of unknown layout, and those in the memory of the host.
+        """
+        return on_fullest_device(self.rows)
+
+    @cached_property
+    def groups(self) -> tuple[GroupBytes, ...]:
+        """What each group of arrays takes, those that there are: parameters first."""
+        by_name: dict[str, list[Request]] = {}
+        for row in self.rows:
+            by_name.setdefault(row.group, []).append(row)
+        return tuple(group_bytes(n, by_name[n]) for n in GROUPS if n in by_name)
+
+    @cached_property
+    def total(self) -> GroupBytes:
+        """What all arrays take."""
+        return group_bytes("total", self.rows)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether all arrays fit in the memory of the target; None where not known."""
+        return self.fit.ok
+
+    @cached_property
+    def fit(self) -> Fit:
+        """Whether all arrays have room on a device, before any activations."""
+        needed, left = self.bytes_per_device, self.uncounted
+        return Fit(needed, self.capacity, self.target, arrays_only=True, uncounted=left)
+
+    @cached_property
+    def uncounted(self) -> Uncounted:
+        """The arrays that the bytes leave out: nobody knows how they are split."""
+        return uncounted(kinds_of(self.rows))
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """How arrays of the optimizer are held otherwise than their parameters."""
+        return differences(self.rows)
+
+    @cached_property
+    def beside_table(self) -> AuditDiff:
+        """Which arrays with shardings of their own are split otherwise than the table
+        says.
+        """
+        by_table, as_they_are = [], []
+        for row in self.rows:
+            if row.spec_wins and row.table_spec is not None and len(self.rules):
+                as_they_are.append(row)
+                said = row.spec if row.follows_table else row.table_spec
+                unsplit = row.array.replace(spec=None)
+                by_table.append(replace(row, array=unsplit, spec=said))
+        return compare_rows(by_table, as_they_are, ("the table", "the array"))
+
+    @cached_property
+    def folds(self) -> tuple[Fold[Request], ...]:
+        """The rows, those that differ only in the number of their layer as one."""
+        return tuple(fold(self.rows, lambda r: r.path, _alike))
+
+    @cached_property
+    def largest_folds(self) -> tuple[Fold[Request], ...]:
+        """Those of the rows that lay out, those that take most on each device first."""
+        sizes = []
+        for one in self.folds:
+            # The rows of a fold are alike, so the first has a layout where all have.
+            if one.items[0].layout is not None:
+                size = sum(row.bytes_per_device or 0 for row in one.items)
+                sizes.append((size, one))
+        sizes.sort(key=lambda pair: -pair[0])
+        return tuple(one for _, one in sizes)
+
+    @cached_property
+    def unknown(self) -> tuple[Request, ...]:
+        """The rows of which nothing says how they are split; their bytes don't count."""
+        return tuple(r for r in self.rows if r.layout is None and not r.problem)
+
+    @cached_property
+    def bytes(self) -> int:
+        """What all arrays take together, each counted once, in bytes."""
+        return sum(r.array.bytes for r in self.rows)
+
+    @cached_property
+    def largest(self) -> tuple[Request, ...]:
+        """The rows that lay out, those that take most on each device first."""
+        laid_out = [row for row in self.rows if row.layout is not None]
+        return tuple(sorted(laid_out, key=lambda row: -(row.bytes_per_device or 0)))
+
+    @cached_property
+    def problems(self) -> Mapping[str, str]:
+        """Array name to the sentence on why it cannot be laid out."""
+        problems = {row.array.name: row.problem for row in self.rows if row.problem}
+        return MappingProxyType(problems)
+
+    @cached_property
+    def replicated(self) -> tuple[Request, ...]:
+        """Arrays of 1 MiB or more that are replicated, the largest first."""
+        # One device has all of every array.
+        if self.mesh.size == 1:
+            return ()
+        replicated = []
+        for row in self.largest:
+            assert row.layout is not None
+            if row.spec is not None and row.layout.num_blocks == 1:
+                if row.array.bytes >= BIG:
+                    replicated.append(row)
+        return tuple(replicated)
+
+    @cached_property
+    def copies_by_axis(self) -> tuple[AxisCopies, ...]:
+        """The arrays that each axis of the mesh does not split; the costliest first."""
+        return copies_by_axis(self.rows, self.mesh)
+
+    @cached_property
+    def unnamed(self) -> tuple[Request, ...]:
+        """Arrays that are replicated since they have no logical names, the largest first.
+
+        Empty if neither a rule nor another array has a logical name.
+        """
+        by_names = len(self.rules) or any(row.names for row in self.rows)
+        if isinstance(self.rules, PathRules) or not by_names or self.mesh.size == 1:
+            return ()
+        return tuple(row for row in self.largest if row.lacks_names)
+
+    @cached_property
+    def few_names(self) -> tuple[Request, ...]:
+        """Abstract nnx Variables that have fewer names than dimensions."""
+        return tuple(row for row in self.rows if row.few_names == "abstract")
+
+    @cached_property
+    def unmatched(self) -> tuple[Unmatched, ...]:
+        """Logical names that no rule knows, in the order they come.
+
+        In nnx such a name is a mesh axis; where the mesh has it, it is left out.
+        """
+        if isinstance(self.rules, PathRules):
+            return ()
+        arrays: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.resolution is not None and not row.spec_wins:
+                for name in row.resolution.unknown:
+                    arrays.setdefault(name, []).append(row.array.name)
+        unmatched = []
+        for name, with_it in arrays.items():
+            if self.dialect is Dialect.NNX and name in self.mesh.shape:
+                continue
+            near = self.rules.nearest(name)
+            # An array may have the name in two dimensions.
+            unmatched.append(Unmatched(name, near, tuple(dict.fromkeys(with_it))))
+        return tuple(unmatched)
+
+    @cached_property
+    def rule_uses(self) -> tuple[RuleUse, ...]:
+        """What every rule did, in table order."""
+        if isinstance(self.rules, PathRules):
+            return pattern_uses(self.rows, self.rules)
+        return rule_summary(self.rows, self.rules)
+
+    @property
+    def unused_rules(self) -> tuple[RuleUse, ...]:
+        """The rules that decide nothing anywhere, each with the reason in `.never`."""
+        return tuple(u for u in self.rule_uses if u.never)
+
+    def under(self, dialect: Any) -> Audit:
+        """The same arrays and table as another dialect reads them; nothing is raised
+        for an array.
+
+        Raises:
+            ShardvizError: for a dialect that cannot read this kind of table.
+
+        >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+        >>> found.under("nnx").rows[0].spec
+        P('embed', 'model')
+        """
+        reader, rules = Dialect.of(dialect), self.rules
+        # This refuses a dialect of the other kind of table.
+        read_rules(rules, reader)
+        if isinstance(rules, PathRules):
+            rows = tuple(read_path_as(row, self.mesh, reader) for row in self.rows)
+        else:
+            rows = tuple(_read_as(row, self.mesh, rules, reader) for row in self.rows)
+        return replace(self, rows=rows, dialect=reader)
+
+    def diff(self, other: Any) -> AuditDiff:
+        """Which arrays another audit splits differently, each with the cause.
+
+        Args:
+            other: an Audit of the same arrays under another table or dialect, or the
+                dialect.
+
+        Raises:
+            ShardvizError: for what is neither.
+
+        >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+        >>> print(found.diff("nnx").rows[0].why)
+        Dimension 0: linen finds no rule that applies; nnx has no rule for its name and takes
+        that for a mesh axis.
+        """
+        if not isinstance(other, Audit):
+            other = self.under(other)
+        labels = (self.dialect.value, other.dialect.value)
+        # Two tables under one dialect need other names.
+        if labels[0] == labels[1]:
+            labels = ("the first table", "the second table")
+        return compare_rows(self.rows, other.rows, labels)
+
+    def __getitem__(self, path: str) -> Request:
+        """The row of an array, by its path or by the end of it that no other has.
+
+        Raises:
+            LayoutError: no array has that path, or several paths end so.
+
+        >>> found = audit({"mlp": {"wi": ((8,), "embed")}}, [("embed", "x")], "x=2")
+        >>> found["wi"].path
+        'mlp/wi'
+        """
+        ends = []
+        for row in self.rows:
+            if row.path == path:
+                return row
+            if f"/{row.path}".endswith(f"/{path}"):
+                ends.append(row)
+        if len(ends) == 1:
+            return ends[0]
+        paths = [row.path for row in ends]
+        if paths:
+            raise LayoutError(
+                f"{plural(len(paths), 'path')} end with {shown(path)}:"
+                f" {listed(paths, limit=8)}. Give more of the path."
+            )
+        paths = [row.path for row in self.rows]
+        raise LayoutError(
+            f"No array has the path {shown(path)}.{suggestion(str(path), paths)}"
+        )
+
+    def why(self, path: str) -> str:
+        """Why an array is split as it is, and what to change if it is not split.
+
+        Args:
+            path: the path of the array, or an end of it that no other path has.
+
+        Raises:
+            LayoutError: no array has that path, or several paths end so.
+
+        >>> found = audit([("w", (8, 8), None)], [("mlp", "x")], "x=2")
+        >>> print(found.why("w").splitlines()[1])
+        Each device holds 256 B of it: 2 copies, along x.
+        """
+        return explanation(self[path])
+
+    def explain(self) -> str:
+        """All findings, one paragraph each."""
+        return explanation(self)
+
+    def __repr__(self) -> str:
+        return f"Audit({self})"
+
+
+def audit(
+    tree_or_table: Any,
+    rules: Any = (),
+    mesh: Any = None,
+    dialect: Any = Dialect.LINEN,
+    names: Names | None = None,
+    children: Children | None = None,
+    capacity: int | None = None,
+    target: str = "",
+    mesh_in_context: MeshSpec | None = None,
+) -> Audit:
+    """Resolves and lays out every array of a table, a tree or a model.
+
+    What fails for an array becomes its row's `problem` and is never raised.
+
+    Args:
+        tree_or_table: what `read_tree` takes: ArraySpecs, rows, mappings, trees,
+            models; or an ArrayTree.
+        rules: the table, or what `read_rules` takes.
+        mesh: the mesh, or what `make_mesh` takes; by default that of the arrays, or of
+            a `LayoutMap`.
+        dialect: who reads the table.
+        names: called as `names(path, array)` for arrays that say nothing themselves.
+        children: the named children of a container that is registered with jax, or
+            None.
+        capacity: the memory of one device of the target, in bytes.
+        target: the title of the target.
+        mesh_in_context: the mesh if neither `mesh` nor an array says one.
+
+    >>> audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "data=4, model=2")
+    Audit(1 array on data=4, model=2, 1 rule: 2 MiB on each device)
+    """
+    reader = dialect_of(rules, dialect)
+    table = read_rules(rules, reader)
+    if names is not None and not callable(names):
+        raise LayoutError(
+            f"names= is a function of a path and an array; got {shown(names)}."
+        )
+    tree = tree_or_table
+    if not isinstance(tree, ArrayTree):
+        tree = read_tree(tree_or_table, names, children)
+    if mesh is not None and not isinstance(mesh, MeshSpec):
+        mesh = make_mesh(mesh)
+    return _audited(tree, table, mesh, mesh_in_context, reader, capacity, target)
+
+
+def _audited(
+    tree: ArrayTree,
+    table: Rules | PathRules,
+    mesh: MeshSpec | None,
+    mesh_in_context: MeshSpec | None,
+    reader: Dialect,
+    capacity: int | None,
+    target: str,
+) -> Audit:
+    """The Audit of arrays that are read."""
+    # A large model has thousands of arrays and mostly some dozens of kinds.
+    kinds = {id(leaf): leaf for leaf in tree.kinds}
+    own: dict[int, MeshSpec | None] = {}
+    for leaf in kinds.values():
+        if leaf.mesh is not None:
+            own[id(leaf.mesh)] = mesh_of(leaf.mesh)
+    beside = None
+    # A LayoutMap may have one.
+    if isinstance(table, PathRules):
+        beside = table.mesh
+    grid = mesh or _mesh((*own.values(), beside), mesh_in_context)
+    elsewhere: set[int] = set()
+    for key, leaf in kinds.items():
+        home = own.get(id(leaf.mesh))
+        if home is not None and leaf.array.spec is not None:
+            if home.shape != grid.shape:
+                elsewhere.add(key)
+    if isinstance(table, PathRules):
+        leaves = zip(tree.paths, tree.kinds, strict=True)
+        rows = list(path_requests(leaves, grid, table, reader))
+    else:
+        # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
+        # boxes.
+        boxed = any(leaf.defaults for leaf in kinds.values())
+        memo: dict[Any, Request] = {}
+        made: dict[int, Request] = {}
+        for key, leaf in kinds.items():
+            made[key] = _kind(leaf, grid, table, reader, boxed, memo)
+            of_leaf = leaf.array.spec is not None and not leaf.described
+            if leaf.few_names or of_leaf:
+                more = {"few_names": leaf.few_names, "of_leaf": of_leaf}
+                made[key] = replace(made[key], **more)
+        rows = [made[id(leaf)] for leaf in tree.kinds]
+    pairs = zip(tree.names, tree.kinds, strict=True)
+    others = tuple(name for name, leaf in pairs if id(leaf) in elsewhere)
+    unplaced = []
+    for name, leaf, row in zip(tree.names, tree.kinds, rows, strict=True):
+        if leaf.layout is not None and row.spec is not None:
+            if not _covers(leaf.layout, grid):
+                unplaced.append(name)
+    rows = _paired(rows, tree)
+    more = others, capacity, target, tuple(unplaced)
+    return Audit(rows, grid, table, reader, *more)
+
+
+def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
+    """The rows, each with its group and the parameter that it belongs to."""
+    positions = {}
+    if tree.known:
+        positions = {path: n for n, path in enumerate(tree.paths)}
+    known = {}
+    for number, path in tree.known.items():
+        if path in positions:
+            known[number] = positions[path]
+    # Most trees are parameters alone, and pairing looks at every part of every path.
+    if not may_hold_state(tree.paths) and not tree.states and not known:
+        return Requests(tree.names, kinds)
+    shapes = [kind.shape for kind in kinds]
+    pairs = pair(tree.paths, shapes, tree.states, known)
+    partners: list[str | None] = [None] * len(kinds)
+    for number, parameter in enumerate(pairs.partners):
+        if parameter is not None:
+            partners[number] = tree.names[parameter]
+    return Requests(tree.names, kinds, pairs.groups, partners)
+
+
+def _mesh(own: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> MeshSpec:
+    """The first mesh that an array brings, or the one in context."""
+    for mesh in own:
+        if mesh is None:
+            continue
+        # The same mesh with its devices, which abstract arrays leave out.
+        if in_context is not None and in_context.concrete and not mesh.concrete:
+            if in_context.shape == mesh.shape:
+                return in_context
+        return mesh
+    if in_context is not None:
+        return in_context
+    raise LayoutError(
+        "An audit needs a mesh; got none, no array's sharding brings one, and none is in"
+        " context. Give mesh=sv.mesh(data=4, model=2)."
+    )
+
+
+def _kind(
+    leaf: TreeLeaf,
+    mesh: MeshSpec,
+    rules: Rules,
+    dialect: Dialect,
+    boxed: bool,
+    memo: dict[Any, Request],
+) -> Request:
+    """The Request of an array, under any name; those of one signature share a Layout.
+
+    Args:
+        boxed: whether arrays that say nothing are read as not split.
+    """
+    if leaf.problem is not None:
+        return Request(leaf.array, None, None, None, leaf.problem)
+    array = on_mesh(leaf, mesh, rules, dialect)
+    if not (leaf.known or boxed or mesh.size == 1):
+        live = leaf.layout
+        # A live array that is replicated on the mesh is as good as one with the spec
+        # P().
+        if live is not None and not _covers(live, mesh):
+            return Request(array, None, None, live, None)
+        if live is None and array.rank:
+            return Request(array, None, None, None, None)
+    key = (array.shape, array.logical, array.dtype, array.spec)
+    if key not in memo:
+        memo[key] = request(array, mesh, rules, dialect)
+    first = memo[key]
+    return Request(array, first.resolution, first.spec, first.layout, first.problem)
+
+
+def _alike(row: Request) -> Hashable:
+    """Equal for the same array of other layers."""
+    blocks = None
+    if row.layout is not None:
+        blocks = row.layout.shard_shape, row.layout.num_blocks
+    array = row.array.renamed("array", checked=True)
+    # Partners and problems name the layer, too.
+    partner = re.sub(r"\d+", "#", row.partner or "")
+    problem = re.sub(r"\d+", "#", row.problem or "")
+    return array, row.spec, blocks, row.group, partner, problem
+
+
+def _read_as(row: Request, mesh: MeshSpec, rules: Rules, dialect: Dialect) -> Request:
+    """A row as another dialect reads the names of its array."""
+    if row.spec_wins or row.array.logical is None:
+        return row
+    reading = request(row.array, mesh, rules, dialect)
+    return replace(reading, partner=row.partner, group=row.group)
+
+
+def _covers(layout: Layout, mesh: MeshSpec) -> bool:
+    """Whether a live array is replicated on all devices of the mesh."""
+    ids = mesh.device_ids.reshape(-1)
+    return layout.num_blocks == 1 and set(layout.device_ids) >= set(ids)

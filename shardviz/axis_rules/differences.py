@@ -1,0 +1,133 @@
+"""Where two tables or dialects split the same arrays differently, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from shardviz.axis_rules.requests import Request
+from shardviz.base.display import Displayed, Fact, explanation, sentence
+from shardviz.base.format import plural
+from shardviz.base.partition_spec import Spec
+
+
+@dataclass(frozen=True)
+class SpecDifference(Fact):
+    """An array that two audits split differently. `str` of it says why.
+
+    Attributes:
+        labels: what the two audits are called.
+        rows: the array in each of them, with what decided there.
+        dimensions: those that differ; None for the whole array, where rules did not
+            decide the dimensions one by one.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> found = audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2")
+    >>> [one.dimensions for one in found.diff(audit([("w", (8,), "mlp")], [], "x=2"))]
+    [(0,)]
+    """
+
+    labels: tuple[str, str]
+    rows: tuple[Request, Request]
+    dimensions: tuple[int | None, ...]
+
+    @property
+    def path(self) -> str:
+        """The array."""
+        return self.rows[0].path
+
+    @property
+    def first(self) -> Spec | None:
+        """How the first audit splits it, or None where it does not know."""
+        return self.rows[0].spec
+
+    @property
+    def second(self) -> Spec | None:
+        """The same in the second audit."""
+        return self.rows[1].spec
+
+    @property
+    def why(self) -> str:
+        """The causes in a sentence or two."""
+        return sentence(self)
+
+
+@dataclass(frozen=True, repr=False)
+class AuditDiff(Displayed):
+    """Where two tables or dialects split the same arrays differently; by `Audit.diff`.
+
+    Attributes:
+        rows: one SpecDifference per array, in the order of the first audit.
+        labels: what the two audits are called, such as `"linen"` and `"nnx"`.
+        alike: how many arrays both split alike.
+        missing: the arrays that one of the audits lacks.
+
+    >>> print(AuditDiff((), ("linen", "nnx"), 3).explain())
+    0 of 3 arrays differ between linen and nnx.
+    """
+
+    rows: tuple[SpecDifference, ...]
+    labels: tuple[str, str]
+    alike: int
+    missing: tuple[str, ...] = ()
+
+    def explain(self) -> str:
+        """Each difference and its cause; arrays that differ alike share a line."""
+        return explanation(self)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[SpecDifference]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        between = " and ".join(self.labels)
+        return f"AuditDiff({plural(len(self.rows), 'array')} between {between})"
+
+
+def compare_rows(
+    first: Iterable[Request],
+    second: Iterable[Request],
+    labels: tuple[str, str],
+) -> AuditDiff:
+    """The arrays that two audits split differently, paired by their paths.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> found = audit([("w", (8, 8), "embed mlp")], "mlp->model; embed->None; embed->data",
+    ...               "data=2, model=2")
+    >>> print(found.diff("nnx").rows[0].why)
+    Dimension 0: linen takes rule 2 (embed → None); nnx takes rule 3 (embed → data).
+    """
+    # By path, since the second audit may have other arrays.
+    others = {r.path: r for r in second}
+    differing, alike, missing = [], 0, []
+    for row in first:
+        other = others.pop(row.path, None)
+        if other is None:
+            missing.append(row.path)
+        elif _same(row.spec, other.spec):
+            alike += 1
+        else:
+            dimensions = tuple(_dimensions(row, other))
+            differing.append(SpecDifference(labels, (row, other), dimensions))
+    return AuditDiff(tuple(differing), labels, alike, (*missing, *others))
+
+
+def _same(one: Spec | None, two: Spec | None) -> bool:
+    if one is None or two is None:
+        return one is two
+    return one.equivalent(two)
+
+
+def _dimensions(one: Request, two: Request) -> Iterator[int | None]:
+    """The dimensions that differ."""
+    a, b = one.resolution, two.resolution
+    if a is None or b is None or one.spec_wins or two.spec_wins:
+        yield None
+        return
+    for d in range(len(a.names)):
+        # Both have no axes there, and one leaves it to the compiler.
+        free = (d in a.spec.unconstrained) != (d in b.spec.unconstrained)
+        if a.spec.dims[d] != b.spec.dims[d] or free:
+            yield d

@@ -1,0 +1,133 @@
+"""Audits: what the arrays of a model take on each device, as text and picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.words.trees import difference_lines, fold_bytes
+from shardviz.base.format import Fold, bytes_text, plural
+from shardviz.draw import words as wording
+from shardviz.draw.page import and_more, paragraphs, side_by_side, titled, unfolded
+from shardviz.draw.picture import Picture
+from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table
+
+# Of the picture, and of the text.
+MOST_ROWS, MOST_LINES = 40, 20
+MOST_DIFFERENCES = 12
+HEADS = ("bytes per device", "array", "type and shape", "spec")
+
+
+def draw_audit(
+    audit: Audit, limit: int = MOST_ROWS, title: str | None = None
+) -> Picture:
+    """What the arrays take on each device, largest first; then those without a layout.
+
+    Arrays that differ only in the number of their layer are one bar.
+
+    Args:
+        limit: how many rows to show; the rest become one.
+    """
+    rows = _largest(audit, limit)
+    # A legend is needed only where a bar has the other colour.
+    legend, groups = (), {row.group for row in rows}
+    if HIGHLIGHTED in groups:
+        legend = ((NORMAL, "split"), (HIGHLIGHTED, "replicated"))
+    failed = [one for one in audit.folds if one.items[0].layout is None]
+    rows += map(_failed, failed[:limit])
+    notes = []
+    for line in difference_lines(audit.differences)[:MOST_DIFFERENCES]:
+        notes.append(f"{line}.")
+    for more in and_more(len(unfolded(failed[limit:])), "array"):
+        notes.append(f"{more} without a layout")
+    head = wording.audit_head(
+        len(audit.rows), audit.mesh, audit.bytes_per_device, audit.uncounted
+    )
+    shown = titled(title, head)
+    grouped, arrays_title = len(audit.groups) > 1, shown
+    if grouped:
+        arrays_title = ""
+    alt = audit.explain()
+    arrays = Table(HEADS, tuple(rows)).picture(
+        title=arrays_title, legend=legend, notes=notes, alt=alt
+    )
+    if not grouped:
+        return arrays
+    return side_by_side([_groups(audit), arrays], title=shown, width=1.0, alt=alt)
+
+
+def audit_text(audit: Audit, width: int, full: bool = False) -> str:
+    """An audit: what was found, then the arrays, the largest first.
+
+    Args:
+        width: letters per line.
+        full: every array in a line of its own; else those that differ only in the
+            number of their layer are one line, and the smaller ones are counted.
+    """
+    rows = _largest(audit, MOST_LINES)
+    if full:
+        rows = []
+        for row in (*(r for r in audit.rows if r.layout is None), *audit.largest):
+            size, text = row.bytes_per_device, "–"
+            if size is not None:
+                text = bytes_text(size)
+            rows.append(Bar(size, text, (row.path, row.array.short, _spec(row))))
+    lines = audit.explain().split("\n")
+    # The explanation of one array already says what it takes.
+    if len(audit.rows) > 1 and rows:
+        lines += [wording.LARGEST_FIRST, *Table(HEADS, tuple(rows)).lines()]
+    return paragraphs(lines, width)
+
+
+def _largest(audit: Audit, limit: int) -> list[Bar]:
+    """The arrays that have a layout; beyond `limit` rows the smaller ones share one."""
+    rows = []
+    for one in audit.largest_folds[:limit]:
+        row, group = one.items[0], NORMAL
+        layout = row.layout
+        if row.spec is not None and layout is not None and audit.mesh.size > 1:
+            if layout.num_blocks == 1:
+                group = HIGHLIGHTED
+        words = (one.name, row.array.short, _spec(row))
+        rows.append(Bar(_bytes(one.items), fold_bytes(one), words, group))
+    rest = unfolded(audit.largest_folds[limit:])
+    if rest:
+        total, words = _bytes(rest), (plural(len(rest), "smaller array"),)
+        rows.append(Bar(total, bytes_text(total), words))
+    return rows
+
+
+def _bytes(rows: Sequence[Request]) -> int:
+    return sum(row.bytes_per_device or 0 for row in rows)
+
+
+def _failed(one: Fold[Request]) -> Bar:
+    row, mark, tone = one.items[0], "?", "muted"
+    if row.problem:
+        mark, tone = "✗", "bad"
+    return Bar(None, mark, (one.name, row.array.short, _spec(row)), tone=tone)
+
+
+def _spec(row: Request) -> str:
+    """How an array is split, or why that is not known."""
+    if row.problem:
+        return str(row.problem)
+    if row.layout is None:
+        return "unknown"
+    # Live arrays of one device have a sharding without mesh axes.
+    words = str(row.spec or wording.NOT_ON_MESH)
+    if row.array.memory_kind:
+        words += f" in {row.array.memory_kind}"
+    return words
+
+
+def _groups(audit: Audit) -> Picture:
+    """What parameters, gradients and optimizer state take, and what replication costs."""
+    rows = []
+    for group in (*audit.groups, audit.total):
+        size = group.bytes_per_device
+        words = (group.name, f"{group.copies:,.3g}", bytes_text(group.waste))
+        rows.append(Bar(size, bytes_text(size), words))
+    heads = ("bytes per device", "of", "copies", "replication costs")
+    return Table(heads, tuple(rows)).picture()

@@ -1,0 +1,317 @@
+"""Specs and rule tables, and how these resolve one array: a verdict in every cell.
+
+Tables of names have a verdict per rule and dimension, tables of paths one per pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shardviz.axis_rules.path_rules import PathResolution
+from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.rules import PathRule, PathRules, Rule, Rules
+from shardviz.axis_rules.verdicts import BROKEN as BROKEN_OUTCOMES
+from shardviz.axis_rules.verdicts import Outcome, Verdict
+from shardviz.axis_rules.words.rules import resolution_findings
+from shardviz.base.format import by_count, ids_text, joined, plural, shown
+from shardviz.base.partition_spec import Spec
+from shardviz.draw import words as wording
+from shardviz.draw.page import (
+    and_more,
+    note,
+    page,
+    paragraphs,
+    sentences,
+    text_width,
+    titled,
+)
+from shardviz.draw.picture import Label, Picture
+from shardviz.draw.tables import (
+    NOT_SPLIT_GROUP,
+    Cell,
+    Rectangle,
+    matrix,
+    rectangle_tiles,
+)
+
+MOST_ROWS = 200
+FULL_ROWS = 24  # in longer tables, rules for other names share one line
+WIDE = 92.0  # points: the least width of a column of verdicts
+# The colours of verdicts: good, lost, broken, other.
+DECIDES, LOST, BROKEN, OTHER = 0, 1, 2, 3
+LEGEND = (
+    (DECIDES, "decides"),
+    (LOST, "lost"),
+    (BROKEN, "does not work"),
+    (OTHER, "does not apply"),
+)
+_LOST = (Outcome.TAKEN, Outcome.PART_TAKEN, Outcome.OVERRIDDEN, Outcome.SHADOWED)
+_WORDS = {
+    Outcome.UNSPLIT: "not split",
+    Outcome.SIZE_ONE: "size 1",
+    Outcome.TAKEN: "used",
+    Outcome.PART_TAKEN: "partly used",
+    Outcome.DECIDED: "decided",
+    Outcome.OVERRIDDEN: "replaced",
+    Outcome.OTHER_NAME: "–",
+    Outcome.NO_MATCH: "–",
+}
+
+
+def draw_spec(spec: Spec, title: str | None = None) -> Picture:
+    """A spec: a tile per dimension, with the mesh axes that split it, major to minor."""
+    groups, tiles, x, labels = _axis_groups([spec]), [], 0.0, []
+    height = 38.0
+    for dim, axes in enumerate(spec.dims):
+        words = _split_by(spec, dim)
+        width = max(64.0, text_width(words, 8.0) + 20)
+        text, group = f"dimension {dim}\n{words}", _group(groups, axes)
+        tiles.append(Rectangle(x, 0.0, width, height, group, text))
+        x += width + 4
+    if not tiles:
+        height = 14.0
+        labels = [Label(0, 8, wording.NO_DIMENSION, "start", "note")]
+    return page(
+        rectangle_tiles(tiles, radius=4.0),
+        labels,
+        title=titled(title, str(spec)),
+        notes=[f"{mark}: {names}" for mark, names in _marks(spec)],
+        size=(max(x, 120.0), height),
+        alt=sentences(_spec_lines(spec)),
+        groups=10,
+    )
+
+
+def spec_text(spec: Spec, width: int) -> str:
+    """A spec, then what splits each dimension."""
+    return paragraphs(_spec_lines(spec), width)
+
+
+def _spec_lines(spec: Spec) -> list[str]:
+    parts = []
+    for dim, axes in enumerate(spec.dims):
+        name = f"dimension {dim}"
+        if axes:
+            name += " →"
+        parts.append(f"{name} {_split_by(spec, dim)}")
+    for mark, names in _marks(spec):
+        parts.append(f"{mark} over {names}")
+    return [str(spec), " · ".join(parts) or wording.NO_DIMENSION]
+
+
+def _split_by(spec: Spec, dim: int) -> str:
+    """The mesh axes that split a dimension, or what it is without any."""
+    if spec.dims[dim]:
+        return ", ".join(spec.dims[dim])
+    if dim in spec.unconstrained:
+        return wording.LEFT_TO_COMPILER
+    return "not split"
+
+
+def _marks(spec: Spec) -> list[tuple[str, str]]:
+    marks = {"unreduced": spec.unreduced, "reduced": spec.reduced}
+    return [(mark, ", ".join(sorted(axes))) for mark, axes in marks.items() if axes]
+
+
+def _axis_groups(specs: Sequence[Spec | Rule | PathRule]) -> dict[str, int]:
+    """Mesh axis to the number of its colour, in the order in which they are named."""
+    groups: dict[str, int] = {}
+    for spec in specs:
+        for axis in spec.axes:
+            groups.setdefault(axis, len(groups) % NOT_SPLIT_GROUP)
+    return groups
+
+
+def _group(groups: dict[str, int], axes: Sequence[str]) -> int:
+    """The colour of a dimension: that of its major axis."""
+    if not axes:
+        return NOT_SPLIT_GROUP
+    return groups[axes[0]]
+
+
+def _numbered(number: int, count: int, words: object) -> str:
+    return f"{number:>{len(str(count))}}  {words}"
+
+
+def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
+    """A table: a row per line, and a tile where it names a mesh axis.
+
+    Of rules, the columns are the mesh axes; of patterns, the dimensions of their specs.
+    """
+    lines = rules.entries[:MOST_ROWS]
+    groups = _axis_groups(lines)
+    # Axes in the order in which the table names them.
+    columns = [*groups, "not split"]
+    if isinstance(rules, PathRules):
+        rank = max((rule.spec.rank for rule in rules.entries[:MOST_ROWS]), default=0)
+        columns = [f"dimension {dim}" for dim in range(rank)]
+    names, remarks, cells = [], [], []
+    earlier: dict[str, list[int]] = {}
+    for row, line in enumerate(lines):
+        if isinstance(line, PathRule):
+            names.append(_numbered(row + 1, len(lines), shown(line.pattern)))
+            remarks.append("" if line.spec.rank else "splits nothing")
+            for dim, axes in enumerate(line.spec.dims):
+                words = _split_by(line.spec, dim)
+                cells.append(Cell(row, dim, words, _group(groups, axes)))
+            continue
+        names.append(_numbered(row + 1, len(lines), line.logical))
+        remarks.append(_repeats(line, earlier.setdefault(line.logical, [])))
+        earlier[line.logical].append(row + 1)
+        # A rule without axes has a tile, too: it ends the search.
+        if not line.axes:
+            cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP))
+        for place, axis in enumerate(dict.fromkeys(line.axes), 1):
+            # Which of several axes is the major one can be seen by its number.
+            text = axis
+            if len(line.axes) > 1:
+                text += f" {place}"
+            cells.append(Cell(row, columns.index(axis), text, groups[axis]))
+    noun, count = _noun(rules), plural(len(rules), _noun(rules))
+    return matrix(
+        names,
+        columns,
+        cells,
+        remarks=remarks,
+        least=72.0,  # for the heads
+        title=titled(title, count),
+        notes=and_more(len(rules) - len(names), noun),
+        alt=sentences([count, *map(str, lines)]),
+        groups=10,
+    )
+
+
+def _repeats(rule: Rule, earlier: Sequence[int]) -> str:
+    if not earlier:
+        return ""
+    noun = by_count(len(earlier), "rule", "rules")
+    return f"repeats “{rule.logical}” of {noun} {joined(earlier)}"
+
+
+def _noun(rules: Rules | PathRules) -> str:
+    return "rule" if isinstance(rules, Rules) else "pattern"
+
+
+def rules_text(rules: Rules | PathRules, width: int) -> str:
+    """A numbered line per rule or pattern."""
+    lines = [plural(len(rules), _noun(rules))]
+    for number, line in enumerate(rules.entries, 1):
+        lines.append(_numbered(number, len(rules), line))
+    return "\n".join(lines)
+
+
+def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture:
+    """The rules and the dimensions of one array, the spec at the end."""
+    rules, columns, outcome, verdicts = resolution.rules, [], [], []
+    # In a long table most rules are for other names: one line says which.
+    rows = list(range(len(rules)))
+    if len(rules) > FULL_ROWS:
+        rows = [i for i in rows if rules[i].logical in resolution.names]
+    rows = rows[:MOST_ROWS]
+    for decision in resolution.decisions:
+        verdicts.append([decision.verdicts[row] for row in rows])
+        columns.append(f"dimension {decision.dimension} {decision.logical or ''}")
+        split = "not split"
+        if decision.axes:
+            split = f"→ {', '.join(decision.axes)}"
+        outcome.append(f"{columns[-1]} {split}")
+    notes: list[str | Label] = [" · ".join(outcome) or "no dimensions"]
+    if hidden := _without(rows, len(rules)):
+        notes.append(wording.other_rules(hidden))
+    notes += [note(str(problem), "bad") for problem in resolution.problems]
+    return _verdicts(
+        [_numbered(row + 1, len(rules), rules[row]) for row in rows],
+        columns,
+        verdicts,
+        title=titled(title, f"{resolution.spec} by {resolution.dialect.value} rules"),
+        notes=notes,
+        alt=sentences([plural(len(rules), "rule"), *resolution_findings(resolution)]),
+    )
+
+
+def draw_path_resolution(found: PathResolution, title: str | None = None) -> Picture:
+    """The patterns for one path: a verdict on each; of many, on those that match."""
+    verdicts, count = list(found.verdicts), len(found.rules)
+    if count > FULL_ROWS:
+        verdicts = [v for v in verdicts if v.outcome is not Outcome.NO_MATCH]
+    verdicts = verdicts[:MOST_ROWS]
+    names, remarks = [], []
+    for verdict in verdicts:
+        line = found.rules[verdict.rule]
+        names.append(_numbered(verdict.rule + 1, count, shown(line.pattern)))
+        remarks.append(str(line.spec))
+    notes: list[str | Label] = []
+    if hidden := _without([verdict.rule for verdict in verdicts], count):
+        notes.append(wording.other_patterns(hidden))
+    if found.problem:
+        notes.append(note(str(found.problem), "bad"))
+    return _verdicts(
+        names,
+        [shown(found.path)[1:-1]],
+        [verdicts],
+        remarks=remarks,
+        title=titled(
+            title, f"{found.spec or 'unknown'} by {found.dialect.value} patterns"
+        ),
+        notes=notes,
+        alt=sentences([plural(count, "pattern"), found.explain()]),
+    )
+
+
+def _without(rows: Sequence[int], count: int) -> str:
+    """The numbers of the lines of a table that have no row."""
+    hidden = [i + 1 for i in range(count) if i not in rows]
+    return ids_text(hidden) if hidden else ""
+
+
+def _verdicts(
+    names: Sequence[str],
+    columns: Sequence[str],
+    verdicts: Sequence[Sequence[Verdict]],
+    **more: Any,
+) -> Picture:
+    """A row per line of a table, a column per list of verdicts on these."""
+    cells = []
+    for row, of_row in enumerate(zip(*verdicts, strict=True)):
+        for column, verdict in enumerate(of_row):
+            group, word = _group_of(verdict), verdict_word(verdict)
+            cells.append(Cell(row, column, word, group))
+    look = {"least": WIDE, "legend": LEGEND, "colormap": "verdicts", "groups": 4}
+    return matrix(names, columns, cells, **look, **more)
+
+
+def _group_of(verdict: Verdict) -> int:
+    """The colour of a verdict."""
+    # Several matches and wrong patterns are errors where Keras reads the table.
+    if verdict.outcome in (*BROKEN_OUTCOMES, Outcome.SEVERAL, Outcome.INVALID):
+        return BROKEN
+    if verdict.decides:
+        return DECIDES
+    if verdict.outcome in _LOST:
+        return LOST
+    return OTHER
+
+
+def verdict_word(verdict: Verdict) -> str:
+    """A verdict in as few words as fit into a cell."""
+    outcome, word = verdict.outcome, _WORDS.get(verdict.outcome, verdict.kind)
+    if outcome is Outcome.APPLIED:
+        word = ", ".join(verdict.axes)
+    elif outcome is Outcome.MISSING_AXIS:
+        word = f"no axis {', '.join(verdict.absent)}"
+    elif verdict.misfit is not None:
+        word = wording.indivisible(verdict.misfit.parts)
+    elif outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
+        dims = sorted({dim for _, dim, _ in verdict.taken})
+        word = f"{word} by dimension {', '.join(map(str, dims))}"
+    elif verdict.by_rule is not None:
+        word = f"{word} by {verdict.by_rule + 1}"
+    group = _group_of(verdict)
+    return {DECIDES: "✓ ", BROKEN: "✗ "}.get(group, "") + word
+
+
+def resolution_text(resolution: Resolution, width: int) -> str:
+    """The explanation of a resolution, then what is wrong with it."""
+    problems = [f"✗ {problem}" for problem in resolution.problems]
+    return paragraphs([resolution.explain(), *problems], width)

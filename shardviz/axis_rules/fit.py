@@ -1,0 +1,139 @@
+"""Whether arrays or a program have room in the memory of one device, as codes and
+numbers.
+
+`wording/fit.py` says them. Everything that asks "does it fit" makes a `Fit`: audits,
+reports, rooflines, expectations, and a run before it places anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardviz.base.display import Fact
+from shardviz.base.format import Fold, fold
+from shardviz.base.layout import Layout
+
+MOST_ARRAYS = 3  # that are named where a program does not fit
+
+
+@dataclass(frozen=True)
+class Uncounted(Fact):
+    """The arrays that a number of bytes leaves out, since nobody knows how they are
+    split.
+
+    Attributes:
+        arrays: how many there are.
+        bytes: what they take together, each counted once.
+
+    >>> Uncounted(1, 16384).arrays
+    1
+    """
+
+    arrays: int = 0
+    bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return self.arrays > 0
+
+
+@dataclass(frozen=True)
+class Fit(Fact):
+    """Whether something has room in the memory of one device.
+
+    Attributes:
+        needed: the bytes it takes on each device.
+        capacity: the bytes that one device has; None where that is not known.
+        device: what kind of device that is, such as `"TPU v5e"`, or `""`.
+        free: the bytes that are free on it now; None where that is not known.
+        arrays_only: whether `needed` leaves out the values in between, as for an audit.
+        uncounted: the arrays that `needed` leaves out.
+
+    >>> fit = Fit(20 << 30, 16 << 30, "TPU v5e")
+    >>> fit.code, fit.ok, fit.share
+    ('too large', False, 1.25)
+    """
+
+    needed: int
+    capacity: int | None
+    device: str = ""
+    free: int | None = None
+    arrays_only: bool = False
+    uncounted: Uncounted = Uncounted()
+
+    @property
+    def code(self) -> str:
+        """`"fits"`, `"too large"`, `"not now"` or `"unknown"`.
+
+        "not now" is where a device has the memory and something else takes it.
+        """
+        # What a device can never hold is said before what it cannot hold now.
+        if self.capacity is not None and self.needed > self.capacity:
+            return "too large"
+        if self.free is not None and self.needed > self.free:
+            return "not now"
+        # What is too large stays so with more arrays; what fits may not.
+        if self.capacity is None or self.uncounted:
+            return "unknown"
+        return "fits"
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether it fits; None where that is not known."""
+        return {"fits": True, "unknown": None}.get(self.code, False)
+
+    @property
+    def share(self) -> float | None:
+        """What it needs, as a part of the capacity."""
+        return self.needed / self.capacity if self.capacity else None
+
+
+class LargeArray(NamedTuple):
+    """An array that takes much of each device, or several that are alike.
+
+    Attributes:
+        name: with the numbers of layers in ranges: `layers.{0..3}.w`.
+        count: how many arrays have this name.
+        layout: of one of them.
+
+    >>> LargeArray._fields
+    ('name', 'count', 'layout')
+    """
+
+    name: str
+    count: int
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class LargestArrays(Fact):
+    """The arrays that take most of each device, the largest first.
+
+    >>> LargestArrays().arrays
+    ()
+    """
+
+    arrays: tuple[LargeArray, ...] = ()
+
+    @classmethod
+    def of(cls, layouts: Mapping[str, Layout]) -> LargestArrays:
+        """The largest of some arrays, given by name; layers that are alike count as
+        one.
+        """
+
+        def kind(name: str) -> Hashable:
+            layout = layouts[name]
+            return layout.shape, layout.dtype, layout.shard_shape, str(layout.spec)
+
+        def held(one: Fold[str]) -> int:
+            return sum(layouts[name].bytes_per_device for name in one.items)
+
+        # A layer counts with all that are like it: together they may be the largest.
+        folds = sorted(fold(layouts, str, kind), key=held, reverse=True)
+        largest = []
+        for one in folds[:MOST_ARRAYS]:
+            if held(one):  # an array without elements is not large
+                first = layouts[one.items[0]]
+                largest.append(LargeArray(one.name, len(one.items), first))
+        return cls(tuple(largest))

@@ -1,0 +1,146 @@
+"""What groups of arrays take on each device: parameters, optimizer state, all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shardviz.axis_rules.fit import Uncounted
+from shardviz.axis_rules.requests import Request, kinds_of
+from shardviz.base.display import Fact
+from shardviz.base.mesh import MeshSpec
+
+
+@dataclass(frozen=True)
+class GroupBytes(Fact):
+    """What one group of arrays takes: the parameters, the optimizer state, and so on.
+
+    Attributes:
+        name: `"parameters"`, `"gradients"`, `"optimizer state"`, `"other"` or
+            `"total"`.
+        arrays: how many arrays there are.
+        bytes: what they take together, each counted once.
+        bytes_per_device: what they take on the device that holds most of them.
+        copies: how many devices hold each byte, on average.
+        waste: what replication costs on each device, in bytes: what is held there
+            beyond an equal part of every array.
+        uncounted: how many arrays nobody knows the bytes per device of.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> one, = audit([("w", (8, 4), None)], [], "data=4").groups
+    >>> one.bytes_per_device, one.copies, one.waste
+    (128, 4.0, 96)
+    """
+
+    name: str
+    arrays: int
+    bytes: int
+    bytes_per_device: int
+    copies: float
+    waste: int
+    uncounted: int = 0
+
+
+@dataclass(frozen=True)
+class AxisCopies(Fact):
+    """The arrays that one mesh axis does not split, so that its devices hold copies.
+
+    Attributes:
+        axis: the mesh axis.
+        copies: how many devices along it hold the same: its size.
+        rows: the arrays, those first that cost most.
+        bytes_per_device: how many bytes each device would not hold if the axis split
+            them, too.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> one, = audit([("w", (8, 4), None)], [], "data=4").copies_by_axis
+    >>> one.axis, one.copies, one.bytes_per_device
+    ('data', 4, 96)
+    """
+
+    axis: str
+    copies: int
+    rows: tuple[Request, ...]
+    bytes_per_device: int
+
+
+def copies_by_axis(rows: Iterable[Request], mesh: MeshSpec) -> tuple[AxisCopies, ...]:
+    """What each axis of more than one device does not split; the costliest axis first."""
+    unsplit: dict[str, list[Request]] = {}
+    for row in rows:
+        # A scalar cannot be split, and copies on the host cost devices nothing.
+        if row.layout is None or row.spec is None or not row.array.rank:
+            continue
+        if row.array.memory_kind is None and row.array.bytes:
+            for axis in set(mesh.axis_names) - {*row.spec.axes, *row.spec.unreduced}:
+                unsplit.setdefault(axis, []).append(row)
+    copies = []
+    for axis, size in mesh.shape.items():
+        members = unsplit.get(axis, [])
+        if size > 1 and members:
+            members.sort(key=lambda row: -(row.bytes_per_device or 0))
+            cost = sum(copy_cost(row, size) for row in members)
+            copies.append(AxisCopies(axis, size, tuple(members), cost))
+    copies.sort(key=lambda fact: -fact.bytes_per_device)
+    return tuple(copies)
+
+
+def copy_cost(row: Request, copies: int) -> int:
+    """How many bytes each device holds of an array beyond its part of so many."""
+    each = row.bytes_per_device or 0
+    return each - each // copies
+
+
+def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
+    """What some rows take."""
+    held = once = waste = size = left = 0
+    for row in rows:
+        size += row.array.bytes
+        if row.layout is None:
+            left += 1
+            continue
+        each = row.layout.bytes_per_device
+        held += each * len(row.layout.device_ids)
+        once += row.array.bytes
+        # Replication in the memory of the host costs nothing on the devices.
+        if row.spec is not None and row.array.memory_kind is None:
+            waste += each - each // row.layout.replicas
+    copies = held / once if once else 0.0
+    most = on_fullest_device(rows)
+    return GroupBytes(name, len(rows), size, most, copies, waste, left)
+
+
+def on_fullest_device(rows: Iterable[Request]) -> int:
+    """What rows take on the device that holds most of them, in bytes.
+
+    Arrays in another memory, that of the host, take nothing there.
+    """
+    alone: Counter[int] = Counter()
+    split = 0
+    for row, times in kinds_of(rows):
+        if row.layout is None or row.array.memory_kind is not None:
+            continue
+        size = row.layout.bytes_per_device * times
+        if row.spec is not None:
+            split += size
+        else:
+            # A live array outside of the mesh is on some of the devices only.
+            alone.update(dict.fromkeys(row.layout.device_ids, size))
+    return split + max(alone.values(), default=0)
+
+
+def uncounted(kinds: Iterable[tuple[Request, int]]) -> Uncounted:
+    """The arrays without a layout, of rows that each come with the number like it.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> rows = audit([("w", (512, 8), "embed mlp")], [("embed", "nowhere")], "data=4").rows
+    >>> uncounted(kinds_of(rows))
+    Uncounted(arrays=1, bytes=16384)
+    """
+    arrays = size = 0
+    for row, times in kinds:
+        if row.layout is None:
+            arrays += times
+            size += row.array.bytes * times
+    return Uncounted(arrays, size)

@@ -1,0 +1,453 @@
+"""What flax, haliax, penzai, Keras, orbax and jax keep beside an array, and in a model.
+
+Everything is read by attributes. A library is known by the module of an object's class,
+so nothing is imported that the user has not imported, and none of them need be
+installed. They are in one file because each takes a few lines, and all answer the same
+three questions: `without_metadata`, what is in this box; `model_arrays`, which arrays
+does this model hold; `named_sharding`, which mesh axes does this sharding name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardviz.base.errors import LayoutError
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+
+
+class LeafMetadata(NamedTuple):
+    """An array and what a library keeps beside it in a box (`Partitioned`, `Variable`,
+    ...).
+
+    Attributes:
+        value: the array.
+        axes: one name per dimension, or a Spec where a sharding names mesh axes, or
+            None.
+        logical: whether the names are for rules alone, never mesh axes
+            (`LogicallyPartitioned`).
+        mesh: the mesh that the library keeps beside the names, in its own type; or
+            None.
+        path: what the library calls the array, or None.
+        rules: pairs of names and mesh axes that the library keeps beside the names
+            (nnx).
+        defaults: whether the library's own reading leaves arrays without names unsplit,
+            which flax's `get_partition_spec` does.
+        few_names: `"live"` or `"abstract"` for an nnx Variable of such an array with
+            fewer names than dimensions, else `""`. If `nnx.vmap` or `nnx.scan` stacked
+            layers, the names are those of one layer, and flax gives them to the first
+            dimensions.
+    """
+
+    value: Any
+    axes: Any = None
+    logical: bool = False
+    mesh: Any = None
+    path: str | None = None
+    rules: Any = ()
+    defaults: bool = False
+    few_names: str = ""
+
+
+def attribute(value: Any, name: str) -> Any:
+    """An attribute of a foreign object; None where it is not there."""
+    try:
+        return getattr(value, name, None)
+    except Exception:  # noqa: BLE001  a foreign property may raise anything; then it is not there
+        return None
+
+
+@lru_cache(maxsize=4096)
+def library_of(kind: type) -> str:
+    """The package of a class, or of the first of its bases that is in a known one.
+
+    >>> library_of(int), library_of(type("Weight", (), {"__module__": "haliax.core"}))
+    ('', 'haliax')
+    """
+    for base in kind.__mro__:
+        package = (base.__module__ or "").partition(".")[0]
+        if package in _LIBRARIES:
+            return package
+    return ""
+
+
+_LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
+
+
+def without_metadata(value: Any) -> LeafMetadata | None:
+    """The array in a library's box, and what the box says of it; None for no box.
+
+    A box is linen's `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a
+    `NamedArray` of haliax or penzai, a penzai parameter, or a Keras variable.
+
+    >>> class Axis:
+    ...     name = "embed"
+    >>> class NamedArray:
+    ...     __module__ = "haliax.core"
+    ...     array, axes = "an array", (Axis,)
+    >>> without_metadata(NamedArray()).axes, without_metadata("an array")
+    (('embed',), None)
+    """
+    reader = _BOXES.get(library_of(type(value)))
+    if reader is None:
+        return None
+    return reader(value)
+
+
+def _flax_box(value: Any) -> LeafMetadata | None:
+    # A variable of nnx.
+    if callable(attribute(type(value), "get_metadata")):
+        kept: Any = value.get_metadata()
+        # flax has renamed it twice; the newest name counts.
+        names = kept.get("out_sharding") or kept.get("sharding_names")
+        names = names or kept.get("sharding") or None
+        # Newer versions have it for `value`.
+        read = attribute(value, "get_value")
+        array = read() if callable(read) else value.value
+        mesh = kept.get("mesh")
+        if (own := named_sharding(names)) is not None:
+            mesh = own[1]
+        rules = kept.get("sharding_rules") or ()
+        few, axes = "", names_of(names)
+        if isinstance(axes, tuple) and any(axes):
+            if len(axes) < len(attribute(array, "shape") or ()):
+                is_live = attribute(array, "addressable_shards") is not None
+                few = "live" if is_live else "abstract"
+        return LeafMetadata(array, axes, False, mesh, None, rules, True, few)
+    names = attribute(value, "names")
+    if names is None or attribute(type(value), "unbox") is None:
+        return None
+    # A box of linen; only names that are for rules have rules beside them.
+    logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
+    rules = attribute(value, "rules") or ()
+    if isinstance(names, (tuple, list)):
+        names = names_of(names)
+    return LeafMetadata(value.value, names, logical, mesh, None, rules, True)
+
+
+@lru_cache(maxsize=4096)
+def _is_plain_array(kind: type) -> bool:
+    """Whether it is a class of jax or numpy for arrays."""
+    if (kind.__module__ or "").partition(".")[0] not in ("jax", "jaxlib", "numpy"):
+        return False
+    return hasattr(kind, "shape") and hasattr(kind, "dtype")
+
+
+def quick_key(value: Any) -> Any:
+    """All that is read of an array of jax or numpy, or of one in a box of linen.
+
+    Reading an array takes ten times as long, and large models have many arrays and few
+    kinds. None for all else, and where a part cannot be hashed.
+    """
+    box: Any = ()
+    kind = type(value)
+    if library_of(kind) == "flax":
+        # Fields of dataclasses, so that getattr raises nothing else.
+        names = getattr(value, "names", None)
+        if names is None:
+            return None
+        rules = getattr(value, "rules", None)
+        box = kind, names, getattr(value, "mesh", None), rules
+        value = attribute(value, "value")
+        kind = type(value)
+    if not _is_plain_array(kind):
+        return None
+    key = (kind, value.shape, value.dtype, attribute(value, "sharding"), box)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _haliax_box(value: Any) -> LeafMetadata | None:
+    axes = attribute(value, "axes")
+    if not isinstance(axes, tuple) or not hasattr(value, "array"):
+        return None
+    return LeafMetadata(value.array, tuple(a.name for a in axes), logical=True)
+
+
+def _penzai_box(value: Any) -> LeafMetadata | None:
+    array = attribute(value, "data_array")
+    # A Parameter is a variable that jax does not look into.
+    if array is None:
+        if not (hasattr(value, "label") and hasattr(value, "metadata")):
+            return None
+        return LeafMetadata(value.value, path=str(value.label))
+    names: list[Any] = [None] * len(array.shape)
+    for number, name in enumerate(attribute(value, "named_axes") or ()):
+        # The dimensions without a name come first.
+        names[number - len(value.named_axes)] = str(name)
+    for name, axis in (attribute(value, "data_axis_for_name") or {}).items():
+        names[axis] = str(name)
+    return LeafMetadata(array, tuple(names), logical=True)
+
+
+def _keras_box(value: Any) -> LeafMetadata | None:
+    if not (hasattr(value, "path") and hasattr(value, "assign")):
+        return None
+    # Before it is initialised, `value.value` would make the array, with the user's
+    # random seed.
+    lazily = "_value" if hasattr(value, "_value") else "value"
+    array = attribute(value, lazily)
+    if array is None:
+        array = SimpleNamespace(shape=tuple(value.shape), dtype=value.dtype)
+    spec, mesh = named_sharding(attribute(value, "_layout")) or (None, None)
+    return LeafMetadata(array, spec, False, mesh, value.path)
+
+
+_BOXES: dict[str, Callable[[Any], LeafMetadata | None]] = {
+    "flax": _flax_box,
+    "haliax": _haliax_box,
+    "penzai": _penzai_box,
+    "keras": _keras_box,
+}
+
+
+def model_arrays(value: Any) -> Any:
+    """A tree of the arrays that a model or a checkpoint's metadata holds, or None.
+
+    Of an nnx module or optimizer its state, of a linen module that is bound its
+    variables, of a Keras model, layer or optimizer its variables, of orbax's metadata
+    the tree.
+    """
+    reader = _MODELS.get(library_of(type(value)))
+    if reader is None:
+        return None
+    return reader(value)
+
+
+def _flax_model(value: Any) -> Any:
+    homes = {c.__module__ or "" for c in type(value).__mro__}
+    if "flax.linen.module" in homes:
+        bound = attribute(value, "scope") is not None
+        if not bound or attribute(value, "variables") is None:
+            raise LayoutError(
+                f"{type(value).__name__} is a module, not its parameters. Give what"
+                " jax.eval_shape(model.init, …) returns."
+            )
+        return value.variables
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None or not homes & _NNX_OBJECTS:
+        return None
+    return nnx.state(value)
+
+
+_NNX_OBJECTS = {"flax.nnx.module", "flax.nnx.pytreelib", "flax.nnx.object"}
+
+
+def _keras_model(value: Any) -> Any:
+    variables = attribute(value, "variables")
+    if not isinstance(variables, list):
+        return None
+    if not variables:
+        raise LayoutError(
+            f"{type(value).__name__} has no variables yet. Build it first: model.build(shape), or"
+            " call it once."
+        )
+    return variables
+
+
+def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
+    """The variables of Keras that an optimizer keeps, to the paths of their parameters.
+
+    Keras calls them by the name of the optimizer, then the path of the parameter with
+    `_` for `/`.
+
+    Args:
+        paths: what Keras calls each variable, by position.
+
+    >>> partners_by_name({0: "dense/kernel", 3: "adam/dense_kernel_momentum", 4: "adam/iteration"})
+    {3: 'dense/kernel'}
+    """
+    flat = {path.replace("/", "_"): path for path in paths.values() if "/" in path}
+    partners = {}
+    for index, path in paths.items():
+        own = path.partition("/")[2]
+        while "_" in own:
+            own = own.rpartition("_")[0]
+            if flat.get(own, path) != path:
+                partners[index] = flat[own]
+                break
+    return partners
+
+
+def _orbax_tree(value: Any) -> Any:
+    # Of text, which is no array.
+    if attribute(value, "directory") is not None:
+        return ()
+    for name in ("item_metadata", "tree"):
+        inner = attribute(value, name)
+        if inner is not None:
+            return inner
+    return None
+
+
+_MODELS: dict[str, Callable[[Any], Any]] = {
+    "flax": _flax_model,
+    "keras": _keras_model,
+    "orbax": _orbax_tree,
+}
+
+
+def names_of(sharding: Any) -> Any:
+    """Names, one per dimension, or a Spec where a sharding names mesh axes, or None."""
+    if sharding is None or isinstance(sharding, (str, Spec)):
+        return sharding
+    if not isinstance(sharding, (tuple, list)):
+        if (pair := named_sharding(sharding)) is not None:
+            return pair[0]
+        if not is_partition_spec(sharding):
+            return None
+    entries = tuple(getattr(sharding, "partitions", sharding))
+    # A rule is for one name, so where a dimension has several they are mesh axes.
+    if any(isinstance(e, (tuple, list)) for e in entries):
+        return spec_of(sharding)
+    return entries
+
+
+def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
+    """The Spec and the mesh of a sharding that names mesh axes, or None.
+
+    It is jax's `NamedSharding` (also in a `Format`), orbax's `NamedShardingMetadata`,
+    or Keras's `TensorLayout`. The mesh is of the library's own type; `mesh_of` reads
+    it.
+    """
+    sharding = _out_of_format(sharding)
+    library = library_of(type(sharding))
+    if library == "orbax":
+        spec, mesh = attribute(sharding, "partition_spec"), sharding
+    elif library == "keras":
+        spec, mesh = attribute(sharding, "axes"), attribute(sharding, "device_mesh")
+    else:
+        spec, mesh = attribute(sharding, "spec"), attribute(sharding, "mesh")
+        if not attribute(mesh, "axis_names"):
+            return None
+    if spec is None:
+        return None
+    if is_partition_spec(spec):
+        return _known_spec(spec), mesh
+    # Lists, which cannot be hashed.
+    return spec_of(spec), mesh
+
+
+def _out_of_format(sharding: Any) -> Any:
+    """The sharding in a Format of jax, or what is given."""
+    inner = attribute(sharding, "sharding")
+    if inner is None:
+        return sharding
+    return inner
+
+
+def foreign_memory(sharding: Any) -> str | None:
+    """The memory kind of a jax sharding, where it is not the devices' own; else None.
+
+    >>> from types import SimpleNamespace
+    >>> foreign_memory(SimpleNamespace(memory_kind="pinned_host"))
+    'pinned_host'
+    """
+    sharding = _out_of_format(sharding)
+    kind = attribute(sharding, "memory_kind")
+    if kind is None or kind == "device":
+        return None
+    # An AbstractMesh has no devices.
+    mesh = attribute(sharding, "mesh")
+    devices: Any = attribute(sharding, "device_set")
+    if mesh is not None:
+        devices = getattr(attribute(mesh, "devices"), "flat", None)
+    # All devices of a sharding are of one kind, so the first speaks for them.
+    for first in devices or ():
+        if first.default_memory().kind == kind:
+            return None
+        break
+    return kind
+
+
+# Large models have many arrays and few specs.
+@lru_cache(maxsize=1024)
+def _known_spec(spec: Any) -> Spec:
+    return spec_of(spec)
+
+
+def is_partition_spec(value: Any) -> bool:
+    """Whether `value` is jax's PartitionSpec, by its class, as jax may be missing.
+
+    >>> is_partition_spec((None, "model"))
+    False
+    """
+    kind = type(value)
+    home = (kind.__module__ or "").partition(".")[0]
+    # jax renamed it.
+    return home == "jax" and kind.__name__ in ("P", "PartitionSpec")
+
+
+def spec_of(spec: Any) -> Spec:
+    """The Spec of a PartitionSpec, or of entries as JSON has them.
+
+    >>> str(spec_of([["data", "model"], None]))
+    "P(('data', 'model'), None)"
+    """
+    # Iterating over a PartitionSpec raises where it has unreduced or reduced axes; jax
+    # 0.10.1 has no other way, and does not raise.
+    entries = getattr(spec, "partitions", spec)
+    dims = []
+    for entry in entries:
+        if isinstance(entry, list):
+            entry = tuple(entry)
+        dims.append(entry)
+    unreduced, reduced = getattr(spec, "unreduced", ()), getattr(spec, "reduced", ())
+    return Spec.of(*dims, unreduced=unreduced, reduced=reduced)
+
+
+def mesh_of(mesh: Any) -> MeshSpec | None:
+    """The MeshSpec of a mesh of jax, Keras (`DeviceMesh`) or orbax, or None.
+
+    The ids and processes of its devices come along where it has devices.
+    """
+    if isinstance(mesh, MeshSpec):
+        return mesh
+    names = attribute(mesh, "axis_names")
+    if not isinstance(names, (tuple, list)) or not names:
+        return None
+    types = tuple(t.name for t in attribute(mesh, "axis_types") or ())
+    library = library_of(type(mesh))
+    ids: list[int] = []
+    hosts: list[int] = []
+    if library == "orbax":
+        sizes, devices = mesh.shape, attribute(mesh, "device_mesh")
+        if devices is not None:
+            ids = [device.id for device in _flat(devices.mesh)]
+    elif library == "keras":
+        sizes = mesh.shape
+        # A device is text such as "cpu:3".
+        ends = [str(d).rpartition(":")[2] for d in np.ravel(mesh.devices)]
+        if all(n.isdigit() for n in ends):
+            ids = [int(n) for n in ends]
+    elif isinstance(devices := attribute(mesh, "devices"), np.ndarray):
+        sizes, ids = devices.shape, [d.id for d in devices.flat]
+        hosts = [d.process_index for d in devices.flat]
+    else:
+        sizes = attribute(mesh, "axis_sizes")
+    if sizes is None:
+        return None
+    sizes = tuple(int(n) for n in sizes)
+    if not ids:
+        return MeshSpec(tuple(names), sizes, types)
+    # Only jax says which process a device belongs to.
+    processes = np.array(hosts or [0] * len(ids), np.int64).reshape(sizes)
+    devices = np.array(ids, np.int64).reshape(sizes)
+    return MeshSpec(tuple(names), sizes, types, devices, processes, True)
+
+
+def _flat(nested: Any) -> Any:
+    for inner in nested:
+        if isinstance(inner, (list, tuple)):
+            yield from _flat(inner)
+        else:
+            yield inner

@@ -1,0 +1,120 @@
+"""What MaxText writes into files: the mesh of a configuration, records of shardings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from shardviz.base.errors import MeshError
+from shardviz.base.format import shown
+from shardviz.base.mesh import MeshSpec, filled_sizes
+
+# A key of a path as jax writes it: of a dict, of a list, of an attribute.
+_KEY = re.compile(r"\['(.*)'\]|\[(\d+)\]|\.(.*)")
+
+
+class RecordedArray(NamedTuple):
+    """An array in a file of MaxText's `named_shardings` or `logical_shardings`.
+
+    Attributes:
+        shape: its shape.
+        entries: of its PartitionSpec, or its logical names.
+        mesh: the mesh of its sharding; None for logical names.
+
+    >>> read_record({"partition_spec": ["embed", None], "shape": [8, 4]}).entries
+    ('embed', None)
+    """
+
+    shape: tuple[int, ...]
+    entries: tuple[Any, ...]
+    mesh: MeshSpec | None
+
+
+def read_record(value: Mapping[Any, Any]) -> RecordedArray | None:
+    """The array that a part of such a file is about; None for any other mapping."""
+    if not {"partition_spec", "shape"} <= value.keys():
+        return None
+    if not value.keys() <= {"partition_spec", "shape", "mesh"}:
+        return None
+    shape, spec = value["shape"], value["partition_spec"]
+    if not isinstance(shape, list) or not isinstance(spec, list):
+        return None
+    entries = []
+    for entry in spec:
+        entries.append(tuple(entry) if isinstance(entry, list) else entry)
+    mesh = None
+    said = value.get("mesh")
+    if isinstance(said, Mapping) and isinstance(said.get("shape"), Mapping):
+        sizes = said["shape"]
+        names = tuple(said.get("axis_names") or sizes)
+        mesh = MeshSpec(names, tuple(sizes.get(name, 1) for name in names))
+    return RecordedArray(tuple(shape), tuple(entries), mesh)
+
+
+def plain_path(path: str) -> str:
+    """A path of such a file as the paths of trees are written here.
+
+    >>> plain_path("['model']/['layers']/[0]/['kernel']/.value")
+    'model/layers/0/kernel'
+    """
+    keys = []
+    for part in path.split("/"):
+        match = _KEY.fullmatch(part)
+        keys.append(part if match is None else next(filter(None, match.groups()), part))
+    # nnx keeps an array in the attribute `value` of its Variable.
+    if len(keys) > 1 and path.endswith("/.value"):
+        keys.pop()
+    return "/".join(keys)
+
+
+def mesh_of_config(
+    config: Mapping[Any, Any], count_devices: Callable[[], int]
+) -> MeshSpec:
+    """The mesh of a configuration with `mesh_axes` and `ici_..._parallelism`.
+
+    The size of an axis is its part in a slice (`ici`) times its part between slices
+    (`dcn`). In each, -1 stands for the devices or slices that are left.
+
+    Args:
+        config: what the file holds.
+        count_devices: how many devices there are in all; called if a size is -1.
+
+    Raises:
+        MeshError: the configuration has no mesh, or its sizes fit no number of devices.
+
+    >>> config = {"mesh_axes": ["data", "fsdp"], "ici_fsdp_parallelism": -1}
+    >>> mesh_of_config(config, lambda: 16).shape
+    {'data': 1, 'fsdp': 16}
+    """
+    axes = config.get("mesh_axes")
+    if isinstance(axes, str):
+        axes = [axes]
+    if not isinstance(axes, Sequence) or not axes:
+        raise MeshError(
+            "A mesh is read from the mesh_axes of a configuration and a size for each,"
+            " such as ici_fsdp_parallelism; there is no mesh_axes in it."
+        )
+    slices = config.get("compile_topology_num_slices", 1)
+    # MaxText writes -1 or 0 if there is no topology to compile for.
+    if not isinstance(slices, int) or slices < 1:
+        slices = 1
+    between = filled_sizes(_sizes(config, axes, "dcn"), lambda: slices)
+    across = math.prod(between)
+    inside = filled_sizes(
+        _sizes(config, axes, "ici"), lambda: max(1, count_devices() // across)
+    )
+    sizes = tuple(a * b for a, b in zip(between, inside, strict=True))
+    return MeshSpec(tuple(axes), sizes)
+
+
+def _sizes(config: Mapping[Any, Any], axes: Sequence[Any], kind: str) -> list[int]:
+    sizes = []
+    for axis in axes:
+        key = f"{kind}_{axis}_parallelism"
+        size = config.get(key, 1)
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise MeshError(f"{key} is a whole number; got {shown(size)}.")
+        sizes.append(size)
+    return sizes

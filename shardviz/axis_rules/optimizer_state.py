@@ -1,0 +1,298 @@
+"""pair(): which parameter of a model an array of an optimizer belongs to.
+
+An optimizer keeps trees of the structure of the parameters in its state: `mu`, `nu`,
+`trace`. So a part of the state whose paths are those of the parameters holds one array
+for each of them; where an optimizer is masked, some are missing, and where it keeps
+several arrays for a parameter (sm3), the paths go on below it.
+`optax.tree_utils.tree_map_params` finds the same arrays by calling the optimizer again,
+which takes the optimizer itself; `tests/layout` compares the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from shardviz.axis_rules.array_tree import is_optimizer_type
+
+PARAMETERS, GRADIENTS, OPTIMIZER, OTHER = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "other",
+)
+GROUPS = (PARAMETERS, GRADIENTS, OPTIMIZER, OTHER)
+_STATE_KEYS = frozenset(
+    ("opt_state", "opt_states", "optimizer_state", "optimizer_states", "opt")
+)
+_TELLING = ("opt", "params")
+_PARAMETER_KEYS = ("params", "parameters", "model", "weights", "fast")
+# Of one end of a path; more say nothing of where the parameters are.
+_MOST_ROOTS = 8
+Path = tuple[str, ...]
+# It takes an array and a depth.
+_Find = Callable[[int, int], "int | None"]
+
+
+class Pairs(NamedTuple):
+    """The group of every array, and the position of its parameter or None.
+
+    >>> pair(["params/w", "opt_state/0/count", "opt_state/0/mu/w"], [(8,), (), (8,)])
+    Pairs(groups=('parameters', 'optimizer state', 'optimizer state'), partners=(None, None, 0))
+    """
+
+    groups: tuple[str, ...]
+    partners: tuple[int | None, ...]
+
+
+def optimizer_leaves(tree: Any) -> frozenset[int]:
+    """The positions of the leaves that objects of optax hold.
+
+    Args:
+        tree: a PyTreeDef of jax.
+    """
+    leaves: set[int] = set()
+    position = 0
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        kind_and_data = node.node_data()
+        if kind_and_data is None:
+            position += node.num_leaves
+        elif is_optimizer_type(kind_and_data[0]):
+            leaves.update(range(position, position + node.num_leaves))
+            position += node.num_leaves
+        else:
+            nodes.extend(reversed(node.children()))
+    return frozenset(leaves)
+
+
+def pair_names(
+    names: Sequence[str], shapes: Sequence[tuple[int, ...]], states: Collection[int]
+) -> tuple[list[str], list[str | None]] | None:
+    """The group and the parameter of every array of a program, by its name.
+
+    None where no array is in an optimizer's state.
+
+    Args:
+        names: as `params.layers[0].w`.
+        shapes: the shapes of the arrays.
+        states: positions of arrays known to be in an optimizer's state.
+
+    >>> pair_names(["params.w", "opt_state[0].mu.w"], [(8,), (8,)], ())
+    (['parameters', 'optimizer state'], [None, 'params.w'])
+    """
+    if not states and not may_hold_state(names):
+        return None
+    paths = [re.sub(r"[.\[\]]+", "/", name).strip("/") for name in names]
+    pairs = pair(paths, shapes, states)
+    partners: list[str | None] = []
+    for position in pairs.partners:
+        partners.append(None if position is None else names[position])
+    return list(pairs.groups), partners
+
+
+def may_hold_state(paths: Sequence[str]) -> bool:
+    """Whether anything can be found by paths alone, which takes one of these words.
+
+    >>> may_hold_state(["params/w"]), may_hold_state(["w", "b"])
+    (True, False)
+    """
+    text = "\n".join(paths)
+    return any(word in text for word in _TELLING)
+
+
+def pair(
+    paths: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    states: Collection[int] = (),
+    known: Mapping[int, int] | None = None,
+) -> Pairs:
+    """Finds the parameters of a tree, its optimizer state and gradients, in pairs.
+
+    Args:
+        paths: the path of every array, joined by `/`.
+        shapes: their shapes.
+        states: positions of arrays known to stand in an optimizer's state, whatever
+            their paths.
+        known: positions of arrays to positions of their parameters, where a library
+            says it.
+    """
+    parts = [tuple(path.split("/")) for path in paths]
+    pairing = _Pairing(parts, shapes, frozenset(states), known or {})
+    return Pairs(tuple(pairing.groups), tuple(pairing.partners))
+
+
+class _Pairing:
+    """The pairing of one tree."""
+
+    def __init__(
+        self,
+        parts: list[Path],
+        shapes: Sequence[tuple[int, ...]],
+        states: frozenset[int],
+        known: Mapping[int, int],
+    ) -> None:
+        self.parts, self.shapes = parts, shapes
+        self.groups = [OTHER] * len(parts)
+        self.partners: list[int | None] = [None] * len(parts)
+        state, outside = [], []
+        for index, path in enumerate(parts):
+            # What a library says of an array counts more than its path.
+            if index in known:
+                self.groups[index], self.partners[index] = OPTIMIZER, known[index]
+            elif index in states or _in_state(path):
+                self.groups[index] = OPTIMIZER
+                state.append(index)
+            else:
+                outside.append(index)
+        for parameter in known.values():
+            self.groups[parameter] = PARAMETERS
+        root = self._root(outside, state)
+        if root is None:
+            return
+        self.by_path: dict[Path, int] = {}
+        beside = []
+        for index in outside:
+            path = parts[index]
+            # Where the parameters are the whole tree, gradients stand among them.
+            if path[: len(root)] == root and (root or not _is_gradient(path)):
+                self.by_path[path[len(root) :]] = index
+                self.groups[index] = PARAMETERS
+            else:
+                beside.append(index)
+        self._pair_state(state)
+        self._pair_copies(beside)
+
+    def _root(self, outside: list[int], state: list[int]) -> Path | None:
+        """The path below which the parameters stand, or None where nothing says so."""
+        votes = self._votes(outside, state)
+        if votes:
+            best = max(votes.values())
+            equal = [root for root, count in votes.items() if count == best]
+            return min(equal, key=_least_likely)
+        arrays = [i for i in outside if self.shapes[i]]
+        # One array beside a state is all parameters there are.
+        if state and len(arrays) == 1:
+            return self.parts[arrays[0]]
+        for index in outside:
+            path = self.parts[index]
+            if "params" in path:
+                return path[: path.index("params") + 1]
+        return None
+
+    def _votes(self, outside: list[int], state: list[int]) -> Counter[Path]:
+        """What stands before the longest end that a path shares with one of the state."""
+        votes: Counter[Path] = Counter()
+        if not state:
+            return votes
+        # What stands before each end of a path, by that end.
+        roots: dict[Path, list[Path]] = {}
+        for index in outside:
+            path = self.parts[index]
+            for begin in range(len(path)):
+                before = roots.setdefault(path[begin:], [])
+                if len(before) < _MOST_ROOTS:
+                    before.append(path[:begin])
+        for index in state:
+            path = self.parts[index]
+            # The longest end first.
+            for begin in range(len(path)):
+                if (before := roots.get(path[begin:])) is not None:
+                    votes.update(dict.fromkeys(before, len(path) - begin))
+                    break
+        return votes
+
+    def _pair_state(self, state: list[int]) -> None:
+        for index, parameter in self._node(state, 0, self._exact).items():
+            self.partners[index] = parameter
+        rest = [i for i in state if self.partners[i] is None and self.shapes[i]]
+        for index, parameter in self._node(rest, 0, self._below).items():
+            self.partners[index] = parameter
+
+    def _pair_copies(self, outside: list[int]) -> None:
+        """Trees beside the parameters with an array for each of them, as gradients."""
+        wanted, tops = len(self.by_path), {}
+        for index in outside:
+            tops.setdefault(self.parts[index][0], []).append(index)
+        for indices in tops.values():
+            partners = self._node(indices, 0, self._exact)
+            # With fewer it is no copy: paths such as `w` are in many trees.
+            if len(set(partners.values())) < wanted:
+                continue
+            for index, parameter in partners.items():
+                self.partners[index] = parameter
+                if _is_gradient(self.parts[index]):
+                    self.groups[index] = GRADIENTS
+
+    def _node(self, indices: list[int], depth: int, find: _Find) -> dict[int, int]:
+        """Array to parameter, of those below one node of the tree.
+
+        A node is paired as one where all its arrays have parameters, unless a node
+        inside it has more of them, since a list of parameters has the paths of a chain
+        of transformations.
+        """
+        here: dict[int, int] = {}
+        inner: dict[str, list[int]] = {}
+        for index in indices:
+            parameter = find(index, depth)
+            if parameter is not None:
+                here[index] = parameter
+            if len(self.parts[index]) > depth:
+                inner.setdefault(self.parts[index][depth], []).append(index)
+        below: dict[int, int] = {}
+        most = 0
+        for indices_inside in inner.values():
+            paired = self._node(indices_inside, depth + 1, find)
+            most = max(most, len(set(paired.values())))
+            below.update(paired)
+        if len(here) == len(indices) and len(set(here.values())) >= most:
+            return here
+        return below
+
+    def _exact(self, index: int, depth: int) -> int | None:
+        rest = self.parts[index][depth:]
+        parameter = self.by_path.get(rest)
+        # Where the parameters are one array, every array of the state has its path,
+        # which is empty.
+        if (
+            not rest
+            and parameter is not None
+            and self.shapes[index] != self.shapes[parameter]
+        ):
+            return None
+        return parameter
+
+    def _below(self, index: int, depth: int) -> int | None:
+        """The parameter whose path an array's path begins with, and whose sizes it has."""
+        rest = self.parts[index][depth:]
+        for end in range(len(rest) - 1, 0, -1):
+            parameter = self.by_path.get(rest[:end])
+            if parameter is not None:
+                # A factored moment has some of the sizes, and 1 for the others.
+                sizes = {*self.shapes[parameter], 1}
+                if not sizes.issuperset(self.shapes[index]):
+                    return None
+                return parameter
+        return None
+
+
+def _in_state(path: Path) -> bool:
+    if not _STATE_KEYS.isdisjoint(path[:-1]):
+        return True
+    # nnx has an optimizer that holds the model, too.
+    return "optimizer" in path[:-1] and "model" not in path[path.index("optimizer") :]
+
+
+def _is_gradient(path: Path) -> bool:
+    return any("grad" in part.lower() for part in path)
+
+
+def _least_likely(root: Path) -> tuple[bool, bool, int]:
+    """Sorts places where parameters may stand, the likeliest first."""
+    last = ""
+    if root:
+        last = root[-1].lower()
+    return _is_gradient(root), last not in _PARAMETER_KEYS, len(root)

@@ -1,0 +1,278 @@
+"""The view Model as plain data: the leaves of a state, and what rules make of each
+kind.
+
+Leaves of the same names, shape and type are of one kind. Paths and kinds are sent once;
+an edit resolves and sends only the kinds, of which the largest models have some dozens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.fit import Fit, Uncounted
+from shardviz.axis_rules.group_bytes import uncounted
+from shardviz.axis_rules.requests import Request, Requests, request
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.format import bytes_text, count_text, fold, plural
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.explorer.targets import topology_of
+from shardviz.explorer.words import explorer as wording
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
+
+MOST_CONSTRAINTS = 400
+# Named beside the bar of memory; the others are one part.
+MOST_PARTS = 5
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The leaves of a model.
+
+    Attributes:
+        arrays: one ArraySpec for each, with its path as name.
+        partners: by path, the parameter that a leaf is a moment or a copy of.
+        unknown: the paths of those of which nothing says how they are split.
+        by_path: the paths of those whose spec a table of paths gave, which the session
+            does not have.
+    """
+
+    arrays: tuple[ArraySpec, ...]
+    partners: Mapping[str, str] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
+    by_path: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of_audit(audit: Audit) -> Leaves:
+        """The leaves that were audited."""
+        partners, unknown, by_path = {}, set(), set()
+        arrays = []
+        for row in audit.rows:
+            array = row.array
+            if row.partner is not None:
+                partners[row.path] = row.partner
+            if row.spec is None and not row.problem:
+                unknown.add(row.path)
+            # The session has no tables of paths: what one says of each leaf is kept.
+            if audit.dialect.by_path and row.spec:
+                array = array.replace(spec=row.spec)
+                if not row.spec_wins:
+                    by_path.add(row.path)
+            arrays.append(array)
+        return Leaves(tuple(arrays), partners, frozenset(unknown), frozenset(by_path))
+
+    @cached_property
+    def kind_of(self) -> tuple[int, ...]:
+        """The number of the kind of each leaf."""
+        numbers: dict[Any, int] = {}
+        kind_of = []
+        for a in self.arrays:
+            key = (a.logical, a.shape, a.dtype, a.spec, a.memory_kind)
+            key = (*key, a.name in self.unknown)
+            kind_of.append(numbers.setdefault(key, len(numbers)))
+        return tuple(kind_of)
+
+    @cached_property
+    def kinds(self) -> tuple[ArraySpec, ...]:
+        """An ArraySpec of each kind of leaf."""
+        first: dict[int, ArraySpec] = {}
+        for array, kind in zip(self.arrays, self.kind_of, strict=True):
+            first.setdefault(kind, array)
+        return tuple(first.values())
+
+    @cached_property
+    def groups(self) -> Mapping[str, Counter[int]]:
+        """By the first part of their paths, how many leaves there are of each kind."""
+        groups: dict[str, Counter[int]] = {}
+        for array, kind in zip(self.arrays, self.kind_of, strict=True):
+            groups.setdefault(_head(array.name), Counter())[kind] += 1
+        return groups
+
+    def edited(self, arrays: Iterable[ArraySpec]) -> Leaves:
+        """The leaves with these arrays in the place of the leaves of their names."""
+        new = {array.name: array for array in arrays}
+        edited = tuple(new.get(old.name, old) for old in self.arrays)
+        changed, described = set(), set()
+        for old, array in zip(self.arrays, edited, strict=True):
+            if array != old:
+                changed.add(array.name)
+                if array.logical is not None or array.spec is not None:
+                    described.add(array.name)
+        if not changed:
+            return self
+        unknown, by_path = self.unknown - described, self.by_path - changed
+        return replace(self, arrays=edited, unknown=unknown, by_path=by_path)
+
+    def requests(self, program: Program) -> list[Request]:
+        """How each kind is split under the rules of a program, on its mesh."""
+        rows = []
+        for kind in self.kinds:
+            if kind.name in self.unknown:
+                rows.append(Request(kind, None, None, None, None))
+            else:
+                row = request(kind, program.mesh, program.rules, program.dialect)
+                rows.append(row)
+        return rows
+
+
+def _head(path: str) -> str:
+    """The first part of a path."""
+    for mark in ("/", ".", "["):
+        if mark in path.strip(mark):
+            return path.strip(mark).split(mark)[0]
+    if len(path) < 24:
+        return path
+    return "arrays"
+
+
+def audit_of(program: Program, leaves: Leaves | None) -> Audit:
+    """The leaves of a model under the rules of a program, and the other arrays."""
+    rows: Sequence[Request] = program.requests
+    if leaves is not None:
+        kinds = leaves.requests(program)
+        names = [array.name for array in leaves.arrays]
+        known = frozenset(names)
+        beside = [row for row in program.requests if row.path not in known]
+        names += [row.path for row in beside]
+        rows = Requests(
+            names,
+            [*(kinds[number] for number in leaves.kind_of), *beside],
+            # The Explorer does not show groups of arrays.
+            ["other"] * len(names),
+            [leaves.partners.get(name) for name in names],
+        )
+    return Audit(rows, program.mesh, program.rules or Rules(), program.dialect)
+
+
+def leaves_view(leaves: Leaves) -> dict[str, Any]:
+    """What no edit of rules or mesh changes: paths, kinds, and the layers of one array."""
+    arrays = leaves.arrays
+    numbers, kind_of = range(len(arrays)), leaves.kind_of
+    folded = []
+    for layers in fold(numbers, lambda i: arrays[i].name, kind_of.__getitem__):
+        if len(layers.items) > 1:
+            folded.append([layers.name, list(layers.items)])
+    position = {array.name: i for i, array in enumerate(arrays)}
+    partners, elements = [], 0
+    for array in arrays:
+        partner = leaves.partners.get(array.name)
+        partners.append(position.get(partner or "", -1))
+        # Moments and copies of a parameter are no elements of the model.
+        if partner is None:
+            elements += math.prod(array.shape)
+    return {
+        "paths": [array.name for array in arrays],
+        "kinds": list(kind_of),
+        "folds": folded,
+        "partners": partners if leaves.partners else [],
+        "words": wording.leaf_count(
+            len(arrays), len(leaves.kinds), count_text(elements)
+        ),
+    }
+
+
+def model_view(
+    program: Program, target: str, leaves: Leaves, plan: Plan | None
+) -> dict[str, Any]:
+    """How every kind of leaf is split, the bytes of all, and the constraints."""
+    # A model of 10,000 leaves has some dozens of kinds.
+    requests = leaves.requests(program)
+    rows = [_kind_view(one, program.mesh) for one in requests]
+    times = Counter(leaves.kind_of)
+    left_out = uncounted((one, times[n]) for n, one in enumerate(requests))
+    return {
+        "kinds": rows,
+        **_memory(target, leaves, rows, left_out),
+        "constraints": _constraints(plan),
+    }
+
+
+def _kind_view(one: Request, mesh: MeshSpec) -> dict[str, Any]:
+    """A kind of leaf: its shape and names, how it is split, and its bytes per device."""
+    array, layout = one.array, one.layout
+    view: dict[str, Any] = {"short": array.short, "bytes": 0, "waste": 0}
+    view.update(spec="", dims=[])
+    if one.spec is not None:
+        view.update(spec=str(one.spec), dims=_dims(one.spec, mesh))
+    if array.logical is not None:
+        view["names"] = ["_" if n is None else str(n) for n in array.logical]
+    if one.spec is None and not one.problem:
+        return {**view, "note": wording.UNKNOWN_SPLIT}
+    if layout is not None and array.memory_kind is not None:
+        view["text"] = wording.bytes_in(layout.bytes_per_device, array.memory_kind)
+    elif layout is not None:
+        view["bytes"] = layout.bytes_per_device
+        view["text"] = bytes_text(layout.bytes_per_device)
+        view["waste"] = one.wasted_bytes
+    if one.problem:
+        view["problem"] = one.problem
+    if one.resolution is not None and not one.spec_wins:
+        notes = []
+        for dim, name, near in one.resolution.unmatched():
+            notes.append(wording.no_rule_names(name, near, dim))
+        if notes:
+            view["note"] = " ".join(notes)
+    return view
+
+
+def _dims(spec: Spec, mesh: MeshSpec) -> list[list[list[int]]]:
+    """By dimension its axes as [number in the mesh, size]."""
+    names, dims = mesh.axis_names, []
+    for axes in spec.dims:
+        # A rule may name an axis that the mesh lacks.
+        known = [axis for axis in axes if axis in names]
+        dims.append([[names.index(axis), mesh.shape[axis]] for axis in known])
+    return dims
+
+
+def _memory(
+    target: str, leaves: Leaves, rows: Sequence[Mapping[str, Any]], left_out: Uncounted
+) -> dict[str, Any]:
+    """The bytes of the leaves on each device, by the first part of their paths."""
+    sizes: Counter[str] = Counter()
+    waste = 0
+    for name, times in leaves.groups.items():
+        for kind, count in times.items():
+            sizes[name] += rows[kind]["bytes"] * count
+            waste += rows[kind]["waste"] * count
+    total = sizes.total()
+    topology = topology_of(target)
+    capacity, device = None, ""
+    if topology is not None:
+        capacity, device = topology.chip.device_bytes, topology.title
+    fit = Fit(total, capacity, device, arrays_only=True, uncounted=left_out)
+    scale = max(capacity or 0, total, 1)
+    largest = [(name, size) for name, size in sizes.most_common() if size]
+    parts = [[name, bytes_text(size)] for name, size in largest[:MOST_PARTS]]
+    rest = sum(size for _, size in largest[MOST_PARTS:])
+    if rest:
+        parts.append([plural(len(largest) - MOST_PARTS, "other"), bytes_text(rest)])
+    return {
+        "parts": parts,
+        "words": wording.model_memory(fit),
+        "waste": wording.model_waste(waste) if waste else "",
+        "needed": (total - waste) / scale,
+        "wasted": waste / scale,
+        "over": fit.ok is False,
+        "capacity": (capacity or 0) / scale,
+    }
+
+
+def _constraints(plan: Plan | None) -> list[dict[str, Any]]:
+    """The calls that constrain activations, and what became of each."""
+    if plan is None:
+        return []
+    rows = []
+    for call in plan.constraints[:MOST_CONSTRAINTS]:
+        row = {"where": call.where, "effect": call.effect}
+        row |= {"spec": str(call.spec or ""), "text": call.sentence}
+        rows.append({**row, "warns": call.wants_attention})
+    return rows

@@ -1,0 +1,313 @@
+"""The view Rules as plain data: the cascade of a dimension, its remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from shardviz.axis_rules.remedies import Remedy
+from shardviz.axis_rules.requests import Request, kinds_of
+from shardviz.axis_rules.rule_uses import RuleUse, rule_summary
+from shardviz.axis_rules.verdicts import BROKEN, Outcome
+from shardviz.axis_rules.words import cascade as wording
+from shardviz.base.layout import Misfit
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.explorer.document import Document
+from shardviz.explorer.session import Session
+from shardviz.explorer.session_view import filled
+
+MOST_REMEDIES = 5
+#: A saved page holds the cascades of so many dimensions, and the remedies of the first.
+MOST_SAVED_CELLS = 400
+MOST_SAVED_REMEDIES = 24
+
+
+# --- the rules beside their lines ------------------------------------------------------
+
+
+def rule_rows(session: Session) -> dict[str, Any]:
+    """The effect of every rule, each with the number of its line of text.
+
+    A row is shown beside its line only where the text has one rule per line.
+    """
+    document = session.now
+    # Over the whole model: what no opened array needs may be for another leaf.
+    kinds = [kind for kind, _ in kinds_of(session.audit.rows)]
+    uses = rule_summary(kinds, document.rules)
+    lines = []
+    for number, line in enumerate(document.text["rules"].split("\n")):
+        if line.strip() and not line.strip().startswith("#"):
+            lines.append(number)
+    if len(lines) != len(uses) or "rules" in document.errors:
+        return {"aligned": False, "rows": []}
+    rows = [{"line": n, **_row(use)} for n, use in zip(lines, uses, strict=True)]
+    return {"aligned": True, "rows": rows}
+
+
+def _row(use: RuleUse) -> dict[str, Any]:
+    """Whether a rule decides nothing, and which arrays it does not decide, and why."""
+    reasons = [f"{name}: {one.reason}" for name, one in (*use.broken, *use.lost)]
+    note = "\n".join(reasons) or str(use.never or "")
+    idle = wording.idle(use.never) if use.never else ""
+    return filled(idle=idle, note=note)
+
+
+# --- the cascade of one dimension -----------------------------------------------------
+
+#: What a card of a dimension says in red, and in amber.
+_FAILS = ("fails", "axis missing", "axis twice", "unknown")
+_LOSES = ("axis taken",)
+#: How likely a dimension is to be mended, as ranks.
+_FAILING, _MISSPELT, _FREE_AXIS, _UNSPLIT, _FINE = 4, 3, 2, 1, 0
+
+
+def dimension_state(request: Request, dim: int, mesh: MeshSpec) -> str:
+    """What became of a dimension, as a key of `wording.STATES`."""
+    spec, found = request.spec, request.resolution
+    if spec is None:
+        return "unknown" if request.problem else "not split"
+    dims = spec.padded(request.array.rank)
+    axes = dims[dim]
+    if axes and request.layout is None:
+        return _failure(request, dim, mesh) or "split"
+    if axes:
+        return "split" if any(mesh.shape[axis] > 1 for axis in axes) else "size 1"
+    if dim in spec.unconstrained:
+        return "free"
+    if request.spec_wins:
+        return "own spec"
+    if found is None:
+        return "not split"
+    name, winner = found.names[dim], found.winners[dim]
+    if name is None:
+        return "no name"
+    if name not in found.rules.by_name:
+        return "no rule"
+    if winner is None:
+        return "axis taken"
+    unsplit = found.verdict(dim, winner).outcome is Outcome.UNSPLIT
+    return "kept whole" if unsplit else "size 1"
+
+
+def _failure(request: Request, dim: int, mesh: MeshSpec) -> str:
+    """Why an array cannot be laid out, where that is due to this dimension; or `""`."""
+    spec, sizes = request.spec or Spec(), request.array.shape
+    dims = spec.padded(len(sizes))
+    if any(axis not in mesh.shape for axis in dims[dim]):
+        return "axis missing"
+    if any(spec.axes.count(axis) > 1 for axis in dims[dim]):
+        return "axis twice"
+    return "fails" if Misfit.find(sizes[dim], dims[dim], mesh, ()) else ""
+
+
+def first_cell(document: Document, array: int | None = None) -> str:
+    """The dimension that most likely is to be mended, of all arrays or of one.
+
+    One that fails; else one whose name no rule has and that looks misspelt; else the one
+    that is not split although an axis is free, of the most bytes.
+    """
+    numbers = range(len(document.arrays))
+    if array is not None:
+        numbers = range(array, array + 1)
+    best, chosen = (-1.0, 0.0), f"{numbers.start}:0"
+    for number in numbers:
+        request = document.program.requests[number]
+        for dim in range(request.array.rank):
+            urgency = _urgency(request, dim, document.mesh)
+            if urgency > best:
+                best, chosen = urgency, f"{number}:{dim}"
+    return chosen
+
+
+def looks_wrong(request: Request, mesh: MeshSpec) -> bool:
+    """Whether an array fails, or has a name that looks misspelt."""
+    dims = range(request.array.rank)
+    return any(_urgency(request, dim, mesh)[0] >= _MISSPELT for dim in dims)
+
+
+def _urgency(request: Request, dim: int, mesh: MeshSpec) -> tuple[float, float]:
+    """How likely a dimension is to be mended: a rank, and bytes per device."""
+    state = dimension_state(request, dim, mesh)
+    if state in _FAILS:
+        return _FAILING, request.array.bytes
+    size = request.bytes_per_device or 0
+    found = request.resolution
+    if found is None or request.spec_wins or state == "split":
+        return _FINE, size
+    if state == "no rule" and wording.near(found, dim):
+        return _MISSPELT, size
+    used = (request.spec or Spec()).axes
+    for axis, parts in mesh.shape.items():
+        fits = request.array.shape[dim] % parts == 0
+        if parts > 1 and axis not in used and fits:
+            return _FREE_AXIS, size
+    return _UNSPLIT, size
+
+
+class Cell(NamedTuple):
+    """A dimension of an array, each by its number."""
+
+    array: int
+    dim: int
+
+    @staticmethod
+    def parse(text: str) -> Cell:
+        """A dimension as the page names it, `array:dimension`."""
+        array, _, dim = text.partition(":")
+        if not (array.isdecimal() and dim.isdecimal()):
+            return Cell(-1, -1)
+        return Cell(int(array), int(dim))
+
+    def request(self, document: Document) -> Request | None:
+        """The array that it is of; None where there is no such dimension any more."""
+        requests = document.program.requests
+        if not 0 <= self.array < len(requests):
+            return None
+        # A scalar is shown as well, without a dimension.
+        if not 0 <= self.dim < max(1, requests[self.array].array.rank):
+            return None
+        return requests[self.array]
+
+
+def _by_path(document: Document, cell: Cell) -> bool:
+    """Whether the spec of a cell's array comes from a table of paths."""
+    model = document.model
+    return model is not None and document.arrays[cell.array].name in model.by_path
+
+
+@dataclass(frozen=True)
+class CellRemedies:
+    """The smallest edits that split a dimension, and what the page shows of them.
+
+    The reason says why there are none; `""` also where the dimension is split already.
+    """
+
+    found: tuple[Remedy, ...] = ()
+    views: tuple[dict[str, Any], ...] = ()
+    reason: str = ""
+
+
+def cell_view(
+    document: Document,
+    text: str,
+    remedies: CellRemedies | None = None,
+    done: str = "",
+    steps: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Why a dimension is split as it is: a sentence, and every rule for its name.
+
+    Args:
+        document: what is edited.
+        text: the dimension, as the page names it.
+        remedies: the edits that split it; None if they are not known.
+        done: what the last remedy changed.
+        steps: what each remedy does to the program, by its plan; empty if that is not
+            asked.
+    """
+    cell = Cell.parse(text)
+    request = cell.request(document)
+    if request is None:
+        return {"text": wording.CHOOSE if document.arrays else wording.NO_ARRAYS}
+    array = request.array
+    cards = [_card(request, dim, document.mesh) for dim in range(array.rank)]
+    view: dict[str, Any] = {"key": text, "dims": cards, **filled(done=done)}
+    if not cards:
+        return {**view, "text": wording.SCALAR}
+    by_path = _by_path(document, cell)
+    head, sentence = wording.reason(request, cell.dim, by_path)
+    view.update(head=head, text=sentence, lines=_lines(request, cell.dim, by_path))
+    view["name"] = wording.title(array.logical, cell.dim)
+    if remedies is not None:
+        view["remedies"] = list(remedies.views)
+        if steps:
+            paired = zip(remedies.views, steps, strict=True)
+            view["remedies"] = [
+                {**remedy, "step": dict(step)} for remedy, step in paired
+            ]
+        view.update(filled(reason=remedies.reason))
+    return view
+
+
+def _card(request: Request, dim: int, mesh: MeshSpec) -> dict[str, Any]:
+    """A dimension of an array: its name, size and axes, or why it has none."""
+    state = dimension_state(request, dim, mesh)
+    loses = state in _LOSES
+    if state == "no rule" and request.resolution is not None:
+        loses = wording.near(request.resolution, dim) is not None
+    axes = (request.spec or Spec()).padded(request.array.rank)[dim]
+    return {
+        "name": wording.title(request.array.logical, dim),
+        "size": request.array.shape[dim],
+        "state": wording.STATES[state],
+        **filled(axes=list(axes), fails=state in _FAILS, loses=loses),
+    }
+
+
+def _lines(request: Request, dim: int, by_path: bool) -> list[dict[str, Any]]:
+    """The rules that have a dimension's name, in order, and what became of each.
+
+    An array's own spec stands first, since it wins over all of them.
+    """
+    lines: list[dict[str, Any]] = []
+    if request.spec_wins:
+        words = wording.BY_PATH if by_path else wording.OWN_SPEC
+        lines.append({"text": str(request.spec), "words": words, "wins": True})
+    found = request.resolution
+    if found is None:
+        return lines
+    for rule in found.rules.by_name.get(found.names[dim] or "", ()):
+        fact = found.verdict(dim, rule)
+        words = wording.verdict(fact, found)
+        if request.spec_wins:
+            words = wording.OVERRULED
+        wins = fact.decides and not request.spec_wins
+        line = {"rule": rule, "text": str(fact.line), "words": words, "kind": fact.kind}
+        fails = wins and fact.outcome in BROKEN
+        lines.append({**line, **filled(wins=wins, fails=fails)})
+    return lines
+
+
+def cell_remedies(session: Session, text: str) -> CellRemedies:
+    """The edits that split a dimension, by resolving the whole model again."""
+    document, cell = session.now, Cell.parse(text)
+    request = cell.request(document)
+    if request is None or not request.array.rank:
+        return CellRemedies()
+    name = request.array.name
+    row = next(row for row in session.audit.rows if row.path == name)
+    if row.layout is not None and row.layout.block_counts[cell.dim] > 1:
+        return CellRemedies()
+    if document.model is not None and _by_path(document, cell):
+        leaf = [array.name for array in document.model.arrays].index(name)
+        return CellRemedies(reason=wording.PATHS_NOT_EDITABLE.format(leaf, cell.dim))
+    if request.spec_wins:
+        return CellRemedies(reason=wording.SPEC_NOT_EDITED)
+    # The sentence says already that there are no names, and no rule needs any.
+    if request.array.logical is None and not (request.problem or document.rules):
+        return CellRemedies()
+    search = row.remedies(f"split {cell.dim}")
+    found, views = tuple(search.items[:MOST_REMEDIES]), []
+    for remedy in found:
+        saves = row.layout is not None and (remedy.bytes_saved or 0) > 0
+        view = {"edit": remedy.edit, "spec": str(remedy.spec), "saves": saves}
+        view["memory"] = wording.remedy_memory(remedy, row)
+        views.append({**view, "others": wording.remedy_others(remedy)})
+    return CellRemedies(found, tuple(views), search.reason or "")
+
+
+def saved_cells(session: Session, first: str) -> dict[str, Any]:
+    """The cascades that a saved page can show, those of its first dimension among them."""
+    document = session.now
+    keys = {first: None}
+    for number, array in enumerate(document.arrays):
+        for dim in range(max(1, array.rank)):
+            keys[f"{number}:{dim}"] = None
+    cells = {}
+    for key in list(keys)[:MOST_SAVED_CELLS]:
+        remedies = None
+        if len(cells) < MOST_SAVED_REMEDIES:
+            remedies = cell_remedies(session, key)
+        cells[key] = cell_view(document, key, remedies)
+    return cells

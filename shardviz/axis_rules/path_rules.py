@@ -1,0 +1,177 @@
+"""Which pattern of a table of paths decides each array, and why every other does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shardviz.axis_rules.path_matching import (
+    PathMatch,
+    fits,
+    is_one_element,
+    match_path,
+    matched_spec,
+    missing_words,
+)
+from shardviz.axis_rules.path_remedies import PathSearch
+from shardviz.axis_rules.remedies import Remedies, Remedy
+from shardviz.axis_rules.remedy_search import Arrays, Leaf
+from shardviz.axis_rules.rules import Dialect, PathRule, PathRules
+from shardviz.axis_rules.verdicts import (
+    BROKEN,
+    Outcome,
+    Problem,
+    Verdict,
+    deciding,
+)
+from shardviz.base.display import Displayed, explanation
+from shardviz.base.errors import RuleError
+from shardviz.base.format import shown
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import check_path
+from shardviz.base.partition_spec import Spec, rank_problem
+
+
+@dataclass(frozen=True, repr=False)
+class PathResolution(Displayed):
+    """How the path of one array became a spec; made by `shardviz.resolve` and `audit`.
+
+    Attributes:
+        path: the path of the array, joined by `/`.
+        rules: the table.
+        dialect: the library whose reading of the table counts.
+        mesh: the mesh that verdicts are checked against, or None.
+        shape: the shape that verdicts are checked against, or None.
+
+    >>> table = PathRules.of([("mlp/.*/kernel", (None, "model")), (".*", ())])
+    >>> print(resolve_path("mlp/0/kernel", table).explain())
+    mlp/0/kernel → P(None, 'model')  (regex, 2 patterns)
+    pattern 1 ('mlp/.*/kernel' → P(None, 'model')) matches and splits dimension 1 over 'model'.
+    pattern 2 ('.*' → P()) matches, too, and comes after pattern 1, which decides.
+    """
+
+    path: str
+    rules: PathRules
+    dialect: Dialect = Dialect.REGEX
+    mesh: MeshSpec | None = None
+    shape: tuple[int, ...] | None = None
+
+    @cached_property
+    def match(self) -> PathMatch:
+        """Which pattern decides."""
+        return match_path(self.path, self.rules, self.dialect)
+
+    @property
+    def winner(self) -> int | None:
+        """The index of the pattern that decides, or None."""
+        return self.match.winner
+
+    @property
+    def one_element(self) -> bool:
+        """Whether it has one element, and EasyLM leaves it unsplit before it matches."""
+        return is_one_element(self.shape, self.dialect)
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """The spec, or None where no pattern decides and the library raises an error."""
+        return matched_spec(self.match, self.rules, self.shape, self.dialect)
+
+    @property
+    def partition_spec(self) -> Any:
+        """The spec as jax's own, or None."""
+        return None if self.spec is None else self.spec.to_jax()
+
+    @property
+    def problem(self) -> Problem | None:
+        """Why there is no spec, or None."""
+        return self.match.problem if self.spec is None else None
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """One Verdict per pattern, in table order."""
+        return tuple(self._judge(index, rule) for index, rule in enumerate(self.rules))
+
+    def _judge(self, index: int, rule: PathRule) -> Verdict:
+        dialect = self.dialect
+        fields: dict[str, Any]
+        if index == self.winner:
+            if self.one_element:
+                return Verdict(index, rule, Outcome.ONE_ELEMENT, dialect=dialect)
+            rank = rule.spec.rank
+            if self.shape is not None:
+                rank = len(self.shape)
+            if wrong := rank_problem(rule.spec, rank):
+                return Verdict(index, rule, Outcome.WRONG_RANK, wrong_rank=wrong)
+            dims, used = rule.spec.dims, rule.spec.axes
+            return deciding(index, rule, dims, self.shape, self.mesh, dialect, used)
+        outcome, fields = Outcome.SHADOWED, {"by_rule": self.winner}
+        try:
+            # A LayoutMap looks a path up as a key before it matches any pattern.
+            exact = dialect is Dialect.KERAS and rule.pattern == self.path
+            if not exact and not fits(rule.pattern, self.path, dialect):
+                outcome = Outcome.NO_MATCH
+                fields = {"lacks": missing_words(rule.pattern, self.path)}
+                # Before keras#22164 a LayoutMap searched, and tables rely on that.
+                wider = f".*{rule.pattern}.*"
+                if dialect is Dialect.KERAS and fits(wider, self.path, dialect):
+                    fields["wider"] = wider
+            elif self.winner is None and not self.match.several:
+                # The library would have failed before it came to this pattern.
+                problem = self.match.problem
+                outcome, fields = Outcome.INVALID, {"error": problem and problem.error}
+            elif self.winner is None:
+                outcome, fields = Outcome.SEVERAL, {"several": self.match.several}
+        except RuleError as error:
+            outcome, fields = Outcome.INVALID, {"error": str(error)}
+        return Verdict(index, rule, outcome, dialect=dialect, **fields)
+
+    def explain(self) -> str:
+        """Which pattern decides, and why every other does not."""
+        return explanation(self)
+
+    def remedies(
+        self, want: Any, dtype: str = "float32", arrays: Arrays | None = None
+    ) -> Remedies:
+        """The smallest edits with which the array is split as wanted."""
+        rank = len(self.shape or ())
+        if self.shape is None:  # the longest spec is for an array of that rank
+            rank = max((rule.spec.rank for rule in self.rules), default=0)
+        leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
+        search = PathSearch(leaf, self.rules, self.mesh, self.dialect, arrays)
+        return search.find(want)
+
+    def first_remedy(self) -> Remedy | None:
+        """What to change where no pattern decides, or the array cannot be laid out."""
+        # A path that Keras replicates has not failed, and no pattern may be meant for it.
+        failed = self.problem is not None
+        if self.winner is not None:
+            failed = self.verdicts[self.winner].outcome in BROKEN
+        if not failed:
+            return None
+        return next(iter(self.remedies("split")), None)
+
+    def __repr__(self) -> str:
+        return f"PathResolution({self.path} → {self.spec}, {self.dialect.value})"
+
+
+def resolve_path(
+    path: Any,
+    rules: PathRules,
+    mesh: MeshSpec | None = None,
+    shape: Any = None,
+    dialect: Dialect = Dialect.REGEX,
+) -> PathResolution:
+    """The spec of one path, with a verdict for every pattern.
+
+    Raises:
+        RuleError: for a path or patterns that cannot be read, and where Keras raises.
+
+    >>> str(resolve_path("mlp/0/kernel", PathRules.of([("kernel", (None, "model"))])).spec)
+    "P(None, 'model')"
+    """
+    path = check_path(path, RuleError)
+    resolution = PathResolution(path, rules, dialect, mesh, shape)
+    if resolution.problem is not None and dialect is Dialect.KERAS:
+        raise RuleError(f"{shown(path)}: {resolution.problem}")
+    return resolution

@@ -1,0 +1,220 @@
+"""table_in_source(): the table of rules that a file of Python source holds.
+
+EasyLM returns it from a function, T5X and big_vision assign it. The source is parsed
+and never run. A variable is read if the file assigns it one literal.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from shardviz.base.errors import RuleError
+from shardviz.base.format import listed, shown
+from shardviz.base.parse import literal_value, without_unknown_escapes
+
+# In place of the name of a list that is a part of an expression.
+_PART = "in an expression"
+_SPEC_NAMES = ("P", "PS", "PartitionSpec")
+
+
+def table_in_source(text: str) -> Any:
+    """The pairs of the one table in Python source.
+
+    Tables of PartitionSpecs come before others, and those with "rules" or "sharding" in
+    their names before all else that has pairs of text.
+
+    Raises:
+        RuleError: the text is no Python, or holds no table, or several that differ.
+
+    >>> table_in_source('''def get_partition_rules():
+    ...     return (("wte/embedding", PS("mp", "fsdp")), (".*", PS(None)))''')[1][0]
+    '.*'
+    """
+    try:
+        python, _ = without_unknown_escapes(text)
+        module = ast.parse(python)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        where = "" if line is None else f" in line {line}"
+        raise RuleError(f"The text is no Python{where}: {error.args[0]}.") from None
+    source = _Source(module)
+    named = list(source.tables())
+    best = max((rank for rank, _, _ in named), default=0)
+    tables, places = [], []
+    for rank, name, node in named:
+        if rank == best:
+            if name in source.changed:
+                raise RuleError(
+                    f"The table {name} in line {node.lineno} is a part of what the source"
+                    " computes, and nothing is evaluated. Give the whole table."
+                )
+            table = literal_value(source.resolved(node), RuleError)
+            if table not in tables:
+                tables.append(table)
+                places.append(f"{name} in line {node.lineno}")
+    if not tables:
+        raise RuleError("There is no table of pairs in it.")
+    if len(tables) > 1:
+        raise RuleError(
+            f"It holds {len(tables)} tables: {listed(places, limit=6)}. Give the text of"
+            " one of them."
+        )
+    return tables[0]
+
+
+class _Source:
+    """What a module says of names: literals assigned once, other names of jax's spec."""
+
+    def __init__(self, module: ast.Module) -> None:
+        self.module = module
+        self.spec_names: set[str] = set(_SPEC_NAMES)
+        self.literals: dict[str, ast.expr] = {}
+        # What is added to, or is a part of a sum or of another list.
+        self.changed = {_PART}
+        assigned: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(module):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if alias.name in ("PartitionSpec", "P"):
+                        self.spec_names.add(alias.asname or alias.name)
+            for part in _parts(node):
+                self.changed.add(ast.unparse(part))
+            targets, value = _assignment(node)
+            for target in targets:
+                if value is not None and isinstance(target, ast.Name):
+                    assigned.setdefault(target.id, []).append(value)
+                    if getattr(value, "attr", "") == "PartitionSpec":
+                        self.spec_names.add(target.id)
+        for name, values in assigned.items():
+            if len(values) == 1:
+                self.literals[name] = values[0]
+
+    def tables(self) -> Iterator[tuple[int, str, ast.expr]]:
+        """What looks like a table: how much so, its name, and its expression."""
+        for name, node in _named_values(self.module, ""):
+            rank = self._rank(node)
+            if rank:
+                word = name.lower()
+                if rank == 1 and ("rules" in word or "sharding" in word):
+                    rank = 2
+                yield rank, name or "a table", node
+
+    def _rank(self, node: ast.expr) -> int:
+        """3 for pairs of which one has a PartitionSpec, 1 for pairs of names, else 0."""
+        rights = []
+        if isinstance(node, ast.Dict):
+            if not all(_is_text(key) for key in node.keys):
+                return 0
+            rights = node.values
+        elif isinstance(node, (ast.List, ast.Tuple)):
+            for entry in node.elts:
+                if not isinstance(entry, (ast.List, ast.Tuple)) or len(entry.elts) != 2:
+                    return 0
+                if not _is_text(entry.elts[0]):
+                    return 0
+                rights.append(entry.elts[1])
+        if any(self._is_spec(right) for right in rights):
+            return 3
+        # A dict of text to text may be anything.
+        by_names = isinstance(node, (ast.List, ast.Tuple)) and rights
+        return int(bool(by_names) and all(map(self._is_target, rights)))
+
+    def _is_spec(self, node: ast.expr) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+        return name in self.spec_names
+
+    def _is_target(self, node: ast.expr) -> bool:
+        """Whether it may be the right side of a rule: None, text, or several."""
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return all(map(self._is_target, node.elts))
+        if isinstance(node, ast.Constant):
+            return node.value is None or isinstance(node.value, str)
+        return isinstance(node, (ast.Name, ast.JoinedStr))
+
+    def resolved(self, node: ast.expr) -> ast.expr:
+        """An expression with the literals that its variables stand for."""
+        return _Resolver(self).visit(node)
+
+
+class _Resolver(ast.NodeTransformer):
+    """Puts literals in the place of variables, and PartitionSpec in that of its names."""
+
+    def __init__(self, source: _Source, around: tuple[str, ...] = ()) -> None:
+        self.source, self.around = source, around
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if not self.source._is_spec(node):
+            return node
+        args = [self.visit(one) for one in node.args]
+        keywords = []
+        for keyword in node.keywords:
+            keywords.append(ast.keyword(keyword.arg, self.visit(keyword.value)))
+        func = ast.Name("PartitionSpec", ast.Load())
+        return ast.copy_location(ast.Call(func, args, keywords), node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        value = self.source.literals.get(node.id)
+        if value is None or node.id in self.around:
+            if node.id == "UNCONSTRAINED":
+                return node
+            raise RuleError(
+                f"Line {node.lineno} names {shown(node.id)}, and nothing is evaluated."
+                " Write the name of a mesh axis in its place."
+            )
+        return _Resolver(self.source, (*self.around, node.id)).visit(value)
+
+
+def _named_values(node: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
+    """The expressions of a module, each with the name that it is returned as or gets.
+
+    What is inside of one that is a list of pairs comes with it.
+    """
+    for child in ast.iter_child_nodes(node):
+        inner = name
+        targets, value = _assignment(child)
+        if value is not None and targets:
+            inner = ast.unparse(targets[0])
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            inner = child.name
+        elif isinstance(child, ast.keyword):
+            inner = child.arg or name
+        elif isinstance(child, (ast.BinOp, ast.Starred)):
+            inner = _PART
+        elif isinstance(child, ast.AugAssign):
+            inner = ast.unparse(child.target)
+        if isinstance(child, (ast.List, ast.Tuple, ast.Dict)):
+            yield inner, child
+        yield from _named_values(child, inner)
+
+
+def _assignment(node: ast.AST) -> tuple[list[ast.expr], ast.expr | None]:
+    if isinstance(node, ast.Assign):
+        return node.targets, node.value
+    if isinstance(node, ast.AnnAssign):
+        return [node.target], node.value
+    return [], None
+
+
+def _parts(node: ast.AST) -> list[ast.expr]:
+    """What a node changes, or makes something larger of."""
+    if isinstance(node, ast.AugAssign):
+        return [node.target]
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.Starred):
+        return [node.value]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("append", "extend", "insert", "update"):
+            return [node.func.value]
+    return []
+
+
+def _is_text(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -1,0 +1,264 @@
+"""resolve() -> Resolution: which rule decided each dimension, and why others did not.
+
+`matching.py` finds the winners, which is fast; verdicts are made when they are first
+read. The first stage of a program, computed without jax after every edit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from shardviz.axis_rules.matching import match_rules
+from shardviz.axis_rules.remedies import Remedies, Remedy
+from shardviz.axis_rules.remedy_search import Leaf
+from shardviz.axis_rules.rule_remedies import RuleSearch
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.verdicts import (
+    BROKEN,
+    Decision,
+    Outcome,
+    Problem,
+    Verdict,
+    deciding,
+)
+from shardviz.base.array_spec import read_names, read_shape
+from shardviz.base.display import Displayed, explanation, sentence
+from shardviz.base.errors import RuleError, SpecError
+from shardviz.base.format import plural
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import MAX_RANK, Spec
+
+
+@dataclass(frozen=True, repr=False)
+class Resolution(Displayed):
+    """How one array's logical names became a spec; made by `shardviz.resolve`.
+
+    Attributes:
+        names: the logical names, one per dimension.
+        rules: the table.
+        dialect: the library whose reading of the table counts.
+        mesh: the mesh that verdicts are checked against, or None.
+        shape: the shape that verdicts are checked against, or None.
+        winners: per dimension the index of the rule that decided, or None.
+        spec: the Spec that they became.
+
+    >>> rules = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None))
+    >>> found = resolve(("embed", "mlp"), rules)
+    >>> str(found.spec)
+    "P(None, 'model')"
+    >>> print(found.decisions[0].verdicts[1].reason)
+    does not apply: rule 1 already uses 'model' for dimension 1.
+    """
+
+    names: tuple[str | None, ...]
+    rules: Rules
+    dialect: Dialect
+    mesh: MeshSpec | None
+    shape: tuple[int, ...] | None
+    winners: tuple[int | None, ...]
+    spec: Spec
+
+    @property
+    def partition_spec(self) -> Any:
+        """The spec as a `jax.sharding.PartitionSpec`."""
+        return self.spec.to_jax()
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One Decision per dimension, with a Verdict for every rule."""
+        return tuple(self._decide(d) for d in range(len(self.names)))
+
+    def _decide(self, dim: int) -> Decision:
+        name, winner = self.names[dim], self.winners[dim]
+        verdicts = tuple(self.verdict(dim, i) for i in range(len(self.rules)))
+        passed = isinstance(name, str) and winner is None
+        passed = passed and self.dialect is Dialect.NNX
+        axes = self.spec.dims[dim]
+        return Decision(dim, name, axes, winner, verdicts, passed, self.rules)
+
+    def verdict(self, dimension: int, rule: int) -> Verdict:
+        """The verdict on one rule for one dimension, without making all the others."""
+        entry, name = self.rules.entries[rule], self.names[dimension]
+        winner = self.winners[dimension]
+        if rule == winner:
+            return self._won(rule, dimension)
+        # The kinds are tried as flax would: the name, repeats, then the axes.
+        if entry.logical != name:
+            return Verdict(rule, entry, Outcome.OTHER_NAME, name=name)
+        if self.dialect is Dialect.NNX:
+            return Verdict(rule, entry, Outcome.OVERRIDDEN, by_rule=winner)
+        if winner is not None and winner < rule:
+            return Verdict(rule, entry, Outcome.DECIDED, by_rule=winner)
+        # It comes before the winner, so other dimensions already used its axes.
+        taken, outcome = self._holders(rule), Outcome.TAKEN
+        if {axis for axis, _, _ in taken} != set(entry.axes):
+            outcome = Outcome.PART_TAKEN
+        return Verdict(rule, entry, outcome, taken=taken)
+
+    def _holders(self, rule: int) -> tuple[tuple[str, int, int | None], ...]:
+        """The axes of a rule that rules before it gave away: axis, dimension, by rule."""
+        holders = []
+        for axis in dict.fromkeys(self.rules[rule].axes):
+            for dim, by in enumerate(self.winners):
+                if by is not None and by < rule and axis in self.rules[by].axes:
+                    holders.append((axis, dim, by))
+        return tuple(holders)
+
+    def _won(self, index: int, dim: int) -> Verdict:
+        rule, sizes = self.rules[index], None
+        if self.shape is not None:
+            sizes = self.shape[dim : dim + 1]
+        verdict = deciding(
+            index, rule, (rule.axes,), sizes, self.mesh, self.dialect, self.spec.axes
+        )
+        # nnx does not look at the other dimensions, which may have the same axes.
+        shared = []
+        for other, axes in enumerate(self.spec.dims):
+            if other != dim and self.dialect is Dialect.NNX:
+                shared += [(axis, other, None) for axis in axes if axis in rule.axes]
+        if not shared or verdict.outcome in BROKEN:
+            return verdict
+        return replace(verdict, outcome=Outcome.REPEATED, taken=tuple(shared))
+
+    @cached_property
+    def failures(self) -> tuple[Problem, ...]:
+        """Why the mesh cannot have this spec."""
+        problems, shared = [], False
+        for decision in self.decisions:
+            verdict = decision.deciding
+            if verdict is not None and verdict.outcome in BROKEN:
+                # Axes that two dimensions share are one problem of the spec.
+                if verdict.taken:
+                    shared = True
+                else:
+                    problems.append(Problem("verdict", decision))
+            if self._is_no_axis(decision):
+                problems.append(Problem("name is no axis", decision))
+        if (shared or not problems) and self.mesh is not None:
+            try:
+                self.spec.check(self.mesh)
+            except SpecError as error:
+                problems.append(Problem("spec", error=str(error)))
+        return tuple(problems)
+
+    def _is_no_axis(self, decision: Decision) -> bool:
+        """Whether nnx took its name for a mesh axis, which the mesh has not."""
+        if not decision.passed_through or self.mesh is None:
+            return False
+        return decision.logical not in self.mesh.shape
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the mesh cannot have this spec, one sentence each."""
+        return tuple(map(str, self.failures))
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The logical names here that no rule is for."""
+        known = self.rules.by_name
+        return tuple(n for n in self.names if isinstance(n, str) and n not in known)
+
+    def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
+        """Dimensions whose name no rule is for: (dimension, name, nearest known name)."""
+        unmatched = []
+        for dim, name in enumerate(self.names):
+            if name in self.unknown and name is not None:
+                unmatched.append((dim, name, self.rules.nearest(name)))
+        return tuple(unmatched)
+
+    def remedies(self, want: Any, dtype: str = "float32") -> Remedies:
+        """The smallest edits with which the array is split as wanted, for `sv.remedies`.
+
+        Raises:
+            ShardvizError: for a wish that cannot be read.
+
+        >>> found = resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
+        >>> found.remedies("split 0")[0].edit
+        'Move rule 2 (embed → model) before rule 1'
+        """
+        return self._search(dtype).find(want)
+
+    def _search(self, dtype: str = "float32") -> RuleSearch:
+        leaf = Leaf(None, self.names, self.shape, dtype)
+        return RuleSearch(leaf, self.rules, self.mesh, self.dialect)
+
+    def first_remedy(self) -> tuple[int, Remedy] | None:
+        """Which dimension fails, or lost its axes, and what to change for it.
+
+        Dimensions that a rule leaves unsplit on purpose are not looked at, nor those
+        without a name beside others with one.
+        """
+        fails, asks = [], []
+        for decision in self.decisions:
+            verdict = decision.deciding
+            if self._is_no_axis(decision) or (verdict and verdict.outcome in BROKEN):
+                fails.append(decision)
+            elif verdict is None and not decision.passed_through:
+                unnamed = not any(self.names)
+                rules_for_it = self.rules.by_name.get(decision.logical or "")
+                if unnamed or decision.near or rules_for_it:
+                    asks.append(decision)
+        # One search for all dimensions, which keeps the layouts that it has made.
+        search = self._search()
+        for decision in fails + asks:
+            dim = decision.dimension
+            # Pairs of edits take long to find.
+            remedies = search.find(f"split {dim}", most=1, pairs=False)
+            # A rule for a name that looks misspelt would make the mistake permanent.
+            if remedies and not (decision.near and remedies[0].names == self.names):
+                return dim, remedies[0]
+        return None
+
+    def explain(self) -> str:
+        """The explanation of every dimension; last, what would split another."""
+        return explanation(self)
+
+    def explain_dimension(self, dimension: int) -> str:
+        """The explanation of one dimension, in one line."""
+        return sentence(self.decisions[dimension])
+
+    def __repr__(self) -> str:
+        names = ", ".join("_" if n is None else str(n) for n in self.names)
+        return f"Resolution({names} → {self.spec}, {self.dialect.value})"
+
+
+def resolve(
+    names: Any,
+    rules: Any,
+    *,
+    mesh: MeshSpec | None = None,
+    shape: Any = None,
+    dialect: Any = Dialect.LINEN,
+) -> Resolution:
+    """Turns logical names into a spec, with a verdict for every rule.
+
+    Raises:
+        RuleError: for a name that occurs twice in `names` (not in nnx), for names,
+            rules or a dialect that cannot be read, and for a number of names other than
+            the shape's rank.
+    """
+    if not isinstance(dialect, Dialect):
+        dialect = Dialect.of(dialect, paths=False)
+    if not isinstance(rules, Rules):
+        rules = Rules.of(rules)
+    # What is ours already is not read again: audits resolve thousands of arrays.
+    if type(names) is not tuple or len(names) > MAX_RANK:
+        names = read_names(names)
+    if shape is not None:
+        shape = read_shape(shape)
+        if len(shape) != len(names):
+            raise RuleError(
+                f"The array has {plural(len(shape), 'dimension')} and"
+                f" {plural(len(names), 'name')}. Give one logical name for each"
+                " dimension; write None for a dimension without one."
+            )
+    winners, spec = match_rules(names, rules, mesh, dialect)
+    # A frozen dataclass makes a Python call for each field: half the time of resolve().
+    made = object.__new__(Resolution)
+    parts = made.__dict__
+    parts["names"], parts["rules"], parts["dialect"] = names, rules, dialect
+    parts["mesh"], parts["shape"] = mesh, shape
+    parts["winners"], parts["spec"] = winners, spec
+    return made

@@ -1,0 +1,303 @@
+"""read_rules(): the tables that people have, in files, text and objects.
+
+A MaxText YAML, JSON, a literal in Python with `P(...)` in it, lines that people type, a
+`LayoutMap` of Keras, and pairs. Nothing is evaluated: Python and JSON are parsed and
+their literals are read, YAML is loaded safely.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardviz.axis_rules.libraries import (
+    attribute,
+    is_partition_spec,
+    library_of,
+    mesh_of,
+)
+from shardviz.axis_rules.path_matching import MAX_PATTERN, compiled
+from shardviz.axis_rules.python_source import table_in_source
+from shardviz.axis_rules.rules import MAX_RULES, Dialect, PathRules, Rules
+from shardviz.base.errors import RuleError, ShardvizError, import_optional
+from shardviz.base.format import clause, listed, shown, suggestion
+from shardviz.base.parse import (
+    MAX_TEXT,
+    QUOTED,
+    Call,
+    Pairs,
+    limited,
+    name_in,
+    read_text_file,
+    typed_value,
+)
+from shardviz.base.partition_spec import Spec
+
+# MaxText's configurations, and records of its shardings.
+KEYS = ("logical_axis_rules", "rules")
+_SUFFIXES = (".yaml", ".yml", ".json", ".txt", ".py")
+_CALL = re.compile(r"\b(?:P|PS|PartitionSpec)\(")
+#: A value in brackets, which may have a name; lines that people type have no bracket.
+_LITERAL = re.compile(r"\s*(?:[^\W\d]\w*\s*=\s*)?(?=[\[({])")
+_YAML = re.compile(rf"^(?:{'|'.join(KEYS)})\s*:", re.MULTILINE)
+
+
+def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
+    """The table that a value is, or that a file or a text holds.
+
+    Args:
+        value: pairs, a `LayoutMap`, the path to a file (`.yaml`, `.yml`, `.json`,
+            `.txt`, `.py`), or text.
+        dialect: who is to read it; by default the table says whether it is one of
+            paths: its right sides are PartitionSpecs.
+
+    Raises:
+        RuleError: for what is no table, with the file and the line of it.
+
+    >>> read_rules("transformer/wte/embedding -> P('model', 'fsdp')")
+    PathRules(1 pattern: "transformer/wte/embedding → P('model', 'fsdp')")
+    >>> read_rules('{"logical_axis_rules": [["embed", ["fsdp"]]]}')
+    Rules(1 rule: 'embed → fsdp')
+    """
+    table = value
+    if not isinstance(value, (Rules, PathRules)):
+        table = _read(value, dialect and dialect.by_path)
+    if dialect is None:
+        return table
+    if dialect.by_path:
+        _check_patterns(PathRules.of(table), dialect)
+    elif isinstance(table, PathRules):
+        raise RuleError(
+            f"This is a table of paths ({table!r}), and {dialect.value} reads logical"
+            " names. Write dialect='regex' or dialect='keras'."
+        )
+    return table
+
+
+def dialect_of(rules: Any, dialect: Any) -> Dialect:
+    """The dialect that reads a table: Keras's for a `LayoutMap`, whatever is said else.
+
+    Args:
+        rules: the table, as `read_rules` takes it.
+        dialect: what the user said, or the default.
+
+    Raises:
+        RuleError: if there is no such dialect.
+    """
+    reader = Dialect.of(dialect)
+    # Only a LayoutMap brings a mesh.
+    mesh = rules.mesh if isinstance(rules, PathRules) else None
+    if not reader.by_path and (mesh is not None or _is_layout_map(rules)):
+        return Dialect.KERAS
+    return reader
+
+
+def _is_layout_map(value: Any) -> bool:
+    return library_of(type(value)) == "keras" and isinstance(value, Mapping)
+
+
+def _read(value: Any, paths: bool | None) -> Rules | PathRules:
+    """A table of paths or of names; where `paths` is None, the table says which."""
+    if isinstance(value, os.PathLike) or _is_file_name(value):
+        return _from_file(Path(value), paths)
+    if _is_layout_map(value):
+        # Its items() would look each key up as a path.
+        layouts = attribute(value, "_layout_map") or value
+        return PathRules.of(layouts, mesh_of(attribute(value, "device_mesh")))
+    if isinstance(value, str):
+        return _from_text(value, paths)
+    return _table(value, paths)
+
+
+def _check_patterns(rules: PathRules, dialect: Dialect) -> None:
+    """Refuses a table that the library of the dialect could not use for some path."""
+    seen: dict[str, int] = {}
+    for index, rule in enumerate(rules):
+        if dialect is Dialect.REGEX:
+            try:
+                compiled(rule.pattern)
+            except RuleError as error:
+                raise RuleError(f"Rule {index + 1}: {error}") from None
+        first = seen.setdefault(rule.pattern, index)
+        if dialect is Dialect.KERAS and first != index:
+            raise RuleError(
+                f"The key {shown(rule.pattern)} is there twice, in rules {first + 1} and"
+                f" {index + 1}; a LayoutMap has each key once. Take one of them out."
+            )
+
+
+def _table(value: Any, paths: bool | None) -> Rules | PathRules:
+    """The table in what a file holds: the value of one of KEYS, or the value itself."""
+    if isinstance(value, Pairs):
+        held = dict(value)
+        key = next((key for key in KEYS if key in held), None)
+        if key is not None:
+            value = held[key]
+        elif not paths and not _has_specs(value):
+            raise RuleError(
+                f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], held)}"
+            )
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        # They are looked at twice, and may come from an iterator.
+        value = limited(value, MAX_RULES, "The rules of a table", RuleError)
+    pairs = value
+    if isinstance(value, dict):
+        pairs = list(value.items())
+    if paths or (paths is None and _has_specs(pairs)):
+        return PathRules.of(value)
+    return Rules.of(value)
+
+
+def _has_specs(value: Any) -> bool:
+    """Whether any right side is a PartitionSpec, which only tables of paths have."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return False
+    for pair in value:
+        if isinstance(pair, (tuple, list)) and len(pair) == 2:
+            target = pair[1]
+            if isinstance(target, (Spec, Call)) or is_partition_spec(target):
+                return True
+            if library_of(type(target)) == "keras":
+                return True
+    return False
+
+
+def _is_file_name(value: Any) -> bool:
+    """Whether text names a file: one line, one word, with the ending of a table."""
+    if not isinstance(value, str) or len(value) > 4096 or not value.isprintable():
+        return False
+    other = re.search(r"->|[=→\"'\[{(,]", value)
+    return value.lower().endswith(_SUFFIXES) and not other
+
+
+def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
+    name = str(path)
+    if len(name) > 60:
+        name = f"…{name[-56:]}"  # the end says more than the beginning
+    name = shown(name)
+    try:
+        text = read_text_file(path, MAX_TEXT)
+    except ValueError as error:
+        raise RuleError(
+            f"{name} {error}. Give the file that holds the table alone, as YAML, JSON or"
+            " text."
+        ) from None
+    try:
+        if path.suffix.lower() in (".yaml", ".yml"):
+            return _table(read_yaml(text), paths)
+        if path.suffix.lower() == ".py":
+            return _table(table_in_source(text), paths)
+        return _from_text(text, paths)
+    except ShardvizError as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
+    """A table from text whose form has to be found out."""
+    if _YAML.search(text):
+        return _table(read_yaml(text), paths)
+    has_specs = paths or (paths is None and _CALL.search(text) is not None)
+    value = _LITERAL.match(text)
+    # Pairs of names may also stand without a bracket around all of them.
+    if value is not None and (
+        has_specs or text[value.end()] == "{" or value[0].strip()
+    ):
+        return _table(typed_value(text[value.end() :], RuleError), paths)
+    if has_specs:
+        return PathRules.of(list(_lines(text)))
+    return Rules.parse(text)
+
+
+def _lines(text: str) -> Iterator[tuple[str, Any]]:
+    """`pattern -> spec`, one per line; the pattern in quotes where it needs them."""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip().rstrip(",;")
+        if not line or line.startswith("#"):
+            continue
+        arrow = max(("->", "→"), key=line.rfind)  # a pattern may hold one, too
+        pattern, between, right = map(str.strip, line.rpartition(arrow))
+        if not between:
+            raise RuleError(
+                f"Cannot read line {number}, {shown(line)}: expected a pattern, -> and"
+                " a spec."
+            )
+        if re.fullmatch(QUOTED, pattern):
+            pattern = name_in(pattern)
+        spec = None
+        if right not in ("", "None"):
+            spec = Spec.parse(right)
+        yield pattern, spec
+
+
+def read_yaml(text: str) -> Any:
+    """The first document of a YAML text.
+
+    Raises:
+        RuleError: for what is no YAML, and for tags that would make objects.
+    """
+    yaml: Any = import_optional("yaml", "A table in YAML", "PyYAML")
+    try:
+        value = _first_document(yaml, text)
+    except (
+        yaml.YAMLError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:  # PyYAML's own constructors let all of these through
+        mark, why = attribute(error, "problem_mark"), attribute(error, "problem")
+        where = clause(" in line {}", mark and mark.line + 1)
+        why = why or "it holds or nests what cannot be read"
+        raise RuleError(f"The text is no YAML: {why}{where}.") from None
+    if value is None:
+        raise RuleError("The YAML is empty.")
+    if isinstance(value, dict):
+        return Pairs(value.items())
+    return value
+
+
+def _first_document(yaml: Any, text: str) -> Any:
+    """The value of a YAML text; some configurations end with a second document.
+
+    Raises:
+        ValueError: for text that would take unbounded time or memory.
+    """
+    # PyYAML reads 1:30:00 as a number, in quadratic time.
+    if max(map(len, re.findall("[0-9:_]+", text)), default=0) > MAX_PATTERN:
+        raise ValueError("a number that is too long")
+    # PyYAML's parser in Python takes 5 times as long.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        if not loader.check_node():
+            return None
+        document = loader.get_node()
+        if "*" in text and _size(document, {}) > MAX_TEXT:
+            raise ValueError("aliases that stand for too much")
+        return loader.construct_document(document)
+    finally:
+        loader.dispose()
+
+
+def _size(node: Any, sizes: dict[int, float]) -> float:
+    """How many values a node of a YAML document has once its aliases are written out.
+
+    Args:
+        node: of PyYAML.
+        sizes: the sizes of the nodes that were counted before, by id.
+    """
+    if isinstance(node.value, str):
+        return 1
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf  # for an alias of a list or mapping that it is in
+        size = 1.0
+        for entry in node.value:
+            for child in entry if isinstance(entry, tuple) else (entry,):
+                size += _size(child, sizes)
+        sizes[id(node)] = size
+    return sizes[id(node)]

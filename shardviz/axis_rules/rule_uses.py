@@ -1,0 +1,236 @@
+"""What each rule or pattern of a table did for many arrays.
+
+Arrays of one signature share their Resolution, and so what the rules did for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.axis_rules.path_matching import fits, missing_words, required
+from shardviz.axis_rules.path_rules import PathResolution
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.rules import Dialect, PathRule, PathRules, Rule, Rules
+from shardviz.axis_rules.verdicts import BROKEN, Outcome, Verdict
+from shardviz.base.display import Fact
+from shardviz.base.errors import RuleError
+from shardviz.base.format import nearest
+
+
+@dataclass(frozen=True)
+class Idle(Fact):
+    """Why a rule or pattern decides nothing anywhere.
+
+    Attributes:
+        code: for rules `"no such name"`, `"decided before"` or `"loses"`; for patterns
+            `"no such path"` or `"shadowed"`; for both `"own specs"`: each array that it
+            is for has a spec of its own that differs, or names that cannot be resolved.
+        rule: the rule or pattern.
+        by: the rules or patterns that decide instead.
+        near: the nearest name, word or pattern, or None.
+        verdict: for `"loses"`, to whom it loses its axes in the first array.
+
+    >>> print(Idle("decided before", Rule("embed", ("data",)), (2,)))
+    never fires: rule 3 decides every 'embed' first
+    """
+
+    code: str
+    rule: Rule | PathRule
+    by: tuple[int, ...] = ()
+    near: str | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class RuleUse:
+    """What one rule or pattern did.
+
+    Attributes:
+        index: its position in the table, counted from 0.
+        rule: the rule.
+        decides: the arrays in which it decides how a dimension is split.
+        leaves_unsplit: the arrays in which it ends the search and splits nothing.
+        lost: the arrays in which other dimensions use its axes, each with the Verdict.
+        broken: the arrays in which it decides and that cannot be laid out so, each with
+            the Verdict.
+        never: where it decides nothing anywhere, why; else None.
+
+    >>> RuleUse(0, Rule("batch", ("data",)), decides=("x",)).never is None
+    True
+    """
+
+    index: int
+    rule: Rule | PathRule
+    decides: tuple[str, ...] = ()
+    leaves_unsplit: tuple[str, ...] = ()
+    lost: tuple[tuple[str, Verdict], ...] = ()
+    broken: tuple[tuple[str, Verdict], ...] = ()
+    never: Idle | None = None
+
+
+#: What a rule did in all arrays that share a Resolution: its index, a field of its
+#: RuleUse and the Verdict for that; or `"by"` and the rule that decided before it.
+_Effect = tuple[int, str, Any]
+
+
+def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ...]:
+    """One RuleUse per rule, in table order.
+
+    An array with a spec of its own counts if the rules say the same.
+
+    >>> from shardviz.base.array_spec import ArraySpec
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.axis_rules.requests import request
+    >>> table = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None))
+    >>> w = ArraySpec("w", (8, 4), "embed mlp")
+    >>> uses = rule_summary([request(w, make_mesh(data=4, model=2), table)], table)
+    >>> uses[0].decides, uses[2].leaves_unsplit
+    (('w',), ('w',))
+    >>> uses[1].lost[0][1].taken
+    (('model', 1, 0),)
+    """
+    # Dicts in place of sets, which have no order; in nnx a name may occur twice.
+    found: list[dict[str, dict[Any, None]]] = [{} for _ in rules]
+    effects: dict[int, list[_Effect]] = {}
+    named: dict[str, None] = {}
+    unresolved: set[str | None] = set()
+    for one in requests:
+        resolution = one.resolution
+        if resolution is None or not one.follows_table:
+            unresolved.update(one.array.logical or ())
+            continue
+        if id(resolution) not in effects:
+            effects[id(resolution)] = list(_effects(resolution))
+            named.update(dict.fromkeys(filter(None, resolution.names)))
+        for index, kind, fact in effects[id(resolution)]:
+            entry = fact
+            if kind != "by":
+                entry = (one.array.name, fact) if fact else one.array.name
+            found[index].setdefault(kind, {})[entry] = None
+    uses = []
+    for index, (rule, kinds) in enumerate(zip(rules, found, strict=True)):
+        by, never = tuple(sorted(kinds.pop("by", ()))), None
+        if not kinds.keys() & {"decides", "leaves_unsplit", "broken"}:
+            if rule.logical in named and "lost" in kinds:
+                verdict = next(iter(kinds["lost"]))[1]
+                never = Idle("loses", rule, by, verdict=verdict)
+            elif rule.logical in named:
+                never = Idle("decided before", rule, by)
+            elif rule.logical in unresolved:
+                never = Idle("own specs", rule)
+            else:
+                # A rule for no name, beside a name without a rule: most likely a typo.
+                close = nearest(rule.logical, named)
+                never = Idle("no such name", rule, near=close)
+        fields = {kind: tuple(entries) for kind, entries in kinds.items()}
+        uses.append(RuleUse(index, rule, **fields, never=never))
+    return tuple(uses)
+
+
+def _effects(resolution: Resolution) -> Iterator[_Effect]:
+    """What every rule for these names did, which is true of each such array."""
+    by_name, nnx = resolution.rules.by_name, resolution.dialect is Dialect.NNX
+    for dim, name in enumerate(resolution.names):
+        winner = resolution.winners[dim]
+        if not isinstance(name, str):
+            continue
+        for index in by_name.get(name, ()):
+            if winner is not None and index != winner and (nnx or winner < index):
+                # Its verdict is not made: large tables have many such rules.
+                yield index, "by", winner
+                continue
+            verdict = resolution.verdict(dim, index)
+            if verdict.outcome is Outcome.UNSPLIT:
+                yield index, "leaves_unsplit", None
+            elif verdict.outcome in BROKEN:
+                yield index, "broken", verdict
+            elif verdict.decides:
+                yield index, "decides", None
+            else:
+                yield index, "lost", verdict
+
+
+def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse, ...]:
+    """One RuleUse per pattern of a table of paths, in table order."""
+    rows: list[tuple[Request, PathResolution]] = []
+    won: dict[int | None, list[tuple[Request, PathResolution]]] = {}
+    for row in requests:
+        if row.by_path is not None:
+            rows.append((row, row.by_path))
+            if row.follows_table:
+                won.setdefault(row.by_path.winner, []).append(rows[-1])
+    text = "\n".join(resolution.path for _, resolution in rows)
+    uses = []
+    for index, rule in enumerate(rules):
+        fine, broken, never = [], [], None
+        for row, resolution in won.get(index, ()):
+            if row.problem:
+                broken.append((row.array.name, resolution.verdicts[index]))
+            else:
+                fine.append(row.array.name)
+        if not fine and not broken:
+            never = _why_idle(rule, rows, text)
+        kind = "decides"
+        if not rule.spec.axes and not rule.spec.unconstrained:
+            kind = "leaves_unsplit"
+        fields = {kind: tuple(fine), "broken": tuple(broken)}
+        uses.append(RuleUse(index, rule, **fields, never=never))
+    return tuple(uses)
+
+
+def _why_idle(
+    rule: PathRule, rows: list[tuple[Request, PathResolution]], text: str
+) -> Idle:
+    """Why a pattern decides nothing.
+
+    Args:
+        rule: the pattern.
+        rows: the arrays.
+        text: all their paths: one search through it says of most patterns that none
+            fits.
+    """
+    fitting = []
+    if required(rule.pattern) in text:
+        fitting = [pair for pair in rows if _fits(rule.pattern, pair[1])]
+    by = set()
+    for row, resolution in fitting:
+        if row.follows_table and resolution.winner is not None:
+            by.add(resolution.winner)
+    if fitting:
+        # The table might decide for some arrays, if they had no spec of their own.
+        if not any(row.follows_table for row, _ in fitting):
+            return Idle("own specs", rule)
+        return Idle("shadowed", rule, tuple(sorted(by)))
+    known = dict.fromkeys(re.findall(r"[^\W\d]\w+", text))
+    for word in missing_words(rule.pattern, text):
+        return Idle("no such path", rule, near=nearest(word, known))
+    wider = f".*{rule.pattern}.*"
+    for _, resolution in rows:
+        # Older versions of Keras searched, so it may have matched there.
+        if resolution.dialect is Dialect.KERAS and _fits(wider, resolution):
+            return Idle("no such path", rule, near=wider)
+    return Idle("no such path", rule)
+
+
+def _fits(pattern: str, resolution: PathResolution) -> bool:
+    try:
+        exact = pattern == resolution.path
+        return exact or fits(pattern, resolution.path, resolution.dialect)
+    except RuleError:
+        return False
+
+
+def no_pattern(rows: Iterable[Request]) -> list[str]:
+    """The paths of the arrays that no pattern matches, but for those with a problem."""
+    paths = []
+    for row in rows:
+        match = row.by_path
+        if match is None or match.winner is not None or match.one_element:
+            continue
+        if not row.problem:
+            paths.append(row.path)
+    return paths

@@ -1,0 +1,488 @@
+"""Rules and PathRules: the two kinds of table, and the dialects that read them.
+
+`Rules` lead from logical axis names to mesh axes, `PathRules` from patterns of paths to
+specs.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from shardviz.axis_rules.libraries import is_partition_spec, named_sharding, spec_of
+from shardviz.base.display import Displayed
+from shardviz.base.errors import RuleError, ShardvizError, SpecError
+from shardviz.base.format import listed, nearest, plural, shown, suggestion
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import (
+    NAME,
+    QUOTED,
+    Call,
+    check_name,
+    limited,
+    name_in,
+    quoted,
+    scan,
+    typed_name,
+    typed_value,
+)
+from shardviz.base.partition_spec import (
+    MAX_RANK,
+    Spec,
+    is_unconstrained,
+    spec_of_call,
+)
+
+MAX_RULES = 10_000
+
+
+class Dialect(enum.Enum):
+    """The library that reads the table; the same table can mean different things.
+
+    - `LINEN`: `flax.linen.logical_to_mesh_axes`. Rule order is priority, repeats are
+      fallbacks, a mesh axis is used once in an array.
+    - `NNX`: `flax.nnx`. The rules become a dict: the last repeat wins, nothing checks
+      for axes used twice, an unmatched name passes through as if it were a mesh axis.
+    - `MAXTEXT`: linen, then mesh axes of size 1 are dropped from the spec.
+
+    Two read a table of paths instead, `PathRules`:
+
+    - `REGEX`: `match_partition_rules` of EasyLM and T5X. The first pattern that is
+      found anywhere in the path gives the spec.
+    - `KERAS`: `keras.distribution.LayoutMap`. The key that is the path, else the one
+      pattern that matches all of it; more than one is an error.
+
+    >>> Dialect.of("linen") is Dialect.LINEN
+    True
+    """
+
+    LINEN = "linen"
+    NNX = "nnx"
+    MAXTEXT = "maxtext"
+    REGEX = "regex"
+    KERAS = "keras"
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is slow Python
+
+    @property
+    def by_path(self) -> bool:
+        """Whether it reads a table of paths."""
+        return self in (Dialect.REGEX, Dialect.KERAS)
+
+    @staticmethod
+    def of(value: Any, paths: bool = True) -> Dialect:
+        """The dialect of that name, in any case.
+
+        Args:
+            value: the name, or a Dialect.
+            paths: whether a dialect that reads a table of paths will do.
+
+        Raises:
+            RuleError: if there is none, or it does not do.
+        """
+        known = {d.value: d for d in Dialect if paths or not d.by_path}
+        name = value
+        if isinstance(value, Dialect):
+            name = value.value
+        # People write MaxText as it is called.
+        found = known.get(str(name).lower())
+        if found is None:
+            raise RuleError(
+                f"No dialect is called {shown(name)} here.{suggestion(name, known)} There"
+                f" are {listed(known)}."
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the table.
+
+    Attributes:
+        logical: the logical axis name it is for.
+        axes: the mesh axes it wants, major to minor; `()` leaves the dimension unsplit.
+        free: whether it leads to `P.UNCONSTRAINED`: the compiler decides.
+
+    >>> print(Rule("mlp", ("model", "expert")))
+    mlp → (model, expert)
+    """
+
+    logical: str
+    axes: tuple[str, ...]
+    free: bool = False
+
+    @property
+    def target(self) -> str:
+        """The right-hand side as people write it: `None`, `data`, `(data, model)`."""
+        if self.free:
+            return "UNCONSTRAINED"
+        if not self.axes:
+            return "None"
+        return _in_brackets(self.axes)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The pair that flax takes: the name, and `None`, an axis or a tuple of axes."""
+        yield self.logical
+        if self.free:  # the jax form of such a spec holds UNCONSTRAINED
+            yield next(iter(Spec.trusted(((),), frozenset({0})).to_jax()))
+        elif len(self.axes) > 1:
+            yield self.axes
+        else:
+            yield next(iter(self.axes), None)
+
+    def __str__(self) -> str:
+        return f"{self.logical} → {self.target}"
+
+
+@dataclass(frozen=True, repr=False)
+class Rules(Displayed, tuple[Rule, ...]):
+    """An ordered table of rules, repeats allowed; build one with `shardviz.rules`.
+
+    A tuple, since flax takes no other table: `nn.logical_axis_rules(rules)`.
+
+    >>> table = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
+    >>> len(table), str(table[1]), table.logical_names
+    (3, 'mlp → (model, expert)', ('batch', 'mlp', 'embed'))
+    """
+
+    entries: tuple[Rule, ...] = ()
+
+    # A tuple is made in __new__; the dataclass gives it its field and equality.
+    def __new__(cls, entries: tuple[Rule, ...] = ()) -> Rules:
+        return super().__new__(cls, entries)
+
+    @staticmethod
+    def of(*pairs: Any) -> Rules:
+        """Rules from pairs, from one list or dict of pairs, or from typed text.
+
+        Raises:
+            RuleError: for malformed pairs.
+        """
+        table: Any = pairs
+        if len(pairs) == 1 and not is_pair(pairs[0]):
+            table = pairs[0]
+        if isinstance(table, Rules):
+            return table
+        if isinstance(table, str):
+            return Rules.parse(table)
+        # haliax has its tables in dicts.
+        if isinstance(table, Mapping):
+            table = list(table.items())
+        if not isinstance(table, (tuple, list)):
+            raise RuleError(
+                f"Rules are pairs such as ('batch', 'data'); got {shown(table)}."
+            )
+        found = limited(table, MAX_RULES, "The rules of a table", RuleError)
+        return Rules(tuple(_rule(index, pair) for index, pair in enumerate(found)))
+
+    @staticmethod
+    def parse(text: str) -> Rules:
+        """Rules from what a person typed or pasted; nothing is evaluated.
+
+        One rule per line, as `batch -> data`, `mlp: (model, expert)`, `embed -> None`;
+        or pairs as in Python or YAML, `("batch", "data"), ["mlp", ["model"]]`.
+
+        Raises:
+            RuleError: with the position that could not be read.
+
+        >>> print(Rules.parse("batch -> data\\nembed -> None"))
+        batch → data
+        embed → None
+        """
+        if not isinstance(text, str):
+            raise RuleError(f"Rules are typed as text; got {shown(text)}.")
+        return Rules(tuple(_parse(text)))
+
+    @cached_property
+    def logical_names(self) -> tuple[str, ...]:
+        """Every logical name the table knows, in order, once each."""
+        return tuple(self.by_name)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, tuple[int, ...]]:
+        """Logical name to the indices of its rules, in table order."""
+        indices_of: dict[str, list[int]] = {}
+        for index, rule in enumerate(self.entries):
+            indices_of.setdefault(rule.logical, []).append(index)
+        # Tuples, since everybody gets the same ones.
+        return {name: tuple(indices) for name, indices in indices_of.items()}
+
+    def nearest(self, name: str) -> str | None:
+        """The logical name closest in spelling to one that no rule has."""
+        return near(name, self.logical_names)
+
+    def pairs(self) -> tuple[tuple[str, Any], ...]:
+        """The table as pairs, `(name, None | axis | tuple of axes)`."""
+        return tuple(map(tuple, self))
+
+    def text(self) -> str:
+        """The table as people type it, one rule per line: the inverse of `Rules.parse`."""
+        lines = []
+        for rule in self.entries:
+            target = rule.target
+            if rule.axes:
+                target = _in_brackets(map(typed_name, rule.axes))
+            lines.append(f"{typed_name(rule.logical)} -> {target}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries)) or "no rules"
+
+    def __repr__(self) -> str:
+        return _repr(self, "Rules", "rule")
+
+
+@lru_cache(maxsize=1 << 14)  # an audit asks for the same few names again and again
+def near(name: str, known: tuple[str, ...]) -> str | None:
+    """The known name nearest in spelling, or None."""
+    return nearest(name, known)
+
+
+def _repr(table: Rules | PathRules, name: str, line: str) -> str:
+    count = plural(len(table), line)
+    if not table.entries:
+        return f"{name}({count})"
+    return f"{name}({count}: {listed(map(str, table.entries), limit=4)})"
+
+
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """One line of a table of paths.
+
+    Attributes:
+        pattern: a regular expression; in a `LayoutMap` also a path as it is.
+        spec: how an array is split whose path it matches.
+
+    >>> print(PathRule("mlp/.*/kernel", Spec.parse("None, model")))
+    mlp/.*/kernel → P(None, 'model')
+    """
+
+    pattern: str
+    spec: Spec
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every mesh axis of the spec, in order."""
+        return self.spec.axes
+
+    def __str__(self) -> str:
+        return f"{self.pattern} → {self.spec}"
+
+
+@dataclass(frozen=True, repr=False)
+class PathRules(Displayed):
+    """An ordered table from patterns of paths to specs, by `shardviz.rules`.
+
+    Attributes:
+        entries: the lines, in order.
+        mesh: the mesh that a `LayoutMap` keeps beside them, or None.
+
+    >>> table = PathRules.of([("mlp/.*/kernel", (None, "model")), (".*", ())])
+    >>> len(table), str(table[0].spec)
+    (2, "P(None, 'model')")
+    """
+
+    entries: tuple[PathRule, ...] = ()
+    mesh: MeshSpec | None = None
+
+    @staticmethod
+    def of(pairs: Any, mesh: MeshSpec | None = None) -> PathRules:
+        """A table from pairs of pattern and spec, or from a dict of these.
+
+        Raises:
+            RuleError: for pairs that cannot be read.
+        """
+        if isinstance(pairs, PathRules):
+            return pairs
+        if isinstance(pairs, Mapping):
+            pairs = list(pairs.items())
+        # A set has no order.
+        if isinstance(pairs, (Rules, str, bytes, Set)):
+            raise RuleError(
+                "A table of paths is pairs such as ('mlp/.*/kernel', (None, 'model'));"
+                f" got {shown(pairs)}."
+            )
+        found = limited(pairs, MAX_RULES, "The rules of a table", RuleError)
+        return PathRules(tuple(_path_rule(i, p) for i, p in enumerate(found)), mesh)
+
+    @cached_property
+    def patterns(self) -> Mapping[str, int]:
+        """Each pattern and the index of its first line."""
+        # Keras looks a path up among the keys before it matches any.
+        found: dict[str, int] = {}
+        for index, rule in enumerate(self.entries):
+            found.setdefault(rule.pattern, index)
+        return found
+
+    def pairs(self) -> tuple[tuple[str, Any], ...]:
+        """The table as EasyLM takes it: pattern and `PartitionSpec`."""
+        return tuple((r.pattern, r.spec.to_jax()) for r in self.entries)
+
+    def text(self) -> str:
+        """The table as people type it, one line per pattern; `sv.rules` parses it back."""
+        return "\n".join(f"{quoted(r.pattern)} -> {r.spec}" for r in self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[PathRule]:
+        return iter(self.entries)
+
+    def __getitem__(self, index: int) -> PathRule:
+        return self.entries[index]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries)) or "no patterns"
+
+    def __repr__(self) -> str:
+        return _repr(self, "PathRules", "pattern")
+
+
+def _path_rule(index: int, pair: Any) -> PathRule:
+    if isinstance(pair, PathRule):
+        return pair
+    # Patterns are compiled when they are first matched: most never are.
+    pattern, spec = _both(index, pair, "('mlp/.*/kernel', (None, 'model'))")
+    if not isinstance(pattern, str) or not pattern.isprintable():
+        raise RuleError(
+            f"The pattern in rule {index + 1} must be printable text; got"
+            f" {shown(pattern)}."
+        )
+    try:
+        return PathRule(str(pattern), _spec(spec))
+    except SpecError as error:
+        raise RuleError(f"Rule {index + 1}, for {shown(pattern)}: {error}") from None
+
+
+def _both(index: int, pair: Any, example: str) -> tuple[Any, Any]:
+    """The two parts of a line."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise RuleError(
+            f"Rule {index + 1} must be a pair such as {example}; got {shown(pair)}."
+        )
+    return pair[0], pair[1]
+
+
+def _spec(value: Any) -> Spec:
+    """The right side of a line, in any of the forms that people have."""
+    if isinstance(value, Spec):
+        return value
+    if isinstance(value, str):
+        _check_no_call(value, SpecError)
+        return Spec.parse(value)
+    if value is None:
+        return Spec()
+    if isinstance(value, Call):
+        return spec_of_call(value)
+    if is_partition_spec(value):
+        return spec_of(value)
+    # A sharding may be a named tuple, which is no tuple of axes.
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return Spec.of(*limited(value, MAX_RANK, "the entries of a spec", SpecError))
+    pair = named_sharding(value)
+    if pair is None:
+        raise SpecError(
+            "the right side is a PartitionSpec, a tuple such as (None, 'model') or"
+            f" None; got {shown(value)}."
+        )
+    return pair[0]
+
+
+def is_pair(value: Any) -> bool:
+    """Whether it is one line of a table, and not a table."""
+    pair = isinstance(value, (tuple, list)) and len(value) == 2
+    return pair and isinstance(value[0], str)
+
+
+def _rule(index: int, pair: Any) -> Rule:
+    if isinstance(pair, Rule):
+        return pair
+    name, target = _both(index, pair, "('batch', 'data')")
+    logical = check_name(name, f"the logical axis in rule {index + 1}", RuleError)
+    if target is None:
+        return Rule(logical, ())
+    if is_unconstrained(target):
+        return Rule(logical, (), free=True)
+    # flax takes an axis alone for a tuple of one.
+    if isinstance(target, str):
+        target = (target,)
+    if not isinstance(target, (tuple, list)):
+        raise RuleError(
+            f"Rule {index + 1} must lead to a mesh axis, a tuple of them, or None; got"
+            f" {shown(target)}."
+        )
+    for axis in target:
+        if isinstance(axis, str):
+            _check_no_call(axis, RuleError, f"In rule {index + 1}, ")
+    what = f"the mesh axis in rule {index + 1}"
+    return Rule(logical, tuple(check_name(axis, what, RuleError) for axis in target))
+
+
+# As `fsdp(axis="data")`, which big_vision has in its tables.
+_CALL = re.compile(r"[^\W\d][\w.]*\(.*\)", re.DOTALL)
+_SPEC_CALL = re.compile(r"(?:\w+\.)*(?:P|PS|PartitionSpec)\(")
+
+
+def _check_no_call(text: str, error: type[ShardvizError], where: str = "") -> None:
+    """Refuses what big_vision calls to split each array."""
+    if _CALL.fullmatch(text) and not _SPEC_CALL.match(text):
+        raise error(
+            f"{where}{shown(text)} is no mesh axis but a function of each array's shape."
+            " Give what it makes of the arrays: sv.audit reads their own shardings."
+        )
+
+
+def _in_brackets(names: Iterable[str]) -> str:
+    words = tuple(names)
+    if len(words) == 1:
+        return words[0]
+    return f"({', '.join(words)})"
+
+
+# A comment, text in quotes, and the end of a rule. An unclosed quote, which no rule can
+# have, takes the rest of its line.
+_PART = re.compile(
+    rf"({QUOTED})|#[^\n]*|[;\n]|[^;\n'\"#]+|'(?:[^'\\\n]|\\.)*+|\"(?:[^\"\\\n]|\\.)*+"
+)
+_LINE = re.compile(rf"\s*+(?:-\s*+)?({NAME})\s*+(?:->|=>|→|⇒|:=|[:=])(.*)", re.DOTALL)
+_DASH = re.compile(r"\A\s*+-\s*+(?=[\[(]|$)")
+
+
+def _parse(text: str) -> Iterator[Rule]:
+    # A table that is pasted from Python or YAML: pairs, with or without a dash.
+    pasted = text
+    if _DASH.match(text):
+        lines = [_DASH.sub("", line, count=1) for line in text.split("\n")]
+        pasted = ",\n".join(line for line in lines if line.strip())
+    if pasted.lstrip()[:1] in ("(", "["):
+        value = typed_value(pasted, RuleError, within="[{}\n]")
+        if len(value) == 1 and not is_pair(value[0]):
+            value = value[0]
+        yield from Rules.of(list(value))
+        return
+    # Arrows of many kinds: people paste from YAML, JSON and chats.
+    lines = limited(_lines(text), MAX_RULES, "The rules of a table", RuleError)
+    for index, line in enumerate(lines):
+        match = _LINE.fullmatch(line)
+        if match is None or not match[2].strip():
+            raise RuleError(
+                f"Cannot read rule {index + 1}, {shown(line.strip())}: write a logical"
+                " axis name, -> and a mesh axis, None or a tuple of axes."
+            )
+        value = typed_value(match[2].strip().removesuffix(","), RuleError)
+        yield _rule(index, (name_in(match[1]), value))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The rules of a text, without comments; a `;` in quotes ends none."""
+    line = ""
+    for part in scan(_PART, f"{text}\n;", RuleError, "a rule"):
+        if part[0] in (";", "\n"):
+            if line.strip():
+                yield line
+            line = ""
+        elif part[0][0] != "#":
+            line += part[0]

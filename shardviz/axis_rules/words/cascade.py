@@ -1,0 +1,337 @@
+"""Why one dimension is split as it is: a sentence, and a few words on each rule for it.
+
+What the view Rules of the Explorer shows. Mesh axes are quoted, and nothing else is: the
+page shows them in their colours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from shardviz.axis_rules.remedies import Remedy
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.rule_uses import Idle
+from shardviz.axis_rules.rules import Dialect, Rule
+from shardviz.axis_rules.verdicts import Decision, Outcome, Verdict
+from shardviz.base.format import (
+    by_count,
+    bytes_text,
+    clause,
+    joined,
+    listed,
+    plural,
+    shown,
+    suggestion,
+)
+from shardviz.base.layout import Misfit
+from shardviz.base.partition_spec import Spec, is_unconstrained
+
+#: The libraries whose reading of a table can be chosen, as people call them.
+DIALECTS = {
+    Dialect.LINEN: "Flax Linen",
+    Dialect.NNX: "Flax NNX",
+    Dialect.MAXTEXT: "MaxText",
+}
+
+#: What became of a dimension that has no axes to show, in its card.
+STATES = {
+    "fails": "does not fit",
+    "axis missing": "no such axis",
+    "axis twice": "axis used twice",
+    "split": "",
+    "size 1": "axis of size 1",
+    "free": "compiler decides",
+    "own spec": "not split",
+    "no name": "no name",
+    "no rule": "no rule",
+    "axis taken": "axis in use",
+    "kept whole": "kept whole",
+    "not split": "not split",
+    "unknown": "not known",
+}
+
+
+def title(names: Sequence[object] | None, dim: int) -> str:
+    """A dimension as people call it: by its logical name, or else by its number."""
+    name = names[dim] if names and dim < len(names) else None
+    if isinstance(name, str):
+        return name
+    return f"dimension {dim}"
+
+
+def near(found: Resolution, dim: int) -> str | None:
+    """The name that a dimension most likely means whose own no rule has, or None."""
+    name = found.names[dim]
+    if not isinstance(name, str) or name in found.rules.by_name:
+        return None
+    close = found.rules.nearest(name)
+    # No two dimensions of an array mean the same.
+    return None if close in found.names else close
+
+
+# --- the reason in a sentence ---------------------------------------------------------
+
+
+def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]:
+    """What became of a dimension, and why; `by_path` by the audit's table of paths.
+
+    >>> from shardviz.base.array_spec import ArraySpec
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.axis_rules.requests import request
+    >>> from shardviz.axis_rules.rules import Rules
+    >>> mesh, rules = make_mesh(data=2, tensor=4), Rules.of(("heads", "tensor"))
+    >>> wq = ArraySpec("wq", (64, 34), "embed heads")
+    >>> reason(request(wq, mesh, rules), 1)[0]
+    'heads is not split.'
+    >>> reason(request(wq, mesh, rules), 1)[1]
+    "Rule 1 wins and asks for 'tensor', but 34 does not divide by 4: 2 left over."
+    """
+    found, names = request.resolution, request.array.logical
+    name = title(names, dim)
+    lead = _lead(request, dim, name)
+    if request.spec_wins:
+        return lead, _own_spec(request, by_path)
+    if found is None:
+        return lead, _without_rules(request)
+    decision = found.decisions[dim]
+    if is_unconstrained(decision.logical):
+        return lead, "Its name says so."
+    winner = decision.deciding
+    if winner is None:
+        return lead, _undecided(decision, found)
+    lost = [one for one in decision.verdicts if one.taken and not one.decides]
+    words = f"Rule {winner.rule + 1} {_wins(winner, found)}"
+    for one in lost:
+        words += f" Rule {one.rule + 1} comes first, but {_holders(one, found)}."
+    return lead, words
+
+
+def _lead(request: Request, dim: int, name: str) -> str:
+    """What became of a dimension."""
+    spec = request.spec or Spec()
+    axes = spec.padded(request.array.rank)[dim]
+    if name == title(None, dim):
+        name = name.capitalize()
+    if dim in spec.unconstrained:
+        return f"{name} is left to the compiler."
+    ways = 1 if request.layout is None else request.layout.block_counts[dim]
+    if ways == 1:
+        return f"{name} is not split."
+    return f"{name} is split {ways:,} ways over {listed(axes)}."
+
+
+def _own_spec(request: Request, by_path: bool) -> str:
+    words = "The array's own PartitionSpec says so, and it wins over the rules."
+    if by_path:
+        words = "The audit's table of paths says so: its patterns match whole arrays."
+    return words + clause(" {}", request.problem)
+
+
+def _without_rules(request: Request) -> str:
+    """Why no rule was looked up for an array without a spec of its own."""
+    if request.problem:
+        return request.problem
+    if request.array.logical is None:
+        return (
+            "Rules are for names, and its dimensions have none. Name them in the view"
+            " Layout."
+        )
+    return f"There are no rules. {HOW_TO_WRITE}"
+
+
+def _undecided(decision: Decision, found: Resolution) -> str:
+    """Why no rule decides about a dimension."""
+    name = decision.logical
+    if name is None:
+        return "It has no logical name, and rules are for names."
+    if decision.passed_through:
+        words = f"No rule names {name}, so Flax NNX takes it for a mesh axis"
+        if found.mesh is not None and name not in found.mesh.shape:
+            return f"{words}, which the mesh does not have."
+        return f"{words}."
+    if not found.rules:
+        return f"There are no rules. {HOW_TO_WRITE}"
+    if decision.unknown:
+        hint = clause(" Did you mean {}?", near(found, decision.dimension))
+        return f"No rule names {name}.{hint}"
+    lost = [one for one in decision.verdicts if one.taken]
+    return " ".join(
+        f"Rule {one.rule + 1} asks for {listed(one.axes)}, but {_holders(one, found)}."
+        for one in lost
+    )
+
+
+def _wins(fact: Verdict, found: Resolution) -> str:
+    """What the rule that decides does, as the rest of a sentence."""
+    wants = f"wins and asks for {listed(fact.axes)}"
+    if fact.outcome is Outcome.INDIVISIBLE and fact.misfit is not None:
+        return f"{wants}, but {_left_over(fact.misfit)}."
+    if fact.outcome is Outcome.MISSING_AXIS:
+        return f"{wants}, and {_missing(fact)}"
+    if fact.outcome is Outcome.REPEATED:
+        return f"{wants}, but {_twice(fact, found)}."
+    if fact.outcome is Outcome.SIZE_ONE:
+        one = by_count(len(fact.axes), "which has", "which have")
+        return f"{wants}, {one} size 1 and splits nothing."
+    if isinstance(fact.line, Rule) and fact.line.free:
+        return "wins and leaves it to the compiler."
+    if fact.outcome is Outcome.UNSPLIT:
+        return "wins and keeps it whole."
+    if found.problems:
+        return f"{wants}, but the array fails in another dimension."
+    return "decides."
+
+
+def _left_over(fact: Misfit) -> str:
+    return (
+        f"{fact.size:,} does not divide by {fact.parts:,}: {fact.remainder:,} left over"
+    )
+
+
+def _missing(fact: Verdict) -> str:
+    hint = ""
+    if fact.mesh is not None:
+        hint = suggestion(fact.absent[0], fact.mesh.axis_names)
+    return f"the mesh has no axis {listed(fact.absent, 'or')}.{hint}"
+
+
+def _twice(fact: Verdict, found: Resolution) -> str:
+    if not fact.taken:
+        return "names an axis twice, and it can split an array once"
+    causes = []
+    for axis, dim, _ in fact.taken:
+        causes.append(f"{title(found.names, dim)} has {shown(axis)}, too")
+    return joined(causes)
+
+
+def _holders(fact: Verdict, found: Resolution) -> str:
+    """Which rules use the axes that this rule wants, and for which dimensions."""
+    given: dict[tuple[int, int], list[str]] = {}
+    for axis, dim, by in fact.taken:
+        given.setdefault((dim, (by or 0) + 1), []).append(shown(axis))
+    causes = []
+    for (dim, rule), axes in given.items():
+        causes.append(f"rule {rule} gave {joined(axes)} to {title(found.names, dim)}")
+    return joined(causes)
+
+
+# --- a few words on each rule ---------------------------------------------------------
+
+
+def verdict(fact: Verdict, found: Resolution) -> str:
+    """What one rule did for a dimension whose name it has.
+
+    >>> from shardviz.axis_rules.resolution import resolve
+    >>> found = resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
+    >>> verdict(found.verdict(0, 1), found)
+    "axis in use: rule 1 gave 'model' to mlp"
+    """
+    outcome, by = fact.outcome, (fact.by_rule or 0) + 1
+    if outcome is Outcome.INDIVISIBLE and fact.misfit is not None:
+        return f"does not fit: {misfit(fact.misfit)}"
+    if outcome is Outcome.MISSING_AXIS:
+        return _missing(fact).removesuffix(".")
+    if outcome is Outcome.REPEATED:
+        return f"decides, but {_twice(fact, found)}"
+    if outcome is Outcome.DECIDED:
+        return f"too late: rule {by} decided"
+    if outcome is Outcome.OVERRIDDEN:
+        return f"replaced by rule {by}: in Flax NNX the last one counts"
+    if outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
+        return f"axis in use: {_holders(fact, found)}"
+    if outcome is Outcome.SIZE_ONE:
+        return "decides, but an axis of size 1 splits nothing"
+    if isinstance(fact.line, Rule) and fact.line.free:
+        return "leaves it to the compiler"
+    if outcome is Outcome.UNSPLIT:
+        return "keeps it whole"
+    if fact.mesh is None:
+        return "splits"
+    return f"splits {math.prod(fact.mesh.shape[a] for a in fact.axes):,} ways"
+
+
+def misfit(fact: Misfit) -> str:
+    """What is left over, and the nearest sizes that divide.
+
+    >>> misfit(Misfit(34, ("tensor",), 4))
+    '34 = 4 × 8 + 2; 32 and 36 would'
+    """
+    fits = joined(f"{size:,}" for size in fact.sizes)
+    count = fact.size // fact.parts
+    return (
+        f"{fact.size:,} = {fact.parts:,} × {count:,} + {fact.remainder:,}; {fits} would"
+    )
+
+
+#: Beside the rules for an array whose own spec wins.
+OVERRULED = "not asked: the array's own PartitionSpec wins"
+#: The line that stands above them, as in a browser the style of an element itself.
+OWN_SPEC = "its own PartitionSpec: wins over every rule"
+BY_PATH = "from the audit's table of paths"
+
+
+def idle(fact: Idle) -> str:
+    """That a rule decides nothing, in a few words."""
+    if fact.code == "no such name":
+        return f"matches no array here{clause('; {} is near', fact.near)}"
+    return "decides nothing here"
+
+
+# --- where there is nothing to choose from, and what was done -------------------------
+
+HOW_TO_WRITE = (
+    "Write one: “batch -> data” splits every dimension called batch over the mesh axis"
+    " data."
+)
+NO_ARRAYS = "There are no arrays. Add one in the view Layout."
+SCALAR = "It is a scalar and has no dimension to split."
+CHOOSE = "Choose a dimension to see which rule decided it."
+
+
+def applied(remedy: Remedy, name: str, memory: str) -> str:
+    """What a remedy changed that was applied."""
+    return f"Done: {name} is now {remedy.spec}{clause(', {}', memory)}."
+
+
+#: Why there are no remedies for an array with a spec of its own.
+SPEC_NOT_EDITED = (
+    "No rule changes that. Edit its PartitionSpec in the view Layout; without one, the"
+    " rules decide."
+)
+#: Why there are no remedies for a leaf whose spec a table of paths gave.
+PATHS_NOT_EDITABLE = (
+    "The Explorer cannot edit a table of paths. What to change in it is what"
+    " sv.remedies(audit.rows[{}], 'split {}') finds."
+)
+
+
+def remedy_memory(remedy: Remedy, row: Request) -> str:
+    """What a remedy does to the memory of a device."""
+    saved = remedy.bytes_saved
+    if row.layout is None and remedy.leaf_bytes_saved is not None:
+        # It takes nothing as long as it cannot be laid out, so that nothing is saved.
+        size = row.array.bytes - remedy.leaf_bytes_saved
+        return f"takes {bytes_text(size)} on every device"
+    if saved is None:
+        return ""
+    if not saved:
+        return "same memory"
+    sign = "−" if saved > 0 else "+"
+    return f"{sign}{bytes_text(abs(saved))} stored per device"
+
+
+PLANNING = "The step is being planned with this change."
+
+
+def remedy_refused(message: str) -> str:
+    """That the program cannot be planned with a remedy."""
+    return f"The step cannot be planned with this change: {message}"
+
+
+def remedy_others(remedy: Remedy) -> str:
+    """Which other arrays a remedy changes."""
+    if not remedy.others:
+        return "changes no other array"
+    return f"changes {plural(len(remedy.others), 'other array')}: {joined(remedy.others, limit=3)}"

@@ -1,0 +1,77 @@
+"""Whether arrays or a program fit into the memory of a device."""
+
+from __future__ import annotations
+
+from shardviz.axis_rules.fit import Fit, LargeArray, LargestArrays, Uncounted
+from shardviz.base.format import bytes_text, clause, plural
+
+
+def fit(fact: Fit) -> str:
+    """Whether it fits, in one sentence.
+
+    >>> fit(Fit(3 << 30, 4 << 30))
+    'Fits: 3 GiB of 4 GiB per device.'
+    >>> fit(Fit(21 << 30, 16 << 30, "TPU v5e"))
+    'Does not fit: 21 GiB per device, TPU v5e has 16 GiB.'
+    """
+    needed = f"{bytes_text(fact.needed)} per device"
+    rest = uncounted(fact.uncounted)
+    # Activations come on top of what arrays alone need.
+    if fact.arrays_only:
+        rest += ", before activations"
+    if fact.code == "too large":
+        owner = fact.device or "each"
+        has = bytes_text(fact.capacity or 0)
+        return f"Does not fit: {needed}, {owner} has {has}{rest}."
+    if fact.code == "not now":
+        return (
+            f"Does not fit now: {needed}, {bytes_text(fact.free or 0)} is free{rest}."
+        )
+    if fact.capacity is None:
+        return f"{needed}{rest}; the capacity of a device is not known."
+    # Arrays may be left out, and then it is not said that all of them fit.
+    head = "Fits:"
+    if fact.uncounted:
+        head = "At least"
+    of = f"{bytes_text(fact.needed)} of {bytes_text(fact.capacity)} per device"
+    return f"{head} {of}{clause(' ({})', fact.device)}{rest}."
+
+
+def uncounted(fact: Uncounted) -> str:
+    """Which arrays a number of bytes leaves out, as the end of a sentence; `""` for
+    none.
+
+    >>> uncounted(Uncounted(1, 16384))
+    ', not counting 1 array (16 KiB)'
+    """
+    if not fact:
+        return ""
+    size = bytes_text(fact.bytes)
+    if fact.arrays > 1:
+        size += " in all"
+    return f", not counting {plural(fact.arrays, 'array')} ({size})"
+
+
+def largest_arrays(fact: LargestArrays) -> str:
+    """The arrays that take most of each device, and how they are split; `""` for none."""
+    if not fact.arrays:
+        return ""
+    return f"The largest arrays: {'; '.join(map(_large_array, fact.arrays))}."
+
+
+def _large_array(one: LargeArray) -> str:
+    layout = one.layout
+    size = bytes_text(layout.bytes_per_device)
+    name = one.name
+    if one.count > 1:
+        name, size = f"{one.count:,} × {name}", f"{size} each"
+    if layout.num_blocks == 1:
+        return f"{name}, {size} per device, not split"
+    split = f"split {layout.num_blocks:,} ways"
+    # A layout made of shard indices has no spec.
+    if layout.spec is not None:
+        split += clause(" over {}", " × ".join(dict.fromkeys(layout.spec.axes)))
+    return f"{name}, {size} per device, {split}"
+
+
+SENTENCES = {Fit: fit, Uncounted: uncounted, LargestArrays: largest_arrays}

@@ -1,0 +1,186 @@
+"""What the lines of a table did for many arrays, and where two tables differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shardviz.axis_rules.differences import AuditDiff, SpecDifference
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.rule_uses import Idle, RuleUse
+from shardviz.axis_rules.rules import PathRule, Rule
+from shardviz.axis_rules.words.rules import holders
+from shardviz.base.format import (
+    by_count,
+    clause,
+    first_lines,
+    fold,
+    ids_text,
+    joined,
+    listed,
+    plural,
+    shown,
+)
+
+SHOWN = 5  # names in a list
+
+
+def idle(fact: Idle) -> str:
+    """Why a rule or pattern decides nothing, as the rest of a sentence about it."""
+    if isinstance(fact.rule, PathRule):
+        return _idle_pattern(fact)
+    return f"never fires: {_idle_rule(fact, fact.rule)}"
+
+
+def _idle_rule(fact: Idle, rule: Rule) -> str:
+    name = shown(rule.logical)
+    if fact.verdict is not None:
+        return holders(fact.verdict)
+    if fact.code == "no such name":
+        near = clause("; an array has {}", fact.near and shown(fact.near))
+        return f"no array has a dimension {name}{near}"
+    if fact.code == "own specs":
+        return (
+            f"each array with {name} is split otherwise by a PartitionSpec of its own, or"
+            " has names that cannot be resolved"
+        )
+    count, numbers = len(fact.by), listed([i + 1 for i in fact.by])
+    rules = by_count(count, "rule", "rules")
+    # In nnx a later rule for the name replaces it, which is before any is looked up.
+    verb = by_count(count, "decides", "decide")
+    return f"{rules} {numbers} {verb} every {name} first"
+
+
+def _idle_pattern(fact: Idle) -> str:
+    if fact.code == "own specs":
+        return (
+            "decides nothing: each array that it matches is split otherwise by a"
+            " PartitionSpec of its own"
+        )
+    if fact.code == "shadowed":
+        patterns = by_count(len(fact.by), "pattern", "patterns")
+        verb = by_count(len(fact.by), "decides", "decide")
+        # Of several that match, Keras lets none decide.
+        others = f"{patterns} {ids_text([i + 1 for i in fact.by])}"
+        if not fact.by:
+            others, verb = "others", "match"
+        return f"is shadowed: {others} {verb} each path that it matches, too"
+    return f"matches no path{clause('; {} is near', fact.near and shown(fact.near))}"
+
+
+def rule_uses(uses: Sequence[RuleUse]) -> str:
+    """Which rules or patterns decide nothing, and why."""
+    count, idles = len(uses), [use for use in uses if use.never is not None]
+    if not count:
+        return "The table is empty."
+    if not idles:
+        return "Every rule decides something."
+    noun, verb = "rule", "never fire"
+    if isinstance(idles[0].rule, PathRule):
+        noun, verb = "pattern", "decide nothing"
+    head = f"{len(idles):,} of {plural(count, noun)} {verb}"
+    # A table for many models has names by the dozen that this one lacks.
+    names, lines = [], []
+    for use in idles:
+        if (
+            isinstance(use.rule, Rule)
+            and use.never
+            and use.never.code == "no such name"
+        ):
+            names.append(use.rule.logical)
+        else:
+            lines.append(f"  {noun} {use.index + 1} ({use.rule}) {use.never}.")
+    if names:
+        head += f"; {len(names):,} of them for names that no array has"
+        head += f" ({joined(dict.fromkeys(names), limit=SHOWN)})"
+    if not lines:
+        return f"{head}."
+    return first_lines(f"{head}:", lines, 2 * SHOWN)
+
+
+def difference(fact: SpecDifference) -> str:
+    """Why two audits differ about an array, a sentence per dimension."""
+    sentences = []
+    for dim in fact.dimensions:
+        sides = []
+        for label, row in zip(fact.labels, fact.rows, strict=True):
+            sides.append(f"{label} {_decided(row, dim)}")
+        words = f"{'; '.join(sides)}."
+        # Patterns and specs decide for all dimensions at once.
+        if dim is not None:
+            words = f"Dimension {dim}: {words}"
+        sentences.append(words)
+    return " ".join(sentences)
+
+
+def few(names: Iterable[str]) -> str:
+    """A few names, those of all layers as one; the rest is counted."""
+    folds = fold(names, str)
+    parts = [one.name for one in folds[:SHOWN]]
+    # Counted by name: a reader does not know of the folds.
+    hidden = sum(len(one.items) for one in folds[SHOWN:])
+    if hidden:
+        parts.append(f"{hidden:,} more")
+    return joined(parts)
+
+
+def _decided(row: Request, dim: int | None) -> str:
+    """What decided about an array or one of its dimensions."""
+    names, paths = row.resolution, row.by_path
+    if dim is not None and names is not None:
+        winner, axes = names.winners[dim], names.spec.dims[dim]
+        if winner is not None:
+            rule = names.rules[winner]
+            dropped = [axis for axis in rule.axes if axis not in axes]
+            words = clause(" and drops {} of size 1", listed(dropped))
+            return f"takes rule {winner + 1} ({rule}){words}"
+        if axes:
+            return "has no rule for its name and takes that for a mesh axis"
+        return "finds no rule that applies"
+    if row.spec_wins:
+        return "keeps the array's own spec"
+    if paths is not None and paths.winner is not None and not paths.one_element:
+        pattern = paths.rules[paths.winner].pattern
+        return f"takes pattern {paths.winner + 1} ({shown(pattern)})"
+    if row.spec is not None:
+        return f"gives {row.spec}"
+    return clause("refuses: {}", (row.problem or "").rstrip(".")) or "gives no spec"
+
+
+def beside_table(value: AuditDiff) -> str:
+    """Which arrays are split otherwise than the table says; those alike share a line."""
+    if not value.rows:
+        return ""
+    alike: dict[str, list[str]] = {}
+    for one in value.rows:
+        words = f"{one.second}, and the table {_decided(one.rows[0], None)}"
+        if one.rows[0].resolution is not None:
+            words = f"{one.second}, and the table says {one.first}"
+        alike.setdefault(words, []).append(one.path)
+    lines = [f"  {few(paths)}: {words}." for words, paths in alike.items()]
+    count = plural(len(value.rows), "array")
+    verb = by_count(len(value.rows), "is", "are")
+    return first_lines(f"{count} {verb} split otherwise than the table says:", lines)
+
+
+def audit_diff(value: AuditDiff) -> str:
+    """Each difference and its cause; arrays that differ alike share a line."""
+    first, second = value.labels
+    verb = by_count(len(value.rows), "differs", "differ")
+    count = plural(len(value.rows) + value.alike, "array")
+    lines = [f"{len(value.rows):,} of {count} {verb} between {first} and {second}."]
+    # The layers of a model mostly differ alike.
+    groups: dict[str, list[str]] = {}
+    for row in value.rows:
+        one, two = row.first or "unknown", row.second or "unknown"
+        words = f"{one} by {first}, {two} by {second}. {difference(row)}"
+        groups.setdefault(words, []).append(row.path)
+    for words, paths in groups.items():
+        lines.append(f"{joined(paths, limit=SHOWN)}: {words}")
+    if value.missing:
+        lines.append(f"Only in one of them: {joined(value.missing, limit=SHOWN)}.")
+    return "\n".join(lines)
+
+
+SENTENCES = {Idle: idle, SpecDifference: difference}
+
+EXPLANATIONS = {AuditDiff: audit_diff}

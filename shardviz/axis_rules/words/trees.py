@@ -1,0 +1,437 @@
+"""What the audit of a model found: sizes, problems, the optimizer's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.group_bytes import (
+    AxisCopies,
+    GroupBytes,
+    copy_cost,
+)
+from shardviz.axis_rules.optimizer_differences import Difference
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.rule_uses import no_pattern
+from shardviz.axis_rules.rules import Dialect, PathRules, Rules
+from shardviz.axis_rules.words.fit import fit, uncounted
+from shardviz.axis_rules.words.remedies import remedy
+from shardviz.axis_rules.words.rule_uses import beside_table, few, rule_uses
+from shardviz.axis_rules.words.rules import path_resolution, resolution_findings
+from shardviz.base.format import (
+    Fold,
+    by_count,
+    bytes_text,
+    clause,
+    first_lines,
+    fold,
+    joined,
+    plural,
+    shown,
+)
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec
+
+SHOWN = 5
+# Copies along an axis that cost less of what a device holds are not mentioned.
+LEAST_SHARE = 0.01
+GIVE = "Give a sharding, names beside the arrays, or names= to sv.audit."
+ADD_NAMES = (
+    "Name their dimensions where they are made, in flax by"
+    " nn.with_logical_partitioning(init, names) or nnx's out_sharding=names."
+)
+# What was lost comes first; what costs nothing last.
+_RANK = ("lost", "unknown", "otherwise", "few names", "dtype")
+
+
+def summary(audit: Audit) -> str:
+    """How many arrays take how much of each device."""
+    trouble = clause(", {:,} unknown", len(audit.unknown))
+    if audit.problems:
+        trouble += f", {plural(len(audit.problems), 'problem')}"
+    arrays = plural(len(audit.rows), "array")
+    size = bytes_text(audit.bytes_per_device)
+    on = f"{_axes(audit.mesh)}, {_lines(audit)}"
+    return f"{arrays} on {on}: {size} on each device{trouble}"
+
+
+def explain(audit: Audit) -> str:
+    """All findings, one paragraph each."""
+    fits = ""
+    if audit.capacity is not None:
+        fits = fit(audit.fit)
+    parts = [
+        _sizes(audit),
+        fits,
+        *_unknown(audit),
+        _problems(audit),
+        _unmatched(audit),
+        beside_table(audit.beside_table),
+        _optimizer(audit),
+        _few_names(audit),
+        _groups(audit),
+        _copies(audit),
+        _unnamed(audit),
+        _replicated(audit),
+        rule_uses(audit.rule_uses),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def fold_bytes(one: Fold[Request]) -> str:
+    """What alike arrays take on each device: `32 × 2 MiB`."""
+    return f"{one.count}{bytes_text(one.items[0].bytes_per_device or 0)}"
+
+
+def group(fact: GroupBytes) -> str:
+    """What a group of arrays takes, in one line."""
+    # Not a whole number where the arrays of a group are split differently.
+    copies = f"{fact.copies:,.3g} copies"
+    if copies == "1 copies":
+        copies = "1 copy"
+    parts = [f"{plural(fact.arrays, 'array')} of {bytes_text(fact.bytes)} in all"]
+    if fact.uncounted:
+        parts.append(f"{fact.uncounted:,} of them not counted")
+    parts.append(copies)
+    if fact.waste:
+        parts.append(f"{bytes_text(fact.waste)} of it by replication")
+    return f"{fact.name} {bytes_text(fact.bytes_per_device)} ({', '.join(parts)})"
+
+
+def difference(fact: Difference) -> str:
+    """How an array of the optimizer is held otherwise than its parameter.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> tree = {"params": {"w": ((8,), "x", "bfloat16")}, "opt": {"mu": {"w": ((8,), "x")}}}
+    >>> print(audit(tree, [("x", "d")], "d=2").differences[0])
+    mu of 'params/w' is float32 while the parameter is bfloat16: +8 B per device
+    """
+    whose = shown(fact.parameter.path, 120)
+    return f"{fact.role} of {whose} {_how(fact)}{_cost(fact.bytes_per_device)}"
+
+
+def difference_lines(differences: Iterable[Difference]) -> list[str]:
+    """One line for what differs alike in all layers: what was lost comes first."""
+    alike: dict[tuple[str, str, str], list[Difference]] = {}
+    for one in differences:
+        alike.setdefault((one.kind, one.role, _how(one)), []).append(one)
+    lines = []
+    for (kind, role, how), members in alike.items():
+        cost = sum(one.bytes_per_device for one in members)
+        line = difference(members[0])
+        if len(members) > 1:
+            partners = fold(members, lambda one: one.parameter.path)
+            names = joined([one.name for one in partners], limit=SHOWN)
+            count = plural(len(members), "parameter")
+            line = f"{role} of {count} ({names}) {how}{_cost(cost)}"
+        lines.append((_RANK.index(kind), -cost, line))
+    return [line for _, _, line in sorted(lines)]
+
+
+def _how(fact: Difference) -> str:
+    """What differs, to be said after the name of the array."""
+    row, parameter = fact.row, fact.parameter
+    there = f"while the parameter is split {parameter.spec}"
+    if fact.kind == "unknown":
+        return f"is split in a way that nothing says, {there}"
+    if fact.kind == "dtype":
+        return f"is {row.dtype} while the parameter is {parameter.dtype}"
+    how = f"is split {row.spec}"
+    if row.layout is not None and row.layout.num_blocks == 1:
+        how = "is replicated"
+    if fact.kind == "few names":
+        return f"is split {row.spec} as is the parameter, unless it stacks layers"
+    if fact.kind == "otherwise":
+        how = f"{how} {there}: every step moves one of them"
+        return f"{how}. {few_names(row)}" if row.few_names else how
+    if row.shape != parameter.shape:
+        how = f"has shape {list(row.shape)} beside {list(parameter.shape)} and {how}"
+    return f"{how} {there}"
+
+
+def _cost(size: int) -> str:
+    if not size:
+        return ""
+    if size < 0:
+        return f": −{bytes_text(-size)} per device"
+    return f": +{bytes_text(size)} per device"
+
+
+def _sizes(audit: Audit) -> str:
+    devices = plural(audit.mesh.size, "device")
+    head = (
+        f"{plural(len(audit.rows), 'array')} of {bytes_text(audit.bytes)} on"
+        f" {_axes(audit.mesh)} ({devices}) by {_lines(audit)}, read as"
+        f" {audit.dialect.value}: {bytes_text(audit.bytes_per_device)} on each device"
+        f"{uncounted(audit.uncounted)}."
+    )
+    largest, beside = [], {}
+    for one in audit.largest_folds:
+        kind = one.items[0].array.memory_kind
+        if kind is None:
+            largest.append(f"{one.name} {fold_bytes(one)}")
+            continue
+        size = sum(row.bytes_per_device or 0 for row in one.items)
+        beside[kind] = beside.get(kind, 0) + size
+    for kind, size in beside.items():
+        head += f" Beside that, {bytes_text(size)} for each device are in {kind}."
+    if len(audit.rows) > 1 and largest:
+        head += f" Largest there: {joined(largest[:SHOWN])}."
+    return head
+
+
+def _unknown(audit: Audit) -> list[str]:
+    """The arrays that the rules say nothing of, or not all."""
+    lines = []
+    if audit.unknown:
+        no_rule = ""
+        if isinstance(audit.rules, Rules) and len(audit.rules):
+            no_rule = "No rule is for them, because they have no logical names. "
+        count, size = _count(audit.unknown, "array"), _size(audit.unknown)
+        names = few(row.path for row in audit.unknown)
+        lines.append(
+            f"How {count} split is unknown ({names}; {size} in all), and no bytes are"
+            f" counted for that. {no_rule}{GIVE}"
+        )
+    off_mesh, ids = [], set()
+    for row in audit.largest:
+        if row.spec is None and row.layout is not None:
+            off_mesh.append(row)
+            ids.update(row.layout.device_ids.tolist())
+    if off_mesh:
+        devices = by_count(len(ids), "device", "devices")
+        where = f"{devices} {joined(map(str, sorted(ids)), limit=SHOWN)}"
+        names = few(
+            f"{row.array.name} ({bytes_text(row.bytes_per_device or 0)})"
+            for row in off_mesh
+        )
+        count = _count(off_mesh, "live array")
+        lines.append(f"{count} on {where} and not split over the mesh: {names}.")
+    if audit.unplaced and audit.mesh.size > 1:
+        count = _count(audit.unplaced, "live array")
+        names = few(audit.unplaced)
+        lines.append(
+            f"{count} not on all devices of the mesh now, and counted as the table would"
+            f" split them: {names}."
+        )
+    if audit.elsewhere:
+        count = _count(
+            audit.elsewhere, "array of another mesh", "arrays of another mesh"
+        )
+        names = few(audit.elsewhere)
+        lines.append(f"{count} read here by the names of the axes: {names}.")
+    return lines
+
+
+def _problems(audit: Audit) -> str:
+    if not audit.problems:
+        return ""
+    # Arrays of one shape fail for one reason, which is said once.
+    alike: dict[str, list[str]] = {}
+    for name, why in audit.problems.items():
+        alike.setdefault(str(why), []).append(name)
+    lines = [f"  {few(names)}: {why}" for why, names in alike.items()]
+    count = plural(len(audit.problems), "array")
+    return first_lines(f"{count} cannot be laid out:", lines)
+
+
+def _unmatched(audit: Audit) -> str:
+    if isinstance(audit.rules, PathRules):
+        paths = no_pattern(audit.rows)
+        if not paths:
+            return ""
+        listing = f"{plural(len(paths), 'array')}, {few(paths)}"
+        if audit.dialect is Dialect.KERAS:
+            return f"Keras replicates what no pattern matches: {listing}."
+        return f"No pattern matches {listing}: only their own shardings count."
+    lines = []
+    for name, near, arrays in audit.unmatched:
+        line = f"No rule knows {shown(name)} (in {few(arrays)})."
+        if near:
+            line += f" Did you mean {shown(near)}?"
+        lines.append(line)
+    return first_lines("", lines)
+
+
+def _optimizer(audit: Audit) -> str:
+    lines = [f"  {line}." for line in difference_lines(audit.differences)]
+    if not lines:
+        return ""
+    return first_lines("The optimizer beside its parameters:", lines)
+
+
+def few_names(row: Request) -> str:
+    """What fewer names than dimensions mean, and what to do."""
+    names = [name for name in row.names or () if name is not None]
+    count, rank = plural(len(names), "name"), row.array.rank
+    return (
+        f"It has {count} for {rank} dimensions, and flax reads them from the first on."
+        " For layers that nnx.vmap or nnx.scan stacks, give it"
+        " transform_metadata={nnx.PARTITION_NAME: None}, which names the new dimension"
+    )
+
+
+def _few_names(audit: Audit) -> str:
+    lines = {}
+    for row in audit.few_names:
+        sentence = (
+            f"Live, a stack of layers has its last dimensions split, not as {row.spec}."
+        )
+        lines.setdefault(f"{few_names(row)}. {sentence}", []).append(row.path)
+    return "\n".join(f"{few(paths)}: {words}" for words, paths in lines.items())
+
+
+def _groups(audit: Audit) -> str:
+    # One group is the total, which the first line says.
+    if len(audit.groups) < 2:
+        return ""
+    lines = [f"  {group(one)}" for one in (*audit.groups, audit.total)]
+    return "\n".join(["On each device:", *lines])
+
+
+def axis_copies(fact: AxisCopies) -> str:
+    """What an axis does not split, and what these copies cost on each device."""
+    costs = _with_sizes(fact.rows, lambda row: copy_cost(row, fact.copies))
+    size = bytes_text(fact.bytes_per_device)
+    names = joined(costs, limit=SHOWN)
+    return (
+        f"{fact.axis} splits nothing of {names}: {fact.copies} copies, which cost each"
+        f" device {size}"
+    )
+
+
+def _with_sizes(
+    rows: Iterable[Request], size_of: Callable[[Request], int]
+) -> list[str]:
+    """The names of arrays, each with a size, those of all layers as one."""
+    names = []
+    for layers in fold(rows, lambda row: row.path, size_of):
+        size = bytes_text(size_of(layers.items[0]))
+        names.append(f"{layers.name} ({layers.count}{size})")
+    return names
+
+
+def _copies(audit: Audit) -> str:
+    least = LEAST_SHARE * audit.bytes_per_device
+    lines = []
+    for fact in audit.copies_by_axis:
+        if fact.bytes_per_device >= least:
+            lines.append(f"  {axis_copies(fact)}.")
+    return first_lines("Copies, by axis:", lines) if lines else ""
+
+
+def _unnamed(audit: Audit) -> str:
+    if not audit.unnamed:
+        return ""
+    paths = {row.path for row in audit.unnamed}
+    # A moment has no names because its parameter has none.
+    rows = [row for row in audit.unnamed if row.partner not in paths]
+    names = _with_sizes(rows, lambda row: row.array.bytes)
+    has, it = by_count(len(rows), "has", "have"), by_count(len(rows), "it", "them")
+    moments = plural(len(paths) - len(rows), "moment")
+    also = f" or their {moments}" if len(paths) > len(rows) else ""
+    lines = [
+        f"{plural(len(rows), 'array')} {has} no logical names, so no rule splits"
+        f" {it}{also}: {joined(names, limit=SHOWN)}. {ADD_NAMES}"
+    ]
+    remedies = rows[0].remedies("split")
+    if remedies:
+        lines.append(f"  {remedy(remedies[0])}")
+    return "\n".join(lines)
+
+
+def _replicated(audit: Audit) -> str:
+    unnamed = {row.path for row in audit.unnamed}
+    rows = [row for row in audit.replicated if row.path not in unnamed]
+    if not rows:
+        return ""
+    names = _with_sizes(rows, lambda row: row.array.bytes)
+    return f"{_count(rows, 'large array')} replicated: {joined(names, limit=SHOWN)}."
+
+
+def why(row: Request) -> str:
+    """Why an array is split as it is, and what to change if it is not split."""
+    lines = [_why(row)]
+    if row.resolution is not None:
+        lines += resolution_findings(row.resolution)
+    elif row.by_path is not None:
+        lines.append(path_resolution(row.by_path))
+    if row.layout is not None:
+        lines.append(_takes(row, row.layout))
+    if row.partner is not None and row.audit is not None:
+        for fact in row.audit.differences:
+            if fact.path == row.path:
+                lines.append(f"{difference(fact)}.")
+    if row.layout is None or row.layout.num_blocks == 1:
+        remedies = row.remedies("split")
+        if remedies:
+            lines.append(remedy(remedies[0]))
+    return "\n".join(lines)
+
+
+def _why(row: Request) -> str:
+    """What decided about an array, in one sentence."""
+    if row.problem:
+        return f"{row.path} cannot be laid out. {row.problem}"
+    if row.spec is None and row.layout is not None:
+        return f"{row.path} is a live array and not split over the mesh."
+    if row.spec is None:
+        return f"{row.path}: nothing says how it is split. {GIVE}"
+    if row.lacks_names:
+        return (
+            f"{row.path} is replicated: it has no logical names, so no rule splits it."
+            f" {ADD_NAMES}"
+        )
+    how = f"split as {row.spec}"
+    if row.layout is not None and row.layout.num_blocks == 1:
+        how = "replicated"
+    if not row.spec_wins:
+        return f"{row.path} is {how} by the table."
+    if row.table_spec is None or row.follows_table:
+        return f"{row.path} is {how} by its own sharding."
+    return f"{row.path} is {how} by its own sharding; the table says {row.table_spec}."
+
+
+def _takes(row: Request, layout: Layout) -> str:
+    """What an array takes, and along which axes it has copies."""
+    head = f"Each device holds {bytes_text(layout.bytes_per_device)} of it"
+    if row.spec is None or layout.replicas == 1:
+        return f"{head}."
+    unsplit = []
+    for axis, size in layout.mesh.shape.items():
+        if size > 1 and axis not in {*row.spec.axes, *row.spec.unreduced}:
+            unsplit.append(axis)
+    return f"{head}: {layout.replicas} copies, along {joined(unsplit)}."
+
+
+def _axes(mesh: MeshSpec) -> str:
+    """The mesh; axes of size 1, which large models have by the dozen, are only counted."""
+    split = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
+    ones = len(mesh.shape) - len(split)
+    if ones < 3:
+        return str(mesh)
+    return ", ".join([*split, f"{plural(ones, 'axis', 'axes')} of size 1"])
+
+
+def _lines(audit: Audit) -> str:
+    if isinstance(audit.rules, PathRules):
+        return plural(len(audit.rules), "pattern")
+    return plural(len(audit.rules), "rule")
+
+
+def _count(arrays: Sequence[object], noun: str, form: str | None = None) -> str:
+    """`1 array is`, `2 arrays are`."""
+    return f"{plural(len(arrays), noun, form)} {by_count(len(arrays), 'is', 'are')}"
+
+
+def _size(rows: Iterable[Request]) -> str:
+    return bytes_text(sum(row.array.bytes for row in rows))
+
+
+SENTENCES = {
+    Audit: summary,
+    AxisCopies: axis_copies,
+    GroupBytes: group,
+    Difference: difference,
+}
+EXPLANATIONS = {Audit: explain, Request: why}

@@ -1,0 +1,1 @@
+"""What every feature uses: errors, formats, meshes, specs, arrays and layouts."""

@@ -1,0 +1,352 @@
+"""ArraySpec: an array that need not exist, and how it is to be split."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from shardviz.base.display import Displayed
+from shardviz.base.errors import LayoutError, RuleError
+from shardviz.base.format import listed, plural, shown, suggestion
+from shardviz.base.parse import (
+    DIGITS,
+    NAME,
+    check_name,
+    check_size,
+    limited,
+    name_in,
+    scan,
+    typed_name,
+)
+from shardviz.base.partition_spec import (
+    MAX_RANK,
+    Spec,
+    is_unconstrained,
+    rank_problem,
+)
+
+MAX_DIM = 1 << 48
+MAX_ELEMENTS = 1 << 60
+
+# Bits per element, and the short forms that people and XLA write. The narrow floats are
+# those of ml_dtypes, which need not be installed.
+DTYPE_BITS: dict[str, int] = {"bool": 8, "bfloat16": 16, "float4_e2m1fn": 4}
+_SHORT = {"bf16": "bfloat16", "pred": "bool"}
+_TO_SHORT = {"bool": "bool", "bfloat16": "bf16"}
+_FAMILIES = {
+    "float": ("f", (16, 32, 64)),
+    "complex": ("c", (64, 128)),
+    "int": ("i", (2, 4, 8, 16, 32, 64)),
+    "uint": ("u", (2, 4, 8, 16, 32, 64)),
+}
+for _family, (_letter, _all_bits) in _FAMILIES.items():
+    for _bits_ in _all_bits:
+        DTYPE_BITS[f"{_family}{_bits_}"] = _bits_
+        _SHORT[f"{_letter}{_bits_}"] = f"{_family}{_bits_}"
+        _TO_SHORT[f"{_family}{_bits_}"] = f"{_letter}{_bits_}"
+        if _family == "int":  # as XLA has it
+            _SHORT[f"s{_bits_}"] = f"int{_bits_}"
+for _form in [
+    "e3m4",
+    "e4m3",
+    "e4m3b11fnuz",
+    "e4m3fn",
+    "e4m3fnuz",
+    "e5m2",
+    "e5m2fnuz",
+    "e8m0fnu",
+]:
+    DTYPE_BITS[f"float8_{_form}"] = 8
+
+# Python's numbers, as jax has them.
+_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
+
+
+@dataclass(frozen=True, repr=False)
+class ArraySpec(Displayed):
+    """An array by description; build one with `shardviz.array`.
+
+    Attributes:
+        name: what the array is called, in pictures and sentences.
+        shape: its global shape, in elements.
+        logical: one logical axis name per dimension (None for an unnamed one), or None.
+        dtype: the name of its element type, such as `"bfloat16"`.
+        spec: a PartitionSpec of its own, which wins over any rules; or None.
+        memory_kind: which memory of a device holds it, as jax names it
+            (`"pinned_host"`); None for the device's own.
+        weak_type: whether jax may change its type to that of the arrays it meets, as of
+            a Python number.
+        uncommitted: whether it is an array for which nobody chose devices, as jax calls
+            it. Where no spec is asked for it, the compiler splits it as suits the other
+            arrays.
+
+    Raises:
+        LayoutError: for a shape or dtype that no array has.
+        RuleError: for logical names that do not fit the shape.
+
+    >>> ArraySpec("w", (512, 2048), "embed mlp", "bfloat16").bytes
+    2097152
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    logical: tuple[str | None, ...] | None = None
+    dtype: str = "float32"
+    spec: Spec | None = None
+    memory_kind: str | None = None
+    weak_type: bool = False
+    uncommitted: bool = False
+
+    def __post_init__(self) -> None:
+        fields = self.__dict__  # the class is frozen
+        fields["name"] = check_name(self.name, "an array", LayoutError)
+        fields["shape"] = shape = read_shape(self.shape)
+        fields["dtype"] = dtype_name(self.dtype)
+        if self.logical is not None:
+            fields["logical"] = names = read_names(self.logical)
+            if len(names) != len(shape):
+                raise RuleError(
+                    f"{self.name} has {plural(len(shape), 'dimension')} and"
+                    f" {plural(len(names), 'logical name')}. Give one name per dimension;"
+                    " write _ for a dimension without one."
+                )
+        if isinstance(self.spec, str):
+            fields["spec"] = Spec.parse(self.spec)
+        if self.spec is not None and (problem := rank_problem(self.spec, len(shape))):
+            raise LayoutError(str(problem))
+        if self.memory_kind is not None:
+            check_name(self.memory_kind, "a memory kind", LayoutError)
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the global array, in bytes."""
+        return size_in_bytes(math.prod(self.shape), self.dtype)
+
+    @property
+    def short(self) -> str:
+        """Type and shape as people write them: `bf16[512, 2048]`."""
+        return f"{_TO_SHORT.get(self.dtype, self.dtype)}[{', '.join(map(str, self.shape))}]"
+
+    def replace(self, **changes: Any) -> ArraySpec:
+        """A copy with some fields changed, checked again."""
+        return replace(self, **changes)
+
+    # Audits rename thousands of arrays, whose other fields were checked before.
+    def renamed(self, name: str, checked: bool = False) -> ArraySpec:
+        """A copy under another name, which alone is checked, unless it was.
+
+        Raises:
+            LayoutError: for a name that no array can have.
+        """
+        if not checked:
+            check_name(name, "an array", LayoutError)
+        copy = object.__new__(ArraySpec)
+        copy.__dict__.update(self.__dict__, name=name)
+        return copy
+
+    def __repr__(self) -> str:
+        parts = [repr(self.name), str(self.shape)]
+        if self.logical is not None:
+            parts.append(repr(format_names(self.logical)))
+        parts.append(f"dtype={self.dtype!r}")
+        if self.spec is not None:
+            parts.append(f"spec={self.spec}")
+        if self.memory_kind is not None:
+            parts.append(f"memory_kind={self.memory_kind!r}")
+        for mark in ("weak_type", "uncommitted"):
+            if getattr(self, mark):
+                parts.append(f"{mark}=True")
+        return f"ArraySpec({', '.join(parts)})"
+
+
+def size_in_bytes(elements: int, dtype: str) -> int:
+    """Bytes that `elements` of `dtype` take, packed.
+
+    >>> size_in_bytes(3, "int4"), size_in_bytes(3, "float32")
+    (2, 12)
+    """
+    # Random keys (`key<fry>`) are two or four 32-bit words; threefry's two is the
+    # default.
+    bits = 64 if dtype.startswith("key<") else DTYPE_BITS[dtype]
+    return (elements * bits + 7) // 8
+
+
+@lru_cache(maxsize=256)
+def _dtype_from_text(text: str) -> str:
+    name = _SHORT.get(text.strip().lower(), text.strip())
+    if name in DTYPE_BITS or re.fullmatch(r"key<[a-z_0-9]+>", name):
+        return name
+    known = [*DTYPE_BITS, *_SHORT]
+    for python_type, usual in _PYTHON.items():
+        # Who writes `float` means jax's default, and not the nearest in spelling.
+        if name.lower() == python_type.__name__:
+            known = [usual]
+    raise LayoutError(
+        f"No element type is called {shown(text)}.{suggestion(text, known)}"
+    )
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of an element type, from its name, a short form, numpy's or jax's own.
+
+    >>> import numpy as np
+    >>> dtype_name("bf16"), dtype_name(np.float32), dtype_name(np.dtype("int8"))
+    ('bfloat16', 'float32', 'int8')
+    """
+    if isinstance(dtype, str):
+        return _dtype_from_text(dtype)
+    if isinstance(dtype, type) and dtype in _PYTHON:
+        return _PYTHON[dtype]
+    carried = getattr(dtype, "dtype", None)  # jnp.bfloat16 carries its own
+    inner = carried if hasattr(carried, "itemsize") else dtype
+    name = getattr(inner, "name", None) or getattr(inner, "__name__", None)
+    # numpy's scalars name their type; arrays do not.
+    array = hasattr(dtype, "__array__") and not isinstance(dtype, type)
+    if not isinstance(name, str) or (array and getattr(dtype, "shape", None) != ()):
+        raise LayoutError(
+            f"An element type has a name such as 'bfloat16'; got {shown(dtype)}."
+        )
+    return _dtype_from_text(name)
+
+
+def read_shape(shape: Any) -> tuple[int, ...]:
+    """A shape from a tuple, one number, or typed text such as `512, 2048` or `8x4`.
+
+    >>> read_shape("(512, 2_048)"), read_shape("8x4"), read_shape(()), read_shape("")
+    ((512, 2048), (8, 4), (), ())
+    """
+    if type(shape) is tuple and _is_plain(shape):
+        return shape
+    if isinstance(shape, str):
+        shape = _shape_from_text(shape)
+    elif not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
+        shape = (shape,)
+    # Bounded first: what is typed may have a million commas.
+    shape = limited(shape, MAX_RANK, "The dimensions of an array", LayoutError)
+    sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in shape)
+    for dim, size in enumerate(sizes):
+        if not 0 <= size <= MAX_DIM:
+            raise LayoutError(
+                f"Dimension {dim} has size {shown(size, 30)}; sizes are 0 or more, and at"
+                f" most {MAX_DIM:,} here."
+            )
+    if math.prod(sizes) > MAX_ELEMENTS:
+        # The product itself may have more digits than Python prints.
+        digits = sum(map(math.log10, sizes))
+        raise LayoutError(
+            f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e}"
+            " are planned for here."
+        )
+    return sizes
+
+
+_NAMED_SIZE = re.compile(rf"[\s,]*({NAME})\s*:\s*({DIGITS})(?=[\s,]|$)", re.ASCII)
+
+
+def read_named_shape(text: str) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
+    """A shape and its logical axis names from typed text such as `layers:8 embed:512`.
+
+    A blank or a comma stands between the dimensions; `_:64` has no name.
+
+    Raises:
+        LayoutError: for text of another form, or sizes that no array has.
+        RuleError: for a name that no axis can have.
+
+    >>> read_named_shape("layers:8 embed:512, _:64")
+    ((8, 512, 64), ('layers', 'embed', None))
+    """
+    inner, names, sizes = text.strip(" ,"), [], []
+    for match in scan(
+        _NAMED_SIZE, inner, LayoutError, "a name and its size, as embed:512,"
+    ):
+        names.append(None if match[1] in _UNNAMED else name_in(match[1]))
+        sizes.append(int(match[2]))
+    return read_shape(tuple(sizes)), read_names(names)
+
+
+def _is_plain(shape: tuple) -> bool:
+    """Whether these are sizes already: then nothing needs to be read."""
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= MAX_DIM:
+            return False
+    return len(shape) <= MAX_RANK and math.prod(shape) <= MAX_ELEMENTS
+
+
+def _shape_from_text(text: str) -> list[int]:
+    inner = text.strip()
+    if (inner[:1], inner[-1:]) in (("(", ")"), ("[", "]")):
+        inner = inner[1:-1].strip()
+    # As people write sizes: 8x4, 8 × 4 and 8*4.
+    inner = re.sub(r"(?<=[0-9])\s*[x×*]\s*(?=[0-9])", ",", inner)
+    parts = inner.split(",")
+    if not parts[-1].strip():  # a comma at the end, or nothing at all
+        parts.pop()
+    sizes = []
+    for part in parts:
+        if not re.fullmatch(rf"\s*[+-]?{DIGITS}\s*", part, re.ASCII):
+            raise LayoutError(
+                "A size is a whole number of at most 20 digits; got"
+                f" {shown(part.strip())}. Write a shape as 512, 2048."
+            )
+        sizes.append(int(part))
+    return sizes
+
+
+_UNNAMED = ("None", "_", "-")
+# A point stands between names where they are shown, and may be pasted back.
+_ONE_NAME = re.compile(rf"[\s,·]*({NAME})[\s,·]*")
+
+
+def read_names(names: Any) -> tuple[str | None, ...]:
+    """Logical axis names, from a sequence or typed text such as `embed mlp`.
+
+    `None`, `_` and `-` are a dimension without a name. jax's `UNCONSTRAINED` stays
+    itself.
+
+    >>> read_names("embed, _, mlp"), read_names(["embed", None])
+    (('embed', None, 'mlp'), ('embed', None))
+    """
+    if isinstance(names, str):
+        return _names_from_text(names)
+    entries = limited(names, MAX_RANK, "The logical names of an array", RuleError)
+    for name in entries:
+        if name is not None and not is_unconstrained(name):
+            check_name(name, "a logical axis", RuleError)
+    return tuple(entries)
+
+
+def _names_from_text(text: str) -> tuple[str | None, ...]:
+    inner, names = text.strip(), []
+    if (inner[:1], inner[-1:]) in (("(", ")"), ("[", "]")):
+        inner = inner[1:-1]
+    for match in scan(_ONE_NAME, inner, RuleError, "a logical axis name"):
+        names.append(None if match[1] in _UNNAMED else name_in(match[1]))
+    return read_names(names)
+
+
+def format_names(names: Iterable[str | None] | None) -> str:
+    """Logical names as people type them: the inverse of `read_names`.
+
+    >>> format_names(("embed", None)), format_names(("two words",))
+    ('embed _', "'two words'")
+    """
+    return " ".join("_" if name is None else typed_name(name) for name in names or ())
+
+
+def unique_names(arrays: Iterable[ArraySpec]) -> None:
+    """Refuses two arrays of one name."""
+    names = [a.name for a in arrays]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise LayoutError(
+            f"Each array has its own name; {listed(twice)} is used more than once."
+        )

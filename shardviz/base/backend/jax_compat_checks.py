@@ -1,0 +1,214 @@
+"""Which of the private names of jax and jaxlib work in the installed versions.
+
+Each check uses a name for what `jax_compat` uses it for, and may raise anything.
+`python -m shardviz doctor` prints the result; what one loses without a name stands in
+`wording/doctor.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import io_callback
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from shardviz.base.backend import jax_compat as compat
+
+
+def check_names(checks: Mapping[str, Callable[[], bool]]) -> list[tuple[str, str]]:
+    """Each name, and what went wrong with it as one line, or `""`.
+
+    Starts jax's backends.
+
+    >>> check_names({"a": lambda: True, "b": lambda: {}["x"]})
+    [('a', ''), ('b', "KeyError: 'x'")]
+    """
+    rows = []
+    for name, check in checks.items():
+        problem = ""
+        try:
+            if not check():
+                problem = "other result"
+        # Whatever a changed function raises belongs into its row of the table.
+        except Exception as error:  # noqa: BLE001
+            problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        rows.append((name, problem))
+    return rows
+
+
+def _while_traced(look: Callable[[], Any]) -> Any:
+    """What a function returns that is called while jax traces."""
+    seen: list[Any] = []
+    jax.eval_shape(lambda: seen.append(look()))
+    return seen[0]
+
+
+def _meshes() -> tuple[Mesh, Any]:
+    """A mesh of one device, and the one of `jax.set_mesh` as it is known when traced."""
+    mesh = Mesh(jax.devices("cpu")[:1], ("x",))
+    with jax.set_mesh(mesh):
+        return mesh, _while_traced(compat.concrete_mesh)
+
+
+def _settings() -> bool:
+    before = compat.trace_settings()
+    with jax.default_matmul_precision("float32"):
+        return before is not None and before != compat.trace_settings()
+
+
+def _effects() -> bool:
+    jaxpr = jax.make_jaxpr(lambda x: io_callback(print, None, x, ordered=True))(1.0)
+    (effect,) = jaxpr.effects
+    own_name, sets = compat.effect_class(effect), compat.effect_sets()
+    assert sets is not None
+    return own_name == "OrderedIOEffect" and sets.ordered_effects.contains(effect)
+
+
+def _jit() -> bool:
+    jitted = jax.jit(lambda x, by: x * by, donate_argnums=0, static_argnames="by")
+    found = compat.jit_settings(jitted)
+    return found is not None and (found.donate, found.static) == ((0,), (1,))
+
+
+def _pmap() -> bool:
+    fn = jax.pmap(abs, axis_name="batch", in_axes=1)
+    settings = compat.pmap_settings(fn) or {}
+    return compat.is_pmapped(fn) and settings["in_axes"] == 1
+
+
+def _shard_map() -> bool:
+    spec = PartitionSpec("x")
+    mapped = jax.shard_map(abs, in_specs=spec, out_specs=spec)
+    copied = compat.copied_shard_map(mapped) is not None
+    return copied and len(compat.shard_map_functions()) == 2
+
+
+def _eval_shape() -> bool:
+    def look() -> bool:
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_back is not None:
+            if compat.wants_shapes_alone(frame, frame.f_back):
+                return True
+            frame = frame.f_back
+        return False
+
+    return _while_traced(look)
+
+
+def _equations() -> bool:
+    jaxpr = jax.make_jaxpr(jnp.sin)(1.0)
+    (equation,) = jaxpr.eqns
+    known = compat.without_context_mesh(equation).primitive is equation.primitive
+    line = compat.traced_line(jaxpr.jaxpr.debug_info)
+    frames = compat.line_frames(equation)
+    # What jax traces without a function around it has no line of ours.
+    (own,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
+    placed = compat.expression_of(own, __file__) is not None
+    return known and placed and len(frames) > 0 and line != ""
+
+
+def _lowering() -> bool:
+    lowered = jax.jit(abs).lower(1.0)
+    kept = compat.kept_module(lowered) is not None
+    return kept and compat.compile_arguments(lowered) is not None
+
+
+def _sub_byte() -> bool:
+    compiled = jax.jit(lambda x: x + x).lower(jnp.ones(2, "int4")).compile()
+    (result,) = jax.tree.leaves(compat.call_as_jit(compiled, jnp.ones(2, "int4")))
+    return int(result[0]) == 2
+
+
+def _platforms() -> bool:
+    jaxpr = jax.make_jaxpr(jax.lax.linalg.lu)(jnp.ones((2, 2)))
+    return {"cpu", "tpu"} <= compat.platforms_of(jaxpr.eqns[0])
+
+
+def _passes() -> bool:
+    manager = importlib.import_module("jaxlib.mlir.passmanager").PassManager
+    module: Any = jax.jit(abs).lower(1.0).compiler_ir("stablehlo")
+    with module.context:
+        parsed = manager.parse("builtin.module(sdy-propagation-pipeline)")
+    return "sdy" in str(parsed)
+
+
+def _large_sharding() -> bool:
+    mesh = AbstractMesh((1 << 13,), ("x",))
+    sharding = compat.large_sharding(mesh, PartitionSpec("x"), None)
+    struct = jax.ShapeDtypeStruct((1 << 13,), "float32", sharding=sharding)
+    lowered = jax.jit(abs).trace(struct).lower(lowering_platforms=("cpu",))
+    known = hasattr(NamedSharding, compat.XLA_FORM)
+    return known and "sdy.sharding" in lowered.as_text()
+
+
+def _lines() -> bool:
+    jaxpr = jax.make_jaxpr(jax.grad(jax.numpy.sin))(1.0)
+    with compat.at_line_of(jaxpr.eqns[0]):
+        again = jax.make_jaxpr(jax.numpy.cos)(1.0)
+    backward = any(map(compat.is_backward, jaxpr.eqns))
+    return backward and bool(compat.line_frames(again.eqns[0]))
+
+
+def _types() -> bool:
+    mesh = AbstractMesh((2,), ("x",))
+    varying = []
+
+    def body(x: jax.Array) -> jax.Array:
+        varying.append(compat.varying_axes(x))
+        return jax.lax.map(jax.numpy.sin, x)
+
+    split = PartitionSpec("x")
+    fn = jax.shard_map(body, mesh=mesh, in_specs=split, out_specs=split)
+    with jax.sharding.use_abstract_mesh(mesh):
+        jaxpr = jax.make_jaxpr(fn)(
+            jax.ShapeDtypeStruct((4,), "float32", sharding=NamedSharding(mesh, split))
+        )
+    (inner,) = [p for p in jaxpr.eqns[0].params.values() if hasattr(p, "eqns")]
+    return varying == [{"x"}] and compat.scan_counts(inner.eqns[0]) == (0, 0)
+
+
+def _has(module: str, name: str) -> Callable[[], bool]:
+    return lambda: compat.private(module, name) is not None
+
+
+#: Every private name of jax and jaxlib that shardviz uses, and its check.
+PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
+    "jax._src.distributed.global_state": _has("jax._src.distributed", "global_state"),
+    "jax._src.xla_bridge.backends_are_initialized": (
+        lambda: bool(jax.devices()) and compat.backend_started()
+    ),
+    "jax._src.mesh.get_concrete_mesh": lambda: _meshes()[0] == _meshes()[1],
+    "jax._src.mesh.thread_resources": lambda: compat.entered_meshes() is not None,
+    "jax._src.core.trace_state_clean": lambda: _while_traced(compat.is_tracing),
+    "jax._src.config.trace_context": _settings,
+    "jax._src.config.traceback_filtering": _has(
+        "jax._src.config", "traceback_filtering"
+    ),
+    "jax._src.source_info_util": _lines,
+    "jax._src.effects": _effects,
+    "jax._src.dispatch.runtime_tokens": _has("jax._src.dispatch", "runtime_tokens"),
+    "jax.jit._jit_info": _jit,
+    "jax._src.pmap": _pmap,
+    "jax._src.shard_map._shard_map": _shard_map,
+    "jax.extend.core.JaxprEqn.params": _types,
+    "jax._src.pjit": (
+        lambda: (
+            None not in [compat.function_of(*n) for n in compat.CONSTRAINT_FUNCTIONS]
+        )
+    ),
+    "jax._src.api.eval_shape": _eval_shape,
+    "jax.extend.core.JaxprEqn": _equations,
+    "jax.stages.Compiled._executable": _sub_byte,
+    "jax.stages.Lowered._lowering": _lowering,
+    "jax._src.interpreters.mlir": (
+        _has("jax._src.interpreters.mlir", "refine_polymorphic_shapes")
+    ),
+    "jax._src.interpreters.mlir._platform_specific_lowerings": _platforms,
+    f"jax.sharding.NamedSharding.{compat.XLA_FORM}": _large_sharding,
+    "jaxlib.mlir.passmanager": _passes,
+}

@@ -1,0 +1,266 @@
+"""Collective: what devices send each other, as plans and compiled programs have it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.base.cause import UNKNOWN, AxisPart, ValueName, axes_in_words
+from shardviz.base.format import bytes_text
+
+COLLECTIVE_KINDS = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+
+
+def phase_of(op: str) -> str:
+    """`"forward"` or `"backward"` for an operation of a gradient, from the name that
+    jax gives it; `""` for others, as those of an optimizer.
+
+    >>> phase_of("jit(f)/transpose(jvp())/dot_general"), phase_of("jit(f)/mul")
+    ('backward', '')
+    """
+    # jax takes gradients as the transpose of a linear map.
+    if "transpose(" in op:
+        return "backward"
+    if "jvp(" in op:
+        return "forward"
+    return ""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the arrays that a combined collective is about.
+
+    Attributes:
+        op, source, stack: where it comes from, as of a Collective.
+        bytes_per_device: the bytes of its part of the result (of its operand, for a
+            reduce-scatter).
+        shape: type and shape of its part of the result.
+        operand: what it is.
+        cause: why it is there, a `Cause`; `""` where that is not known.
+
+    >>> Member("jit(f)/transpose(jvp())/dot_general", "mlp.py:31", 4096).phase
+    'backward'
+    """
+
+    op: str
+    source: str
+    bytes_per_device: int
+    shape: str = ""
+    operand: ValueName = UNKNOWN
+    stack: tuple[str, ...] = ()
+    cause: Any = ""
+
+    @property
+    def phase(self) -> str:
+        """`"forward"`, `"backward"`, or `""` where its op does not say."""
+        return phase_of(self.op)
+
+    @property
+    def words(self) -> str:
+        """Bytes, operand and line: `4 KiB of argument w_in (mlp.py:31)`."""
+        # Without an operand its operation is the next best name.
+        what = str(self.operand)
+        if self.operand == UNKNOWN and self.op:
+            what = self.op.rpartition("/")[2]
+        if self.source and self.source != self.operand.source:
+            what += f" ({self.source})"
+        return f"{bytes_text(self.bytes_per_device)} of {what}"
+
+
+@dataclass(frozen=True, repr=False)
+class Collective:
+    """One collective of a compiled program.
+
+    Attributes:
+        kind: one of COLLECTIVE_KINDS.
+        mesh_axes: the mesh axes it runs over, or parts of them as Shardy names these:
+            `data:(1)2` is the first 2 that data=4 is split into; `()` where the groups
+            match no set of axes.
+        bytes_per_device: the bytes of its result on each device (of its operand, for a
+            reduce-scatter); not the bytes that links carry.
+        op: where it comes from, as jax names it: `jit(f)/dot_general`; of a combined
+            one, that of its largest member.
+        source: file and line, `block.py:31`, or `""` where the compiler kept none.
+        groups: the replica groups, as tuples of flat mesh positions; `()` where
+            unknown.
+        is_async: whether other work can run meanwhile: it is a start and a done, and
+            not a pair that GPU's compiler marks as waited for at once (`is_sync`).
+        in_loop: whether it is inside a loop body.
+        name: the instruction's name in the compiled text.
+        shape: the result's type and shape, such as `f32[8,128]`.
+        trips: how often its loops run it; 1 outside of loops, None where that is not
+            known.
+        stack: every frame of the user's code that led to it, innermost first.
+        group_size: how many devices take part in each group; 0 where unknown.
+        value: the name of the plan's value that causes it; `""` where that is not
+            known.
+        cause: why it is there, a `Cause`; `""` where that is not known.
+        rematerialises: whether it belongs to a full rematerialisation: the partitioner
+            found no better way than to make the full array on every device and split it
+            again.
+        between_slices: whether it is the part of a collective that goes from slice to
+            slice over the data-center network, which TPU's compiler writes as a send
+            and a receive.
+        operand: what it sums or moves; of a combined one, that of its largest member.
+            None in an estimate.
+        members: of a combined collective its arrays, the largest first; else `()`.
+        added_in: where its result, a sum, is used for nothing but to be added to
+            others, the name of the last of these additions in the text; else `""`.
+        parts: the axes of which its groups have a part, such as 2 of data=4.
+
+    >>> found = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
+    >>> found
+    Collective(all-reduce over model, 4 KiB, block.py:31)
+    >>> found.sent_bytes
+    4096
+    """
+
+    kind: str
+    mesh_axes: tuple[str, ...]
+    bytes_per_device: int
+    op: str = ""
+    source: str = ""
+    groups: tuple[tuple[int, ...], ...] = ()
+    is_async: bool = False
+    in_loop: bool = False
+    name: str = ""
+    shape: str = ""
+    trips: int | None = 1
+    stack: tuple[str, ...] = ()
+    group_size: int = 0
+    value: str = ""
+    cause: Any = ""
+    rematerialises: bool = False
+    between_slices: bool = False
+    operand: ValueName | None = None
+    members: tuple[Member, ...] = ()
+    added_in: str = ""
+    parts: tuple[AxisPart, ...] = ()
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its groups are smaller than its mesh axes."""
+        return bool(self.parts)
+
+    @property
+    def axes_in_words(self) -> tuple[str, ...]:
+        """Each of its mesh axes by its name, or as in `2 of 4 along data`."""
+        return axes_in_words(self.mesh_axes, self.parts)
+
+    @property
+    def over(self) -> str:
+        """The mesh axes in words, ` over data × model`; or `""`.
+
+        >>> part = AxisPart("data", 2, 4)
+        >>> Collective("all-reduce", ("data:(1)2", "model"), 4, parts=(part,)).over
+        ' over 2 of 4 along data × model'
+        """
+        if not self.mesh_axes:
+            return ""
+        return " over " + " × ".join(self.axes_in_words)
+
+    @property
+    def name_with_axes(self) -> str:
+        """Its name in a table: `all-gather over data × model`."""
+        return f"{self.kind}{self.over}"
+
+    @property
+    def phase(self) -> str:
+        """`"forward"`, `"backward"`, or `""` where its op does not say."""
+        return phase_of(self.op)
+
+    @property
+    def sent_bytes(self) -> int | None:
+        """The bytes that each device sends once, on a ring; None where the group is
+        unknown.
+
+        The factors are those of the scaling book: (n-1)/n of what is gathered,
+        scattered or exchanged, twice that for an all-reduce, all of it for a
+        permutation.
+        """
+        # Every device sends its shard once, whatever the group.
+        if self.kind == "collective-permute":
+            return self.bytes_per_device
+        size = self.group_size
+        if not size and self.groups:
+            size = len(self.groups[0])
+        if size < 1:
+            return None
+        # A ring makes an all-reduce of a reduce-scatter and an all-gather.
+        rounds = 1
+        if self.kind == "all-reduce":
+            rounds = 2
+        return rounds * self.bytes_per_device * (size - 1) // size
+
+    @property
+    def execution_count(self) -> int:
+        """How often it runs; 1 where that is not known."""
+        # At least once; a guess at more could be wrong by any factor.
+        if self.trips is None:
+            return 1
+        return self.trips
+
+    @property
+    def bytes_in_all(self) -> int:
+        """Its bytes on each device over all executions."""
+        return self.bytes_per_device * self.execution_count
+
+    @property
+    def sent_in_all(self) -> int:
+        """The bytes that each device sends over all executions; 0 where the group is
+        unknown.
+        """
+        return (self.sent_bytes or 0) * self.execution_count
+
+    @property
+    def words(self) -> str:
+        """Kind, bytes, mesh axes, value and source line, in one line.
+
+        >>> Collective("all-gather", ("data",), 512, source="f.py:3", value="dot", trips=4).words
+        'all-gather of 512 B × 4 over data for dot (f.py:3)'
+        """
+        words = f"{self.kind} of {self.amount}{self.over}"
+        if self.value:
+            words += f" for {self.value}"
+        line = self.source
+        # The line is that of the largest member.
+        if line and self.members:
+            line += f" and {len(self.members) - 1:,} more"
+        return words + (line and f" ({line})")
+
+    @property
+    def dtype(self) -> str:
+        """The element type of what it sends; `""` if there are several, or unknown.
+
+        >>> Collective("all-reduce", ("data",), 4096, shape="(f32[512], f32[512])").dtype
+        'f32'
+        """
+        arrays = self.shape.strip("()").split(", ")
+        dtypes = {array.partition("[")[0] for array in arrays}
+        return dtypes.pop() if len(dtypes) == 1 else ""
+
+    @property
+    def amount(self) -> str:
+        """Its bytes on each device, and how often where that is not once: `4 KiB × 12`."""
+        size = bytes_text(self.bytes_per_device)
+        if self.trips is None:
+            return f"{size} × ?"
+        if self.trips == 1:
+            return size
+        return f"{size} × {self.trips:,}"
+
+    def __repr__(self) -> str:
+        parts = [f"{self.kind}{self.over.replace(' × ', ', ')}", self.amount]
+        if self.is_async:
+            parts.append("async")
+        if self.source:
+            parts.append(self.source)
+        return f"Collective({', '.join(parts)})"

@@ -1,0 +1,420 @@
+"""lay_out() -> Layout: which shard of an array each device holds.
+
+The block number of a dimension is a mixed-radix number: split over axes `(a, b)` of
+sizes `A, B`, a device at mesh coordinates `(i, j)` holds block `i * B + j`. So it grows
+by a constant stride along every mesh axis, and all arrays here broadcast to the mesh.
+Checked against `jax.sharding.NamedSharding.devices_indices_map` in `tests/layout`.
+
+Nothing of the size of the mesh is made before it is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardviz.base.array_spec import dtype_name, read_shape, size_in_bytes
+from shardviz.base.display import Displayed, Fact
+from shardviz.base.errors import LayoutError
+from shardviz.base.format import listed, plural, shown
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import check_size
+from shardviz.base.partition_spec import Spec, rank_problem
+
+
+@dataclass(frozen=True)
+class Misfit(Fact):
+    """A dimension of `size` elements that does not divide into `parts` equal blocks.
+
+    Attributes:
+        size: elements of the dimension.
+        axes: the mesh axes that would split it; `()` where it is not about a mesh.
+        parts: into how many blocks.
+        other_axes: mesh axes over which it would divide.
+
+    >>> mesh = MeshSpec(("data", "model"), (4, 2))
+    >>> misfit = Misfit.find(510, ("data",), mesh)
+    >>> misfit.remainder, misfit.sizes, misfit.padding, misfit.other_axes
+    (2, (508, 512), 2, ('model',))
+    >>> Misfit.find(512, ("data",), mesh) is None
+    True
+    """
+
+    size: int
+    axes: tuple[str, ...]
+    parts: int
+    other_axes: tuple[str, ...] = ()
+
+    @staticmethod
+    def find(
+        size: int,
+        axes: tuple[str, ...],
+        mesh: MeshSpec,
+        free: tuple[str, ...] | None = None,
+    ) -> Misfit | None:
+        """The misfit of `size` over `axes`, or None where it divides.
+
+        Args:
+            free: the other axes that may be offered; by default all of the mesh.
+        """
+        # Axes that the mesh lacks are a verdict of their own.
+        parts = math.prod(mesh.shape.get(a, 1) for a in axes)
+        if size % parts == 0:
+            return None
+        fits = []
+        if free is None:
+            free = mesh.axis_names
+        for axis in free:
+            count = mesh.shape[axis]
+            if axis not in axes and count > 1 and size % count == 0:
+                fits.append(axis)
+        return Misfit(size, axes, parts, tuple(fits))
+
+    @property
+    def remainder(self) -> int:
+        """What is left over after equal blocks."""
+        return self.size % self.parts
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The nearest sizes that divide: below (where it is not 0) and above."""
+        below = self.size - self.remainder
+        return tuple(s for s in (below, below + self.parts) if s)
+
+    @property
+    def padding(self) -> int:
+        """How many elements of padding make it divide."""
+        return -self.size % self.parts
+
+
+def block_numbers(
+    axes: tuple[str, ...],
+    mesh: MeshSpec,
+    step: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray | None:
+    """int64, of length 1 along axes that do not split; None where nothing does.
+
+    Args:
+        axes: the mesh axes of one dimension, major to minor.
+        mesh: the mesh.
+        step: what each number is multiplied by.
+        out: int64 in mesh shape, where the numbers of all devices are written to.
+
+    >>> block_numbers(("b", "a"), MeshSpec(("a", "b"), (2, 3))).tolist()
+    [[0, 2, 4], [1, 3, 5]]
+    """
+    lanes = []
+    for axis in reversed(axes):
+        size = mesh.shape[axis]
+        if size > 1:
+            lanes.append(mesh.lane(axis) * step)
+            step *= size
+    if not lanes:
+        return None
+    # The lanes are short: one pass over all devices adds the first two of them.
+    if out is None:
+        return sum(lanes[1:], lanes[0])
+    if len(lanes) == 1:
+        out[...] = lanes[0]
+    else:
+        np.add(lanes[0], lanes[1], out=out)
+    for lane in lanes[2:]:
+        out += lane
+    return out
+
+
+def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
+    """Refuses a Manual axis beside an axis that splits nothing."""
+    # NamedSharding fails here in an assertion: it knows no devices that are replicas of
+    # each other beside devices that a shard_map keeps apart.
+    manual, idle = [], []
+    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+        if mesh.shape[name] > 1:
+            if kind == "Manual":
+                manual.append(name)
+            if name not in spec.axes:
+                idle.append(name)
+    if manual and idle:
+        raise LayoutError(
+            f"Mesh axis {shown(manual[0])} is Manual: what a device holds along it is up to the"
+            " code inside shard_map. JAX lays out an array over such a mesh only if every axis"
+            f" splits a dimension, and {shown(idle[0])} splits none. Make {listed(manual)} Auto or"
+            " Explicit."
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Layout(Displayed):
+    """Which shard of one array each device holds. Made by `shardviz.layout`.
+
+    Attributes:
+        shape: the global shape, in elements.
+        dtype: the name of the element type.
+        mesh: the mesh it is laid out on.
+        spec: the spec it was made from; None where it was made from another kind of
+            sharding.
+        block_counts: into how many blocks each dimension is split.
+        shard_shape: the shape of every device's block.
+        request: the Request that it answers, with the array's name and its rules; None
+            where it was made from a shape or a live array.
+
+    >>> layout = lay_out((8, 4), Spec.parse("data, model"), MeshSpec(("data", "model"), (4, 2)))
+    >>> layout.shard_shape, layout.replicas, layout.box(3)
+    ((2, 2), 1, (slice(2, 4, None), slice(2, 4, None)))
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    mesh: MeshSpec
+    spec: Spec | None
+    block_counts: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    # Per dimension the block number of every device, broadcastable to the mesh shape;
+    # None: all 0.
+    _given_blocks: tuple[np.ndarray | None, ...] | None = None
+    request: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions the array has."""
+        return len(self.shape)
+
+    @property
+    def device_ids(self) -> np.ndarray:
+        """int64 [devices]: the ids in mesh order."""
+        return self.mesh.device_ids.reshape(-1)
+
+    @cached_property
+    def blocks(self) -> tuple[np.ndarray | None, ...]:
+        """Per dimension the block number of every device; None where it is not split.
+
+        Each array has the rank of the mesh and broadcasts to its shape: axes that do
+        not split the dimension have length 1.
+        """
+        if self._given_blocks is not None:
+            return self._given_blocks
+        assert self.spec is not None
+        dims = self.spec.padded(self.rank)
+        return tuple(block_numbers(axes, self.mesh) for axes in dims)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """int64 [devices, rank]: the first element of each device's block."""
+        # Stored dimension-major, so that each dimension is one contiguous pass.
+        starts = np.empty((self.rank, *self.mesh.axis_sizes), np.int64)
+        for dim, (out, step) in enumerate(zip(starts, self.shard_shape, strict=True)):
+            block = None
+            if self._given_blocks is not None:
+                block = self._given_blocks[dim]
+                if block is not None:
+                    np.multiply(block, step, out=out)
+            elif self.spec is not None and dim < self.spec.rank:
+                block = block_numbers(self.spec.dims[dim], self.mesh, step, out)
+            if block is None:
+                out[...] = 0
+        starts.flags.writeable = False
+        return starts.reshape(self.rank, self.mesh.size).T
+
+    @cached_property
+    def stops(self) -> np.ndarray:
+        """int64 [devices, rank]: one past the last element of each device's block."""
+        stops = (self.starts.T + np.array(self.shard_shape, np.int64)[:, None]).T
+        stops.flags.writeable = False
+        return stops
+
+    def box(self, device_id: int) -> tuple[slice, ...]:
+        """The shard index of one device: one slice per dimension, with start and stop.
+
+        Raises:
+            MeshError: if the mesh has no such device.
+        """
+        coords = self.mesh.coordinates(device_id)
+        numbers = [0] * self.rank
+        if self.spec is None:
+            for dim, block in enumerate(self.blocks):
+                if block is not None:
+                    numbers[dim] = int(block[coords])
+        else:
+            # Without an array of the size of the mesh, which may have a million devices.
+            for dim, axes in enumerate(self.spec.dims):
+                for axis in axes:
+                    at = self.mesh.positions[axis]
+                    size = self.mesh.axis_sizes[at]
+                    numbers[dim] = numbers[dim] * size + coords[at]
+        # Start and stop are always numbers: a box is drawn and sliced with.
+        pairs = zip(numbers, self.shard_shape, strict=True)
+        return tuple(slice(n * step, (n + 1) * step) for n, step in pairs)
+
+    def indices(self) -> dict[int, tuple[slice, ...]]:
+        """Device id to slices, as JAX writes them: `slice(None)` where nothing splits.
+
+        Equal to `NamedSharding.devices_indices_map`, with ids for devices.
+        """
+        columns: list[list[slice]] = []
+        for count, step, block in zip(
+            self.block_counts, self.shard_shape, self.blocks, strict=True
+        ):
+            if count == 1 or block is None:
+                columns.append([slice(None)] * self.mesh.size)
+                continue
+            slices = [slice(i * step, (i + 1) * step) for i in range(count)]
+            numbers = np.broadcast_to(block, self.mesh.axis_sizes).reshape(-1)
+            columns.append([slices[i] for i in numbers.tolist()])
+        ids = self.device_ids.tolist()
+        if not columns:
+            return dict.fromkeys(ids, ())  # a scalar: zip of nothing has no rows
+        return dict(zip(ids, zip(*columns, strict=True), strict=True))
+
+    @property
+    def num_blocks(self) -> int:
+        """Into how many blocks the array is split, whether or not a device holds each."""
+        return math.prod(self.block_counts)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """int64 [devices]: the row-major number of the block each device holds."""
+        number = np.zeros((1,) * len(self.mesh.axis_sizes), np.int64)
+        for count, block in zip(self.block_counts, self.blocks, strict=True):
+            number = number * count
+            if block is not None:
+                number = number + block
+        groups = np.broadcast_to(number, self.mesh.device_ids.shape).reshape(-1)
+        groups.flags.writeable = False
+        return groups
+
+    @property
+    def group_strides(self) -> tuple[int, ...] | None:
+        """Per mesh axis, how much `groups` grows with a step along it, or None.
+
+        `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes,
+        so these few numbers replace one number per device.
+        """
+        if self.spec is None:
+            return None
+        strides = dict.fromkeys(self.mesh.axis_names, 0)
+        step = 1
+        # The last axis of the last dimension steps from one block to the next.
+        for axis in reversed(self.spec.axes):
+            strides[axis] = step
+            step *= self.mesh.shape[axis]
+        return tuple(strides.values())
+
+    @property
+    def replicas(self) -> int:
+        """How many devices hold each block."""
+        return max(1, self.mesh.size // self.num_blocks)
+
+    @cached_property
+    def replica_indices(self) -> np.ndarray:
+        """int64 [devices]: how many devices before it hold the same block."""
+        # Sorted by block, the devices of one stand together, in mesh order.
+        order = np.argsort(self.groups, kind="stable")
+        sorted_groups = self.groups[order]
+        first = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
+        sizes = np.diff(np.r_[first, len(order)])
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order)) - np.repeat(first, sizes)
+        return ranks
+
+    def holders(self, group: int) -> np.ndarray:
+        """int64: the ids of the devices that hold one block, in mesh order.
+
+        Raises:
+            LayoutError: for a block number that is no whole number.
+        """
+        number = check_size(group, "A block number", LayoutError)
+        return self.device_ids[self.groups == number]
+
+    @property
+    def bytes_per_device(self) -> int:
+        """What the array takes on each device, in bytes."""
+        return size_in_bytes(math.prod(self.shard_shape), self.dtype)
+
+    def __repr__(self) -> str:
+        spec = self.spec or "other blocks"
+        array = f"{self.dtype}{list(self.shape)} as {spec}"
+        blocks = f"{plural(self.num_blocks, 'block')} of {list(self.shard_shape)}"
+        replicas = plural(self.replicas, "replica")
+        return f"Layout({array} on {self.mesh}: {blocks}, {replicas})"
+
+
+def lay_out(
+    shape: Sequence[int] | str, spec: Spec, mesh: MeshSpec, dtype: object = "float32"
+) -> Layout:
+    """The Layout of an array of `shape` split as `spec` says over `mesh`.
+
+    An UNCONSTRAINED dimension is not split, as in JAX: the compiler has yet to decide.
+    """
+    return lay_out_parsed(read_shape(shape), spec, mesh, dtype_name(dtype))
+
+
+def lay_out_parsed(
+    sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec, dtype: str
+) -> Layout:
+    """`lay_out` of a shape and a dtype that an ArraySpec has validated."""
+    if problem := rank_problem(spec, len(sizes)):
+        raise LayoutError(str(problem))
+    spec.check(mesh)
+    if "Manual" in mesh.axis_types:
+        _check_manual(spec, mesh)
+    counts, shard = [1] * len(sizes), list(sizes)
+    for dim, axes in enumerate(spec.dims):
+        if not axes:
+            continue
+        parts = math.prod([mesh.shape[a] for a in axes])
+        counts[dim] = parts
+        shard[dim], left = divmod(sizes[dim], parts)
+        if left:
+            free = tuple(a for a in mesh.axis_names if a not in spec.axes)
+            misfit = Misfit.find(sizes[dim], axes, mesh, free)
+            assert misfit is not None
+            raise LayoutError(f"Dimension {dim}: {misfit}")
+    return Layout(sizes, dtype, mesh, spec, tuple(counts), tuple(shard))
+
+
+def layout_from_indices(
+    shape: Sequence[int],
+    dtype: object,
+    indices: Mapping[int, tuple[slice, ...]],
+    mesh: MeshSpec | None = None,
+) -> Layout:
+    """The Layout of a map from device id to slices, which every jax Sharding has.
+
+    >>> layout_from_indices((4,), "int8", {7: (slice(0, 2),), 5: (slice(2, 4),)}).box(5)
+    (slice(2, 4, None),)
+    """
+    sizes, ids = read_shape(shape), list(indices)
+    bounds = np.empty((len(ids), len(sizes), 2), np.int64)
+    for row, device in zip(bounds, ids, strict=True):
+        for dim, (part, size) in enumerate(zip(indices[device], sizes, strict=True)):
+            row[dim] = part.indices(size)[:2]
+    lengths = bounds[..., 1] - bounds[..., 0]
+    if len(ids) and (lengths != lengths[0]).any():
+        raise LayoutError(
+            f"The blocks of this sharding differ in shape: {shown(lengths.tolist())}."
+        )
+    shard = sizes
+    if ids:
+        shard = tuple(lengths[0].tolist())
+    # A sharding without a mesh still says in which order its devices are.
+    if mesh is None:
+        mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
+    counts: list[int] = []
+    blocks: list[np.ndarray | None] = []
+    for dim, step in enumerate(shard):
+        count = 1
+        if step:  # a dimension of size 0 has blocks of size 0
+            count = -(-sizes[dim] // step)
+        counts.append(count)
+        number = None
+        if count > 1:
+            number = (bounds[:, dim, 0] // step).reshape(mesh.axis_sizes)
+        blocks.append(number)
+    dtype = dtype_name(dtype)
+    return Layout(sizes, dtype, mesh, None, tuple(counts), shard, tuple(blocks))

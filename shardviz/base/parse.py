@@ -1,0 +1,329 @@
+"""Checks of names, sizes and bytes, and the parser of what people type.
+
+Python's own parser reads it; nothing is evaluated, and everything has a length at which
+it is refused. An error names the position and the text that could not be read.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import keyword
+import operator
+import re
+from collections.abc import Iterable, Iterator, Sized
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardviz.base.errors import MeshError, ShardvizError
+from shardviz.base.format import bytes_text, shown
+
+MAX_NAME = 100
+MAX_PATH = 1_000  # letters of a path that patterns are matched with
+MAX_TEXT = 1 << 19  # letters; MaxText's base.yml has 60,000
+
+
+def read_text_file(path: Path, most: int) -> str:
+    """The text of a plain file of at most `most` bytes, without a byte order mark."""
+    try:
+        # Reading a pipe or /dev/zero would never end.
+        if path.exists() and not path.is_file():
+            raise ValueError("is a folder" if path.is_dir() else "is no plain file")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be opened: {error.strerror or error}") from None
+    if len(data) > most:
+        raise ValueError(f"is longer than {bytes_text(most)}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("is no text in UTF-8") from None
+    if "\0" in text:
+        raise ValueError("is no text in UTF-8")
+    return text
+
+
+def check_name(name: object, what: str, error: type[ShardvizError] = MeshError) -> str:
+    """`name`, if it can be the name of an axis or array: short, printable text."""
+    # The one blank that can be printed is the space. This is asked of every array.
+    if isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable():
+        if name[0] != " " and name[-1] != " ":
+            return str(name)  # numpy's text shows itself otherwise
+    if isinstance(name, str) and len(name) > MAX_NAME:
+        raise error(
+            f"The name of {what} has {len(name):,} letters; at most {MAX_NAME}, please."
+        )
+    raise error(
+        f"The name of {what} must be printable text without blanks around it;"
+        f" got {shown(name)}."
+    )
+
+
+def check_path(path: object, error: type[ShardvizError]) -> str:
+    """`path`, if patterns can be matched with it: printable text that is not too long."""
+    if not isinstance(path, str) or not path.isprintable():
+        raise error(
+            "The path of an array is printable text such as 'mlp/0/kernel';"
+            f" got {shown(path)}."
+        )
+    if len(path) > MAX_PATH:
+        raise error(
+            f"The path has {len(path):,} letters; at most {MAX_PATH:,} are matched."
+        )
+    return path
+
+
+def check_size(size: Any, what: str, error: type[ShardvizError] = MeshError) -> int:
+    """`size` as an int, if it is a whole number."""
+    # Python's own bool is an int, and no size.
+    if not isinstance(size, (bool, np.bool_)):
+        try:
+            return operator.index(size)
+        except TypeError:
+            pass
+    raise error(f"{what} must be a whole number; got {shown(size)}.")
+
+
+_UNITS = {"": 1, "b": 1}
+for _power, _prefix in enumerate("kmgtpe", 1):
+    _UNITS[f"{_prefix}ib"] = 1024**_power
+    _UNITS[f"{_prefix}b"] = 1000**_power
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*((?:[kmgtpe]i?)?b)?", re.I | re.ASCII)
+
+
+def parse_bytes(size: object, what: str, error: type[ShardvizError]) -> int:
+    """A number of bytes: as it is, or text with a unit, `"1 MiB"`, `"1.5 GB"`, `"512"`.
+
+    Args:
+        size: the number or text; `KiB` is 1,024 bytes and `KB` is 1,000.
+        what: what it is, to begin a sentence with: `"The limit"`.
+
+    >>> parse_bytes("1 MiB", "It", ShardvizError), parse_bytes("1.5KB", "It", ShardvizError)
+    (1048576, 1500)
+    """
+    if isinstance(size, (int, np.integer)) and not isinstance(size, bool):
+        if 0 <= size < 1 << 63:
+            return int(size)
+    match = None
+    if isinstance(size, str) and len(size) < 100:
+        match = _SIZE.fullmatch(size.strip())
+    if match is None:
+        raise error(
+            f"{what} is a number of bytes, or text such as '1 MiB' or '1.5 GB';"
+            f" got {shown(size)}."
+        )
+    # Decimal, so that "0.3 GB" are 300,000,000 bytes and not one less.
+    return int(Decimal(match[1]) * _UNITS[(match[2] or "").lower()])
+
+
+def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> list[Any]:
+    """The values of an iterable as a list, if there are at most `most`.
+
+    Args:
+        what: what they are, to begin a sentence with: `"The axes of a mesh"`.
+
+    >>> limited(iter("ab"), 2, "Letters", ShardvizError)
+    ['a', 'b']
+    """
+    if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+        raise error(f"{what} must be a list or tuple; got {shown(values)}.")
+    # An iterable may be endless.
+    taken = list(itertools.islice(values, most + 1))
+    if len(taken) > most:
+        count = f"{len(values):,}" if isinstance(values, Sized) else "more"
+        raise error(f"{what} can be at most {most:,}; got {count}.")
+    return taken
+
+
+QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
+#: A name in quotes, or a word up to an arrow, a bracket or a separator.
+NAME = rf"""(?:{QUOTED}|(?:(?!->|=>)[^\s,()\[\]{{}}=:;'"→⇒#])+)"""
+
+
+#: A number as Python reads it, of at most 20 digits: Python refuses thousands of them.
+DIGITS = "[0-9](?:_?[0-9]){0,19}"
+
+
+class UnconstrainedSingleton:
+    """jax's `P.UNCONSTRAINED`, where it is typed; known by the name of the class."""
+
+
+UNCONSTRAINED = UnconstrainedSingleton()
+
+
+class Call(NamedTuple):
+    """What somebody typed as a call of PartitionSpec."""
+
+    args: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class Pairs(list):
+    """The pairs of a mapping, repeats and all."""
+
+
+def name_in(token: str) -> str:
+    """The name that a NAME is, without its quotes."""
+    if token[:1] in ("'", '"'):
+        return re.sub(r"\\(.)", r"\1", token[1:-1])
+    return token
+
+
+def typed_name(name: str) -> str:
+    """A name as people type it: in quotes where it would be read otherwise.
+
+    >>> typed_name("embed"), typed_name("two words"), typed_name("None")
+    ('embed', "'two words'", "'None'")
+    """
+    reserved = keyword.iskeyword(name) or name.lower() in ("none", "null", "_")
+    # Python normalizes letters beyond ASCII, and so would change the name.
+    if not name.isascii() or not name.isidentifier() or reserved or _is_free(name):
+        return quoted(name)
+    return name
+
+
+def _is_free(word: str) -> bool:
+    return word.upper() == "UNCONSTRAINED"
+
+
+def quoted(text: str) -> str:
+    """`text` in quotes, as it is read back.
+
+    >>> print(quoted("it's"))
+    'it\\'s'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def scan(
+    pattern: re.Pattern[str], text: str, error: type[ShardvizError], expected: str
+) -> Iterator[re.Match[str]]:
+    """The matches of a pattern one after the other, to the end of the text."""
+    # From match to match, so that nothing between two of them is passed over.
+    at, end = 0, len(text.rstrip())
+    if end > MAX_TEXT:
+        raise error(f"The text has {end:,} letters; at most {MAX_TEXT:,} are read.")
+    while at < end:
+        match = pattern.match(text, at)
+        if match is None:
+            raise error(
+                f"Cannot read {shown(text)}: expected {expected} at position {at + 1},"
+                f" found {shown(text[at : at + 20])}."
+            )
+        yield match
+        at = match.end()
+
+
+def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> Any:
+    """What a person typed: text, None, numbers, tuples, mappings, PartitionSpecs.
+
+    Args:
+        text: what was typed.
+        error: the class of its errors.
+        within: what the text stands in, as a template.
+
+    >>> typed_value("(x, None, 'y z')", ShardvizError)
+    ('x', None, 'y z')
+    """
+    if len(text) > MAX_TEXT:
+        raise error(
+            f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read."
+        )
+    python, doubled = without_unknown_escapes(text.strip())
+    try:
+        tree = ast.parse(within.replace("{}", python), mode="eval")
+        return _literal(tree.body, error)
+    except SyntaxError as wrong:
+        # Positions are those in what was typed, not in the template around it.
+        where = (wrong.offset or 1) - within.index("{}")
+        if wrong.lineno == 1:
+            where -= sum(position < where for position in doubled)
+        where = max(1, where)
+        raise error(
+            f"Cannot read {shown(text.strip())}: {wrong.msg} at position {where}."
+        ) from None
+    except (RecursionError, MemoryError, ValueError, TypeError):
+        # Thousands of brackets, and letters that are no text in UTF-8.
+        raise error(f"Cannot read {shown(text.strip())}: is it one value?") from None
+
+
+# A comment, or text in quotes with its prefix; unclosed quotes reach as far as they can.
+_STRING = re.compile(
+    r"""#[^\n]*|([a-z]{0,2})(?:'''(?:[^\\]|\\.)*?(?:'''|\Z)"""
+    r'''|"""(?:[^\\]|\\.)*?(?:"""|\Z)'''
+    r"""|'(?:[^'\\\n]|\\.)*+'?|"(?:[^"\\\n]|\\.)*+"?)""",
+    re.IGNORECASE | re.DOTALL,
+)
+_UNKNOWN_ESCAPE = re.compile(
+    r"""\\(?:[\n\\'"abfnrtvxNuU]|[0-3]?[0-7]{1,2}(?![0-7]))|(\\)""", re.ASCII
+)
+
+
+def without_unknown_escapes(text: str) -> tuple[str, list[int]]:
+    r"""Python source with each unknown escape, as in `"\d"`, written as `"\\d"`.
+
+    Python reads both alike, but warns about the first; turning warnings off would do so
+    for all threads of the user's process.
+
+    Returns:
+        The source, and the positions in it of the added backslashes.
+    """
+    if "\\" not in text:
+        return text, []
+    pieces: list[str] = []
+    added: list[int] = []
+    at = 0
+    for string in _STRING.finditer(text):
+        prefix = string[1]
+        if prefix is None or "r" in prefix.lower():  # a comment, or a raw string
+            continue
+        for escape in _UNKNOWN_ESCAPE.finditer(text, string.start(), string.end()):
+            if escape[1] is not None:
+                pieces.append(text[at : escape.end()])
+                at = escape.end()
+                added.append(at + len(added))
+    return "\\".join([*pieces, text[at:]]), added
+
+
+def literal_value(node: ast.expr, error: type[ShardvizError]) -> Any:
+    """The value of an expression that computes nothing, as `typed_value` reads it."""
+    return _literal(node, error)
+
+
+def _literal(node: ast.expr, error: type[ShardvizError]) -> Any:
+    """The value of an expression that computes nothing."""
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    if isinstance(node, ast.Constant):
+        return node.value
+    makers = {ast.List: list, ast.Tuple: tuple, ast.Set: frozenset}
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return makers[type(node)](_literal(one, error) for one in node.elts)
+    if isinstance(node, ast.Dict):
+        pairs = Pairs()
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is not None:
+                pair = _literal(key, error), _literal(value, error)
+                pairs.append(pair)
+        if len(pairs) == len(node.keys):  # else it holds others, `{**more}`
+            return pairs
+    if isinstance(node, (ast.Name, ast.Attribute)) and _is_free(name):
+        return UNCONSTRAINED
+    # A word without quotes is a name: nobody types quotes around each axis.
+    if isinstance(node, ast.Name):
+        return None if name.lower() in ("none", "null") else name
+    if isinstance(node, ast.Call):
+        # By its last name, whatever the module is called that it comes from.
+        callee = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+        if callee in ("P", "PS", "PartitionSpec"):
+            args = [_literal(one, error) for one in node.args]
+            keywords = {str(k.arg): _literal(k.value, error) for k in node.keywords}
+            return Call(tuple(args), keywords)
+    raise error(
+        f"Line {getattr(node, 'lineno', 1)} computes {shown(ast.unparse(node))}; nothing is"
+        " evaluated. Write text, None, tuples and P(...) in its place."
+    )

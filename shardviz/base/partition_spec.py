@@ -1,0 +1,352 @@
+"""Spec: the normal form of a PartitionSpec, with a parser that evaluates nothing.
+
+Per dimension a tuple of mesh axes, major to minor. Follows
+`jax.sharding.PartitionSpec`: `('x',)` is `'x'`, `()` is `None`, a spec shorter than the
+array does not split the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
+
+from shardviz.base.display import Displayed, Fact
+from shardviz.base.errors import MissingPackage, SpecError
+from shardviz.base.format import listed, shown, suggestion
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import (
+    Call,
+    check_name,
+    limited,
+    quoted,
+    typed_value,
+)
+
+MAX_RANK = 64
+_NONE: frozenset = frozenset()
+_new = object.__new__
+
+
+@dataclass(frozen=True)
+class WrongRank(Fact):
+    """A spec with more entries than the array has dimensions.
+
+    Attributes:
+        spec: the spec.
+        rank: how many dimensions the array has.
+
+    >>> WrongRank(Spec.parse("x, y"), 1).spec.rank
+    2
+    """
+
+    spec: Spec
+    rank: int
+
+
+@dataclass(frozen=True, repr=False)
+class Spec(Displayed):
+    """Which mesh axes split which dimension of an array.
+
+    Attributes:
+        dims: per dimension the mesh axes that split it, major to minor; `()` for none.
+        unconstrained: the dimensions left to the compiler (`P.UNCONSTRAINED`).
+        unreduced: mesh axes over which each device holds a partial sum.
+        reduced: mesh axes over which the value is already summed.
+
+    Raises:
+        SpecError: for entries that are no axis names.
+
+    >>> spec = Spec.parse("x, None, (y, z)")
+    >>> spec.dims
+    (('x',), (), ('y', 'z'))
+    >>> str(spec)
+    "P('x', None, ('y', 'z'))"
+    """
+
+    dims: tuple[tuple[str, ...], ...] = ()
+    unconstrained: frozenset[int] = frozenset()
+    unreduced: frozenset[str] = frozenset()
+    reduced: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(
+        *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+    ) -> Spec:
+        """A Spec from entries written as for jax's `P`: names, tuples of names, None.
+
+        Raises:
+            SpecError: for an entry of another kind.
+
+        >>> Spec.of("x", None, ("y", "z")) == Spec.parse("x, None, (y, z)")
+        True
+        """
+        if len(entries) > MAX_RANK:
+            raise SpecError(
+                f"A spec has at most {MAX_RANK} entries; got {len(entries)}."
+            )
+        dims: list[tuple[str, ...]] = []
+        free: set[int] = set()
+        for dim, entry in enumerate(entries):
+            if is_unconstrained(entry):
+                free.add(dim)
+                dims.append(())
+            else:
+                dims.append(_entry(entry))
+        marks = _axis_set(unreduced, "unreduced"), _axis_set(reduced, "reduced")
+        return Spec(tuple(dims), frozenset(free), *marks)
+
+    @staticmethod
+    def trusted(
+        dims: tuple[tuple[str, ...], ...], unconstrained: frozenset[int] = _NONE
+    ) -> Spec:
+        """A Spec from parts in normal form; several times faster than the class.
+
+        A frozen dataclass makes a Python call for each field, and `resolve` makes a
+        Spec for every array.
+        """
+        made = _new(Spec)
+        # Past the checks, which these parts have passed.
+        parts = made.__dict__
+        parts["dims"], parts["unconstrained"] = dims, unconstrained
+        parts["unreduced"] = parts["reduced"] = _NONE
+        return made
+
+    @staticmethod
+    def parse(text: str) -> Spec:
+        """A Spec from what a person typed; nothing is evaluated.
+
+        Takes `P('x', None, ('y', 'z'))`, `x, None, (y, z)`, `P.UNCONSTRAINED`, and
+        `unreduced={'x'}`. Empty text is a spec that splits no dimension.
+
+        Raises:
+            SpecError: with the position that could not be read.
+        """
+        return _parse(text)
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions the spec has; the array may have more."""
+        return len(self.dims)
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Every mesh axis that splits a dimension, in order, repeats included."""
+        return tuple(a for dim in self.dims for a in dim)
+
+    @cached_property
+    def trimmed(self) -> Spec:
+        """Without trailing dimensions that are not split: equal for equivalent specs."""
+        # P('x') and P('x', None) are different to == and alike in what they do.
+        rank = len(self.dims)
+        while rank and not self.dims[rank - 1] and (rank - 1) not in self.unconstrained:
+            rank -= 1
+        return Spec(self.dims[:rank], self.unconstrained, self.unreduced, self.reduced)
+
+    def padded(self, rank: int) -> tuple[tuple[str, ...], ...]:
+        """`dims` of an array of that rank: dimensions beyond the spec are not split.
+
+        >>> Spec.parse("x").padded(2)
+        (('x',), ())
+        """
+        return self.dims + ((),) * (rank - len(self.dims))
+
+    def of_rank(self, rank: int) -> Spec:
+        """The same spec with an entry for every dimension of an array of that rank."""
+        return replace(self, dims=self.padded(rank))
+
+    def equivalent(self, other: Spec) -> bool:
+        """Whether both lay out any array alike: `P('x')` and `P('x', None)` do.
+
+        >>> Spec.parse("x").equivalent(Spec.parse("x, None"))
+        True
+        """
+        return self.trimmed == other.trimmed
+
+    def check(self, mesh: MeshSpec) -> None:
+        """Refuses axes that the mesh lacks, repeats, and marks that its types forbid.
+
+        Follows the checks of `jax.sharding.NamedSharding`.
+
+        Raises:
+            SpecError: for the first of them.
+        """
+        used: dict[str, int] = {}
+        for dim, axes in enumerate(self.dims):
+            for axis in axes:
+                if axis not in mesh.shape:
+                    raise SpecError(
+                        f"Dimension {dim} is to be split over {shown(axis)}, which is no"
+                        f" axis of the mesh ({mesh})."
+                        f"{suggestion(axis, mesh.axis_names)}"
+                    )
+                if axis in used:
+                    raise SpecError(
+                        f"Mesh axis {shown(axis)} is named twice, for dimension"
+                        f" {used[axis]} and for dimension {dim}; it can split one of them,"
+                        " once."
+                    )
+                used[axis] = dim
+        if self.unconstrained or self.unreduced or self.reduced:
+            self._check_marks(mesh, used)
+
+    def _check_marks(self, mesh: MeshSpec, used: Mapping[str, int]) -> None:
+        types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+        if self.unconstrained and "Auto" not in types.values():
+            raise SpecError(
+                "P.UNCONSTRAINED leaves a dimension to the compiler, which needs an Auto"
+                f" mesh axis; this mesh has only {listed(sorted(set(types.values())))}"
+                " ones."
+            )
+        both = self.unreduced & self.reduced
+        for mark, axes in self.marks:
+            for axis in axes:
+                # What is summed lies on an axis that splits nothing, as jax has it.
+                if types.get(axis) != "Explicit" or axis in used or axis in both:
+                    raise SpecError(
+                        f"Axis {shown(axis)} cannot be {mark}: that needs an Explicit axis"
+                        f" of the mesh ({mesh}) that splits no dimension and has no other"
+                        " mark."
+                    )
+
+    @property
+    def marks(self) -> list[tuple[str, list[str]]]:
+        """`("unreduced", axes)` and `("reduced", axes)`, those that the spec has."""
+        both = (("unreduced", self.unreduced), ("reduced", self.reduced))
+        return [(mark, sorted(axes)) for mark, axes in both if axes]
+
+    def to_jax(self) -> Any:
+        """This spec as a `jax.sharding.PartitionSpec`.
+
+        >>> Spec.parse("x, None, (y, z)").to_jax()
+        P('x', None, ('y', 'z'))
+        """
+        # As cached_property does, without the lock that it takes before Python 3.12.
+        made = self.__dict__.get("_jax")
+        if made is None:
+            PartitionSpec = _partition_spec()
+            # It makes ('x',) into 'x' and () into None.
+            entries: list[Any] = list(self.dims)
+            for dim in self.unconstrained:
+                entries[dim] = PartitionSpec.UNCONSTRAINED
+            marks = {mark: frozenset(axes) for mark, axes in self.marks}
+            made = self.__dict__["_jax"] = PartitionSpec(*entries, **marks)
+        return made
+
+    @property
+    def entry_strings(self) -> tuple[str, ...]:
+        """Each entry as in code: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
+        entries = list(map(_format_entry, self.dims))
+        # Written as in code, so that what is shown can be pasted.
+        for dim in self.unconstrained:
+            entries[dim] = "P.UNCONSTRAINED"
+        return tuple(entries)
+
+    def __str__(self) -> str:
+        parts = list(self.entry_strings)
+        for mark, axes in self.marks:
+            parts.append(f"{mark}={{{', '.join(map(quoted, axes))}}}")
+        return f"P({', '.join(parts)})"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, repr=False)
+class ResultSpec(Spec):
+    """The Spec of a result that the program leaves in another memory of the devices.
+
+    Attributes:
+        memory_kind: what jax calls that memory, such as `"pinned_host"`.
+    """
+
+    memory_kind: str = ""
+
+
+def memory_of(spec: Spec | None) -> str | None:
+    """The memory that the spec of a result asks for; None for that of the devices.
+
+    >>> memory_of(ResultSpec((("x",),), memory_kind="pinned_host")), memory_of(Spec())
+    ('pinned_host', None)
+    """
+    return spec.memory_kind if isinstance(spec, ResultSpec) else None
+
+
+@cache
+def _partition_spec() -> Any:
+    try:
+        from jax.sharding import PartitionSpec  # the one import of jax in core.layout
+    except ImportError as error:
+        raise MissingPackage(
+            "A PartitionSpec needs jax, which is not installed: pip install jax."
+        ) from error
+    return PartitionSpec
+
+
+def is_unconstrained(value: object) -> bool:
+    """Whether `value` is jax's UNCONSTRAINED, by its class, as jax may be missing."""
+    return type(value).__name__ == "UnconstrainedSingleton"
+
+
+def _entry(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (check_name(value, "a mesh axis", SpecError),)
+    if not isinstance(value, (tuple, list)):
+        raise SpecError(
+            "An entry of a spec is a mesh axis, a tuple of them, or None;"
+            f" got {shown(value)}."
+        )
+    axes = limited(value, MAX_RANK, "The mesh axes of one dimension", SpecError)
+    return tuple(check_name(axis, "a mesh axis", SpecError) for axis in axes)
+
+
+def _axis_set(axes: Iterable[str], mark: str) -> frozenset[str]:
+    if isinstance(axes, str):
+        axes = (axes,)
+    return frozenset(check_name(a, f"an axis in {mark}", SpecError) for a in axes)
+
+
+def _format_entry(axes: Sequence[str]) -> str:
+    if not axes:
+        return "None"
+    if len(axes) == 1:
+        return quoted(axes[0])
+    return f"({', '.join(map(quoted, axes))})"
+
+
+_CALL = re.compile(r"\s*[\w.]*\b(?:P|PS|PartitionSpec)\s*\(")
+
+
+def _parse(text: str) -> Spec:
+    if not isinstance(text, str):
+        raise SpecError(f"A spec is typed as text; got {shown(text)}.")
+    # Entries alone are the arguments of a call, with its commas and keywords.
+    within = "{}"
+    if not _CALL.match(text):
+        # A comment may end the text, and the bracket must not be a part of it.
+        within = "P({}\n)"
+    value = typed_value(text, SpecError, within=within)
+    if not isinstance(value, Call):
+        raise SpecError(
+            f"A spec is typed as text such as P('x', None); got {shown(text)}."
+        )
+    return spec_of_call(value)
+
+
+def spec_of_call(call: Call) -> Spec:
+    """The spec that a typed call of PartitionSpec stands for."""
+    if unknown := call.keywords.keys() - {"unreduced", "reduced"}:
+        raise SpecError(
+            "A spec is written as P('x', None), with unreduced= and reduced= as its only"
+            f" keywords; got {listed(sorted(unknown))}."
+        )
+    marks = {mark: axes or () for mark, axes in call.keywords.items()}
+    return Spec.of(*call.args, **marks)
+
+
+def rank_problem(spec: Spec, rank: int) -> WrongRank | None:
+    """What is wrong with a spec longer than the array; None where it fits."""
+    return None if len(spec.dims) <= rank else WrongRank(spec, rank)

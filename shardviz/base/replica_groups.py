@@ -1,0 +1,146 @@
+"""Replica groups of a collective, and the mesh axes they run over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardviz.base.cause import AxisPart
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+class Replicas(NamedTuple):
+    """The groups of one collective.
+
+    Attributes:
+        groups: tuples of flat mesh positions; the pairs of a permutation.
+        axes: the mesh axes they run over, or parts of them, in mesh order.
+        size: how many devices take part in each group; 0 where unknown.
+        parts: the axes of which a group has a part.
+    """
+
+    groups: Groups
+    axes: tuple[str, ...]
+    size: int
+    parts: tuple[AxisPart, ...] = ()
+
+
+def replicas_of(
+    groups: Groups, paired: bool, names: Sequence[str], sizes: Sequence[int]
+) -> Replicas:
+    """Groups of flat mesh positions, with their mesh axes and size.
+
+    Args:
+        groups: the groups.
+        paired: whether these are the pairs of a permutation, whose size is that of the
+            axes it moves along.
+        names, sizes: the axes of the mesh.
+
+    >>> replicas_of(((0, 2), (1, 3)), False, ("a", "b"), (2, 2))[1:]
+    (('a',), 2, ())
+    """
+    if paired:
+        axes = axes_of_pairs(groups, names, sizes)
+        if not groups:
+            return Replicas(groups, axes, 0)
+        shape = dict(zip(names, sizes, strict=True))
+        return Replicas(groups, axes, math.prod(map(shape.__getitem__, axes)))
+    # An empty set has no size to unpack.
+    size, *others = {*map(len, groups)} or {0}
+    if others:
+        size = 0  # not one size for all
+    return Replicas(groups, *_axes_and_parts(groups, names, sizes, size))
+
+
+def axes_of_groups(
+    groups: Groups, names: Sequence[str], sizes: Sequence[int]
+) -> tuple[str, ...]:
+    """The mesh axes along which every group runs, in mesh order; `()` where there are
+    none.
+
+    A group may hold a part of an axis, such as every second device of it, which has
+    the name that Shardy gives it.
+
+    >>> axes_of_groups(((0, 2, 4, 6), (1, 3, 5, 7)), ("a", "b"), (4, 2))
+    ('a',)
+    >>> axes_of_groups(((0, 2), (4, 6), (1, 3), (5, 7)), ("a", "b"), (4, 2))
+    ('a:(2)2',)
+    """
+    return _axes_and_parts(groups, names, sizes, 0)[0]
+
+
+def _axes_and_parts(
+    groups: Groups, names: Sequence[str], sizes: Sequence[int], size: int
+) -> tuple[tuple[str, ...], int, tuple[AxisPart, ...]]:
+    """The axes of groups, their size, and the axes of which they have a part."""
+    nothing = (), size, ()
+    total = math.prod(sizes)
+    lengths = {len(group) for group in groups}
+    if len(lengths) != 1 or sum(map(len, groups)) != total:
+        return nothing
+    # A module may name devices that are not in this mesh.
+    positions = np.array(groups)
+    if positions.max() >= total:
+        return nothing
+    coordinates = np.unravel_index(positions, tuple(sizes))
+    axes: list[str] = []
+    parts: list[AxisPart] = []
+    block = 1  # devices of a group, if it is all combinations of its coordinates
+    for name, length, along in zip(names, sizes, coordinates, strict=True):
+        ordered = np.sort(along, axis=1)
+        different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
+        if not (different == different[0]).all():
+            return nothing
+        count = int(different[0])
+        block *= count
+        if count == 1:
+            continue
+        if count < length:
+            parts.append(AxisPart(name, count, length))
+            name = _sub_axis(name, length, [np.unique(row) for row in ordered])
+        axes.append(name)
+    if block != positions.shape[1]:
+        return nothing
+    return tuple(axes), size, tuple(parts)
+
+
+def _sub_axis(name: str, length: int, rows: Sequence[np.ndarray]) -> str:
+    """The name of a part of an axis, `data:(1)2`; that of the axis if it is none.
+
+    Args:
+        name, length: the axis.
+        rows: the coordinates along it that each group has, in order.
+    """
+    count, stride = len(rows[0]), int(rows[0][1] - rows[0][0])
+    span = stride * count
+    for row in rows:
+        first = int(row[0])
+        # A sub-axis begins at a multiple of all that it spans.
+        if first % span >= stride or length % span:
+            return name
+        if row.tolist() != list(range(first, first + span, stride)):
+            return name
+    return f"{name}:({length // span}){count}"
+
+
+def axes_of_pairs(
+    pairs: Groups, names: Sequence[str], sizes: Sequence[int]
+) -> tuple[str, ...]:
+    """The mesh axes along which a permutation moves anything, in mesh order.
+
+    >>> axes_of_pairs(((0, 2), (2, 0)), ("a", "b"), (4, 2))
+    ('a',)
+    """
+    moves = np.array(pairs).reshape(-1, 2)
+    if not moves.size or moves.max() >= math.prod(sizes):
+        return ()
+    axes: list[str] = []
+    coordinates = np.unravel_index(moves, tuple(sizes))
+    for name, along in zip(names, coordinates, strict=True):
+        if (along[:, 0] != along[:, 1]).any():
+            axes.append(name)
+    return tuple(axes)

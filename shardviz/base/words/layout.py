@@ -1,0 +1,101 @@
+"""Meshes, specs and layouts: what does not fit, and which mesh is in force."""
+
+from __future__ import annotations
+
+from shardviz.base.format import joined, listed, plural
+from shardviz.base.layout import Misfit
+from shardviz.base.mesh_context import MeshContext
+from shardviz.base.partition_spec import WrongRank
+
+
+def misfit(fact: Misfit) -> str:
+    """What is left over, and which sizes or axes would do.
+
+    >>> misfit(Misfit(510, ("data",), 4, ("model",)))
+    "510 does not divide by 4 (data): 2 left over. Sizes that do: 508 and 512; or pad by 2. It would divide over 'model'."
+    """  # noqa: E501
+    # Parts of a ShardingSpec have no axes.
+    over = f" ({' × '.join(fact.axes)})" if fact.axes else ""
+    fits = joined(f"{size:,}" for size in fact.sizes)
+    words = (
+        f"{fact.size:,} does not divide by {fact.parts:,}{over}: {fact.remainder:,} left"
+        f" over. Sizes that do: {fits}; or pad by {fact.padding:,}."
+    )
+    if fact.other_axes:
+        words += f" It would divide over {listed(fact.other_axes, 'or')}."
+    return words
+
+
+def wrong_rank(fact: WrongRank) -> str:
+    """Which entries of a spec are too many.
+
+    >>> from shardviz.base.partition_spec import Spec
+    >>> wrong_rank(WrongRank(Spec.parse("x, y"), 1))
+    "The spec P('x', 'y') has 2 entries and the array has 1 dimension. Take away 'y'."
+    """
+    # Which entries are too many nobody knows; the last ones are most likely.
+    extra = joined(fact.spec.entry_strings[fact.rank :])
+    return (
+        f"The spec {fact.spec} has {plural(fact.spec.rank, 'entry', 'entries')} and the"
+        f" array has {plural(fact.rank, 'dimension')}. Take away {extra}."
+    )
+
+
+def mesh_context(value: MeshContext) -> str:
+    """Which mesh is in force and which API sees it, one sentence per line."""
+    lines = [_in_force(value)]
+    if len(value.legacy) > 1:
+        hidden = "; ".join(str(m) for m in value.legacy[:-1])
+        lines.append(
+            f"It was entered inside {hidden}, which nothing sees until it is left."
+        )
+    if value.legacy and value.in_force == "with mesh":
+        lines.append(
+            "Only with_sharding_constraint looks there. flax's with_logical_constraint"
+            " does not, and then does nothing at all, silently; jit, device_put and"
+            " shard_map refuse a bare PartitionSpec. Use jax.set_mesh(mesh) instead."
+        )
+    elif value.legacy:
+        lines.append(
+            f"The mesh of `with mesh:` ({value.entered}) is seen by nothing: what"
+            " jax.set_mesh or use_abstract_mesh has set goes before it."
+        )
+    elif value.mesh is not None:
+        blind = [api for api, mesh in value.table().items() if mesh is None]
+        if blind:
+            lines.append(f"There are no devices in it for {', '.join(blind)}.")
+    if value.rules:
+        count = plural(len(value.rules), "rule")
+        lines.append(f"nn.logical_axis_rules has {count} in force.")
+    if not value.readable:
+        lines.append(
+            "This jax does not say which meshes `with mesh:` has entered, so none is"
+            " shown."
+        )
+    return "\n".join(lines)
+
+
+def _in_force(value: MeshContext) -> str:
+    an, no, where = "An", "No", ""
+    if value.traced:
+        an, no, where = "an", "no", "Inside a traced function, "
+    words = {
+        "set_mesh": f"jax.set_mesh put {value.current} in force.",
+        "abstract mesh": (
+            f"{an} abstract mesh is in force, {value.abstract}, with no devices."
+        ),
+        "with mesh": f"`with mesh:` put {value.mesh} in force.",
+        "none": f"{no} mesh is in force: every PartitionSpec needs a mesh beside it.",
+    }[value.in_force]
+    words = where + words
+    if value.overlaid:
+        words += f" Over it lies an abstract mesh: {value.abstract or 'an empty one'}."
+    return words
+
+
+SENTENCES = {
+    Misfit: misfit,
+    WrongRank: wrong_rank,
+}
+
+EXPLANATIONS = {MeshContext: mesh_context}

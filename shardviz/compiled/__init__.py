@@ -1,0 +1,1 @@
+"""What XLA makes of a program: collectives, memory, times and stages."""

@@ -1,0 +1,339 @@
+"""Dataflow: what each array of a module is computed from, and whether devices differ.
+
+Every device runs the same module. Devices can only hold different bytes if these depend
+on a split argument, on the device's own number, or on a collective that gives each
+device a part of its own. An all-reduce or all-gather over a mesh axis ends the
+difference along that axis. XLA's `HloReplicationAnalysis` follows the same rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from shardviz.compiled.module import Instruction, Module
+from shardviz.compiled.read_groups import GroupReader, Slices
+
+#: One array of an instruction's result, by its index in the tuple.
+Part = tuple[Instruction, tuple[int, ...]]
+
+# Element n of their result depends on operand n alone.
+_ONE_TO_ONE = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute")
+_SAME_TUPLE = ("copy", "opt-barrier", "optimization-barrier", "domain")
+_CALLS = ("call", "fusion", "async-start")
+# They start with their operands, and have the results behind them.
+_OPERANDS_FIRST = ("all-gather-start", "collective-permute-start", "async-start")
+# Any two devices may get different bytes from them.
+_PER_DEVICE = (
+    "partition-id", "replica-id", "rng", "infeed", "recv", "recv-done",
+    "rng-get-and-update-state",
+)  # fmt: skip
+_UNCHANGED = ("bitcast", "convert", "copy", "reshape")
+# Code of others that computes from its operands alone.
+_PURE_CALLS = (
+    "__cublas", "__cudnn", "__onednn", "TopK", "cusolver", "lapack", "AllocateBuffer",
+)  # fmt: skip
+
+
+class Placement(NamedTuple):
+    """The mesh that a module was compiled for, and how its arguments are split.
+
+    Attributes:
+        names, sizes: the axes of the mesh.
+        splits: what the module calls an argument, to the mesh axes that split it; an
+            argument that isn't in it may be split over any.
+        slices: the slices of TPUs, if the module is that of one of them.
+    """
+
+    names: Sequence[str]
+    sizes: Sequence[int]
+    splits: Mapping[str, Iterable[str]]
+    slices: Slices | None = None
+
+
+class Dataflow:
+    """What the arrays of one module are computed from.
+
+    Args:
+        module: a module for one device of the mesh.
+        placement: the mesh and the arguments; None if they are unknown.
+        names: what the module calls the arguments, in the order of the program.
+
+    Attributes:
+        axes: the mesh axes longer than 1.
+    """
+
+    def __init__(
+        self, module: Module, placement: Placement | None, names: Iterable[str] = ()
+    ) -> None:
+        self._module, self._placement = module, placement
+        self._argument_bits = {name: 1 << number for number, name in enumerate(names)}
+        # A group may run over a part of an axis, so each prime factor of an axis is
+        # followed separately.
+        self._bits: dict[str, int] = {}
+        parts: list[str] = []
+        sizes: list[int] = []
+        if placement is not None:
+            for name, size in zip(placement.names, placement.sizes, strict=True):
+                self._bits[name] = 0
+                for factor in _prime_factors(size):
+                    self._bits[name] |= 1 << len(parts)
+                    parts.append(str(len(parts)))
+                    sizes.append(factor)
+        self._sizes, self._all = sizes, (1 << len(parts)) - 1
+        slices = None if placement is None else placement.slices
+        self._groups = GroupReader(parts, sizes, slices)
+        self.axes = tuple(axis for axis, bits in self._bits.items() if bits)
+
+    def differing(self, part: Part) -> tuple[str, ...] | None:
+        """The mesh axes along which devices may hold different bytes in an array.
+
+        None if that is unknown, as it is of a whole tuple.
+        """
+        if self._placement is None or part not in self._differing:
+            return None
+        differs = self._differing[part]
+        return tuple(axis for axis, bit in self._bits.items() if bit & differs)
+
+    def arguments_of(self, part: Part) -> int:
+        """The arguments that an array is computed from, a bit for each number.
+
+        What a loop computes from its own earlier iterations is left out: with it, all
+        values of a loop are computed from the same arguments.
+        """
+        return self._arguments.get(part, 0)
+
+    def results_of(self, part: Part) -> int:
+        """The results of the program that an array takes part in, a bit for each."""
+        return self._results.get(part, 0)
+
+    @cached_property
+    def _arguments(self) -> dict[Part, int]:
+        starts: dict[Part, int] = {}
+        for parameter in self._module.entry.parameters.values():
+            bit = self._argument_bits.get(parameter.op, 0)
+            starts.update(dict.fromkeys(_all_parts([parameter]), bit))
+        sources: dict[Part, list[Part]] = {}
+        for part in self._parts:
+            sources[part] = self._sources(part, once=True)
+        return _collected(self._parts, starts, sources)
+
+    @cached_property
+    def _results(self) -> dict[Part, int]:
+        root, readers = self._module.entry.root, defaultdict[Part, list[Part]](list)
+        starts = {(root, path): 1 << n for n, path in enumerate(root.paths)}
+        for part in self._parts:
+            for source in self._sources(part):
+                readers[source].append(part)
+        return _collected(self._parts[::-1], starts, readers)
+
+    @cached_property
+    def _differing(self) -> dict[Part, int]:
+        starts: dict[Part, int] = {}
+        ended: dict[Part, int] = {}
+        sources: dict[Part, list[Part]] = {}
+        for part in self._parts:
+            starts[part], ended[part] = self._of_collective(part[0])
+            # How often a loop runs may depend on the device, and which branch is taken.
+            sources[part] = [*self._sources(part), *_decides(part)]
+        return _collected(self._parts, starts, sources, ended, self._all)
+
+    @cached_property
+    def _parts(self) -> list[Part]:
+        """Every array in the module; computations that are called come first."""
+        parts: list[Part] = []
+        for computation in self._module.computations:
+            for instruction in computation.instructions:
+                for path in instruction.paths:
+                    parts.append((instruction, path))
+        return parts
+
+    def _of_collective(self, instruction: Instruction) -> tuple[int, int]:
+        """The axes along which an instruction makes devices differ, and alike."""
+        opcode = instruction.opcode
+        if opcode == "parameter" and instruction.computation.is_entry:
+            splits = {} if self._placement is None else self._placement.splits
+            if instruction.op not in splits:
+                return self._all, 0
+            bits = 0
+            for axis in splits[instruction.op]:
+                bits |= self._bits[axis]
+            return bits, 0
+        if opcode in _PER_DEVICE:
+            return self._all, 0
+        if opcode == "dynamic-slice":
+            return self._of_table(instruction)
+        if opcode == "custom-call":
+            pure = instruction.custom_call_target.startswith(_PURE_CALLS)
+            return 0 if pure else self._all, 0
+        kind = instruction.kind
+        if not kind or opcode.endswith("-done"):
+            return 0, 0
+        replicas = self._groups.of(instruction)
+        over, size = 0, 1
+        for part in map(int, replicas.axes):
+            over |= 1 << part
+            size *= self._sizes[part]
+        if kind in ("all-reduce", "all-gather"):
+            return 0, over if size == replicas.size else 0
+        return over or self._all, 0
+
+    def _of_table(self, slice_: Instruction) -> tuple[int, int]:
+        """The same of an entry that each device looks up by its own number.
+
+        XLA's partitioner keeps the offset of each device's shard in such tables.
+        """
+        table, *starts = map(_origin, slice_.operands)
+        entries = table.integers
+        by_device = len(starts) == 1 and starts[0].opcode == "partition-id"
+        if not by_device or len(entries) != math.prod(self._sizes):
+            return 0, 0
+        array, bits = np.array(entries, np.uint64).reshape(self._sizes), 0
+        for axis in range(len(self._sizes)):
+            if (array != array.take([0], axis)).any():
+                bits |= 1 << axis
+        return bits, self._all
+
+    def _sources(self, part: Part, once: bool = False) -> list[Part]:
+        """The arrays that an array is computed from, one step back.
+
+        Args:
+            part: the array.
+            once: whether loops count as if nothing went from one iteration to the next.
+        """
+        here, path = part
+        opcode, reads = here.opcode, here.operands
+        if opcode == "parameter":
+            return list(_from_callers(here, path, once))
+        if opcode == "tuple" and path:
+            return [(reads[path[0]], path[1:])]
+        if opcode == "get-tuple-element":
+            return [(reads[0], (here.index, *path))]
+        if opcode.endswith("-done"):
+            start, place = reads[0], path
+            if start.opcode in _OPERANDS_FIRST or start.wrapped is not None:
+                place = (1, *path)
+            elif start.opcode == "copy-start":
+                place = (0,)
+            if place in start.paths:
+                return [(start, place)]
+            return _all_parts([start])
+        if opcode == "while":
+            sources = [(reads[0], path), (here.called[0].root, path)]
+            return sources[:1] if once else sources
+        if opcode == "conditional":
+            return [(branch.root, path) for branch in here.called]
+        if opcode in _SAME_TUPLE and path:
+            return [(reads[0], path)]
+        if opcode in _CALLS and here.called and not here.kind:
+            root = here.called[0].root
+            if opcode != "async-start":
+                return [(root, path)]
+            if path[:1] == (1,):
+                return [(root, path[1:])]
+        if here.kind in _ONE_TO_ONE and len(reads) > 1 and path:
+            return _all_parts([reads[path[-1]]]) if path[-1] < len(reads) else []
+        return _all_parts(reads)
+
+
+def _origin(instruction: Instruction) -> Instruction:
+    """The instruction behind copies and the parameters of fusions."""
+    while True:
+        computation = instruction.computation
+        if instruction.opcode in _UNCHANGED:
+            instruction = instruction.operands[0]
+        elif instruction.opcode == "parameter" and len(computation.callers) == 1:
+            (call,) = computation.callers
+            if call.opcode not in ("fusion", "call"):
+                return instruction
+            instruction = call.operands[instruction.parameter_number]
+        else:
+            return instruction
+
+
+def _prime_factors(size: int) -> list[int]:
+    factors: list[int] = []
+    divisor = 2
+    while size > 1:
+        while size % divisor == 0:
+            factors.append(divisor)
+            size //= divisor
+        divisor += 1
+    return factors
+
+
+def _collected(
+    parts: Iterable[Part],
+    starts: Mapping[Part, int],
+    sources: Mapping[Part, list[Part]],
+    ended: Mapping[Part, int] = MappingProxyType({}),
+    unknown: int = 0,
+) -> dict[Part, int]:
+    """The bits that reach each part from where they start, until nothing changes.
+
+    Args:
+        parts: all parts, best in the order in which bits travel.
+        starts: the bits that a part has by itself.
+        sources: the parts whose bits a part takes.
+        ended: the bits that a part doesn't take.
+        unknown: the bits of a source that is no part.
+    """
+    bits = dict.fromkeys(parts, 0)
+    changed = True
+    while changed:
+        changed = False
+        for part, before in bits.items():
+            union = 0
+            for source in sources.get(part, ()):
+                union |= bits.get(source, unknown)
+            union = union & ~ended.get(part, 0) | starts.get(part, 0)
+            if union != before:
+                bits[part], changed = union, True
+    return bits
+
+
+def _all_parts(instructions: Iterable[Instruction]) -> list[Part]:
+    parts: list[Part] = []
+    for instruction in instructions:
+        parts += [(instruction, path) for path in instruction.paths]
+    return parts
+
+
+def _from_callers(
+    parameter: Instruction, path: tuple[int, ...], once: bool
+) -> Iterator[Part]:
+    """What the callers of a computation pass for one of its parameters."""
+    computation, number = parameter.computation, parameter.parameter_number
+    for call in computation.callers:
+        if call.opcode == "while":
+            yield call.operands[0], path
+            if not once:
+                yield call.called[0].root, path
+        elif call.opcode == "conditional":
+            for branch, called in enumerate(call.called):
+                if called is computation:
+                    yield call.operands[1 + branch], path
+        elif number < len(call.operands):
+            yield call.operands[number], path
+
+
+def _decides(part: Part) -> list[Part]:
+    """What decides how often a loop runs, or which branch is taken."""
+    here = part[0]
+    # The same holds inside: a device that has left a loop holds its last values.
+    deciders = [here]
+    if here.opcode == "parameter":
+        deciders = here.computation.callers
+    parts: list[Part] = []
+    for decider in deciders:
+        if decider.opcode == "while":
+            parts += _all_parts([decider.called[1].root])
+        elif decider.opcode == "conditional":
+            parts += _all_parts(decider.operands[:1])
+    return parts

@@ -1,0 +1,189 @@
+"""Processes: which devices each has, and what each did in one compile or run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardviz.base.format import bytes_text, fold, ids_text, plural, seconds_text
+from shardviz.base.mesh import MeshSpec
+from shardviz.compiled.processes import (
+    STAGES,
+    ProcessGroup,
+    ProcessGroups,
+    ProcessReport,
+    by_process,
+    stage_words,
+)
+from shardviz.compiled.report import Report
+from shardviz.draw import words as wording
+from shardviz.draw.page import (
+    and_more,
+    paragraphs,
+    sentences,
+    text_page,
+    titled,
+    unfolded,
+)
+from shardviz.draw.picture import Picture
+from shardviz.draw.tables import Bar, Table
+from shardviz.hardware.draw.mesh import draw_mesh
+
+MOST_LINES, MOST_PROCESSES = 6, 16
+HEADS = ("time", "process", "host", "other stages", "memory")
+
+
+def draw_process_group(group: ProcessGroup, title: str | None = None) -> Picture:
+    """The devices of every process, process by process."""
+    lines = _group_lines(group)
+    head = titled(title, lines[0])
+    if not group.devices:
+        return text_page([(line, "") for line in lines], title=head)
+    ranks: list[int] = []
+    for process in group.processes:
+        ranks += [process.rank] * len(process.device_ids)
+    # Ids may repeat from process to process, as they do before these are joined.
+    mesh = MeshSpec(
+        ("device",),
+        (group.devices,),
+        (),
+        group.device_ids,  # type: ignore[arg-type]
+        ranks,  # type: ignore[arg-type]
+        True,
+    )
+    return replace(draw_mesh(mesh, by="host", title=head), alt=sentences(lines))
+
+
+def process_group_text(group: ProcessGroup, width: int) -> str:
+    """Processes: where each runs and which devices it has."""
+    return paragraphs(_group_lines(group), width)
+
+
+def _group_lines(group: ProcessGroup) -> list[str]:
+    lines = [f"{group.name}: {plural(group.devices, 'device')}"]
+    for one in group.processes[:MOST_PROCESSES]:
+        devices = f"{one.platform.upper()} {ids_text(one.device_ids)}"
+        lines.append(f"process {one.rank} · {one.host} · pid {one.pid} · {devices}")
+    lines += and_more(len(group.processes) - MOST_PROCESSES, "process")
+    if group.problem:
+        lines.append(f"✗ {group.problem}")
+    return lines
+
+
+def process_lines(report: Report, full: bool = False) -> list[str]:
+    """What several processes did: times, collectives between them, memory, output.
+
+    Args:
+        full: every collective and all that was printed.
+    """
+    processes: Sequence[ProcessReport] = report.processes
+    if not processes:
+        return []
+    count = plural(len(processes), "process", "processes")
+    lines = [f"{count}: {'; '.join(stage_words(processes))}"]
+    lines += _collective_lines(report, full)
+    sizes = []
+    for process in processes[:MOST_LINES]:
+        if process.memory:
+            sizes.append(f"{bytes_text(process.memory)} in process {process.rank}")
+    if sizes:
+        sizes += and_more(len(processes) - MOST_LINES, "process")
+        lines.append(wording.memory_of_processes(sizes))
+    errors = []
+    for process in processes:
+        if process.error is not None:
+            errors.append(f"✗ process {process.rank}: {process.error}")
+    # A single error is that of the report, which says it already.
+    if len(errors) > 1:
+        lines += errors[:MOST_LINES]
+    return lines + _printed_lines(processes, full)
+
+
+def _collective_lines(report: Report, full: bool) -> list[str]:
+    if not report.collectives or report.mesh is None:
+        return []
+    lines, groups = [], by_process(report.collectives, report.mesh)
+    # What crosses between processes is slow and comes first; None: it is not known.
+    for between in (True, None, False):
+        some = [group for group in groups if group.between is between]
+        if not some:
+            continue
+        size = bytes_text(sum(group.collective.bytes_in_all for group in some))
+        where = some[0].words
+        if between:
+            where = "between processes"
+        lines.append(f"{plural(len(some), 'collective')} {where}: {size} per device")
+        if between:
+            lines += _crossing_lines(some, full)
+    return lines
+
+
+def _crossing_lines(groups: Sequence[ProcessGroups], full: bool) -> list[str]:
+    folds = fold(
+        groups,
+        lambda group: f"{group.collective.words} {group.words}",
+        lambda group: (group.collective.words, group.groups),
+    )
+    most = MOST_LINES
+    if full:
+        most = len(folds)
+    lines = []
+    for one in folds[:most]:
+        first = one.items[0]
+        lines.append(f"  {one.count}{first.collective.words} {first.words}")
+    for more in and_more(len(unfolded(folds[most:])), "collective"):
+        lines.append(f"  {more}")
+    return lines
+
+
+def _printed_lines(processes: Sequence[ProcessReport], full: bool) -> list[str]:
+    """What each process warned of and printed."""
+    lines = []
+    for process in processes:
+        said = [f"warned: {line}" for line in process.warnings]
+        for line in process.output.splitlines():
+            if line.strip():
+                said.append(f"printed: {line}")
+        most = MOST_LINES
+        if full:
+            most = len(said)
+        for line in said[:most]:
+            lines.append(f"process {process.rank} {line}")
+        for more in and_more(len(said) - most, "line"):
+            lines.append(f"process {process.rank}: {more}")
+    return lines
+
+
+def draw_processes(report: Report) -> Picture:
+    """The seconds that each process spent in its stages, the slowest process first."""
+    processes: Sequence[ProcessReport] = sorted(
+        report.processes, key=_seconds, reverse=True
+    )
+    rows = []
+    for process in processes[:MOST_PROCESSES]:
+        last, others = _last_stage(process), []
+        for stage in STAGES:
+            if stage in process.seconds and stage != last:
+                others.append(f"{stage} {seconds_text(process.seconds[stage])}")
+        seconds, text = process.seconds.get(last), "✗"
+        if seconds is not None:
+            text = f"{last} {seconds_text(seconds)}"
+        name, memory, tone = f"process {process.rank}", "", ""
+        if process.memory is not None:
+            memory = bytes_text(process.memory)
+        if not process.ok:
+            tone = "bad"
+        words = (name, process.host, ", ".join(others), memory)
+        rows.append(Bar(seconds, text, words, tone=tone))
+    lines = process_lines(report)
+    return Table(HEADS, tuple(rows)).picture(notes=lines[1:], alt=sentences(lines))
+
+
+def _last_stage(process: ProcessReport) -> str:
+    if "run" in process.seconds:
+        return "run"
+    return "compile"
+
+
+def _seconds(process: ProcessReport) -> float:
+    return process.seconds.get(_last_stage(process), 0.0)

@@ -1,0 +1,259 @@
+"""Reports: what one compile or run did, its stages, collectives and checks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from shardviz.base.collective import Collective, Member
+from shardviz.base.display import explanation
+from shardviz.base.format import (
+    Fold,
+    bytes_text,
+    count_text,
+    fold,
+    plural,
+    seconds_text,
+)
+from shardviz.compiled.draw.memory import peak_lines
+from shardviz.compiled.draw.processes import draw_processes, process_lines
+from shardviz.compiled.report import Check, Report
+from shardviz.draw import words as wording
+from shardviz.draw.page import (
+    and_more,
+    broken,
+    note,
+    paragraphs,
+    sentences,
+    side_by_side,
+    text_page,
+    titled,
+    unfolded,
+)
+from shardviz.draw.picture import Picture
+from shardviz.draw.tables import Bar, Table
+from shardviz.plans.plan_folds import fold_collectives, fold_line, name_of_fold
+
+MOST_ROWS, MOST_MEMBERS = 40, 3
+MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of a text
+WIDE = 700.0  # points: longer sentences take several lines
+_MARKS = {True: "✓", False: "✗", None: "–"}
+_TONES = {"✓": "good", "✗": "bad"}
+_NUMBER = re.compile(r"\d+")
+
+
+def draw_report(report: Report, title: str | None = None) -> Picture:
+    """What one compile or run did: its stages, its collectives, its checks."""
+    rows = _stages(report) or [Bar(None, "nothing was compiled", ())]
+    panels = [Table(("time", "stage", ""), tuple(rows)).picture()]
+    if report.collectives is not None:
+        panels.append(draw_collectives(report.collectives))
+    if report.processes:
+        panels.append(draw_processes(report))
+    if report.checks:
+        panels.append(_checks(report.checks))
+    notes = list(map(note, _notes(report)))
+    if report.error:
+        notes.insert(0, note(f"✗ {report.error}", "bad"))
+    elif report.too_large is not None:
+        notes.insert(0, note(f"✗ {report.too_large}", "bad"))
+    if report.too_large is not None:
+        notes[1:1] = map(note, explanation(report.too_large).splitlines())
+    return side_by_side(
+        panels,
+        title=titled(title, _head(report)),
+        notes=notes,
+        alt=sentences(_lines(report, full=False)),
+        width=1.0,
+    )
+
+
+def report_text(report: Report, width: int, full: bool = False) -> str:
+    """A report: what came of it, stages, memory and cost, collectives, checks.
+
+    Args:
+        width: letters per line.
+        full: every collective and check in a line of its own, however many there are.
+    """
+    return paragraphs(_lines(report, full), width)
+
+
+def _lines(report: Report, full: bool) -> list[str]:
+    large = report.too_large
+    lines = [_head(report) if large is None else str(large)]
+    if large is not None:
+        lines += explanation(large).splitlines()
+    if report.error and report.error.code != "too large":
+        lines.append(f"✗ {report.error}")
+    stages = []
+    for row in _stages(report):
+        stages.append(f"{row.words[0]} {row.text}")
+    if report.cache_hit:
+        stages.append("from the cache")
+    if len(report.runs_s) > 1:
+        stages.append(wording.median_of(len(report.runs_s)))
+    if stages:
+        lines.append(" · ".join(stages))
+    lines += process_lines(report, full)
+    lines += _notes(report)
+    if large is None or full:
+        lines += peak_lines(report, full)
+    if report.collectives is not None:
+        lines += _collective_lines(report.collectives, full)
+    return lines + check_lines(report.checks, full)
+
+
+def _head(report: Report) -> str:
+    state = wording.report_state(
+        report.error is not None, report.ok, report.too_large is not None
+    )
+    return f"{report.program} on {report.target}: {state}"
+
+
+def _stages(report: Report) -> list[Bar]:
+    """The stages that ran, each with its seconds."""
+    seconds = {
+        "lower": report.lower_s,
+        "compile": report.compile_s,
+        "place": report.place_s,
+        "run": report.run_s,
+    }
+    rows = []
+    for name, took in seconds.items():
+        remark = ""
+        if name == "compile" and report.cache_hit:
+            remark = "from the cache"
+        elif name == "run" and len(report.runs_s) > 1:
+            remark = f"median of {len(report.runs_s)}"
+        if took is not None:
+            text = seconds_text(took)
+            rows.append(Bar(took, text, (name, remark)))
+    return rows
+
+
+def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
+    """Collectives as bars of bytes per device, the largest first."""
+    if not collectives:
+        return text_page([("no collectives", "")], alt="no collectives")
+    folds, rows = fold_collectives(collectives), []
+    for one in folds[:MOST_ROWS]:
+        first = one.items[0]
+        over = first.over.removeprefix(" over ") or "–"
+        words = (first.kind, over, first.source, name_of_fold(one))
+        rows.append(Bar(_bytes(one.items), f"{one.count}{first.amount}", words))
+    rest = unfolded(folds[MOST_ROWS:])
+    if rest:
+        total = _bytes(rest)
+        rows.append(Bar(total, bytes_text(total), (f"{len(rest)} smaller",)))
+    heads = ("bytes per device", "collective", "over", "line", "operation")
+    return Table(heads, tuple(rows)).picture()
+
+
+def _bytes(collectives: Sequence[Collective]) -> int:
+    return sum(c.bytes_in_all for c in collectives)
+
+
+def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[str]:
+    if not collectives:
+        return ["no collectives"]
+    folds = fold_collectives(collectives)
+    most = MOST_FOLDS
+    if full:
+        folds = [Fold(((c.op,),), (c,)) for c in unfolded(folds)]
+        most = len(folds)
+    lines = [f"{plural(len(collectives), 'collective')}:"]
+    for one in folds[:most]:
+        lines += [f"  {fold_line(one)}", *_member_lines(one.items[0], full)]
+    rest = unfolded(folds[most:])
+    for line in and_more(len(rest), "collective"):
+        lines.append(f"  {line}, {bytes_text(_bytes(rest))} in all")
+    return lines
+
+
+def _member_lines(one: Collective, full: bool) -> list[str]:
+    """The largest arrays of a combined collective; arrays of its layers count as one."""
+    if not one.members:
+        return []
+    if full:
+        return ["    " + ", ".join(member.words for member in one.members)]
+    folds = fold(one.members, lambda m: m.words, _size_and_line)
+    names = [f"{one.count}{one.name}" for one in folds[:MOST_MEMBERS]]
+    left = len(unfolded(folds[MOST_MEMBERS:]))
+    return [f"    {', '.join(names)}" + f" and {left:,} more" * (left > 0)]
+
+
+def _size_and_line(member: Member) -> tuple[object, ...]:
+    # Members fold where only layers differ, not where lines of the source do.
+    return (member.bytes_per_device, *re.findall(r":\d+", member.words))
+
+
+def _checks(checks: Sequence[Check]) -> Picture:
+    lines = []
+    for text in check_lines(checks):
+        for line in broken(text, WIDE, 8.5, indent="    "):
+            lines.append((line, _TONES.get(text[0], "muted")))
+    return text_page(lines, alt=sentences(check_lines(checks)))
+
+
+def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
+    """Checks, a line each; of many, those that did not fail are counted by kind.
+
+    Args:
+        full: a line for each, however many there are.
+
+    >>> many = [Check(f"w_{n}: indices", True, "All there.") for n in range(20)]
+    >>> check_lines([*many, Check("y: indices", False, "A shard is missing.")])
+    ['✗ y: indices: A shard is missing.', '✓ 20 of 21: indices']
+    """
+    listed, total = [], Counter[str]()
+    alike: dict[tuple[str, bool | None], list[Check]] = {}
+    for check in checks:
+        # The name of a check begins with that of its array.
+        kind = _NUMBER.sub("…", check.name.rpartition(": ")[2])
+        total[kind] += 1
+        if full or len(checks) <= MOST_CHECKS or check.ok is False:
+            listed.append(f"{_MARKS[check.ok]} {check.name}: {check.detail}")
+        else:
+            alike.setdefault((kind, check.ok), []).append(check)
+    if not full:
+        listed[MOST_CHECKS:] = and_more(len(listed) - MOST_CHECKS, "failed check")
+    for (kind, ok), some in alike.items():
+        names = {check.name.rpartition(": ")[2] for check in some}
+        text = names.pop() if len(names) == 1 else kind
+        # Why several were not checked is said with the first of them.
+        if ok is None:
+            text += f": {some[0].detail}"
+        listed.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {text}")
+    return listed
+
+
+def _notes(report: Report) -> list[str]:
+    """Memory, cost, effects and the report's own notes, a line each."""
+    memory, device, host = report.memory, [], []
+    for name in ("arguments", "outputs", "temporaries", "aliased"):
+        size = getattr(memory, name)
+        if size is not None:
+            device.append(f"{name} {bytes_text(size)}")
+        # Nearly no program holds anything there, so zeros are left out.
+        if there := getattr(memory, f"host_{name}", None):
+            host.append(f"{name} {bytes_text(there)}")
+    lines = wording.memory_lines(", ".join(device), ", ".join(host))
+    # The largest values of a program that does not fit stand above.
+    if memory.peak is not None and report.too_large is None:
+        lines.append(str(memory.peak))
+    fit = report.fit
+    if fit is not None and fit.ok is not None:
+        lines.append(str(fit))
+    order = getattr(report.roofline, "order", None)
+    if order is not None:
+        lines.append(str(order))
+    cost = []
+    for kind in ("flops", "bytes accessed"):
+        if kind in report.cost:
+            cost.append(f"{count_text(report.cost[kind])} {kind}")
+    if cost:
+        lines.append(f"cost: {', '.join(cost)}")
+    if report.effects:
+        lines.append(f"effects: {', '.join(report.effects)}")
+    return [*lines, *map(str, report.notes)]

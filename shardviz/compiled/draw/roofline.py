@@ -1,0 +1,94 @@
+"""Rooflines: the minimum time of each part of a program, one table for text and
+picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardviz.base.format import bytes_text, count_text, seconds_text
+from shardviz.compiled.roofline import Bound, Roofline
+from shardviz.draw import words as wording
+from shardviz.draw.page import note, paragraphs, sentences, side_by_side, titled
+from shardviz.draw.picture import Picture
+from shardviz.draw.tables import HIGHLIGHTED, MOST_LINES, NORMAL, Bar, Table
+
+MOST_TIMES = 30
+
+
+def draw_roofline(
+    roofline: Roofline, title: str | None = None, limit: int = MOST_TIMES
+) -> Picture:
+    """What bounds a program: arithmetic, memory, each collective, the longest first.
+
+    Args:
+        limit: how many rows to show of the parts, and of the operations.
+    """
+    panels = [_picture(roofline.rows, wording.PART, limit)]
+    if roofline.ops:
+        panels.append(_picture(roofline.ops, wording.OPERATION, limit))
+    tone = "bad" if roofline.fits is False else "text"
+    notes = [note(str(one)) for one in roofline.notes]
+    notes.insert(0, note(str(roofline), tone))
+    head = wording.minimum_times(roofline.where)
+    return side_by_side(
+        panels,
+        title=titled(title, head),
+        notes=notes,
+        alt=sentences([head, *_lines(roofline)]),
+        width=1.0,
+    )
+
+
+def roofline_text(roofline: Roofline, width: int) -> str:
+    """A roofline: its summary, a line per part and per operation, its notes."""
+    return paragraphs(_lines(roofline), width)
+
+
+def _lines(roofline: Roofline) -> list[str]:
+    lines = [str(roofline), *_table(roofline.rows, "", MOST_LINES).lines("")]
+    if roofline.ops:
+        lines.append(wording.OPS_OF_DEVICE)
+        lines += _table(roofline.ops, "", MOST_LINES).lines("")
+    return [*lines, *map(str, roofline.notes)]
+
+
+def _table(rows: Sequence[Bound], what: str, limit: int) -> Table:
+    longest, bars = 0.0, []
+    for row in rows:
+        longest = max(longest, row.seconds or 0.0)
+    for row in rows[:limit]:
+        time, group = seconds_text(row.seconds), NORMAL
+        # What bounds the program is what takes longest.
+        if row.seconds and row.seconds == longest:
+            group = HIGHLIGHTED
+        where = row.source
+        if row.note is not None:
+            where = f"{where} · {row.note}".removeprefix(" · ")
+        words = (row.name, row.bound, _amount(row), where)
+        bars.append(Bar(row.seconds, time, words, group))
+    rest = rows[limit:]
+    if rest:
+        total = sum(row.seconds or 0.0 for row in rest)
+        bars.append(Bar(total, seconds_text(total), (f"{len(rest):,} shorter",)))
+    heads = ("minimum time", what, "bound by", "amount", "line")
+    return Table(heads, tuple(bars))
+
+
+def _picture(rows: Sequence[Bound], what: str, limit: int) -> Picture:
+    table = _table(rows, what, limit)
+    if not rows:
+        table = Table(table.heads, (Bar(None, wording.COST_UNKNOWN, ()),))
+    return table.picture()
+
+
+def _amount(row: Bound) -> str:
+    """The work or the bytes of a row, and how often: `2 G flops`, `16 MiB × 12`."""
+    text = bytes_text(int(row.amount))
+    if row.bound == "FLOP/s":
+        text = f"{count_text(row.amount)} flops"
+    if row.trips is None:
+        return f"{text} × ?"
+    if row.trips > 1:
+        text += f" × {row.trips:,}"
+    return text

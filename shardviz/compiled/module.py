@@ -1,0 +1,536 @@
+"""Module: what XLA made of a program, as XLA serializes it.
+
+XLA gives its final module as a protocol buffer, and dumps one after each pass. All of
+its compilers do, of CPU, GPU and TPU. The numbers of the fields are those of XLA's
+`hlo.proto` and `xla_data.proto`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.compiled.wire import Message, signed
+
+#: Fields of each message, by the names that XLA gives them.
+MODULE = {
+    "computations": 3, "entry": 6, "schedule": 7, "alias": 8, "device_assignment": 15,
+    "stack_frames": 17,
+}  # fmt: skip
+COMPUTATION = {"name": 1, "instructions": 2, "id": 5, "root_id": 6}
+INSTRUCTION = {
+    "name": 1, "opcode": 2, "shape": 3, "metadata": 7, "literal": 8,
+    "parameter_number": 9, "tuple_index": 13, "dimensions": 14,
+    "channel_id": 26, "custom_call_target": 28, "id": 35, "operand_ids": 36,
+    "called_computation_ids": 38, "backend_config": 43, "replica_groups": 49,
+    "feature_group_count": 50, "source_target_pairs": 52, "batch_group_count": 61,
+    "comparison_direction": 63,
+    "frontend_attributes": 68, "device_list": 87, "iota_device_list": 92,
+    "mesh_axes_device_list": 93,
+}  # fmt: skip
+METADATA = {"op_name": 2, "source_file": 3, "source_line": 4, "stack_frame_id": 15}
+SHAPE = {"element_type": 2, "dimensions": 3, "tuple_shapes": 4}
+LITERAL_INTEGERS = (4, 5, 6, 7)  # s32s, s64s, u32s, u64s
+
+# `PrimitiveType` of xla_data.proto: the name as XLA prints it, and bits.
+TYPES = {
+    1: ("pred", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32), 5: ("s64", 64),
+    6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32), 9: ("u64", 64), 10: ("f16", 16),
+    11: ("f32", 32), 12: ("f64", 64), 14: ("opaque", 0), 15: ("c64", 64),
+    16: ("bf16", 16), 17: ("token", 0), 18: ("c128", 128), 19: ("f8e5m2", 8),
+    20: ("f8e4m3fn", 8), 21: ("s4", 4), 22: ("u4", 4), 23: ("f8e4m3b11fnuz", 8),
+    24: ("f8e5m2fnuz", 8), 25: ("f8e4m3fnuz", 8), 26: ("s2", 2), 27: ("u2", 2),
+    28: ("f8e4m3", 8), 29: ("f8e3m4", 8), 30: ("s1", 1), 31: ("u1", 1),
+    32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8),
+}  # fmt: skip
+_TUPLE = 13
+
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+_ASYNC = ("async-start", "async-update", "async-done")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+
+
+class Shape(NamedTuple):
+    """Element type and dimensions of one array on one device.
+
+    Attributes:
+        dtype: the type as XLA prints it, `bf16`.
+        dims: the dimensions; a bounded one counts in full.
+        bits: bits of one element.
+
+    >>> Shape("s4", (3,), 4).bytes, str(Shape("f32", (8, 16), 32))
+    (2, 'f32[8,16]')
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the array; types of less than a byte are packed."""
+        return (math.prod(self.dims) * self.bits + 7) // 8
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+class InstructionSource(NamedTuple):
+    """The source of an instruction: its operation in jax and the user's line.
+
+    Attributes:
+        op: as jax names it, `jit(f)/dot_general`.
+        source: the user's file and line.
+        stack: every frame of the user's code, innermost first.
+    """
+
+    op: str
+    source: str
+    stack: tuple[str, ...]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is an operation of the program, and not an argument."""
+        return bool(self.source) or "/" in self.op
+
+
+NO_SOURCE = InstructionSource("", "", ())
+
+
+class Instruction:
+    """One instruction of a module; most of it is read when it is needed.
+
+    XLA writes some operations as an `async-start` of a computation that holds nothing
+    else. Here these are what XLA prints them as: an `all-to-all-start`, with the groups
+    of the collective inside.
+    """
+
+    def __init__(self, data: bytes, computation: Computation) -> None:
+        self.computation = computation
+        self._message = Message(data)
+        self.name = self._message.text(INSTRUCTION["name"])
+        self.number = self._message.number(INSTRUCTION["id"])
+
+    @cached_property
+    def opcode(self) -> str:
+        """The operation, as XLA prints it."""
+        own = self._message.text(INSTRUCTION["opcode"])
+        if own in _ASYNC and self.wrapped is not None:
+            return self.wrapped.opcode + own.removeprefix("async")
+        return own
+
+    @cached_property
+    def wrapped(self) -> Instruction | None:
+        """The one operation that an asynchronous instruction starts or waits for."""
+        own = self._message.text(INSTRUCTION["opcode"])
+        if own not in _ASYNC:
+            return None
+        if own != "async-start":
+            return self.operands[0].wrapped
+        (inside,) = self.called
+        # XLA prints only a computation of one operation in this short form.
+        for instruction in inside.instructions:
+            if instruction is not inside.root and instruction.opcode != "parameter":
+                return None
+        return inside.root
+
+    @property
+    def kind(self) -> str:
+        """The kind of collective, whether it is started, waited for or both; or `""`."""
+        # A done is a collective too, which readers skip where its start counts.
+        kind = self.opcode.removesuffix("-start").removesuffix("-done")
+        if kind not in COLLECTIVES:
+            return ""
+        return kind
+
+    @property
+    def attributes(self) -> Message:
+        """The message that has the groups and dimensions of a collective."""
+        if self.wrapped is None:
+            return self._message
+        return self.wrapped.attributes
+
+    @cached_property
+    def operands(self) -> tuple[Instruction, ...]:
+        """What it reads, in order."""
+        known = self.computation.by_number
+        own = self._message.numbers(INSTRUCTION["operand_ids"])
+        return tuple(map(known.__getitem__, own))
+
+    @property
+    def users(self) -> list[Instruction]:
+        """What reads its result."""
+        return self.computation.users.get(self.number, [])
+
+    @cached_property
+    def called(self) -> tuple[Computation, ...]:
+        """The computations that it calls; of a loop the body, then the condition."""
+        known = self.computation.module.by_number
+        own = self._message.numbers(INSTRUCTION["called_computation_ids"])
+        return tuple(map(known.__getitem__, own))
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The arrays of its result."""
+        return tuple(_shapes(self._message.message(INSTRUCTION["shape"])))
+
+    @cached_property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The index of each array of its result in the tuple; `()` for a single array."""
+        return tuple(_paths(self._message.message(INSTRUCTION["shape"])))
+
+    def shape_at(self, index: tuple[int, ...]) -> Shape | None:
+        """The array at an index of its result; None where that is a tuple."""
+        message = self._message.message(INSTRUCTION["shape"])
+        for part in index:
+            message = Message(message.each(SHAPE["tuple_shapes"])[part])
+        if message.number(SHAPE["element_type"]) == _TUPLE:
+            return None
+        return next(_shapes(message))
+
+    @cached_property
+    def source(self) -> InstructionSource:
+        """The name and line in its metadata."""
+        metadata = self._metadata
+        stack = self.computation.module.lines(metadata)
+        op = metadata.text(METADATA["op_name"])
+        return InstructionSource(op, (*stack, "")[0], stack)
+
+    @property
+    def op(self) -> str:
+        """The name of its operation in jax, or of the argument that it is."""
+        return self.source.op
+
+    @cached_property
+    def identity(self) -> tuple[str, int | str]:
+        """Name and frame, which are alike for all that XLA makes of one operation."""
+        metadata = self._metadata
+        frame = metadata.number(METADATA["stack_frame_id"])
+        return metadata.text(METADATA["op_name"]), frame or self.source.source
+
+    @property
+    def _metadata(self) -> Message:
+        own = self._message.message(INSTRUCTION["metadata"])
+        if METADATA["op_name"] in own or self.wrapped is None:
+            return own
+        return self.wrapped._metadata
+
+    @property
+    def parameter_number(self) -> int:
+        """Of a parameter its number."""
+        return self._message.number(INSTRUCTION["parameter_number"])
+
+    @property
+    def index(self) -> int:
+        """Of a `get-tuple-element` the number of the element."""
+        return self._message.number(INSTRUCTION["tuple_index"])
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """Of a gather or scatter the dimension along which it works."""
+        return tuple(self.attributes.numbers(INSTRUCTION["dimensions"]))
+
+    @property
+    def groups(self) -> int:
+        """Of a convolution the number of groups of features or of the batch."""
+        counts = INSTRUCTION["feature_group_count"], INSTRUCTION["batch_group_count"]
+        return max(map(self._message.number, counts))
+
+    @property
+    def target(self) -> str:
+        """Of a custom call the name of what it calls."""
+        return self._message.text(INSTRUCTION["custom_call_target"])
+
+    @property
+    def direction(self) -> str:
+        """Of a comparison the direction, `LT`."""
+        return self._message.text(INSTRUCTION["comparison_direction"])
+
+    @property
+    def backend_config(self) -> str:
+        """What the compiler notes for its backend, as JSON."""
+        own = self._message.text(INSTRUCTION["backend_config"])
+        if self.wrapped is None:
+            return own
+        return own + self.wrapped.backend_config
+
+    @cached_property
+    def frontend(self) -> dict[str, str]:
+        """Attributes that travel with it through all passes, by name."""
+        # A start may have attributes beside those of what it wraps, which come last.
+        own: dict[str, str] = {}
+        for message in (self.attributes, self._message):
+            entries = message.message(INSTRUCTION["frontend_attributes"])
+            for entry in entries.messages(1):
+                own[entry.text(1)] = entry.text(2)
+        return own
+
+    @property
+    def trips(self) -> int | None:
+        """How often a loop runs, where XLA writes it."""
+        known = _TRIPS.search(self.backend_config)
+        if known is None:
+            return None
+        return int(known[1])
+
+    @property
+    def integer(self) -> int | None:
+        """The value of a constant that is one integer; None for any other."""
+        values = self.integers
+        return signed(values[0]) if len(values) == 1 else None
+
+    @property
+    def integers(self) -> list[int]:
+        """The bits of each integer of a constant; empty for any other."""
+        literal = self._message.message(INSTRUCTION["literal"])
+        for field in LITERAL_INTEGERS:
+            if values := literal.numbers(field):
+                return values
+        return []
+
+    @property
+    def custom_call_target(self) -> str:
+        """The name of the code that a custom call runs."""
+        return self._message.text(INSTRUCTION["custom_call_target"])
+
+    @property
+    def reducer(self) -> str:
+        """The operation that a sum, maximum or the like reduces with; or `""`."""
+        own = self.wrapped or self
+        if not self.kind or not own.called:
+            return ""
+        return own.called[0].root.opcode
+
+    def __repr__(self) -> str:
+        return f"Instruction({self.name})"
+
+
+def _shapes(message: Message) -> Iterator[Shape]:
+    kind = message.number(SHAPE["element_type"])
+    if kind == _TUPLE:
+        for part in message.messages(SHAPE["tuple_shapes"]):
+            yield from _shapes(part)
+        return
+    # A type that a newer XLA has is shown by its number, and its bytes are not known.
+    name, bits = TYPES.get(kind, (f"type{kind}", 0))
+    yield Shape(name, tuple(message.numbers(SHAPE["dimensions"])), bits)
+
+
+def _paths(message: Message) -> Iterator[tuple[int, ...]]:
+    if message.number(SHAPE["element_type"]) != _TUPLE:
+        yield ()
+        return
+    for number, part in enumerate(message.messages(SHAPE["tuple_shapes"])):
+        for path in _paths(part):
+            yield (number, *path)
+
+
+class Computation:
+    """A computation of a module: the program itself, or what an instruction calls."""
+
+    def __init__(self, message: Message, module: Module) -> None:
+        self.module = module
+        self.name = message.text(COMPUTATION["name"])
+        self.number = message.number(COMPUTATION["id"])
+        self._root = message.number(COMPUTATION["root_id"])
+        self._data = message.each(COMPUTATION["instructions"])
+
+    @cached_property
+    def by_number(self) -> dict[int, Instruction]:
+        """Its instructions by their numbers."""
+        by_number: dict[int, Instruction] = {}
+        for data in self._data:
+            instruction = Instruction(data, self)
+            by_number[instruction.number] = instruction
+        return by_number
+
+    @cached_property
+    def instructions(self) -> list[Instruction]:
+        """Its instructions in the order in which they run, where that is known."""
+        # Before the last pass there is no schedule, and the order is one of several.
+        order = self.module.schedule.get(self.number, ())
+        if len(order) == len(self.by_number):
+            return [self.by_number[number] for number in order]
+        return list(self.by_number.values())
+
+    @cached_property
+    def users(self) -> dict[int, list[Instruction]]:
+        """Number of an instruction to those that read its result, each once."""
+        users: dict[int, list[Instruction]] = {}
+        for instruction in self.instructions:
+            for operand in dict.fromkeys(instruction.operands):
+                users.setdefault(operand.number, []).append(instruction)
+        return users
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction whose result is that of the computation."""
+        return self.by_number[self._root]
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether it is the program itself."""
+        return self.number == self.module.entry_number
+
+    @property
+    def callers(self) -> list[Instruction]:
+        """The instructions that call it; one that waits for a call does not count."""
+        return self.module.callers.get(self.number, [])
+
+    @cached_property
+    def parameters(self) -> dict[int, Instruction]:
+        """Its parameters by number."""
+        parameters: dict[int, Instruction] = {}
+        for instruction in self.instructions:
+            if instruction.opcode == "parameter":
+                parameters[instruction.parameter_number] = instruction
+        return parameters
+
+    def __repr__(self) -> str:
+        return f"Computation({self.name})"
+
+
+class Module:
+    """One serialized module: an `HloModuleProto`, or the `HloProto` of a dump.
+
+    Args:
+        data: the bytes.
+
+    Raises:
+        ValueError: where they are no module, or not all of one.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            message = Message(data)
+            if MODULE["computations"] not in message:
+                # A dump has nothing else in it, so that a part of one shows.
+                message = message.message(1)
+            self._message = message
+            entry = message.number(MODULE["entry"])
+            self.computations = [
+                Computation(each, self)
+                for each in message.messages(MODULE["computations"])
+            ]
+        except IndexError:
+            raise ValueError("The module is cut off.") from None
+        self.entry_number = entry
+        self.by_number = {each.number: each for each in self.computations}
+        if entry not in self.by_number:
+            raise ValueError("The module has no entry computation.")
+
+    @property
+    def entry(self) -> Computation:
+        """The program itself."""
+        return self.by_number[self.entry_number]
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Every instruction, in the order of XLA's text, without what others wrap."""
+        hidden = set()
+        for start in self._of_opcode("async-start"):
+            if start.wrapped is not None:
+                hidden.add(start.wrapped.computation)
+        for computation in self.computations:
+            if computation not in hidden:
+                yield from computation.instructions
+
+    def _of_opcode(self, opcode: str) -> Iterator[Instruction]:
+        field = INSTRUCTION["opcode"]
+        for computation in self.computations:
+            for instruction in computation.instructions:
+                if instruction._message.text(field) == opcode:
+                    yield instruction
+
+    @cached_property
+    def callers(self) -> dict[int, list[Instruction]]:
+        """Number of a computation to the instructions that call it."""
+        callers: dict[int, list[Instruction]] = {}
+        for computation in self.computations:
+            for instruction in computation.instructions:
+                own = instruction._message
+                # Of an operation in three parts only the start calls.
+                if own.text(INSTRUCTION["opcode"]) in _ASYNC[1:]:
+                    continue
+                numbers = own.numbers(INSTRUCTION["called_computation_ids"])
+                for number in dict.fromkeys(numbers):
+                    callers.setdefault(number, []).append(instruction)
+        return callers
+
+    @cached_property
+    def schedule(self) -> dict[int, list[int]]:
+        """Number of a computation to the numbers of its instructions in order."""
+        sequences = self._message.message(MODULE["schedule"]).messages(1)
+        return {each.number(1): each.message(2).numbers(1) for each in sequences}
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether it is a final module, whose order is settled."""
+        return MODULE["schedule"] in self._message
+
+    @property
+    def partitions(self) -> int:
+        """How many devices it is for: of several slices of TPUs, those of one slice."""
+        return self._message.message(MODULE["device_assignment"]).number(2)
+
+    @cached_property
+    def loops(self) -> int:
+        """How many loops it has."""
+        return sum(1 for _ in self._of_opcode("while"))
+
+    @property
+    def aliased(self) -> set[int]:
+        """The numbers of the arguments whose memory an output takes."""
+        # Which output takes it does not matter: the argument is gone.
+        entries = self._message.message(MODULE["alias"]).messages(1)
+        return {entry.number(2) for entry in entries}
+
+    @cached_property
+    def _frames(self) -> tuple[list[str], list[Message], list[Message]]:
+        """Files; the location and parent of each frame, counted from 1."""
+        index = self._message.message(MODULE["stack_frames"])
+        files = [name.decode(errors="replace") for name in index.each(1)]
+        return files, index.messages(3), index.messages(4)
+
+    @cached_property
+    def _lines(self) -> dict[int, tuple[str, ...]]:
+        return {}
+
+    def lines(self, metadata: Message) -> tuple[str, ...]:
+        """The user's files and lines of an instruction, innermost first."""
+        frame = metadata.number(METADATA["stack_frame_id"])
+        if frame:
+            if frame not in self._lines:
+                self._lines[frame] = tuple(self._user_lines(frame))
+            return self._lines[frame]
+        # An operation that was made without a stack has one line.
+        file = metadata.text(METADATA["source_file"])
+        line = metadata.number(METADATA["source_line"])
+        if not line or not is_user_file(file):
+            return ()
+        return (line_in_words(file, line),)
+
+    def _user_lines(self, frame: int) -> Iterator[str]:
+        files, locations, frames = self._frames
+        last = ""
+        seen: set[int] = set()
+        while 0 < frame <= len(frames) and frame not in seen:
+            seen.add(frame)
+            location = locations[frames[frame - 1].number(1) - 1]
+            file, line = files[location.number(1) - 1], location.number(3)
+            # Several calls on one line are shown once.
+            if is_user_file(file) and line_in_words(file, line) != last:
+                last = line_in_words(file, line)
+                yield last
+            frame = frames[frame - 1].number(2)

@@ -1,0 +1,417 @@
+"""op_costs(): the arithmetic and the bytes of every operation of a plan, per device.
+
+Counted from shapes, specs and sharding rules only, without a compile. XLA fuses
+operations afterwards, so each operation has two counts of bytes: those that it reads and
+writes if nothing is fused, and those that go through memory however XLA fuses. Matrix
+products, arguments, results and what a loop carries from one iteration to the next cannot
+be fused away.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from shardviz.base.array_spec import DTYPE_BITS, size_in_bytes
+from shardviz.base.axis_parts import group_size, local_shape
+from shardviz.base.mesh import MeshSpec
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp, ShardingRule, bytes_per_device
+
+# They only move or name values, or contain other operations.
+_FREE = frozenset({
+    "constant", "iota", "reshape", "bitcast_convert", "optimization_barrier", "tuple",
+    "get_tuple_element", "while", "case", "if", "call", "custom_call", "composite",
+    "return", "after_all", "create_token",
+})  # fmt: skip
+# XLA makes them where they are read, or reads their operand instead.
+_NOT_STORED = ("constant", "iota", "broadcast_in_dim", "reshape", "convert")
+# What jax calls the branches of `lax.cond` and `lax.switch`.
+_BRANCH = re.compile(r"branch_\d+_fun")
+_PRODUCTS = ("dot_general", "dot", "convolution")
+# They read a part of their first operand only: as many bytes as their result has.
+_READ_A_PART = ("slice", "dynamic_slice", "gather")
+# They write a part of their first operand in place; this operand holds what is written.
+_WRITE_A_PART = {"dynamic_update_slice": 1, "scatter": 2}
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """What one operation costs on each device, once.
+
+    Attributes:
+        name: the plan's name of its value.
+        opcode: the operation, as StableHLO names it.
+        flops: operations on numbers; None where they are not known.
+        bytes: what it reads and writes, as if nothing were fused.
+        trips: how often it runs; None inside loops of unknown length.
+        dtype: of its operands: the type that the arithmetic is done in.
+        source: the user's file and line.
+        unavoidable: the bytes that go through memory however XLA fuses, over all
+            executions.
+
+    >>> OpCost("dot_general", "dot_general", 2e9, 4096, trips=12).executions
+    12
+    """
+
+    name: str
+    opcode: str
+    flops: float | None
+    bytes: int
+    trips: int | None = 1
+    dtype: str = ""
+    source: str = ""
+    unavoidable: int = 0
+
+    @property
+    def executions(self) -> int:
+        """How often it runs; a loop of unknown length counts once."""
+        return self.trips or 1
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product or a convolution, which nothing fuses."""
+        return self.opcode in _PRODUCTS
+
+
+def op_costs(plan: Plan) -> tuple[OpCost, ...]:
+    """The cost of every operation that computes something, in program order.
+
+    Matrix products and convolutions count two operations for every product; everything
+    else counts one for every number it makes. Of a condition only the costliest branch
+    counts, as XLA counts it.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.base.partition_spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(64, 32), dtype="float32", spec=Spec.of("data"))
+    >>> w = PlannedOp("w", "argument", shape=(32, 16), dtype="float32")
+    >>> rule = ShardingRule(
+    ...     ((("i",), ("k",)), (("k",), ("j",))), ((("i",), ("j",)),),
+    ...     {"i": 64, "j": 16, "k": 32}, ("k",))
+    >>> dot = PlannedOp(
+    ...     "dot_general", "op", "dot_general", shape=(64, 16), dtype="float32",
+    ...     spec=Spec.of("data"), operands=("x", "w"),
+    ...     factors=rule)
+    >>> op_costs(Plan("f", make_mesh(data=4), (x, w, dot)))[0].flops
+    16384.0
+    """
+    named, mesh, traffic = plan.by_name, plan.mesh, _Traffic(plan)
+    costs = []
+    for op in plan.ops:
+        if op.kind != "op" or op.opcode in _FREE or not op.covered:
+            continue
+        reads = [named[name] for name in op.operands if name in named]
+        trips = op.trips
+        if trips is None and "loop" not in op.region:
+            trips = 1
+        dtype = (reads or [op])[0].dtype
+        flops, size = _flops(op, reads, mesh), _bytes_of(op, named, mesh)
+        cost = OpCost(op.name, op.opcode, flops, size, trips, dtype, op.source)
+        costs.append(replace(cost, unavoidable=traffic.of(op, cost)))
+    paths = [named[cost.name].scope for cost in costs]
+    weights = [((c.flops or 0.0) + c.bytes) * c.executions for c in costs]
+    return tuple(itertools.compress(costs, in_costliest_branch(paths, weights)))
+
+
+def in_costliest_branch(
+    paths: Sequence[Sequence[str]], weights: Sequence[float]
+) -> list[bool]:
+    """Whether each item is outside of conditions, or in the costliest branch of its own.
+
+    Args:
+        paths: the scopes around each item, as jax names them.
+        weights: what each item costs.
+
+    >>> paths = [("f",), ("f", "cond", "branch_0_fun"), ("f", "cond", "branch_1_fun")]
+    >>> in_costliest_branch(paths, [1.0, 2.0, 3.0])
+    [True, False, True]
+    """
+    branches = [branch_of(path) for path in paths]
+    totals: dict[tuple[str, ...], dict[str, float]] = {}
+    for branch, weight in zip(branches, weights, strict=True):
+        if branch is not None:
+            # Two conditions of one scope count as one, which is never too much.
+            condition = totals.setdefault(branch[0], {})
+            condition[branch[1]] = condition.get(branch[1], 0.0) + weight
+    costliest = {at: max(each, key=each.__getitem__) for at, each in totals.items()}
+    return [b is None or costliest[b[0]] == b[1] for b in branches]
+
+
+def branch_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
+    """The scopes around the outermost condition, and its branch; None outside of one."""
+    for at, scope in enumerate(path):
+        if _BRANCH.fullmatch(scope):
+            return tuple(path[:at]), scope
+    return None
+
+
+def held_bytes(plan: Plan) -> int:
+    """The bytes of arguments and results on each device; no program needs less memory.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.base.partition_spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(64,), dtype="float32", spec=Spec.of("data"))
+    >>> held_bytes(Plan("f", make_mesh(data=4), (x, PlannedOp("y", "op", operands=("x",)))))
+    64
+    """
+    read = {name for op in plan.ops for name in op.operands}
+    total = 0
+    for op in plan.ops:
+        # jax leaves out arguments that nothing reads, a result may take the memory of a
+        # donated one, and others stay in the host's memory.
+        kept = op.name in read and not op.donated and "host" not in op.memory_kind
+        if op.kind == "result" or (op.kind == "argument" and kept):
+            total += bytes_per_device(op, plan.mesh)
+    return total
+
+
+class StepCost(NamedTuple):
+    """What a plan communicates and keeps, on each device.
+
+    Attributes:
+        collectives: how many there are.
+        moved: their bytes, with all iterations of loops of known length.
+        alive: the most bytes of values that are alive at once.
+    """
+
+    collectives: int
+    moved: int
+    alive: int
+
+
+def step_cost(plan: Plan) -> StepCost:
+    """What a program communicates and keeps, by its plan."""
+    moved = sum(collective.bytes_in_all for collective in plan.collectives)
+    return StepCost(len(plan.collectives), moved, most_alive(plan))
+
+
+def most_alive(plan: Plan) -> int:
+    """The most bytes of values that are alive at once on each device, by the plan's order.
+
+    XLA fuses operations and reuses buffers, so it needs less for them; two plans of one
+    program compare.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> shape = {"shape": (256,), "dtype": "float32"}
+    >>> x = PlannedOp("x", "argument", **shape)
+    >>> y = PlannedOp("y", "op", "sin", operands=("x",), **shape)
+    >>> z = PlannedOp("z", "op", "cos", operands=("y",), **shape)
+    >>> most_alive(Plan("f", make_mesh(data=1), (x, y, z)))
+    3072
+    """
+    last: dict[str, int] = {}
+    for at, op in enumerate(plan.ops):
+        for name in op.operands:
+            last[name] = at
+    end = len(plan.ops)
+    # What begins and ends to be alive at each operation.
+    changes = [0] * (end + 2)
+    for at, op in enumerate(plan.ops):
+        if op.kind == "result" or op.opcode in _NOT_STORED:
+            continue
+        size = bytes_per_device(op, plan.mesh)
+        # An argument that isn't donated stays where it is.
+        stays = op.kind == "argument" and not op.donated
+        changes[at] += size
+        changes[end if stays else last.get(op.name, at) + 1] -= size
+    at_value = {op.name: at for at, op in enumerate(plan.ops)}
+    for collective in plan.collectives:
+        # What is gathered or moved is another array beside the value itself.
+        at = last.get(collective.value, at_value.get(collective.value, 0))
+        changes[at] += collective.bytes_per_device
+        changes[at + 1] -= collective.bytes_per_device
+    return max(itertools.accumulate(changes), default=0)
+
+
+class _Traffic:
+    """The bytes of a plan that go through memory however XLA fuses.
+
+    A product reads its operands and writes its result. Everything else may be fused, but
+    an argument is read once, a result is written once, and each iteration of a loop reads
+    and writes what the loop carries. Values that are computed from a product's result, or
+    from which a product's operand is computed, count with that product.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.mesh, self.by_name = plan.mesh, plan.by_name
+        self.feeding = _feeding_products(plan)
+        self.derived = _derived_from_products(plan)
+        self.results: set[str] = set()
+        self.carried: set[str] = set()  # by a loop, when an iteration begins
+        self.carried_on: set[str] = set()  # when it ends
+        self.read: set[str] = set()
+        for op in plan.ops:
+            if op.kind == "result":
+                self.results.update(op.operands)
+            elif op.opcode == "while" and len(op.operands) == 2:
+                after = self.by_name.get(op.operands[1])
+                if after is None or after.opcode == "while":
+                    continue  # its own loop counts it
+                self.carried_on.add(after.name)
+                # An array that is updated in part stays where it is.
+                if after.opcode not in _WRITE_A_PART:
+                    self.carried.add(op.name)
+
+    def of(self, op: PlannedOp, cost: OpCost) -> int:
+        """The bytes of one operation, over all executions."""
+        if cost.is_product:
+            return cost.bytes * cost.executions
+        return self._written(op, cost) + self._read(op, cost)
+
+    def _written(self, op: PlannedOp, cost: OpCost) -> int:
+        if op.name in self.results:
+            return bytes_per_device(op, self.mesh)
+        if op.name not in self.carried_on or op.name in self.derived:
+            return 0
+        part = _WRITE_A_PART.get(op.opcode)
+        if part is None or part >= len(op.operands):
+            return bytes_per_device(op, self.mesh) * cost.executions
+        update = self.by_name.get(op.operands[part])
+        if update is None or update.name in self.derived:
+            return 0
+        return bytes_per_device(update, self.mesh) * cost.executions
+
+    def _read(self, op: PlannedOp, cost: OpCost) -> int:
+        total = 0
+        for number, name in enumerate(op.operands):
+            operand = self.by_name.get(name)
+            if operand is None or name in self.feeding or name in self.read:
+                continue
+            size = 0
+            if op.opcode in _READ_A_PART:
+                # Iterations of a loop read different parts, as a scan does.
+                if number == 0 and operand.kind == "argument" and "loop" in op.region:
+                    size = bytes_per_device(op, self.mesh) * cost.executions
+            elif operand.kind == "argument":
+                size = bytes_per_device(operand, self.mesh)
+            elif name in self.carried and op.opcode not in _WRITE_A_PART:
+                size = bytes_per_device(operand, self.mesh) * cost.executions
+            if size:
+                self.read.add(name)
+                total += size
+        return total
+
+
+def _feeding_products(plan: Plan) -> set[str]:
+    """The values from which a product's operand is made without another product."""
+    feeding: set[str] = set()
+    for op in reversed(plan.ops):
+        if op.opcode in _PRODUCTS or (op.name in feeding and op.opcode != "while"):
+            feeding.update(op.operands)
+    return feeding
+
+
+def _derived_from_products(plan: Plan) -> set[str]:
+    """The values that are computed from a product in the same iteration of a loop."""
+    derived: set[str] = set()
+    for op in plan.ops:
+        if op.opcode == "while":
+            continue
+        if op.opcode in _PRODUCTS or not derived.isdisjoint(op.operands):
+            derived.add(op.name)
+    return derived
+
+
+def _bytes_of(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> int:
+    """The bytes that an operation reads and writes on each device."""
+    size = []
+    for name in op.operands:
+        size.append(_local_bytes(named[name], mesh) if name in named else 0)
+    if op.opcode in _READ_A_PART:
+        return 2 * _local_bytes(op, mesh) + sum(size[1:])
+    part = _WRITE_A_PART.get(op.opcode, len(size))
+    if part < len(size):
+        return size[part] + sum(size[1:])
+    return sum(size) + _local_bytes(op, mesh)
+
+
+def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
+    if op.dtype not in DTYPE_BITS and not op.dtype.startswith("key<"):
+        # Tokens and the like take no memory.
+        return 0
+    return size_in_bytes(math.prod(local_shape(op.shape, op.spec, mesh)), op.dtype)
+
+
+def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | None:
+    made = float(math.prod(local_shape(op.shape, op.spec, mesh)))
+    if op.opcode not in _PRODUCTS:
+        return made
+    rule = op.factors
+    if rule is None or len(reads) < 2:
+        return None
+    if op.opcode == "convolution":
+        return _convolution_flops(op, reads, rule, mesh)
+    products = 2 * made
+    for factor in rule.reduction:
+        products *= _summed(rule, reads, factor, mesh, set(op.spec.axes))
+    return products
+
+
+def _convolution_flops(
+    op: PlannedOp, reads: list[PlannedOp], rule: ShardingRule, mesh: MeshSpec
+) -> float | None:
+    """Two for every element of the kernel that each result sums, padding included.
+
+    A convolution whose input is dilated, as the gradient of one with a stride, mostly
+    multiplies zeros. Then two for every element of the kernel that each input meets.
+    """
+    inputs, kernel = rule.operands[0], rule.operands[1]
+    in_result = {factor for dim in rule.results[0] for factor in dim}
+    in_kernel = {factor for dim in kernel for factor in dim}
+    channels: set[str] = set()
+    channel_size = 1
+    for size, dim in zip(reads[0].shape, inputs, strict=False):
+        # A dimension that the window slides along has a factor of the result as well.
+        if not in_result.intersection(dim).difference(in_kernel):
+            channels.update(dim)
+            channel_size *= size
+    features = 1
+    for size, dim in zip(reads[1].shape, kernel, strict=False):
+        if in_result.intersection(dim):
+            features *= size
+    size = math.prod(reads[1].shape)
+    results, met = math.prod(op.shape), math.prod(reads[0].shape)
+    pairs = results * size / max(features, 1)
+    in_operands = in_kernel.union(factor for dim in inputs for factor in dim)
+    # In the gradient of a kernel, the window is as large as the input: never dilated.
+    if in_result <= in_operands and results * channel_size > met * features:
+        pairs = min(pairs, met * size / max(channel_size, 1))
+    split = set(op.spec.axes)
+    for factor in channels.intersection(in_kernel):
+        split |= _axes_of_factor(rule, reads, factor)
+    return 2 * pairs / group_size(split, mesh)
+
+
+def _axes_of_factor(
+    rule: ShardingRule, reads: list[PlannedOp], factor: str
+) -> set[str]:
+    """The mesh axes that split a factor in both operands of a product."""
+    split: list[set[str]] = []
+    for operand, read in zip(rule.operands[:2], reads, strict=False):
+        dims = (*read.spec.dims, *((),) * len(operand))
+        axes: set[str] = set()
+        for names, here in zip(operand, dims, strict=False):
+            if factor in names:
+                axes.update(here)
+        split.append(axes)
+    return set.intersection(*split)
+
+
+def _summed(
+    rule: ShardingRule,
+    reads: list[PlannedOp],
+    factor: str,
+    mesh: MeshSpec,
+    used: set[str],
+) -> int:
+    """How many products each device sums along a factor.
+
+    An axis that splits the result cannot divide the work once more: where it splits the
+    sum as well, each device makes a part of all of the result, or all of its part.
+    """
+    both = _axes_of_factor(rule, reads, factor) - used
+    return -(-rule.sizes.get(factor, 1) // group_size(both, mesh))

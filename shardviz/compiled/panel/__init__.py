@@ -1,0 +1,1 @@
+"""What the Explorer shows of this feature."""

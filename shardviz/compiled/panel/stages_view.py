@@ -1,0 +1,316 @@
+"""The stages of a program and what changed between them, as plain data for the page.
+
+The stages are requested, propagated, partitioned, compiled and ran. Each view has the
+revision of its program, so the page can mark those that are older than the latest edit.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardviz.base.collective import Collective
+from shardviz.base.format import bytes_text, clause, plural, seconds_text
+from shardviz.base.mesh import MeshSpec
+from shardviz.compiled.comparison import Comparison, compare, total_bytes
+from shardviz.compiled.panel.collective_table import MOST_ROWS, CollectiveTable
+from shardviz.compiled.panel.report_view import (
+    RUN_STAGES,
+    error_view,
+    headline_view,
+    memory_view,
+)
+from shardviz.compiled.report import Report
+from shardviz.compiled.words import stages as wording
+from shardviz.draw.tables import axis_groups
+from shardviz.explorer.planner import Planner, StageResults
+from shardviz.explorer.targets import topology_of
+from shardviz.plans.panel.values_view import values_view
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
+
+NAMES = ("propagated", "partitioned", "compiled")
+PAIRS = ((0, 1), (1, 2), (0, 2))
+MOST_LINES = 12  # of the tooltip that says what changed
+PLAN_S = 60.0  # how long a saved page waits for its plan
+#: A saved page includes the explanations of at most so many values.
+MOST_EXPLANATIONS = 300
+
+
+def stages_view(results: StageResults) -> dict[str, Any]:
+    """The row of stages, the comparisons between them, and the table of collectives."""
+    known = results.collectives()
+    comparisons = _comparisons(results)
+    table = CollectiveTable(known, comparisons, _meshes(results))
+    marks = _requested_mark(results.plan)
+    for pair, comparison in comparisons.items():
+        marks.append(_mark(pair, comparison))
+    collectives, left_out = [], []
+    for stage, numbers in enumerate(table.shown):
+        collectives.append([table.row(stage, number) for number in numbers])
+        left_out.append(max(0, len(known[stage] or ()) - MOST_ROWS))
+    plan, report = results.plan, results.report
+    found = results.roofline
+    return {
+        "revisions": [results.plan_revision, *[results.report_revision] * 3],
+        "target": results.target,
+        "stages": [
+            _propagated(results),
+            _partitioned(results),
+            _compiled(results),
+            _ran(results),
+        ],
+        "marks": marks,
+        "changes": table.changes,
+        "collectives": collectives,
+        "left_out": left_out,
+        "axes": {} if plan is None else axis_groups(plan.mesh),
+        "notes": [] if report is None else list(map(str, report.notes)),
+        "headline": headline_view(found, report, _where(results), results.not_run),
+        "memory": memory_view(report, found),
+        "error": error_view(report),
+    }
+
+
+def _comparisons(results: StageResults) -> dict[tuple[int, int], Comparison]:
+    """The comparisons of the stages that are known, by their numbers."""
+    known = results.collectives()
+    comparisons = {}
+    for i, j in PAIRS:
+        before, after = known[i], known[j]
+        # With a partitioner between them, estimate and compiler are not compared; nor
+        # is an estimate with what is known of another program.
+        skipped = (i, j) == (0, 2) and known[1] is not None
+        if results.mismatched and i == 0:
+            skipped = True
+        if before is not None and after is not None and not skipped:
+            comparisons[i, j] = compare(before, after, (NAMES[i], NAMES[j]))
+    return comparisons
+
+
+def _meshes(results: StageResults) -> tuple[MeshSpec | None, ...]:
+    """Of each of NAMES the mesh with the host of every device; None where not known."""
+    planned = compiled = None
+    if results.plan is not None:
+        planned = results.plan.mesh
+    if results.report is not None:
+        compiled = results.report.mesh
+    if topology_of(results.target) is not None:
+        # Described hardware has its own hosts, which the compiled mesh names.
+        same = compiled is not None and planned is not None
+        if not same or compiled.size != planned.size:  # type: ignore[union-attr]
+            return None, compiled, compiled
+        return compiled, compiled, compiled
+    # Simulated devices all belong to one process: the hosts are those that were typed.
+    if compiled is None or len(compiled.processes) < 2:
+        compiled = None if results.mismatched else planned
+    return planned, compiled, compiled
+
+
+# --- the row of stages ----------------------------------------------------------------
+
+
+def _stage(name: str, state: str, text: str, title: str = "") -> dict[str, str]:
+    return {"name": name, "state": state, "text": text, "title": title}
+
+
+def _waiting(name: str, why: str = "") -> dict[str, str]:
+    text, title = wording.WAITING[name]
+    return _stage(name, "none", text, why or title)
+
+
+def _propagated(results: StageResults) -> dict[str, str]:
+    plan = results.plan
+    if plan is None:
+        return _waiting("propagated")
+    if plan.error is not None:
+        return _stage("propagated", "failed", wording.NO_PLAN, plan.error.located)
+    text = "no collectives"
+    if plan.collectives:
+        text = plural(len(plan.collectives), "collective")
+    title = _title(plan.collectives, plan.seconds, wording.values_split(plan))
+    return _stage("propagated", "estimate", text, title)
+
+
+def _partitioned(results: StageResults) -> dict[str, str]:
+    report = results.report
+    if report is None:
+        return _waiting("partitioned", results.not_run)
+    if report.partitioned is not None:
+        title = _title(report.partitioned, report.partition_s, _where(results))
+        return _stage("partitioned", "live", f"{len(report.partitioned):,}", title)
+    if report.error is not None and report.collectives is None:
+        return _stopped("partitioned", report)
+    return _stage("partitioned", "none", *wording.NOT_SHOWN)
+
+
+def _compiled(results: StageResults) -> dict[str, str]:
+    report = results.report
+    if report is None or (report.collectives is None and report.error is None):
+        return _waiting("compiled", results.not_run)
+    some = report.collectives
+    if some is None:
+        return _stopped("compiled", report)
+    text = f"{len(some):,}"
+    if total := total_bytes(some):
+        text += f" · {bytes_text(total)}"
+    title = _title(some, report.compile_s, _where(results), report.cache_hit)
+    if report.error is None or report.error.stage in RUN_STAGES:
+        return _stage("compiled", "live", text, title)
+    return _stage("compiled", "failed", text, report.error.message)
+
+
+def _ran(results: StageResults) -> dict[str, str]:
+    report = results.report
+    if report is None or report.collectives is None:
+        return _waiting("ran")
+    if report.error is not None and report.error.stage in RUN_STAGES:
+        return _stage("ran", "failed", wording.RUN_FAILED, report.error.message)
+    if report.run_s is None:
+        return _waiting("ran")
+    state = "live"
+    if any(check.ok is False for check in report.checks):
+        state = "failed"
+    title = f"{wording.run_verdict(report)}\n{_where(results)}"
+    return _stage("ran", state, wording.ran(report), title)
+
+
+def _where(results: StageResults) -> str:
+    """The devices of the report."""
+    # The menu says that a target is described, and the text must be short.
+    topology = topology_of(results.target)
+    if topology is not None:
+        return topology.title
+    return results.report.target if results.report is not None else ""
+
+
+def _stopped(name: str, report: Report) -> dict[str, str]:
+    """A stage that a compile did not reach."""
+    message = ""
+    if report.error is not None:
+        message = report.error.message
+    return _stage(name, "failed", wording.STOPPED_BEFORE, message)
+
+
+def _title(
+    some: Sequence[Collective], seconds: float | None, what: str, cached: bool = False
+) -> str:
+    """What there is to say of a stage: collectives, their bytes with all trips, time."""
+    lines = [wording.collective_counts(some)]
+    if total := total_bytes(some):
+        lines.append(f"{bytes_text(total)} per device")
+    took = (
+        wording.CACHED if cached else clause("in {}", seconds and seconds_text(seconds))
+    )
+    return "\n".join(filter(None, [*lines, what, took]))
+
+
+# --- what changed ---------------------------------------------------------------------
+
+
+def _requested_mark(plan: Plan | None) -> list[dict[str, Any]]:
+    """What propagation added to the request."""
+    if plan is None or plan.error is not None:
+        return []
+    count = sum(op.kind != "argument" and bool(op.spec.axes) for op in plan.ops)
+    mark = {"between": [-1, 0], "text": wording.values_with_axes(count)}
+    return [{**mark, "tone": "same", "title": wording.PROPAGATED_TITLE}]
+
+
+def _mark(pair: tuple[int, int], comparison: Comparison) -> dict[str, Any]:
+    """What changed between two stages, in a few words."""
+    before = after = 0
+    for change in comparison.changes:
+        before += total_bytes(change.before)
+        after += total_bytes(change.after)
+    tone = "changed"
+    if comparison.same:
+        tone = "same"
+    elif after > before:
+        tone = "more"
+    return {
+        "between": list(pair),
+        "text": wording.what_changed(comparison),
+        "tone": tone,
+        "title": "\n".join(str(comparison).splitlines()[:MOST_LINES]),
+    }
+
+
+def saved_stages(view: Mapping[str, Any]) -> dict[str, Any]:
+    """The view for a page without a kernel, where nothing will be planned or compiled.
+
+    >>> [s["text"] for s in saved_stages(stages_view(StageResults()))["stages"]]
+    ['not planned', 'not partitioned', 'not compiled', 'not run']
+    """
+    stages = []
+    for stage in view["stages"]:
+        if stage["state"] == "none" and stage["text"] != wording.NOT_SHOWN[0]:
+            stage = {**stage, "text": wording.NEVER[stage["name"]], "title": ""}
+        stages.append(stage)
+    headline = {**view["headline"]}
+    if not headline["parts"] and headline["note"] != wording.NO_CHIP:
+        headline["note"] = ""
+    return {**view, "stages": stages, "headline": headline}
+
+
+# --- which results are shown ----------------------------------------------------------
+
+
+class StageViews:
+    """The views of the planner's results, made where these changed.
+
+    Attributes:
+        results: what the stages show.
+    """
+
+    def __init__(self, planner: Planner):
+        self.results = StageResults()
+        self._planner = planner
+        # Threads of the planner and of jobs ask for views at once.
+        self._lock = threading.Lock()
+        self._stages = stages_view(self.results)
+        self._values = values_view(None)
+
+    def collective(self, key: str) -> Collective | None:
+        """The collective that the page calls `stage:number`; None where there is none."""
+        stage, _, number = key.partition(":")
+        if stage not in ("0", "1", "2") or not number.isdecimal() or len(number) > 8:
+            return None
+        known = self.results.collectives()[int(stage)] or ()
+        if int(number) >= len(known):
+            return None
+        return known[int(number)]
+
+    def views(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """The stages, the values, and the running work.
+
+        They are the same objects as last time where nothing changed.
+        """
+        results = self._planner.state
+        with self._lock:
+            if results.plan is not self.results.plan:
+                self._values = values_view(results.plan)
+            if results.shown() != self.results.shown():
+                self.results, self._stages = results, stages_view(results)
+            return self._stages, self._values, {"stage": results.running}
+
+    def saved(
+        self, program: Program, revision: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The stages, and the values with their explanations, for a saved page.
+
+        The program is planned first. Where that takes more than PLAN_S or jax is
+        missing, the plan is left out, and the page says so.
+        """
+        missing = wording.without_plan(None)
+        if importlib.util.find_spec("jax") is not None:
+            self._planner.plan_now(program, revision, PLAN_S)
+            missing = wording.without_plan(PLAN_S)
+        stages, plan = saved_stages(self.views()[0]), self._planner.state.plan
+        if plan is not None:
+            return stages, values_view(plan, MOST_EXPLANATIONS)
+        first, *others = stages["stages"]
+        stages["stages"] = [{**first, "title": missing}, *others]
+        return stages, {**values_view(None), "waiting": False, "error": missing}

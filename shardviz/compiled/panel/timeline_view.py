@@ -1,0 +1,198 @@
+"""The tab Timeline: least times of a plan's operations and collectives, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import error_text
+from shardviz.base.mesh import MeshSpec
+from shardviz.compiled.panel.report_view import planned_headline
+from shardviz.compiled.timeline import Timeline, timeline
+from shardviz.compiled.words import timeline as wording
+from shardviz.compiled.words.roofline import time_text
+from shardviz.explorer.background import LatestView
+from shardviz.explorer.planner import StageResults
+from shardviz.explorer.targets import DevicePlacement, topology_of, why_no_placement
+from shardviz.hardware.chips import find_chip
+from shardviz.hardware.topology import even_topology
+from shardviz.plans.plan import Plan
+
+#: Chips that are offered where the target has no published rates.
+EXAMPLES = ("v5e", "v5p", "h100")
+MOST_EXAMPLES = 2
+#: The lanes: operations bound by each part, then a lane for each set of mesh axes.
+ARITHMETIC, MEMORY, COLLECTIVES = range(3)
+#: Before the view Program was opened.
+NOT_YET: dict[str, Any] = {
+    "words": wording.NOT_YET,
+    "examples": [],
+    "revision": -1,
+    "target": "",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TimelineRequest:
+    """What a timeline is made of.
+
+    Attributes:
+        results: what the stages show: the plan, and the report beside it.
+        mesh: of the session now.
+        target: what it runs on, checked.
+        placement: of the mesh on the target, where it has coordinates there.
+    """
+
+    results: StageResults
+    mesh: MeshSpec
+    target: str
+    placement: DevicePlacement | None
+
+    def same_as(self, other: TimelineRequest | None) -> bool:
+        """Whether both give the same timeline."""
+        if other is None:
+            return False
+        own, others = self.results, other.results
+        same = own.plan is others.plan and own.report is others.report
+        return (
+            same and self.placement is other.placement and self.target == other.target
+        )
+
+
+class TimelineMaker(LatestView[TimelineRequest]):
+    """Makes the timeline of the latest plan: edits and pages never wait for it."""
+
+    def __init__(self, changed: Callable[[], None]):
+        super().__init__("shardviz-timeline", timeline_view, _failed, changed)
+
+    def request(self, item: TimelineRequest) -> None:
+        """Makes this timeline next, unless it was the last one."""
+        if not item.same_as(self.requested):
+            super().request(item)
+
+
+def _failed(wanted: TimelineRequest, error: BaseException) -> dict[str, Any]:
+    of = {"revision": wanted.results.plan_revision, "target": wanted.target}
+    return {**_nothing(error_text(error)), **of}
+
+
+def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
+    """A timeline for the page, with the revision and the target that it is of."""
+    of = {"revision": wanted.results.plan_revision, "target": wanted.target}
+    return {**_view_of(wanted), **of}
+
+
+def _view_of(wanted: TimelineRequest) -> dict[str, Any]:
+    """The rows of numbers, and the text that they index; or why there is no timeline.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
+    >>> view = _view_of(nothing)
+    >>> view["words"], view["examples"][0]
+    ('Least times need a chip: choose one under Runs on.', 'tpu:v5e:2x4')
+    """
+    results, placement = wanted.results, wanted.placement
+    plan = results.plan
+    if topology_of(wanted.target) is None:
+        return {**_nothing(wording.NO_CHIP), "examples": examples(wanted.mesh.size)}
+    if placement is None:
+        return _nothing(why_no_placement(wanted.mesh, wanted.target))
+    if plan is None:
+        return _nothing(wording.NO_PLAN)
+    if plan.error is not None:
+        return _nothing(str(plan.error))
+    if plan.mesh.shape != placement.mesh.shape:
+        # The plan of the mesh before the last edit.
+        return _nothing(wording.NO_PLAN)
+    report, least = results.report, results.roofline
+    topology = placement.topology
+    # A report may be of another program or target, before the last edit.
+    if results.mismatched or least is None or least.where != str(topology):
+        report = None
+    try:
+        found = timeline(plan, topology, placement.mesh, report)
+    except ShardvizError as error:
+        return _nothing(str(error))
+    return _view(found, plan)
+
+
+def examples(devices: int) -> list[str]:
+    """Targets with published rates and so many devices; `[]` where there are none.
+
+    >>> examples(16), examples(7), examples(17)
+    (['tpu:v5e:4x4', 'tpu:v5p:2x2x4'], ['gpu:h100:1x7'], [])
+    """
+    found = []
+    for name in EXAMPLES:
+        chip = find_chip(name)
+        topology = even_topology(chip, devices)
+        if topology is None or topology.size != devices:
+            continue
+        # Nobody rents one GPU on each of many hosts.
+        full = topology.shape[-1] == chip.host_shape[0]
+        if chip.platform == "tpu" or full or topology.hosts == 1:
+            found.append(str(topology))
+    return found[:MOST_EXAMPLES]
+
+
+def _nothing(words: str) -> dict[str, Any]:
+    return {"words": words, "examples": []}
+
+
+def _view(found: Timeline, plan: Plan) -> dict[str, Any]:
+    headline = {}
+    if not found.is_compiled:
+        headline = {"headline": planned_headline(plan, found.least)}
+    spans = [span for span in found.spans if span.seconds != 0.0]
+    if not spans:
+        return {**_nothing(wording.NOTHING), **headline}
+    # In the order of the mesh, and collectives without known axes last.
+    names = list(plan.mesh.axis_names)
+    used = {span.axes for span in spans if span.kind == "collective"}
+    lanes = sorted(used, key=lambda axes: (not axes, [*map(names.index, axes)]))
+    text: dict[str, int] = {}
+    rows = []
+    for span in spans:
+        lane = MEMORY if span.bound == "HBM" else ARITHMETIC
+        if span.kind == "collective":
+            lane = COLLECTIVES + lanes.index(span.axes)
+        times = [span.seconds, span.arithmetic, span.memory]
+        row: list[Any] = [_microseconds(seconds) for seconds in times]
+        row += [lane, span.collective, span.trips or 0]
+        for words in (span.name, str(span), span.source, str(span.cause), span.value):
+            row.append(text.setdefault(words, len(text)))
+        rows.append(row)
+    numbered = [[[name, names.index(name)] for name in axes] for axes in lanes]
+    return {
+        **headline,
+        "lanes": [[], [], *numbered],
+        "stage": 2 if found.is_compiled else 0,
+        "spans": rows,
+        "serial": _schedule(*wording.SERIAL, found.serial_s),
+        "overlapped": _schedule(*wording.OVERLAPPED, found.overlapped_s),
+        "notes": _notes(found, len(found.spans) - len(spans)),
+        "what": wording.WHAT,
+        "text": list(text),
+    }
+
+
+def _schedule(name: str, words: str, seconds: float) -> dict[str, str]:
+    return {"name": name, "time": f"≥ {time_text(seconds)}", "words": words}
+
+
+def _microseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else float(f"{seconds * 1e6:.4g}")
+
+
+def _notes(found: Timeline, fused: int) -> list[str]:
+    """The sources of the timeline, and what it leaves out."""
+    notes = [wording.COMPILED if found.is_compiled else wording.PLANNED]
+    if found.least.has_unknown_trips:
+        notes.append(wording.UNKNOWN_TRIPS)
+    if found.unknown:
+        notes.append(wording.unknown(found.unknown))
+    if fused:
+        notes.append(wording.fused(fused))
+    return notes

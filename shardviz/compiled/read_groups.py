@@ -1,0 +1,259 @@
+"""Reads the replica groups of collectives from a compiled module.
+
+XLA gives the groups in four ways, all of them flat positions in the device assignment,
+which is the mesh in row-major order (`xla_data.proto`):
+
+    replica_groups                 every group, or none for one group of all
+    collective_device_list         the same, in a message of its own
+    iota_collective_device_list    an iota, reshaped, transposed and split into groups
+    mesh_axes_replica_group_list   axes of a mesh, or parts of them
+
+Between several slices of TPUs the final module is that of one slice: its groups count
+the devices of one, in the order of the mesh (`Slices`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardviz.base.replica_groups import Groups, Replicas, replicas_of
+from shardviz.compiled.module import INSTRUCTION, Instruction, Module
+from shardviz.compiled.wire import Message
+from shardviz.hardware.topology import FIRST_ID
+
+_PERMUTATION = "collective-permute"
+
+
+class GroupReader:
+    """Reads the groups of collectives; equal ones once, as most of a module are.
+
+    Args:
+        names, sizes: the axes of the mesh.
+        slices: the slices, where the module is that of one of them.
+    """
+
+    def __init__(
+        self, names: Sequence[str], sizes: Sequence[int], slices: Slices | None = None
+    ) -> None:
+        self._names, self._sizes, self._slices = names, sizes, slices
+        self._known: dict[tuple[bytes | bool, ...], Replicas] = {}
+
+    def of(self, collective: Instruction) -> Replicas:
+        """The groups of a collective."""
+        attributes = collective.attributes
+        paired = collective.kind == _PERMUTATION
+        key: tuple[bytes | bool, ...] = (paired,)
+        # The empty bytes keep apart what different fields hold.
+        for field in _GROUP_FIELDS:
+            key += (b"", *attributes.each(field))
+        if key not in self._known:
+            if paired:
+                groups = pairs_of(collective)
+            else:
+                devices = math.prod(self._sizes)
+                if self._slices is not None:
+                    devices = self._slices.size
+                groups = groups_of(attributes, devices)
+            if self._slices is not None:
+                groups = self._slices.spread(groups)
+            self._known[key] = replicas_of(groups, paired, self._names, self._sizes)
+        return self._known[key]
+
+
+_GROUP_FIELDS = (
+    INSTRUCTION["replica_groups"],
+    INSTRUCTION["source_target_pairs"],
+    INSTRUCTION["device_list"],
+    INSTRUCTION["iota_device_list"],
+    INSTRUCTION["mesh_axes_device_list"],
+)
+
+
+def pairs_of(permutation: Instruction) -> Groups:
+    """The source and target of everything that a permutation moves."""
+    pairs = permutation.attributes.messages(INSTRUCTION["source_target_pairs"])
+    return tuple((pair.number(1), pair.number(2)) for pair in pairs)
+
+
+def groups_of(attributes: Message, devices: int) -> Groups:
+    """The groups of a collective.
+
+    Args:
+        attributes: the message of the instruction.
+        devices: how many devices the module is for.
+    """
+    iota = INSTRUCTION["iota_device_list"]
+    if iota in attributes:
+        return _iota_groups(attributes.message(iota))
+    mesh = INSTRUCTION["mesh_axes_device_list"]
+    if mesh in attributes:
+        return _mesh_groups(attributes.message(mesh))
+    listed = attributes.message(INSTRUCTION["device_list"])
+    groups = attributes.messages(INSTRUCTION["replica_groups"]) or listed.messages(1)
+    if groups:
+        return tuple(tuple(group.numbers(1)) for group in groups)
+    return (tuple(range(devices)),)
+
+
+def _iota_groups(message: Message) -> Groups:
+    """`num_replica_groups`, `num_devices_per_group`, `reshape_dims`, `transpose_perm`."""
+    shape = message.number(1), message.number(2)
+    dims, order = message.numbers(3), message.numbers(4)
+    ids = np.arange(math.prod(shape)).reshape(dims).transpose(order)
+    return _rows(ids.reshape(shape))
+
+
+def _mesh_groups(message: Message) -> Groups:
+    """Groups over `axes` of a `mesh`; an axis may be split, and only a part of it used."""
+    mesh = message.message(1)
+    sizes = [axis.number(2) for axis in mesh.messages(1)]
+    # A sub-axis is the `size` after the first `pre_size` of its axis. Several of one
+    # axis cut it at all their borders.
+    references: list[tuple[int, int, int]] = []
+    for reference in message.messages(2):
+        axis = reference.number(1)
+        first, last = 1, sizes[axis]
+        if 2 in reference:
+            part = reference.message(2)
+            first = part.number(1)
+            last = first * part.number(2)
+        references.append((axis, first, last))
+    lengths: list[int] = []
+    position: dict[tuple[int, int], int] = {}
+    for axis, size in enumerate(sizes):
+        edges = {1, size}
+        for other, first, last in references:
+            if other == axis:
+                edges |= {first, last}
+        borders = sorted(edges)
+        for low, high in itertools.pairwise(borders):
+            position[axis, low] = len(lengths)
+            lengths.append(high // low)
+    inside: list[int] = []
+    for axis, first, last in references:
+        for other, low in sorted(position):
+            if other == axis and first <= low < last:
+                inside.append(position[other, low])
+    outside = [i for i in range(len(lengths)) if i not in inside]
+    across = math.prod(lengths[i] for i in inside)
+    # Row by row a group then has all parts that the collective runs over.
+    ids = _mesh_devices(mesh, math.prod(sizes))
+    return _rows(ids.reshape(lengths).transpose(outside + inside).reshape(-1, across))
+
+
+def _mesh_devices(mesh: Message, total: int) -> np.ndarray:
+    # jax 0.10 lists the devices; later ones say how their order comes about.
+    ids = np.arange(total)
+    if 2 in mesh:
+        ids = np.array(mesh.numbers(2))
+    for iota in mesh.messages(3):
+        ids = ids.reshape(iota.numbers(1)).transpose(iota.numbers(2)).reshape(-1)
+    return ids
+
+
+def _rows(array: np.ndarray) -> Groups:
+    return tuple(map(tuple, array.tolist()))
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """Which devices of a mesh are in which slice of TPUs.
+
+    Attributes:
+        positions: int64 `[slices, devices]`: the flat mesh positions of each slice.
+        position_of: device id to flat mesh position.
+    """
+
+    positions: np.ndarray
+    position_of: dict[int, int]
+
+    @property
+    def size(self) -> int:
+        """How many devices a slice has."""
+        return self.positions.shape[1]
+
+    def spread(self, groups: Groups, only: int | None = None) -> Groups:
+        """Groups in one slice as groups of the mesh, slice by slice.
+
+        Args:
+            groups: groups or pairs of devices, counted in their slice.
+            only: the number of the one slice that has them; None where all do.
+
+        >>> two = Slices(np.array([[0, 1], [2, 3]]), {})
+        >>> two.spread(((0, 1),))
+        ((0, 1), (2, 3))
+        """
+        spread: list[tuple[int, ...]] = []
+        chosen = self.positions
+        if only is not None:
+            chosen = chosen[only : only + 1]
+        for own in chosen:
+            for group in groups:
+                if max(group, default=0) >= self.size:
+                    return ()
+                spread.append(tuple(own[list(group)].tolist()))
+        return tuple(spread)
+
+    def crossing(self, target: str) -> Groups:
+        """The groups, or pairs, of mesh positions that a send between slices names.
+
+        The host that executes it reads one of three notations:
+
+            {1,2}x{0:3}                      slices 1 and 2, each device from 0 to 3
+            {{100000,200003},{100001,…}}     groups of device ids
+            {{100000->200000},{…}}           pairs of device ids
+
+        Returns:
+            `()` where it names a device that is not in the mesh.
+        """
+        slices, product, devices = target.partition("}x{")
+        groups: list[list[int]] = []
+        if product:
+            numbers = _with_ranges(slices.strip("{"))
+            for device in _with_ranges(devices.strip("}")):
+                groups.append([FIRST_ID * number + device for number in numbers])
+        else:
+            for part in target.replace("->", ",").strip("{}").split("},{"):
+                groups.append(_with_ranges(part))
+        known = self.position_of
+        crossing: list[tuple[int, ...]] = []
+        for group in groups:
+            if not known.keys() >= set(group):
+                return ()
+            crossing.append(tuple(map(known.__getitem__, group)))
+        return tuple(crossing)
+
+
+def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
+    """The slices of a module's mesh; None where the module is that of all devices.
+
+    Args:
+        module: the module.
+        device_ids: the devices of the mesh, in its order.
+    """
+    size = module.partitions
+    ids = np.asarray(device_ids, np.int64)
+    if not 0 < size < len(ids):
+        return None
+    # libtpu numbers the devices of each slice from a multiple of this.
+    number = ids // FIRST_ID
+    slices = [np.flatnonzero(number == n) for n in np.unique(number)]
+    # Without ids that tell the slices apart, or of a part of one, nothing is known.
+    if {*map(len, slices)} != {size}:
+        return None
+    places = dict(zip(ids.tolist(), range(len(ids)), strict=True))
+    return Slices(np.stack(slices), places)
+
+
+def _with_ranges(text: str) -> list[int]:
+    """The numbers of a list such as `1,2` or `0:3`, where the last of a range counts."""
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition(":")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers

@@ -1,0 +1,179 @@
+"""The four stages of a program side by side, and what changed between two of them.
+
+requested     the layouts of the arguments, as requested
+propagated    what Shardy made of them: a Plan, whose collectives are an estimate
+partitioned   the collectives that XLA's partitioner added
+compiled      the program that runs
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.base.collective import Collective
+from shardviz.base.display import Displayed, Fact, explanation
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import bytes_text, listed, shown, suggestion
+from shardviz.compiled.comparison import Comparison, compare, total_bytes
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import Roofline, with_operations
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
+
+STAGES = ("requested", "propagated", "partitioned", "compiled")
+
+
+@dataclass(frozen=True)
+class Stage(Fact):
+    """One of the four views of a program.
+
+    Attributes:
+        name: one of STAGES.
+        state: `"known"`, `"not yet"` (nobody asked for it), `"nothing left"` (XLA left
+            no module of this stage) or `"failed"`.
+        seconds: how long it took to get there; None where it was not made.
+        collectives: what it communicates; None where that is not known on this stage.
+        about: of a requested stage the program, of a planned one its plan, of a
+            compiled one its target, of one that failed the error.
+
+    >>> c = Collective("all-reduce", ("data",), 1024, trips=12, in_loop=True)
+    >>> Stage("compiled", "known", 0.5, (c, c), "cpu × 8").sum
+    '2 all-reduce · 24 KiB'
+    """
+
+    name: str
+    state: str
+    seconds: float | None = None
+    collectives: tuple[Collective, ...] | None = None
+    about: Any = None
+
+    @property
+    def sum(self) -> str:
+        """Its collectives counted by kind, and their bytes; `""` where not known."""
+        if self.collectives is None:
+            return ""
+        if not self.collectives:
+            return "no collectives"
+        kinds = Counter(c.kind for c in self.collectives)
+        # In the order of the program, so that two stages read alike.
+        counted = [f"{n} {kind}" for kind, n in kinds.items()]
+        return f"{' + '.join(counted)} · {bytes_text(total_bytes(self.collectives))}"
+
+
+@dataclass(frozen=True, repr=False)
+class Stages(Displayed):
+    """A program on its four stages.
+
+    Attributes:
+        program: the program.
+        plan: the propagated stage; None where there is none.
+        report: the partitioned and the compiled stage; None where it was not compiled.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> stages = Stages(Program(abs, (), make_mesh(data=2)))
+    >>> stages.compiled.state
+    'not yet'
+    """
+
+    program: Program
+    plan: Plan | None = None
+    report: Report | None = None
+
+    @property
+    def requested(self) -> Stage:
+        """The layouts that were requested."""
+        problems = self.program.problems
+        # One is enough: no stage comes after it.
+        if problems:
+            return Stage("requested", "failed", about=problems[0])
+        return Stage("requested", "known", about=self.program)
+
+    @property
+    def propagated(self) -> Stage:
+        """What Shardy made of it; its collectives are an estimate."""
+        plan = self.plan
+        if plan is None:
+            return Stage("propagated", "not yet")
+        if plan.error is not None:
+            return Stage("propagated", "failed", plan.seconds, about=plan.error)
+        return Stage("propagated", "known", plan.seconds, plan.collectives, plan)
+
+    @property
+    def partitioned(self) -> Stage:
+        """What XLA's partitioner put in."""
+        report = self.report
+        if report is None or report.partitioned is None:
+            # It is over where there is a later stage; a cached program has no module.
+            if self.compiled.state == "known":
+                return self._unknown("partitioned", "nothing left")
+            return self._unknown("partitioned", "not yet")
+        seconds, moves = report.partition_s, report.partitioned
+        return Stage("partitioned", "known", seconds, moves, report.target)
+
+    @property
+    def compiled(self) -> Stage:
+        """What runs."""
+        report = self.report
+        if report is None or report.collectives is None:
+            return self._unknown("compiled", "not yet")
+        seconds, moves = report.compile_s, report.collectives
+        return Stage("compiled", "known", seconds, moves, report.target)
+
+    def _unknown(self, name: str, state: str) -> Stage:
+        if self.report is not None and self.report.error is not None:
+            return Stage(name, "failed", about=self.report.error)
+        return Stage(name, state)
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """The least time of every part and operation; None without a chip's figures."""
+        return with_operations(self.report, self.plan)
+
+    @property
+    def all(self) -> tuple[Stage, ...]:
+        """The four stages in order."""
+        return self.requested, self.propagated, self.partitioned, self.compiled
+
+    def stage(self, name: str) -> Stage:
+        """One stage by name.
+
+        Raises:
+            ProgramError: if there is no such stage.
+        """
+        for stage in self.all:
+            if stage.name == name:
+                return stage
+        raise ProgramError(f"{shown(name)} is no stage.{suggestion(name, STAGES)}")
+
+    def between(self, before: str, after: str) -> Comparison:
+        """What changed from one stage to another.
+
+        Raises:
+            ProgramError: if there is no such stage, or its collectives are not known.
+        """
+        sides = []
+        for name in (before, after):
+            side = self.stage(name)
+            if side.collectives is None:
+                has = ""
+                if self._known:
+                    has = f" Known are {listed(self._known)}."
+                raise ProgramError(
+                    f"The collectives of {side.name} are not known: {side}{has}"
+                )
+            sides.append(side.collectives)
+        return compare(sides[0], sides[1], (before, after))
+
+    @property
+    def _known(self) -> list[str]:
+        """The stages whose collectives are known, by name."""
+        return [stage.name for stage in self.all if stage.collectives is not None]
+
+    def __str__(self) -> str:
+        return explanation(self)
+
+    def __repr__(self) -> str:
+        known = ", ".join(self._known) or "requested only"
+        return f"Stages({self.program.name}: {known})"

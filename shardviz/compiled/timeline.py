@@ -1,0 +1,241 @@
+"""timeline(): the least times of a program's operations and collectives, in order.
+
+Order and operations are those of the plan, so a timeline needs neither a compile nor a
+device. Once the program is compiled for the same chips, its collectives and its totals
+are those of the report, as in the report's roofline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.base.axis_parts import parent_axis
+from shardviz.base.collective import Collective
+from shardviz.base.display import Fact
+from shardviz.base.mesh import MeshSpec
+from shardviz.compiled.op_costs import OpCost, op_costs
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import (
+    Bound,
+    Roofline,
+    RooflineNote,
+    arithmetic_seconds,
+    collective_bounds,
+    op_bound,
+    planned_roofline,
+    rated_bytes,
+    with_operations,
+)
+from shardviz.hardware.chips import Chip
+from shardviz.hardware.topology import Topology
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_causes import MoveCause
+
+# They stand among the operations of a plan where the program itself has collectives.
+_WRITTEN = frozenset({
+    "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute",
+    "collective_broadcast",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Span(Fact):
+    """One operation or collective of a timeline.
+
+    Attributes:
+        name: of the operation's value, or what the collective is called.
+        kind: `"product"`, `"op"` or `"collective"`.
+        seconds: the least seconds, over all trips; None where a figure is not known.
+        bound: what bounds it: `"FLOP/s"`, `"HBM"`, `"ICI"`, …; `""` for nothing.
+        amount: operations or bytes, once.
+        trips: how often it runs; None where that is not known, and then it counts once.
+        source: the user's file and line.
+        axes: of a collective, its mesh axes; a part of an axis counts as the axis.
+        value: the plan's value that it makes, or that causes it; `""` for none.
+        collective: of a collective, its number in the plan; else -1.
+        cause: of a collective, why it is there.
+        arithmetic, memory: the seconds of an operation on the matrix units, and those for
+            the bytes that it must read and write; None if a figure is unknown.
+        alone: of what XLA may fuse, the seconds that it takes where nothing is fused.
+        note: why there is no time.
+
+    >>> print(Span("dot_general", "product", 2e-6, "FLOP/s", 4e8))
+    At least 2 µs, bound by FLOP/s: 400 MFLOP.
+    """
+
+    name: str
+    kind: str
+    seconds: float | None
+    bound: str
+    amount: float
+    trips: int | None = 1
+    source: str = ""
+    axes: tuple[str, ...] = ()
+    value: str = ""
+    collective: int = -1
+    cause: Any = ""
+    arithmetic: float | None = None
+    memory: float | None = None
+    alone: float | None = None
+    note: RooflineNote | None = None
+
+
+@dataclass(frozen=True)
+class Timeline(Fact):
+    """The least times of a program in order.
+
+    Attributes:
+        least: the totals, by the plan or as compiled.
+        spans: operations and collectives, in program order.
+        is_compiled: whether the collectives are those of the compiled program.
+
+    >>> from shardviz.hardware.chips import find_chip
+    >>> dot = Span("dot", "product", 2e-6, "FLOP/s", 4e8, arithmetic=2e-6)
+    >>> total = Bound("compute", "compute", 2e-6, "FLOP/s", 4e8)
+    >>> Timeline(Roofline("tpu:v5e:4x4", find_chip("v5e"), (total,)), (dot,)).serial_s
+    2e-06
+    """
+
+    least: Roofline
+    spans: tuple[Span, ...] = ()
+    is_compiled: bool = False
+
+    @property
+    def serial_s(self) -> float:
+        """The least seconds, everything one after another."""
+        return max(sum(s.seconds or 0.0 for s in self.spans), self.overlapped_s)
+
+    @property
+    def overlapped_s(self) -> float:
+        """The least seconds if arithmetic, memory and collectives never wait for each
+        other, as of the Roofline.
+        """
+        return self.least.seconds or 0.0
+
+    @property
+    def unknown(self) -> int:
+        """How many spans have no known time."""
+        return sum(1 for span in self.spans if span.seconds is None)
+
+
+def timeline(
+    plan: Plan,
+    topology: Topology,
+    mesh: MeshSpec | None = None,
+    report: Report | None = None,
+) -> Timeline:
+    """The operations of a plan and the collectives, with their least times, in order.
+
+    Args:
+        plan: of the program.
+        topology: the chips that the program runs on.
+        mesh: the plan's mesh with the real ids of its devices; without one the devices
+            are in id order.
+        report: of the same program, compiled for the same chips; its collectives and
+            its totals take the place of the plan's.
+
+    Raises:
+        TargetError: if the mesh does not fit the topology.
+    """
+    placed, chip = mesh or plan.mesh, topology.chip
+    compiled = None
+    if report is not None and report.collectives is not None:
+        compiled = with_operations(report, plan)
+    if report is None or report.collectives is None or compiled is None:
+        least, collectives = planned_roofline(plan, topology, placed), plan.collectives
+    else:
+        least, collectives = compiled, report.collectives
+        placed = report.mesh or placed
+    before, after = _anchored(plan, collectives)
+    bounds = collective_bounds(collectives, chip, topology, placed)
+    costs = {cost.name: cost for cost in op_costs(plan)}
+    spans: list[Span] = []
+
+    def add_collectives(numbers: list[int]) -> None:
+        for number in numbers:
+            if number in bounds:
+                bound = bounds[number]
+                spans.append(_of_collective(collectives[number], number, bound))
+
+    for op in plan.ops:
+        add_collectives(before.get(op.name, []))
+        cost = costs.get(op.name)
+        if cost is not None and cost.opcode not in _WRITTEN:
+            spans.append(_of_operation(cost, chip))
+        add_collectives(after.get(op.name, []))
+    # Collectives of no value in the list have no place: they stand at the end.
+    add_collectives(after.get("", []))
+    return Timeline(least, tuple(spans), compiled is not None)
+
+
+def _anchored(
+    plan: Plan, collectives: Sequence[Collective]
+) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """The numbers of the collectives that stand directly before and after each value.
+
+    A value is summed once it is made, and moved before another operation needs it. A
+    compiled collective names no value: it stands after the last one of its operation.
+    """
+    before: dict[str, list[int]] = {}
+    after: dict[str, list[int]] = {}
+    results = [op.name for op in plan.ops if op.kind == "result"]
+    last = {(op.op, op.source): op.name for op in plan.ops if op.op}
+    for number, collective in enumerate(collectives):
+        cause = collective.cause
+        if isinstance(cause, MoveCause) and cause.user in plan.by_name:
+            before.setdefault(cause.user, []).append(number)
+        elif isinstance(cause, MoveCause) and cause.code == "result" and results:
+            before.setdefault(results[0], []).append(number)
+        else:
+            at = collective.value
+            if at not in plan.by_name:
+                at = last.get((collective.op, collective.source), "")
+            after.setdefault(at, []).append(number)
+    return before, after
+
+
+def _of_collective(collective: Collective, number: int, bound: Bound) -> Span:
+    return Span(
+        collective.kind,
+        "collective",
+        bound.seconds,
+        bound.bound,
+        bound.amount,
+        bound.trips,
+        bound.source,
+        axes=tuple(dict.fromkeys(map(parent_axis, collective.mesh_axes))),
+        value=collective.value,
+        collective=number,
+        cause=collective.cause,
+        note=bound.note,
+    )
+
+
+def _of_operation(cost: OpCost, chip: Chip) -> Span:
+    """The least time of an operation, the slower of its arithmetic and its memory."""
+    arithmetic, memory = (
+        arithmetic_seconds(cost, chip),
+        rated_bytes(cost.unavoidable, chip),
+    )
+    times = [seconds for seconds in (arithmetic, memory) if seconds is not None]
+    seconds, bound = max(times, default=None), ""
+    amount = cost.unavoidable / cost.executions
+    if cost.unavoidable and memory is not None:
+        bound = "HBM"
+    if arithmetic and arithmetic == seconds:
+        bound, amount = "FLOP/s", cost.flops or 0.0
+    return Span(
+        cost.name,
+        "product" if cost.is_product else "op",
+        seconds,
+        bound,
+        amount,
+        cost.trips,
+        cost.source,
+        value=cost.name,
+        arithmetic=arithmetic,
+        memory=memory,
+        alone=None if cost.is_product else op_bound(cost, chip).seconds,
+    )

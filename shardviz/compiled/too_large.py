@@ -1,0 +1,227 @@
+"""TooLarge: what fills the memory of a device that a program does not fit."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from shardviz.axis_rules.fit import Fit
+from shardviz.base.display import Fact
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.memory import Buffer, MemoryTimeline
+
+# Values below these parts of the whole explain nothing, and say nothing of the order.
+_SMALL, _TINY = 100, 10_000
+
+
+@dataclass(frozen=True)
+class LargeValue:
+    """Buffers of one size and shape that are alive at the peak, for one source line.
+
+    Attributes:
+        titles: the operations that make them; of arguments and results their names.
+        count: how many buffers there are.
+        bytes: the bytes of each on one device.
+        shape: type and shape on one device.
+        kind: such as `"temporaries"`, as of a `Buffer`.
+        source: the user's line, or `""`.
+        is_saved: whether the forward pass keeps it for the backward pass.
+        loop: the line of the loop that computes it; `""` outside of loops.
+        spec: how it is split; None if unknown.
+
+    >>> LargeValue(("tanh", "mul"), 2, 512, "f32[4,32]", "temporaries").total
+    1024
+    """
+
+    titles: tuple[str, ...]
+    count: int
+    bytes: int
+    shape: str
+    kind: str
+    source: str = ""
+    is_saved: bool = False
+    loop: str = ""
+    spec: Spec | None = None
+
+    @property
+    def total(self) -> int:
+        """The bytes of all of them on one device."""
+        return self.count * self.bytes
+
+
+# What to do about it, by what takes the most:
+#
+#   arguments   arguments and results alone are too large
+#   loops       values that loops save for the backward pass
+#   layers      values that are saved for it without a loop
+#   value       any other value
+#   unknown     the compiler did not write its buffers
+@dataclass(frozen=True)
+class TooLarge(Fact):
+    """What fills the memory of a device that a program does not fit.
+
+    Attributes:
+        program: the name of the program.
+        target: where it does not fit, in words.
+        fit: what it needs on each device, and the capacity of one.
+        kinds: `"arguments"`, `"outputs"`, `"temporaries"`: bytes on each device, the
+            most first; results that take the memory of donated arguments count once.
+        values: the largest values at the peak, the most bytes first.
+        code: which kind of value to begin with.
+
+    >>> from shardviz.compiled.report import Memory, Report
+    >>> memory = Memory(arguments=1 << 30, temporaries=9 << 30, capacity=8 << 30)
+    >>> print(Report("step", "GPU H100", memory=memory).too_large)
+    step does not fit GPU H100: 9 GiB of temporaries + 1 GiB of arguments; the chip has 8 GiB.
+    """
+
+    program: str
+    target: str
+    fit: Fit
+    kinds: Mapping[str, int] = field(default_factory=dict, hash=False)
+    values: tuple[LargeValue, ...] = ()
+    code: str = "unknown"
+
+    @classmethod
+    def of(cls, program: str, target: str, fit: Fit, memory: Any) -> TooLarge:
+        """What fills the memory of a program, by its `Memory`."""
+        outputs = (memory.outputs or 0) - (memory.aliased or 0)
+        kinds = {
+            "arguments": memory.arguments or 0,
+            "outputs": outputs,
+            "temporaries": memory.temporaries or 0,
+        }
+        ordered = sorted(kinds.items(), key=lambda item: -item[1])
+        present = {kind: size for kind, size in ordered if size > 0}
+        values, code = (), "unknown"
+        if memory.timeline is not None:
+            values = largest_values(memory.timeline)
+            code = _code(values, kinds, fit.capacity)
+        elif fit.capacity and kinds["arguments"] + outputs > fit.capacity:
+            code = "arguments"
+        return cls(program, target, fit, present, values, code)
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """The lines of the loops that save values for the backward pass."""
+        lines = [value.loop for value in self.values if value.is_saved and value.loop]
+        return tuple(dict.fromkeys(lines))
+
+
+def _code(
+    values: tuple[LargeValue, ...], kinds: Mapping[str, int], capacity: int | None
+) -> str:
+    if capacity and kinds["arguments"] + kinds["outputs"] > capacity:
+        return "arguments"
+    totals = {"loops": 0, "layers": 0, "value": 0}
+    for value in values:
+        if value.is_saved:
+            totals["loops" if value.loop else "layers"] += value.total
+        elif value.kind not in ("arguments", "outputs"):
+            totals["value"] += value.total
+    return max(totals, key=lambda code: totals[code])
+
+
+@dataclass(frozen=True)
+class MemoryAdvice(Fact):
+    """What to write so that a program needs less memory, which cannot be tried here.
+
+    Attributes:
+        large: what fills the memory.
+    """
+
+    large: TooLarge
+
+
+def memory_advice(report: Any) -> tuple[MemoryAdvice, ...]:
+    """What to do about the memory of a compiled program beside the edits of it, if any.
+
+    Args:
+        report: of its compile, which may be one that does not fit.
+    """
+    fit = report.fit
+    if fit is None:
+        return ()
+    large = TooLarge.of(report.program, report.target, fit, report.memory)
+    if large.code == "layers":
+        saved = sum(value.total for value in large.values if value.is_saved)
+        return (MemoryAdvice(large),) if 2 * saved > fit.needed else ()
+    if report.too_large is not None and large.code in ("arguments", "value"):
+        return (MemoryAdvice(large),)
+    return ()
+
+
+def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
+    """The values at the peak, those of one line, shape and use together.
+
+    >>> up = Buffer("a", 64, "f32[16]", "temporaries", "jvp()/tanh", "f.py:3", "forward", end=3)
+    >>> mul = Buffer("b", 8, "f32[2]", "temporaries", phase="backward", start=2, end=3)
+    >>> [(v.titles, v.is_saved) for v in largest_values(MemoryTimeline((up, mul)))]
+    [(('tanh',), True), (('b',), False)]
+    """
+    # The compiler may place scalars of the backward pass anywhere.
+    backward = _backward_positions(timeline, _TINY)
+    begins = min(_backward_positions(timeline, _SMALL), default=len(timeline.times))
+    alike: dict[tuple[Any, ...], list[Buffer]] = {}
+    saved: dict[int, bool] = {}
+    for buffer in timeline.peak.buffers:
+        # Values that XLA computes again during the backward pass were not saved.
+        is_again = ".remat" in buffer.name and buffer.start > begins
+        is_saved = not is_again and _is_saved(buffer, backward)
+        # One line may save several values of one shape, as an activation does.
+        key = (buffer.shape, buffer.bytes, buffer.kind, buffer.source, is_saved)
+        if buffer.kind in ("arguments", "outputs"):
+            key += (buffer.title,)
+        alike.setdefault((*key, buffer.loop, str(buffer.spec)), []).append(buffer)
+        saved[id(buffer)] = is_saved
+    values = []
+    for buffers in alike.values():
+        example = buffers[0]
+        # Of temporaries an operation says more than its number in the plan.
+        titles = dict.fromkeys(b.op.rpartition("/")[2] or b.title for b in buffers)
+        if example.kind in ("arguments", "outputs"):
+            titles = dict.fromkeys(b.title for b in buffers)
+        large = LargeValue(
+            tuple(titles),
+            len(buffers),
+            example.bytes,
+            example.shape,
+            example.kind,
+            example.source,
+            saved[id(example)],
+            example.loop,
+            example.spec,
+        )
+        if large.total * _SMALL >= timeline.peak.bytes:
+            values.append(large)
+    return tuple(sorted(values, key=attrgetter("total"), reverse=True))
+
+
+def _backward_positions(timeline: MemoryTimeline, parts: int) -> list[int]:
+    """Where the backward pass fills buffers that are a part of the peak, in order.
+
+    Args:
+        timeline: the timeline.
+        parts: how many such buffers would make the peak, at most.
+    """
+    positions = []
+    for buffer in timeline.buffers:
+        if buffer.phase == "backward" and buffer.bytes * parts >= timeline.peak.bytes:
+            positions.append(buffer.start)
+    return sorted(positions)
+
+
+def _is_saved(buffer: Buffer, backward: Sequence[int]) -> bool:
+    """Whether a buffer holds a forward value until the backward pass is under way.
+
+    Args:
+        buffer: the buffer.
+        backward: the positions at which the backward pass fills buffers, in order.
+    """
+    if buffer.kind not in ("temporaries", "collectives") or buffer.phase != "forward":
+        return False
+    later = bisect(backward, buffer.start)
+    return later < len(backward) and backward[later] <= buffer.end

@@ -1,0 +1,78 @@
+"""The least times of a program on some chips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardviz.axis_rules.words.fit import fit
+from shardviz.base.format import by_count, joined, plural
+from shardviz.compiled.orders import DeviceOrder
+from shardviz.compiled.roofline import Roofline, RooflineNote
+
+PARTS = {"compute": "arithmetic", "memory": "memory", "collectives": "collectives"}
+
+NOTES: Mapping[str, str] = {
+    "least": "Least times from published rates; latency and what the compiler cannot overlap"
+    " come on top.",
+    "no topology": "The coordinates of the devices are not known: collectives go at the rate of"
+    " all links of a chip at once.",
+    "loops once": "XLA counts the body of a loop once, and there is no plan that counts all"
+    " iterations.",
+    "planned": "Counted on the plan, because XLA counts the body of a loop once, or nothing.",
+    "unknown trips": "The number of iterations of a loop is unknown, so the loop counts once:"
+    " the program takes longer.",
+    "branches": "Only the costliest branch of each condition counts.",
+    "ragged": "What a ragged exchange sends is known only when it runs.",
+    "no groups": "Its groups of devices are not known.",
+    "no rate": "This rate is not published.",
+}
+
+
+def note(fact: RooflineNote) -> str:
+    """What is assumed or not known, in one sentence."""
+    return NOTES[fact.code]
+
+
+def summary(fact: Roofline) -> str:
+    """The least time and its parts, and whether the program fits."""
+    words = f"On {fact.where}: nothing is known of its cost."
+    if fact.seconds is not None:
+        parts = [f"{PARTS[name]} {time_text(s)}" for name, s in fact.parts.items()]
+        words = (
+            f"At least {time_text(fact.seconds)} on {fact.where}: {', '.join(parts)}."
+        )
+    if fact.counts_loops_once:
+        words += " Arithmetic and memory count one iteration of every loop."
+    elif fact.has_unknown_trips:
+        words += f" {NOTES['unknown trips']}"
+    if fact.fit is not None and fact.fit.ok is not None:
+        words += f" {fit(fact.fit)}"
+    return words
+
+
+def time_text(seconds: float) -> str:
+    """Seconds with three digits, since they are compared with what somebody reckoned.
+
+    >>> time_text(5.5123e-5), time_text(0.0)
+    ('55.1 µs', '0 ns')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def order(fact: DeviceOrder) -> str:
+    """What the present order of devices loses."""
+    least, now = time_text(fact.least), time_text(fact.seconds)
+    gain = "in another order of the devices"
+    if least != now:
+        gain += f" all collectives take at least {least} instead of {now}"
+    if fact.code == "slower":
+        return f"{gain[0].upper()}{gain[1:]}."
+    axes = by_count(len(fact.axes), "Axis {} takes", "Axes {} take")
+    hops = f"{plural(fact.hops, 'hop')} where {fact.possible} would do"
+    return f"{axes.format(joined(fact.axes))} {hops}: {gain}."
+
+
+SENTENCES = {RooflineNote: note, Roofline: summary, DeviceOrder: order}

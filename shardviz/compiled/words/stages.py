@@ -1,0 +1,352 @@
+"""What is said about the stages of a program, what changed between them, and a job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from shardviz.axis_rules.fit import Fit
+from shardviz.base.collective import Collective
+from shardviz.base.format import bytes_text, clause, plural, seconds_text
+from shardviz.compiled.comparison import CHANGES, CollectiveChange, Comparison
+from shardviz.compiled.report import Report, host_bytes, needed_bytes
+from shardviz.compiled.roofline import Roofline
+from shardviz.plans.plan import Plan
+
+# --- the stages -----------------------------------------------------------------------
+
+#: A stage without a result: what stands in its place, and why there is none.
+WAITING = {
+    "propagated": ("not yet", "The program is planned when the edits settle."),
+    "partitioned": ("not yet", ""),
+    "compiled": ("not yet", "Press Compile."),
+    "ran": ("not run yet", "Press Run to compare the prediction with what happens."),
+}
+#: The same on a page without a kernel, where nothing will be planned or compiled.
+NEVER = {
+    "propagated": "not planned",
+    "partitioned": "not partitioned",
+    "compiled": "not compiled",
+    "ran": "not run",
+}
+NOT_SHOWN = ("not shown", "The compiler did not show this stage.")
+STOPPED_BEFORE = "not reached"
+NO_PLAN = "no plan"
+RUN_FAILED = "✗ failed"
+PROPAGATED_TITLE = "What propagation decided: see the tab Values."
+
+
+def not_run(code: str, title: str = "", devices: int = 0) -> str:
+    """Why the partitioner does not run by itself.
+
+    Args:
+        code: of a `NotRun`.
+        title: of the target.
+        devices: how many there would be to simulate.
+
+    >>> not_run("described", "TPU v5e 2×4")
+    'Press Compile: the compiler for TPU v5e 2×4 takes a while.'
+    """
+    sentences = {
+        "hosts": "Press Compile to compile it in every process.",
+        "attached": "Press Compile to run the compiler of the attached devices.",
+        "described": f"Press Compile: the compiler for {title} takes a while.",
+        "too many": (
+            f"An estimate only: {devices:,} devices are many to simulate. Choose"
+            " described hardware, or press Compile."
+        ),
+        "no plan": "Not compiled: there is no plan.",
+    }
+    return sentences[code]
+
+
+def without_plan(seconds: float | None) -> str:
+    """Why a saved page has no plan.
+
+    Args:
+        seconds: how long it was waited for; None where jax is missing.
+    """
+    if seconds is None:
+        return "Saved without the plan: jax is not installed."
+    return f"Saved without the plan, which was not made within {seconds:g} s."
+
+
+def values_with_axes(count: int) -> str:
+    """What propagation added to the request."""
+    return f"{count:,} got axes" if count else "no value got axes"
+
+
+def collective_counts(collectives: Iterable[Collective]) -> str:
+    """How many collectives there are of each kind, the most frequent first.
+
+    >>> collective_counts([Collective("all-reduce", ("data",), 8)])
+    '1 all-reduce'
+    """
+    counts = Counter(one.kind for one in collectives).most_common()
+    return ", ".join(f"{n} {kind}" for kind, n in counts) or "no collectives"
+
+
+# --- what changed ---------------------------------------------------------------------
+
+
+def what_changed(found: Comparison) -> str:
+    """The changes between two stages in the few words that stand between them.
+
+    >>> from shardviz.compiled.comparison import compare
+    >>> one = Collective("all-reduce", ("data",), 8)
+    >>> what_changed(compare([one], [one])), what_changed(compare([one, one], [one]))
+    ('all kept', '1 removed')
+    """
+    if not found.changes:
+        return "no collectives"
+    if found.same:
+        # A plan is an estimate: that it came true says more than a count.
+        return "estimate was right" if found.before == "propagated" else "all kept"
+    counted = []
+    for kind in CHANGES:
+        changes = found.of(kind)
+        if kind == "kept" or not changes:
+            continue
+        before = sum(len(change.before) for change in changes)
+        after = sum(len(change.after) for change in changes)
+        if kind in ("combined", "split") or (kind == "changed" and before != after):
+            counted.append(f"{before} {kind} into {after}")
+        else:
+            counted.append(f"{len(changes)} {HOW.get(kind, kind)}")
+    return ", ".join(counted)
+
+
+#: What became of a collective, where that is not the name of the change.
+HOW = {"made asynchronous": "now async", "added": "new", "hoisted": "out of the loop"}
+
+
+def became(change: CollectiveChange) -> str:
+    """What became of a collective since the stage before; `""` where it was kept.
+
+    >>> one = Collective("all-reduce", ("data",), 8)
+    >>> became(CollectiveChange("combined", (one, one), (one,)))
+    '2 into 1'
+    >>> became(CollectiveChange("added", (), (one,), ("propagated", "partitioned")))
+    'not estimated'
+    """
+    if change.kind == "changed":
+        return _other_kind("was", change.before, change.after)
+    if change.kind == "added" and change.stages[0] == "propagated":
+        return "not estimated"
+    if change.kind in ("combined", "split"):
+        return f"{len(change.before)} into {len(change.after)}"
+    return "" if change.kind == "kept" else HOW.get(change.kind, change.kind)
+
+
+def becomes(change: CollectiveChange) -> str:
+    """What a collective becomes on the next stage; `""` where it is kept."""
+    if change.kind == "changed":
+        return _other_kind("becomes", change.after, change.before)
+    return became(change)
+
+
+def _other_kind(
+    verb: str, there: Sequence[Collective], here: Sequence[Collective]
+) -> str:
+    """Which kinds collectives have on another stage, where they have others."""
+    kinds = dict.fromkeys(one.kind for one in there)
+    if set(kinds) == {one.kind for one in here}:
+        return "changed"
+    return f"{verb} {', '.join(kinds)}"
+
+
+AS_ESTIMATED = "as estimated"
+REMATERIALISED = "full rematerialisation"
+
+
+def collective_facts(one: Collective) -> str:
+    """Groups, bytes in all, arrays, pass and shape of a collective, where they are known.
+
+    >>> collective_facts(Collective("all-reduce", ("data",), 8, shape="f32[2]", trips=3))
+    '24 B in all · f32[2]'
+    """
+    size = one.group_size
+    if not size and one.groups:
+        size = len(one.groups[0])
+    facts = [clause("groups of {}", size or "")]
+    if one.execution_count > 1:
+        facts.append(f"{bytes_text(one.bytes_in_all)} in all")
+    if one.members:
+        facts.append(f"{plural(len(one.members), 'array')} in one")
+    return " · ".join(filter(None, [*facts, one.phase, one.shape]))
+
+
+def part_of_axis(size: int) -> str:
+    """A collective among fewer devices than the axis has."""
+    return f"groups of {size}, a part of the axis"
+
+
+NO_CAUSE = "The compiler names no cause."
+
+
+# --- the headline ---------------------------------------------------------------------
+
+#: The parts of a roofline, in the order of their bars.
+PARTS = {"collectives": "collectives", "memory": "memory", "compute": "arithmetic"}
+NO_CHIP = "Choose a chip under Runs on to see its least times."
+BY_PLAN = "Lower bounds by the plan; the compiled program is not known."
+NO_COST = "The compiler counted no operations, so there are no least times."
+
+
+def bound(found: Roofline) -> str:
+    """Which part of a program is the longest; that it is not known where it is not."""
+    if found.counts_loops_once:
+        return "bound not known: loops are counted once"
+    if not found.bound and found.has_unknown_trips:
+        return "bound not known: the length of a loop is unknown"
+    return clause("bound by {}", PARTS.get(found.bound))
+
+
+def memory_needed(fit: Fit) -> str:
+    """What a device needs, and what it has.
+
+    >>> memory_needed(Fit(3 << 30, 4 << 30))
+    'needs 3 GiB of 4 GiB'
+    """
+    needs = "needs at least" if fit.arrays_only else "needs"
+    if fit.capacity is None:
+        return f"{needs} {bytes_text(fit.needed)}"
+    return f"{needs} {bytes_text(fit.needed)} of {bytes_text(fit.capacity)}"
+
+
+# --- memory ---------------------------------------------------------------------------
+
+
+def planned_memory(fit: Fit) -> str:
+    """What arguments and results take, before a compile shows what else is needed.
+
+    >>> planned_memory(Fit(3 << 30, 4 << 30, arrays_only=True))
+    'Needs at least 3 GiB of 4 GiB per device, for arguments and results.'
+    """
+    if fit.ok is False:
+        return str(fit)
+    needs = f"{memory_needed(fit)} per device, for arguments and results."
+    return needs[0].upper() + needs[1:]
+
+
+def memory(report: Report) -> str:
+    """The memory of a compiled program on each device, and whether it fits."""
+    used, on_host = report.memory, host_bytes(report.memory)
+    parts = []
+    if report.fit is not None:
+        parts.append(str(report.fit))
+    needed, peak = needed_bytes(used) or 0, used.peak
+    if peak is not None and needed > peak.bytes:
+        # The two figures stand on one page: said where they differ there.
+        if bytes_text(needed) != bytes_text(peak.bytes):
+            more = bytes_text(needed - peak.bytes)
+            what, known = "code and gaps between buffers", report.roofline
+            if known is not None and known.chip.platform == "tpu":
+                what = "code, gaps between buffers and memory on the cores"
+            parts.append(f"{more} of it is {what}.")
+    if used.aliased:
+        parts.append(f"{bytes_text(used.aliased)} of outputs reuse donated arguments.")
+    if on_host:
+        parts.append(
+            f"In addition, {bytes_text(on_host)} per device are in host memory."
+        )
+    if report.fit is not None and report.fit.ok is False:
+        parts.append(str(report.largest_arrays))
+    return " ".join(filter(None, parts))
+
+
+# --- jobs -----------------------------------------------------------------------------
+
+
+def cancelled(kind: str, stage: str) -> str:
+    """That somebody cancelled a compile or run."""
+    kind = {"changes": "search for changes"}.get(kind, kind)
+    return f"The {kind} was cancelled in the stage {stage!r}."
+
+
+def stopped_at(stage: str) -> str:
+    """The title of an error of a compile or run."""
+    if stage == "cancelled":
+        return "Cancelled"
+    return f"Stopped at: {stage}"
+
+
+#: What is done in a stage of a job; in the others it is being prepared.
+DOING = {
+    "compile": "Compiling…",
+    "place": "Placing the inputs…",
+    "run": "Running…",
+    "check": "Checking…",
+    "compare": "Checking…",
+}
+STARTING = "Starting…"
+TRYING = "Trying changes, each compiled…"
+NO_CHANGE = "No change that was tried helps."
+EQUAL = {True: "values are equal", None: "values were not compared"}
+CACHED = "cached"
+
+
+def run_verdict(report: Report) -> str:
+    """The result of a run in a few words; `""` where nothing ran.
+
+    >>> run_verdict(Report("f", "cpu × 8", run_s=0.002))
+    'Ran in 2 ms'
+    """
+    if report.run_s is None:
+        return ""
+    took = f"Ran in {seconds_text(report.run_s)}"
+    return " · ".join(filter(None, [took, checks_in_words(report)]))
+
+
+def checks_in_words(report: Report) -> str:
+    """How many checks of a run passed or failed; `""` where there are none."""
+    count = plural(len(report.checks), "check")
+    if failed := sum(check.ok is False for check in report.checks):
+        return f"{failed} of {count} failed"
+    return f"{_passed(report)} of {count} passed" if report.checks else ""
+
+
+def ran(report: Report) -> str:
+    """What a run found, in three words.
+
+    >>> ran(Report("f", "cpu × 8", run_s=0.002))
+    '✓'
+    """
+    count = len(report.checks)
+    if failed := sum(check.ok is False for check in report.checks):
+        return f"✗ {failed} of {count} failed"
+    return f"✓ {_passed(report)} of {count}" if count else "✓"
+
+
+def _passed(report: Report) -> int:
+    # A check that could not be decided is neither passed nor failed.
+    return sum(check.ok is True for check in report.checks)
+
+
+# --- values and the player ------------------------------------------------------------
+
+NO_PLAN_YET = "There is no plan yet."
+
+
+def values_split(plan: Plan) -> str:
+    """How many values of a plan are split.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> values_split(Plan("f", make_mesh(data=2), ()))
+    '0 values, 0 split'
+    """
+    split = sum(bool(op.spec.axes) for op in plan.ops)
+    return f"{plural(len(plan.ops), 'value')}, {split:,} split"
+
+
+def plan_summary(plan: Plan) -> str:
+    """How many values and estimated collectives a plan has."""
+    if not plan.collectives:
+        return values_split(plan)
+    estimated = f"{plural(len(plan.collectives), 'collective')} estimated"
+    return f"{values_split(plan)} · {estimated}"
+
+
+def not_drawn(why: str) -> str:
+    """Why the links of a collective are not shown."""
+    return f"The links cannot be drawn: {why}"

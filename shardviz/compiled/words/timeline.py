@@ -1,0 +1,107 @@
+"""The timeline of a program: least times of its operations and collectives, in order."""
+
+from __future__ import annotations
+
+from shardviz.base.format import bytes_text, count_text
+from shardviz.compiled.timeline import Span, Timeline
+from shardviz.compiled.words.roofline import NOTES, time_text
+
+WHAT = "A lower bound from published rates, not a measurement."
+NOT_YET = "Least times are being added up…"
+NO_CHIP = "Least times need a chip: choose one under Runs on."
+NO_PLAN = "There is no plan yet: the program is planned when its edits settle."
+NOTHING = "Nothing in this program must use memory or links."
+#: The two schedules, each with what it means.
+SERIAL = ("One after another", "Each begins when the one before has ended.")
+OVERLAPPED = (
+    "Perfect overlap",
+    "Arithmetic, memory and collectives each follow their own order, all three at the same"
+    " time: no schedule is faster.",
+)
+PLANNED = (
+    "An estimate: order, operations and collectives are those of the plan, and the compiler"
+    " may choose others."
+)
+COMPILED = (
+    "The collectives and the least time are those of the compiled program; order and"
+    " operations are those of the plan."
+)
+UNKNOWN_TRIPS = NOTES["unknown trips"]
+
+
+def summary(fact: Timeline) -> str:
+    """The least times, one after another and with perfect overlap."""
+    words = (
+        f"At least {time_text(fact.serial_s)} one after another, and"
+        f" {time_text(fact.overlapped_s)} with perfect overlap, on {fact.least.where}."
+    )
+    if fact.least.has_unknown_trips:
+        words += f" {UNKNOWN_TRIPS}"
+    if fact.unknown:
+        words += f" {unknown(fact.unknown)}"
+    return words
+
+
+def unknown(count: int) -> str:
+    """How many times are missing in the sums.
+
+    >>> unknown(1)
+    'The time of 1 is not known: it is left out.'
+    """
+    if count == 1:
+        return "The time of 1 is not known: it is left out."
+    return f"The times of {count:,} are not known: they are left out."
+
+
+def fused(count: int) -> str:
+    """How many operations cost nothing.
+
+    >>> fused(2)
+    '2 operations are not drawn: they are free if XLA fuses them with a neighbour.'
+    """
+    if count == 1:
+        return "1 operation is not drawn: it is free if XLA fuses it with a neighbour."
+    return (
+        f"{count:,} operations are not drawn: they are free if XLA fuses them with a"
+        " neighbour."
+    )
+
+
+def span(fact: Span) -> str:
+    """The least time of one operation or collective, and what bounds it.
+
+    >>> span(Span("dot_general", "product", 64e-6, "FLOP/s", 4e8, trips=32))
+    'At least 64 µs: 32 × 2 µs, bound by FLOP/s: 400 MFLOP.'
+    """
+    if fact.seconds is None:
+        return f"Time not known. {fact.note or ''}".rstrip()
+    if not fact.bound:
+        return f"Free if XLA fuses it with a neighbour.{_alone(fact)}"
+    amount = bytes_text(int(fact.amount))
+    if fact.bound == "FLOP/s":
+        amount = f"{count_text(fact.amount)}FLOP"
+    elif fact.kind == "collective":
+        amount += " per device"
+    words = f"At least {_times(fact)}, bound by {fact.bound}: {amount}"
+    if fact.kind == "op":
+        return f"{words} that cannot be fused.{_alone(fact)}"
+    return f"{words}."
+
+
+def _times(fact: Span) -> str:
+    seconds = fact.seconds or 0.0
+    if fact.trips == 1:
+        return time_text(seconds)
+    if fact.trips is None:
+        return f"{time_text(seconds)} × ?"
+    each = time_text(seconds / fact.trips)
+    return f"{time_text(seconds)}: {fact.trips:,} × {each}"
+
+
+def _alone(fact: Span) -> str:
+    if not fact.alone or fact.alone <= (fact.seconds or 0.0):
+        return ""
+    return f" Alone it takes {time_text(fact.alone)}."
+
+
+SENTENCES = {Timeline: summary, Span: span}

@@ -1,1 +1,0 @@
-"""Edits of a program, made and tried."""

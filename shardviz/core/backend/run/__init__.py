@@ -1,1 +1,0 @@
-"""Compiling and running a program."""

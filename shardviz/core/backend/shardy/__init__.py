@@ -1,1 +1,0 @@
-"""The propagated stage: Shardy's own passes, read into a Plan."""

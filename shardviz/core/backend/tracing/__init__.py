@@ -1,1 +1,0 @@
-"""From a call of a function to what is traced."""

@@ -1,1 +1,0 @@
-"""Chips and their published figures, topologies, and the links between devices. Pure."""

@@ -1,1 +1,0 @@
-"""Where every byte lives. Pure Python and numpy; never imports jax."""

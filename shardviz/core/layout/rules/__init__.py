@@ -1,1 +1,0 @@
-"""Rule tables and what they decide for each dimension."""

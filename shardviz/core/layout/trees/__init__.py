@@ -1,1 +1,0 @@
-"""Whole models: audits, and what libraries keep beside an array."""

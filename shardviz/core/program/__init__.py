@@ -1,1 +1,0 @@
-"""What a program is and what was found out about it: pure values, no jax."""

@@ -1,3 +1,0 @@
-"""What compiled text says: collectives, replica groups, source lines. Pure; knows no
-jax.
-"""

@@ -1,0 +1,1 @@
+"""The toolkit that pictures are made with, and the painter for matplotlib."""

@@ -1,0 +1,370 @@
+"""What a page shows of an array's blocks, and of devices where there are many.
+
+A block is a part of an array that some devices hold. Beyond MOST_TILES nobody can tell
+tiles apart, so neighbours share a tile, which says how many they are and which is the
+first; pictures make nothing for each device then.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import LayoutError
+from shardviz.base.format import ids_text, nested_ids_text, plural, shown
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec
+from shardviz.draw.palette import Shades, shades
+
+MOST_TILES = 1 << 16
+MOST_BLOCKS = 1 << 20
+
+
+class BlockSelection(NamedTuple):
+    """Which blocks of an array are shown.
+
+    Attributes:
+        dims: the dimensions on the page: rows and columns, or columns, or none.
+        steps: the other dimensions that are split.
+        at: per step the number of the block that is shown; None where all are.
+    """
+
+    dims: tuple[int, ...]
+    steps: tuple[int, ...]
+    at: tuple[int, ...] | None
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The dimensions that a page has, the last one across."""
+        if self.at is not None:
+            return self.dims
+        return (*self.steps, *self.dims)
+
+
+def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSelection:
+    """Chooses the blocks to show.
+
+    Args:
+        dims: the dimensions for rows and columns; the first two that are split, then the
+            largest, where None.
+        at: the number of the block for every dimension that is not in `dims`, in order;
+            0 for those not given, the last block for a number beyond it. None shows
+            all.
+
+    Raises:
+        LayoutError: for dimensions that the array lacks, or for anything but numbers.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.base.layout import lay_out
+    >>> from shardviz.base.partition_spec import Spec
+    >>> layout = lay_out((4, 6, 8), Spec.parse("x, None, y"), make_mesh(x=2, y=4))
+    >>> select_blocks(layout).dims, select_blocks(layout, (0, 1), (0, )).at
+    ((0, 2), (0,))
+    """
+    counts = layout.block_counts
+    # A scalar or a strip is shown as it is, whatever was asked for.
+    page = tuple(range(layout.rank))
+    if layout.rank > 1 and dims is None:
+        # Those that are split come first, then the largest.
+        sizes = layout.shape
+        order = sorted(
+            page, key=lambda d: (counts[d] == 1, -sizes[d] * (counts[d] == 1))
+        )
+        page = tuple(sorted(order[:2]))
+    elif layout.rank > 1:
+        page = _numbers(dims)
+        if len(page) != 2 or page[0] == page[1] or max(page) >= layout.rank:
+            raise LayoutError(
+                f"A page shows two dimensions of the array's {layout.rank}; got"
+                f" {shown(dims)}. Write dims=(0, 1)."
+            )
+    hidden = [dim for dim in range(layout.rank) if dim not in page]
+    steps = tuple(dim for dim in hidden if counts[dim] > 1)
+    if at is None:
+        return BlockSelection(page, steps, None if steps else ())
+    given = dict(zip(hidden, _numbers(at), strict=False))
+    chosen = [min(given.get(dim, 0), counts[dim] - 1) for dim in steps]
+    return BlockSelection(page, steps, tuple(chosen))
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    # `at=1` for `at=(1,)` is the usual slip, and no sequence.
+    try:
+        numbers = tuple(map(operator.index, values))
+    except TypeError:
+        numbers = (-1,)
+    if min(numbers, default=0) < 0:
+        raise LayoutError(
+            f"Dimensions and blocks are counted from 0; got {shown(values)}."
+        )
+    return numbers
+
+
+def block_numbers(
+    layout: Layout, selection: BlockSelection, counts: Sequence[int] | None = None
+) -> np.ndarray:
+    """int64 [tiles]: the row-major number of every block shown, in page order.
+
+    Args:
+        counts: per dimension how many of its blocks to take, at equal steps; all if
+            None.
+    """
+    counts = counts or layout.block_counts
+    strides = _strides(layout.block_counts)
+    first, terms = 0, []
+    for dim, block in zip(selection.steps, selection.at or (), strict=False):
+        first += block * strides[dim]
+    for dim in selection.axes:
+        step = layout.block_counts[dim] // counts[dim] * strides[dim]
+        terms.append(np.arange(counts[dim]) * step)
+    return first + _outer_sum(terms)
+
+
+def _strides(sizes: Sequence[int]) -> list[int]:
+    """Row-major: how far two neighbours along each axis are apart."""
+    return [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+
+
+def _outer_sum(terms: Sequence[np.ndarray]) -> np.ndarray:
+    """int64 [product of sizes]: one of each of the terms added up, row-major."""
+    total = np.zeros((), np.int64)
+    for term in terms:
+        total = total[..., None] + term
+    return total.reshape(-1)
+
+
+def holders_of(layout: Layout, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The devices of every block: offsets int64 [blocks + 1], and ids in mesh order.
+
+    Those of `blocks[i]` are `ids[offsets[i]:offsets[i + 1]]`.
+    """
+    # Of numbers of 16 bits numpy sorts 65,536 in the time of a frame.
+    numbers = layout.groups.astype(np.min_scalar_type(layout.num_blocks - 1))
+    order = np.argsort(numbers, kind="stable")
+    counts = np.bincount(layout.groups, minlength=layout.num_blocks)
+    starts, lengths = np.cumsum(counts) - counts, counts[blocks]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    at = order[np.repeat(starts[blocks], lengths) + inside]
+    return offsets, layout.device_ids[at]
+
+
+def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
+    """`[0:64]`: the elements of blocks `first` to `last` of a dimension."""
+    step = layout.shard_shape[dim]
+    return f"[{first * step}:{(last + 1) * step}]"
+
+
+def dimensions_text(
+    layout: Layout, dims: Sequence[int], logical: Sequence[str | None] | None
+) -> str:
+    """`dimension 1 mlp → model`: the mesh axes that split each dimension, if any do."""
+    texts, spec = [], layout.spec
+    for dim in dims:
+        name = f"dimension {dim}"
+        if logical is not None and logical[dim] is not None:
+            name += f" {logical[dim]}"
+        count = layout.block_counts[dim]
+        if spec is not None and dim < len(spec.dims) and spec.dims[dim]:
+            name += f" → {', '.join(spec.dims[dim])}"
+        elif count == 1:
+            name += " not split"
+        else:  # a sharding without a spec says only how many blocks there are
+            name += f": {plural(count, 'block')}"
+        texts.append(name)
+    return " · ".join(texts)
+
+
+def layout_shades(layout: Layout) -> Shades:
+    """How the blocks are coloured: by the mesh axes that split the array."""
+    strides, sizes, axes = layout.group_strides, layout.mesh.axis_sizes, []
+    if strides is None and layout.num_blocks > 1:
+        return shades([(-1, layout.num_blocks, 1)])  # over which axes is not known
+    # From the axis with the longest stride, which is the first one of the spec.
+    rows = zip(strides or (), sizes, range(len(sizes)), strict=False)
+    for stride, size, axis in sorted(rows, reverse=True):
+        if stride and size > 1:
+            axes.append((axis, size, stride))
+    return shades(axes)
+
+
+def check_drawable(layout: Layout) -> None:
+    """Refuses far more blocks than devices, such as one small shard of a huge array.
+
+    Raises:
+        LayoutError: with the numbers.
+    """
+    if layout.num_blocks > max(MOST_BLOCKS, layout.mesh.size):
+        raise LayoutError(
+            f"The shard indices split the array into {layout.num_blocks:,} blocks, of"
+            f" which {plural(layout.mesh.size, 'device')} hold a few; at most"
+            f" {MOST_BLOCKS:,} can be drawn. Read the shard indices from layout.starts and"
+            " layout.stops."
+        )
+
+
+def array_title(layout: Layout, name: str = "") -> str:
+    """`w bf16[512, 2048]`."""
+    short = ArraySpec("array", layout.shape, None, layout.dtype).short
+    return f"{name} {short}".strip()
+
+
+def tile_counts(sizes: Sequence[int], most: int = MOST_TILES) -> tuple[int, ...]:
+    """How many tiles there are along every axis, at most `most` in all.
+
+    Each divides its size, so that all tiles have as many neighbours.
+
+    >>> tile_counts((8, 4, 2), 8), tile_counts((8, 8), 16), tile_counts((4, 2))
+    ((2, 2, 2), (4, 4), (4, 2))
+    """
+    counts = list(sizes)
+    while math.prod(counts) > most:
+        # The longest axis, so that a tile is about as long along each.
+        axis = max(range(len(counts)), key=lambda i: (counts[i], -i))
+        divisor = 2
+        while counts[axis] % divisor and divisor * divisor < counts[axis]:
+            divisor += 1
+        if counts[axis] % divisor:  # a prime
+            divisor = counts[axis]
+        counts[axis] //= divisor
+    return tuple(counts)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTiles:
+    """A mesh as tiles, each with as many devices that are neighbours.
+
+    Attributes:
+        mesh: the mesh.
+        counts: how many tiles there are along each axis.
+
+    >>> tiles = DeviceTiles(MeshSpec(("x", "y"), (4, 2)), (2, 2))
+    >>> tiles.spans, tiles.length, tiles.first.tolist()
+    ((2, 1), 2, [0, 1, 4, 5])
+    """
+
+    mesh: MeshSpec
+    counts: tuple[int, ...]
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """How many coordinates of each axis a tile takes."""
+        pairs = zip(self.mesh.axis_sizes, self.counts, strict=True)
+        return tuple(size // count for size, count in pairs)
+
+    @property
+    def length(self) -> int:
+        """How many devices a tile is."""
+        return math.prod(self.spans)
+
+    @property
+    def first(self) -> np.ndarray:
+        """int64 [tiles]: the position in the mesh of the first device of every tile."""
+        return self._sum(_strides(self.mesh.axis_sizes))
+
+    def _sum(self, strides: Sequence[int]) -> np.ndarray:
+        """int64 [tiles]: a sum over the coordinates of each tile's first device."""
+        terms = []
+        for count, span, stride in zip(self.counts, self.spans, strides, strict=True):
+            terms.append(np.arange(count) * (span * stride))
+        return _outer_sum(terms)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """int64 [tiles]: the id of the first device of every tile."""
+        return _ids_at(self.mesh, self.first)
+
+    @property
+    def hosts(self) -> np.ndarray:
+        """int64 [tiles]: the process of the first device of every tile."""
+        # By formula: a mesh of millions of devices then has no array of processes.
+        if self.mesh.even_hosts:
+            return self.first // (self.mesh.size // self.mesh.even_hosts)
+        return self.mesh.process_indices.reshape(-1)[self.first]
+
+    def blocks(self, layout: Layout) -> np.ndarray:
+        """int64 [tiles]: the block of the first device."""
+        strides = layout.group_strides
+        if strides is None:
+            return layout.groups[self.first]
+        return self._sum(strides)
+
+
+def is_large(layout: Layout) -> bool:
+    """Whether a layout has more devices than a page has tiles for."""
+    # Without a spec there is no formula, and every device was given by itself.
+    return layout.spec is not None and layout.mesh.size > MOST_TILES
+
+
+def coarse_layout(layout: Layout, axes: Sequence[int]) -> Layout:
+    """A layout with neighbouring blocks joined, so that at most MOST_TILES are shown.
+
+    Only what says where blocks are holds for it: `block_counts` and `shard_shape`.
+
+    Args:
+        axes: the dimensions that the page shows.
+    """
+    counts, shard = list(layout.block_counts), list(layout.shard_shape)
+    few = tile_counts([counts[dim] for dim in axes])
+    for dim, count in zip(axes, few, strict=True):
+        shard[dim] *= counts[dim] // count
+        counts[dim] = count
+    return replace(layout, block_counts=tuple(counts), shard_shape=tuple(shard))
+
+
+def first_holders(layout: Layout, groups: np.ndarray) -> np.ndarray:
+    """int64 [groups]: the id of the first device that holds each block."""
+    sizes, strides = layout.mesh.axis_sizes, layout.group_strides or ()
+    positions = np.zeros(len(groups), np.int64)
+    for size, stride, step in zip(sizes, strides, _strides(sizes), strict=True):
+        if stride:
+            positions += groups // stride % size * step
+    return _ids_at(layout.mesh, positions)
+
+
+def large_ids_text(layout: Layout, block: int | None = None) -> str:
+    """The ids of the holders of a block, or of all blocks in order, by formula.
+
+    Nothing is made for each device, unless the user gave it an id.
+    """
+    mesh, first = layout.mesh, 0
+    blocks = np.arange(layout.num_blocks)
+    if block is not None:
+        blocks = np.array([block])
+    if not mesh.ids_are_positions:
+        return ids_text(holders_of(layout, blocks)[1])
+    sizes, strides = mesh.axis_sizes, layout.group_strides or ()
+    axes = [*zip(sizes, strides, _strides(sizes), strict=True)][::-1]
+    # The replicas of a block first, from the last axis on; then the blocks by number.
+    axes.sort(key=lambda axis: axis[1])
+    if block is not None:
+        axes = [axis for axis in axes if not axis[1]]
+        first = int(first_holders(layout, blocks)[0])
+    return nested_ids_text(first, [(size, step) for size, _, step in axes])
+
+
+def _ids_at(mesh: MeshSpec, positions: np.ndarray) -> np.ndarray:
+    if mesh.ids_are_positions:
+        return positions
+    return mesh.device_ids.reshape(-1)[positions]
+
+
+def mesh_ids_text(mesh: MeshSpec, index: tuple[int, ...] = (), limit: int = 0) -> str:
+    """The ids at the first coordinates of a mesh, as `ids_text` writes them.
+
+    >>> mesh_ids_text(MeshSpec(("x", "y"), (4, 2)), (1,))
+    '2, 3'
+    """
+    if not mesh.ids_are_positions:
+        return ids_text(mesh.device_ids[index], limit)
+    first = 0
+    for at, size in zip(index, mesh.axis_sizes, strict=False):
+        first = first * size + at
+    count = math.prod(mesh.axis_sizes[len(index) :])
+    return ids_text(range(first * count, (first + 1) * count), limit)

@@ -1,0 +1,378 @@
+"""Pages: tiles with a title above, legend and notes below; and pictures side by side."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from shardviz.base.format import Fold, plural
+from shardviz.draw.picture import (
+    Edges,
+    Frame,
+    Label,
+    LegendEntry,
+    Picture,
+    Ruler,
+    Tiles,
+    make_edges,
+    no_tiles,
+)
+
+T = TypeVar("T")
+
+# The letters from blank to tilde, two digits each: hundredths of the font's size. They
+# are the advances of DejaVu Sans, a wide font that comes with matplotlib, at 100 or 144
+# dots per inch, whichever is more: at few dots every letter is rounded to full ones.
+_SANS = (
+    "3643518868968132434356883640363668686868686868686868363688888856997572728068"
+    "5981803434725989808164817268628072997264724336438856566468596864366868323264"
+    "32996864686844564368648864645668366888"
+)
+_BOLD = (
+    "4048568872999034484856884345434072727272727272727272434388888864998180808872"
+    "7288884040816899888880888072748881998076764840488856567276647672447676373772"
+    "37997672767651645176689668686476407688"
+)
+_OTHERS = {
+    **dict.fromkeys("·‹›|", 0.4),
+    **dict.fromkeys("–“”‘’", 0.57),
+    **dict.fromkeys("…—@", 1.05),
+    **dict.fromkeys("×→−✓✗↔", 0.89),
+}
+_MONO = 0.64
+_LONG_WORD = 3  # words that are this many times too wide for a line are broken within
+
+
+@lru_cache(maxsize=16384)
+def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -> float:
+    """An upper bound of the width of one line of text, in points."""
+    digits, width = _BOLD if bold else _SANS, 0.0
+    for letter in text:
+        if mono and letter.isascii():
+            width += _MONO
+        elif " " <= letter <= "~":
+            at = 2 * (ord(letter) - 32)
+            width += int(digits[at : at + 2]) / 100
+        elif letter in _OTHERS:
+            width += _OTHERS[letter] * (1.15 if bold else 1.0)
+        else:  # of other scripts: full-width ones, and the widest of the others
+            width += 1.2 if unicodedata.east_asian_width(letter) in "WF" else 1.12
+    return size * width
+
+
+def widest(
+    texts: Iterable[str], size: float, mono: bool = False, bold: bool = False
+) -> float:
+    """The width of the widest of some texts, in points; 0 for none."""
+    width = 0.0
+    for text in texts:
+        width = max(width, text_width(text, size, mono, bold))
+    return width
+
+
+def shortened(text: str, width: float, size: float, mono: bool = False) -> str:
+    """`text`, shortened with an ellipsis where it is wider than `width` points.
+
+    >>> shortened("a very long name", 50, 9)
+    'a very l…'
+    """
+    if text_width(text, size, mono) <= width:
+        return text
+    # Letter by letter: widths differ, and names are short.
+    while text and text_width(text + "…", size, mono) > width:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
+
+def broken(
+    text: str, width: float, size: float, most: int | None = None, indent: str = ""
+) -> list[str]:
+    """`text` in lines no wider than `width` points, broken at blanks or in long words.
+
+    Args:
+        most: how many lines there may be; the last then ends with an ellipsis.
+        indent: what precedes every line but the first.
+
+    >>> broken("one two three", 40, 9), broken("a/long/path/without/blanks", 60, 9)
+    (['one two', 'three'], ['a/long/path/', 'without/bla', 'nks'])
+    >>> broken("one two three", 40, 9, most=1)
+    ['one t…']
+    """
+    # Words are never lost: only `most` cuts, and an ellipsis says so.
+    lines, rest, start = [], text, ""
+    while rest and (most is None or len(lines) + 1 < most):
+        if text_width(start + rest, size) <= width:
+            break
+        at = _break(rest, width - text_width(start, size), size)
+        lines.append(start + rest[:at].rstrip())
+        rest, start = rest[at:].lstrip(), indent
+    if rest:
+        lines.append(shortened(start + rest, width, size))
+    return lines
+
+
+def _break(text: str, width: float, size: float) -> int:
+    """How many letters go into a line: up to a blank, or into a long word."""
+    used, most = 0.0, 0
+    while most < len(text) - 1:
+        used += text_width(text[most], size)
+        if used > width:
+            break
+        most += 1
+    blank = text.rfind(" ", 0, most + 1)
+    # A line that a long word would leave nearly empty breaks within that word.
+    if blank > most // _LONG_WORD:
+        return blank
+    return max(most, 1)
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines of at most `width` letters, broken at blanks and slashes.
+
+    >>> wrapped("one two three", 8, "  ")
+    ['one two', '  three']
+    >>> wrapped("from jit(step)/transpose(jvp(layer))/dot_general", 24, "  ")
+    ['from', '  jit(step)/', '  transpose(jvp(layer))/', '  dot_general']
+    """
+    lines = textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    parts: list[str] = []
+    for line in lines:
+        # A long path is broken after slashes; a broken address could not be followed.
+        while len(line) > width and "://" not in line:
+            at = line.rfind("/", len(indent), width) + 1
+            if at <= len(indent) or not line[at:].strip():
+                break
+            parts.append(line[:at])
+            line = indent + line[at:]
+        parts.append(line)
+    return parts
+
+
+def paragraphs(texts: Iterable[str], width: int, most: int | None = None) -> str:
+    """Every line of some texts, wrapped, with its further lines indented.
+
+    Args:
+        most: how many lines to show; the rest are counted.
+
+    >>> print(paragraphs(["one two three", "  four"], 8))
+    one two
+      three
+      four
+    """
+    source, lines = "\n".join(texts).split("\n"), []
+    if most is not None:
+        source = [*source[:most], *and_more(len(source) - most, "line")]
+    for line in source:
+        # What is indented stays so, and its further lines a little more.
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += wrapped(line, width, indent + "  ") or [""]
+    return "\n".join(lines)
+
+
+def sentences(lines: Iterable[str]) -> str:
+    """Lines as one text for a screen reader: each ends with a stop."""
+    text = []
+    for line in lines:
+        line = line.strip()
+        if not line.endswith((".", ":")):
+            line += "."
+        text.append(line)
+    return " ".join(text)
+
+
+def unfolded(folds: Iterable[Fold[T]]) -> list[T]:
+    """The items of several folds."""
+    items: list[T] = []
+    for one in folds:
+        items += one.items
+    return items
+
+
+def and_more(count: int, noun: str) -> list[str]:
+    """The line that counts what is left out; none where that is nothing."""
+    if count <= 0:
+        return []
+    return [f"and {plural(count, f'more {noun}')}"]
+
+
+PAD, TITLE = 10.0, 22.0  # points: the margin, and what a title takes
+TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
+SWATCH = 9.0
+NOTES_WIDE = 700.0  # longer notes take several lines
+# At few dots per inch, painters round every letter to full dots; lines grow by up to
+# this factor.
+ROUNDING = 1.06
+
+
+def titled(title: str | None, head: str) -> str:
+    """The title that the caller wants, `""` for none; the picture's own where None."""
+    if title is None:
+        return head
+    return title
+
+
+def note(text: str, tone: str = "") -> Label:
+    """A line of text for below a page."""
+    return Label(0, 0, text, "start", "note", tone)
+
+
+def moved(labels: Iterable[Label], x: float, y: float) -> list[Label]:
+    """The labels, shifted."""
+    return [replace(label, x=label.x + x, y=label.y + y) for label in labels]
+
+
+_SIZES = {"title": TITLE_SIZE, "axis": 9.0, "tick": 8.0, "note": NOTE_SIZE, "mono": 9.0}
+
+
+def label_span(label: Label) -> tuple[float, float]:
+    """Where a label begins and ends on the page, in points."""
+    size, role = _SIZES[label.role], label.role
+    width = text_width(label.text, size, mono=role == "mono", bold=role == "title")
+    back = {"start": 0.0, "middle": width / 2, "end": width}[label.anchor]
+    return label.x - back, label.x - back + width
+
+
+def label_end(label: Label) -> float:
+    """Where a label ends at most, whatever paints it."""
+    left, right = label_span(label)
+    return left + (right - left) * ROUNDING
+
+
+def _legend_rows(
+    entries: Sequence[tuple[int, str]], y: float, width: float
+) -> tuple[LegendEntry, ...]:
+    """The legend in rows no wider than `width`, the first at `y`."""
+    placed, x = [], PAD
+    for group, text in entries:
+        wide = SWATCH + 5 + text_width(text, NOTE_SIZE) + 14
+        if x > PAD and x + wide > PAD + width:
+            x, y = PAD, y + LINE + 2
+        placed.append(LegendEntry(group, text, x, y))
+        x += wide
+    return tuple(placed)
+
+
+def page(
+    tiles: Tiles,
+    labels: Iterable[Label],
+    *,
+    title: str = "",
+    notes: Iterable[str | Label] = (),
+    legend: Sequence[tuple[int, str]] = (),
+    frames: Iterable[Frame] = (),
+    size: tuple[float, float],
+    edges: Edges | None = None,
+    rulers: Iterable[Ruler] = (),
+    **more: Any,
+) -> Picture:
+    """A picture of tiles and labels, with a title above and legend and notes below.
+
+    Args:
+        tiles, labels, frames, edges, rulers: begin at the origin.
+        size: the width and height of the tiles and labels, margins not included.
+        notes: lines of text; a Label keeps its role and tone.
+        more: further fields of Picture.
+    """
+    top = PAD + TITLE if title else PAD
+    if edges is not None:
+        ends = edges.x0 + PAD, edges.y0 + top, edges.x1 + PAD, edges.y1 + top
+        edges = make_edges(*ends, edges.group, edges.width)
+    low = top + size[1]
+    texts = moved(labels, PAD, top)
+    if title:
+        texts.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
+    placed = _legend_rows(legend, low + 12, max(size[0], 260.0))
+    below, right = low + 8, PAD + size[0]
+    for entry in placed:
+        right = max(right, entry.x + SWATCH + 5 + text_width(entry.text, NOTE_SIZE))
+        below = entry.y + LINE + 2
+    bottom = max(low, below - 8)
+    texts += _notes(notes, below, size[0])
+    for label in texts:
+        right, bottom = max(right, label_end(label)), max(bottom, label.y + 7)
+    return Picture(
+        round(right + PAD, 2),
+        round(bottom + PAD, 2),
+        shifted(tiles, PAD, top),
+        tuple(texts),
+        tuple(replace(frame, x=frame.x + PAD, y=frame.y + top) for frame in frames),
+        placed,
+        edges=edges,
+        rulers=tuple(
+            replace(r, start=r.start + (top if r.down else PAD)) for r in rulers
+        ),
+        **more,
+    )
+
+
+def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
+    """Notes below each other; those wider than the page take several lines."""
+    placed = []
+    for text in notes:
+        if isinstance(text, str):
+            text = note(text)
+        page_width = max(width, NOTES_WIDE)
+        for line in broken(text.text, page_width, NOTE_SIZE, indent="    ") or [""]:
+            at = y + 7 + len(placed) * LINE
+            placed.append(replace(text, text=line, x=PAD + text.x, y=at))
+    return placed
+
+
+def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
+    """A page of lines of text, each with its tone.
+
+    Args:
+        more: what `page` takes.
+    """
+    labels = []
+    for number, (text, tone) in enumerate(lines):
+        labels.append(Label(0, 7 + 15.0 * number, text, "start", "note", tone))
+    return page(no_tiles(), labels, size=(200, 15.0 * len(lines)), **more)
+
+
+def shifted(tiles: Tiles, x: float, y: float) -> Tiles:
+    """The tiles, moved; nothing but their corners is copied."""
+    # Groups and ids of 65,536 tiles would take longer to copy than to draw.
+    moved_x, moved_y = tiles.x + x, tiles.y + y
+    moved_x.flags.writeable = moved_y.flags.writeable = False
+    return replace(tiles, x=moved_x, y=moved_y)
+
+
+def side_by_side(
+    pictures: Sequence[Picture],
+    *,
+    title: str = "",
+    notes: Iterable[str | Label] = (),
+    alt: str = "",
+    width: float = 960.0,
+) -> Picture:
+    """Pictures in rows no wider than `width`, under one title."""
+    top = TITLE if title else 0.0
+    x, y, row, right = 0.0, top, 0.0, 0.0
+    panels = []
+    for picture in pictures:
+        if x and x + picture.width > width:
+            x, y, row = 0.0, y + row, 0.0
+        panels.append((x, y, picture))
+        x += picture.width
+        row, right = max(row, picture.height), max(right, x)
+    return page(
+        no_tiles(),
+        [],
+        title=title,
+        notes=notes,
+        # Each picture has its own margin.
+        size=(right - 2 * PAD, y + row - top - 2 * PAD),
+        alt=alt or " ".join(p.alt for p in pictures),
+        panels=tuple(panels),
+    )

@@ -1,0 +1,511 @@
+"""paint(picture): a Picture in matplotlib; figure(value) and png(value) in one call.
+
+No pyplot, no global state.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure as PlainFigure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+from shardviz.draw.page import shortened, text_width, widest
+from shardviz.draw.palette import (
+    Theme,
+    colours,
+    rgb,
+    text_colours,
+    theme_of,
+)
+from shardviz.draw.picture import (
+    MANY_GROUPS,
+    NO_GROUP,
+    Edges,
+    Frame,
+    Label,
+    LegendEntry,
+    Picture,
+    Ruler,
+    Tiles,
+)
+
+MOST_LABELS = 4096
+LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
+
+
+# Of an edge of an array, in points: the size of its words, and its bar.
+EDGE_SIZE, BAR_AWAY, BAR_WIDE = 9.0, 4.0, 2.5
+NAME_SIZE = 7.5
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of text, ready to be set."""
+
+    x: float
+    y: float
+    text: str
+    size: float
+    bold: bool
+    colour: tuple[float, ...]
+    anchor: str
+
+
+def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
+    """The lines inside the tiles of a picture, all tiles set alike.
+
+    The first line is as large as fits into every tile; further lines are left out where
+    they do not fit.
+
+    Args:
+        text_colour: uint8 [tiles, 4], the colour of text on each tile.
+    """
+    tiles = picture.tiles
+    width, height = float(tiles.width.min()), float(tiles.height.min())
+    if not tiles.text or len(tiles) > MOST_LABELS or height < SMALLEST + 1:
+        return
+    texts = [tiles.label(i).split("\n") for i in range(len(tiles))]
+    # All tiles alike: letters of several sizes would seem to say something.
+    pad = min(8.0, width * 0.1)
+    wide = widest((first for first, *_ in texts), 1.0, bold=True)
+    size = min(LARGEST, height * 0.62, (width - 2 * pad) / max(wide, 0.01))
+    # Where not even the smallest letters fit, tiles have no text.
+    if size < SMALLEST:
+        return
+    small = min(SECOND, size * 0.8)
+    for index, (first, *rest) in enumerate(texts):
+        colour = tuple((text_colour[index] / 255).tolist())
+        left, top = float(tiles.x[index]), float(tiles.y[index])
+        width, height = float(tiles.width[index]), float(tiles.height[index])
+        space = width - 2 * pad
+        rest = [line for line in rest if text_width(line, small) <= space]
+        if small < SMALLEST or size * 1.25 + len(rest) * small * 1.35 > height - 4:
+            rest = []
+        y = top + (height - size * 1.2 - len(rest) * small * 1.45) / 2 + size * 0.62
+        x = left + (pad if tiles.align == "start" else width / 2)
+        yield Line(x, y, first, size, True, colour, tiles.align)
+        y += size * 0.6 + small * 0.85
+        for line in rest:
+            yield Line(x, y, line, small, False, colour, tiles.align)
+            y += small * 1.4
+
+
+POINTS_PER_INCH = 72.0
+MOST_POLYGONS = 20_000  # beyond, tiles are an image
+EDGED = 7.0  # points: smaller tiles have no edge of their own
+_ROLES = {
+    "title": ("sans", 11.0, "bold", "text"),
+    "axis": ("sans", 9.0, "normal", "muted"),
+    "tick": ("sans", 8.0, "normal", "muted"),
+    "note": ("sans", 8.5, "normal", "muted"),
+    "mono": ("mono", 9.0, "normal", "text"),
+}
+# Both come with matplotlib.
+_FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}
+
+
+def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
+    """Paints a picture, panels and all, in a Figure of its own size.
+
+    Args:
+        picture: what `draw` made.
+        theme: `"light"`, `"dark"`, a Theme, or None for the one that matplotlib's style
+            asks for: after `plt.style.use("dark_background")` pictures are dark.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>>     >>> figure = paint(draw_mesh(make_mesh(data=4, model=2)), theme="dark")
+    >>> len(figure.axes[0].collections[0].get_paths())
+    8
+    """
+    look = _theme_of_style() if theme is None else theme_of(theme)
+    size = picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH
+    figure = Figure(size)
+    figure.set_facecolor(look.paper)
+    figure.words = picture.alt
+    ax = figure.add_axes((0, 0, 1, 1))
+    ax.set_axis_off()
+    _Painter(ax, look).picture(picture, 0.0, 0.0)
+    ax.set_xlim(0, picture.width)
+    ax.set_ylim(picture.height, 0)
+    ax.set_aspect("equal", adjustable="datalim")
+    return figure
+
+
+def _theme_of_style() -> Theme:
+    """The dark theme where matplotlib's style makes dark figures, else the light one."""
+    red, green, blue, alpha = to_rgba(rcParams["figure.facecolor"])
+    if alpha and (red + green + blue) / 3 < 0.5:
+        return theme_of("dark")
+    return theme_of("light")
+
+
+class _Painter:
+    """One method for each part of a picture."""
+
+    def __init__(self, ax: Axes, theme: Theme):
+        self.ax, self.theme = ax, theme
+
+    def picture(self, picture: Picture, x: float, y: float) -> None:
+        """A picture with its top left corner at a point, then its panels."""
+        if picture.edges is not None and len(picture.edges):
+            self.edges(picture, picture.edges, x, y)
+        if len(picture.tiles):
+            self.tiles(picture, x, y)
+        if picture.frames:
+            self.frames(picture.frames, x, y)
+        for ruler in picture.rulers:
+            # What stands around devices is among the labels.
+            if ruler.is_edge and ruler.words:
+                self.edge(picture, ruler, x, y)
+        for entry in picture.legend:
+            self.swatch(picture, entry, x, y)
+        for label in picture.labels:
+            self.label(label, x, y)
+        for panel_x, panel_y, panel in picture.panels:
+            self.picture(panel, x + panel_x, y + panel_y)
+
+    def edges(self, picture: Picture, edges: Edges, x: float, y: float) -> None:
+        """All edges in one collection, below the tiles."""
+        start = np.stack([edges.x0 + x, edges.y0 + y], -1)
+        end = np.stack([edges.x1 + x, edges.y1 + y], -1)
+        lines = LineCollection(
+            list(np.stack([start, end], axis=1)),
+            colors=edge_colours(picture, edges, self.theme) / 255,
+            linewidths=edges.width,
+            capstyle="round",
+            zorder=0.5,
+        )
+        self.ax.add_collection(lines, autolim=False)
+
+    def tiles(self, picture: Picture, x: float, y: float) -> None:
+        """All tiles in one collection, then the text that fits into them."""
+        tiles = picture.tiles
+        fills = group_colours(picture, tiles.group, self.theme)
+        if len(tiles) > MOST_POLYGONS:
+            # Each is a few dots, and all are painted as one image.
+            self.ax.add_artist(_TileImage(tiles, fills, x, y))
+            return
+        smallest = float(min(tiles.width.min(), tiles.height.min()))
+        edges: Any = "none"
+        width = 0.0
+        if smallest >= EDGED and tiles.radius:
+            edges, width = _edge_colours(picture, self.theme) / 255, 0.8
+        elif smallest >= EDGED:
+            edges, width = self.theme.paper, 1.2
+        # The edges of tiles of few dots would be blurred.
+        sharp = bool(tiles.radius) or smallest >= 3
+        shapes = rounded(tiles, x, y)
+        self.polygons(shapes, fills / 255, edges, width, antialiased=sharp, zorder=1)
+        for line in lines_in_tiles(picture, text_colours(fills, self.theme)):
+            font = ("sans", line.size, "bold" if line.bold else "normal")
+            self.text(x + line.x, y + line.y, line.text, font, line.colour, line.anchor)
+
+    def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
+        """Outlines, dashed and solid apart."""
+        looks = {True: (0.9, (0, (3.0, 2.4))), False: (0.5, "solid")}
+        for dashed, (width, style) in looks.items():
+            corners = []
+            for f in frames:
+                if f.dashed is dashed:
+                    corners.append((f.x + x, f.y + y, f.width, f.height))
+            if corners:
+                edges = np.array(corners).T
+                outlines = _round_corners(edges, 6.0 if edges[2:].min() > 24 else 2.0)
+                colour = self.theme.faint_text
+                self.polygons(outlines, "none", colour, width, linestyles=style)
+        self.names(frames, x, y)
+
+    def names(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
+        """The names of frames, on their upper edges where there is space."""
+        for f in frames:
+            wide = text_width(f.label, NAME_SIZE)
+            if not (f.named and wide + 12 < f.width):
+                continue
+            box = np.array([f.x + x + 5, f.y + y - 2, wide + 4, 4.0])[:, None]
+            self.polygons(_round_corners(box, 0), [self.theme.paper], "none", 0)
+            font = ("sans", NAME_SIZE, "normal")
+            self.text(f.x + x + 7, f.y + y, f.label, font, self.theme.muted, "start")
+
+    def edge(self, picture: Picture, ruler: Ruler, x: float, y: float) -> None:
+        """The edge of an array: a bar in the colours of its mesh axes, and its words."""
+        tiles, theme = picture.tiles, self.theme
+        left, top = float(tiles.x.min()) + x, float(tiles.y.min()) + y
+        axes = [theme.groups[n % len(theme.groups)] for n, _ in ruler.axes]
+        part = ruler.length / max(1, len(axes))
+        for number, colour in enumerate(axes or [theme.unsplit]):
+            if ruler.down:
+                box = left - BAR_AWAY, top + number * part, BAR_WIDE, part
+            else:
+                box = left + number * part, top - BAR_AWAY, part, BAR_WIDE
+            bar = np.array(box)[:, None]
+            self.polygons(_round_corners(bar, 0), [colour], "none", 0)
+        space = ruler.length
+        if not ruler.down:
+            # Above a narrow array words may go on to the end of the page.
+            space = max(space, picture.width + x - left - 10)
+        parts = _edge_parts(ruler, axes, space)
+        wide = sum(width for _, _, width in parts)
+        along = max(0.0, (ruler.length - wide) / 2)
+        for text, colour, width in parts:
+            at = left + along, top - ruler.away
+            if ruler.down:
+                at = left - ruler.away, top + ruler.length - along
+            font = ("sans", EDGE_SIZE, "normal")
+            turned = 90.0 if ruler.down else 0.0
+            self.text(*at, text, font, colour or theme.muted, "start", turned)
+            along += width
+
+    def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
+        """One entry of the legend."""
+        square = np.array([[entry.x + x], [entry.y + y], [9.0], [9.0]])
+        group = np.array([entry.group])
+        fill = group_colours(picture, group, self.theme) / 255
+        edge = group_colours(picture, group, self.theme, strong=True) / 255
+        self.polygons(_round_corners(square, 2.0), fill, edge, 0.8)
+        left, middle = x + entry.x + 14, y + entry.y + 4.5
+        font = ("sans", 8.5, "normal")
+        self.text(left, middle, entry.text, font, self.theme.muted, "start")
+
+    def polygons(
+        self, outlines: Any, faces: Any, edges: Any, width: float, **more: Any
+    ) -> None:
+        """Many polygons as one collection; `width` is that of their edges, in points."""
+        collection = PolyCollection(
+            outlines,
+            facecolors=faces,
+            edgecolors=edges,
+            linewidths=width,
+            **{"zorder": 2, **more},
+        )
+        self.ax.add_collection(collection, autolim=False)
+
+    def label(self, label: Label, x: float, y: float) -> None:
+        """One label, in the font of its role."""
+        *font, tone = _ROLES[label.role]
+        colour = getattr(self.theme, label.tone or tone)
+        left, middle = x + label.x, y + label.y
+        self.text(left, middle, label.text, tuple(font), colour, label.anchor)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        font: tuple[Any, ...],
+        colour: Any,
+        anchor: str,
+        turned: float = 0.0,
+    ) -> None:
+        """One line of text; names are never read as mathematics.
+
+        Args:
+            font: the family, the size in points, and the weight.
+            turned: counterclockwise, in degrees; then the text begins below, at `y`.
+        """
+        family, size, weight = font
+        across = {"start": "left", "middle": "center", "end": "right"}[anchor]
+        middle = "center"
+        if turned:
+            across, middle = "center", "bottom"
+        self.ax.text(
+            x,
+            y,
+            printable(text, family),
+            family=_FAMILIES[family],
+            size=size,
+            weight=weight,
+            color=colour,
+            ha=across,
+            va=middle,
+            rotation=turned,
+            parse_math=False,
+            usetex=False,
+            zorder=3,
+        )
+
+
+def _edge_parts(
+    ruler: Ruler, colours: list[str], space: float
+) -> list[tuple[str, str, float]]:
+    """The words of an edge that fit: of each part the text, colour and width."""
+    names = [name for _, name in ruler.axes]
+    parts: list[tuple[str, str, float]] = []
+    for number, words in enumerate(ruler.words):
+        parts = [(words, "", text_width(f"{words} ", EDGE_SIZE))]
+        for name, colour in zip(names, colours, strict=True):
+            parts.append(("●", colour, EDGE_SIZE * 1.2))
+            # Only the longest words go on with names.
+            if not number:
+                parts.append((name, "", text_width(f"{name} ", EDGE_SIZE)))
+        if sum(width for _, _, width in parts) <= space:
+            return parts
+    words = shortened(ruler.words[-1], space, EDGE_SIZE)
+    return [(words, "", text_width(words, EDGE_SIZE))]
+
+
+class _TileImage(Artist):
+    """Tiles as dots of the renderer; imshow would copy them as floats for a second."""
+
+    def __init__(self, tiles: Tiles, fills: np.ndarray, x: float, y: float):
+        super().__init__()
+        self.tiles, self.fills, self.x, self.y = tiles, fills, x, y
+        self.set_zorder(1)
+
+    def draw(self, renderer: Any) -> None:
+        """Writes every tile into one image of the renderer's own dots."""
+        tiles, axes = self.tiles, self.axes
+        if axes is None:
+            return
+        (left, top), (right, low) = axes.transData.transform(
+            [(self.x, self.y), (self.x + 1000.0, self.y + 1000.0)]
+        )
+        across, down = (right - left) / 1000.0, (top - low) / 1000.0  # dots per point
+        column = np.rint(tiles.x * across).astype(np.int64)
+        row = np.rint(tiles.y * down).astype(np.int64)
+        wide = max(1, int(tiles.width.max() * across))
+        high = max(1, int(tiles.height.max() * down))
+        dots = np.zeros((int(row.max()) + high, int(column.max()) + wide), np.uint32)
+        fills = np.ascontiguousarray(self.fills).view(np.uint32).reshape(-1)
+        for i in range(high):
+            for j in range(wide):
+                dots[row + i, column + j] = fills
+        image = dots.view(np.uint8).reshape(*dots.shape, 4)
+        context = renderer.new_gc()
+        # The first row of an image is the lowest one for a renderer.
+        renderer.draw_image(context, round(left), round(top) - len(image), image[::-1])
+        context.restore()
+
+
+def group_colours(
+    picture: Picture, groups: np.ndarray, theme: Theme, strong: bool = False
+) -> np.ndarray:
+    """The colours that groups of a picture have: uint8 [groups, 4]."""
+    look = picture.groups, picture.colormap, theme, strong
+    return colours(groups, *look, picture.shades)
+
+
+def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
+    """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
+    found = group_colours(picture, np.maximum(edges.group, 0), theme, strong=True)
+    for group, colour in ((NO_GROUP, theme.faint_text), (MANY_GROUPS, theme.muted)):
+        found[edges.group == group, :3] = rgb(colour)
+    found[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
+    return found
+
+
+def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
+    """Half the full colour and half the fill: an edge by which pale tiles differ."""
+    group = picture.tiles.group
+    strong = group_colours(picture, group, theme, strong=True).astype(float)
+    return (strong + group_colours(picture, group, theme)) / 2
+
+
+def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
+    """The outlines of tiles: float64 [tiles, corners, 2]."""
+    smallest = min(tiles.width.min(), tiles.height.min())
+    # Small tiles that touch would show seams where they meet between two dots of the
+    # paper.
+    more = 0.0
+    if smallest < EDGED and not tiles.radius:
+        more = 0.4
+    edges = np.stack(
+        [tiles.x + x, tiles.y + y, tiles.width + more, tiles.height + more]
+    )
+    return _round_corners(edges, tiles.radius if tiles.height.min() >= EDGED else 0.0)
+
+
+def _round_corners(edges: np.ndarray, radius: float) -> np.ndarray:
+    """The outlines of rectangles given as x, y, width, height: float64 [4, rectangles]."""
+    x, y, width, height = np.asarray(edges, float)[..., None]
+    across, down = np.array([1.0, 0, 0, 1]), np.array([1.0, 1, 0, 0])
+    if radius <= 0:
+        return np.stack([x + width * across, y + height * down], -1)
+    bend = np.minimum(radius, np.minimum(width, height) / 2)
+    angles = np.linspace(0, np.pi / 2, 5) + np.pi / 2 * np.arange(4)[:, None]
+    right, low = np.repeat([1, 0, 0, 1], 5), np.repeat([1, 1, 0, 0], 5)
+    middle_x = x + np.where(right, width - bend, bend)
+    middle_y = y + np.where(low, height - bend, bend)
+    return np.stack(
+        [
+            middle_x + bend * np.cos(angles.ravel()),
+            middle_y + bend * np.sin(angles.ravel()),
+        ],
+        -1,
+    )
+
+
+@lru_cache(maxsize=4)
+def _letters(family: str) -> frozenset[int]:
+    font = get_font(findfont(FontProperties(family=_FAMILIES[family])))
+    return frozenset(font.get_charmap())
+
+
+def printable(text: str, family: str = "sans") -> str:
+    """`text` with a square for every letter that the font lacks, so that nothing warns.
+
+    >>> printable("ctx 文")
+    'ctx □'
+    """
+    # Asking a font takes longer than most labels need.
+    if text.isascii():
+        return text
+    known = _letters(family)
+    return "".join(c if ord(c) in known else "□" for c in text)
+
+
+DOTS_PER_INCH = 144.0  # two dots a point: crisp on the screens that people have
+MOST_DOTS = 12_000  # either way; Agg refuses 65,536, and a browser much less
+# In all: most of the time of a large picture goes into its pixels, and a notebook shows
+# it at less.
+MOST_PIXELS = 3_600_000
+LARGE = 1_000_000  # pixels: compressed in less time, to a few bytes more
+
+
+class Figure(PlainFigure):
+    """A matplotlib Figure that shows itself at the end of a cell without pyplot.
+
+    Attributes:
+        words: the picture in words, which go into the description of the PNG.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> figure(make_mesh(data=4, model=2))._repr_png_()[:4]
+    b'\\x89PNG'
+    """
+
+    words = ""
+
+    def _repr_png_(self) -> bytes:
+        return png_of(self, self.words)
+
+
+def png_of(figure: PlainFigure, words: str) -> bytes:
+    width, height = figure.get_size_inches()
+    dpi = min(
+        DOTS_PER_INCH,
+        MOST_DOTS / max(width, height),
+        math.sqrt(MOST_PIXELS / (width * height)),
+    )
+    buffer = io.BytesIO()
+    figure.savefig(
+        buffer,
+        format="png",
+        dpi=dpi,
+        facecolor=figure.get_facecolor(),
+        # A third less time than 4 takes, which takes half that of 6; a small one to
+        # fewer bytes.
+        pil_kwargs={"compress_level": 2 if width * height * dpi**2 > LARGE else 4},
+        metadata={"Description": words} if words else None,
+    )
+    return buffer.getvalue()

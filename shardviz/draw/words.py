@@ -1,0 +1,198 @@
+"""What pictures and tables say beside the sentences of facts: heads, notes, alt texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardviz.base.format import bytes_text, joined, plural
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec
+
+NOT_ON_MESH = "not on the mesh"
+LARGEST_FIRST = "Bytes per device, the largest first:"
+COST_UNKNOWN = "its cost is not known"
+PART = "part of the program"
+OPERATION = "operation, before XLA fuses it"
+OPS_OF_DEVICE = "operations on each device, before XLA fuses them:"
+
+
+def memory_of_processes(sizes: Sequence[str]) -> str:
+    """What each process of a run holds."""
+    return f"memory of the processes: {', '.join(sizes)}"
+
+
+def median_of(runs: int) -> str:
+    """That a time is the median of several runs."""
+    return f"median of {runs} runs"
+
+
+def minimum_times(where: str) -> str:
+    """The title of a roofline."""
+    return f"minimum times on {where}"
+
+
+def indivisible(parts: int) -> str:
+    """A verdict in a cell: the size is no multiple of the number of shards."""
+    return f"not divisible by {parts:,}"
+
+
+def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:
+    """What an audit is of, and what its arrays take."""
+    return (
+        f"{plural(arrays, 'array')} on {mesh}: {bytes_text(size)} per device{left_out}"
+    )
+
+
+def report_state(failed: bool, ok: bool, too_large: bool = False) -> str:
+    """What came of a compile or run."""
+    if too_large:
+        return "does not fit"
+    if failed:
+        return "failed"
+    return "ok" if ok else "a check failed"
+
+
+def memory_lines(device: str, host: str) -> list[str]:
+    """What a program takes of each device's memory, and of the host's."""
+    lines = []
+    if device:
+        lines.append(f"memory per device: {device}")
+    if host:
+        lines.append(f"and in the host's memory, per device: {host}")
+    return lines
+
+
+NO_BUFFERS = "The compiler said nothing of its buffers."
+AT_THE_PEAK = "bytes per device at the peak"
+ALIVE = "alive at the peak, the largest first:"
+BEGINNING = "the beginning"
+
+
+NO_DIMENSION = "no dimension is split"
+LEFT_TO_COMPILER = "left to the compiler"
+
+
+def other_rules(numbers: str) -> str:
+    """Which rules of a long table have no row."""
+    return f"rules for other names, or not shown: {numbers}"
+
+
+def other_patterns(numbers: str) -> str:
+    """Which patterns of a long table have no row."""
+    return f"patterns that do not match, or not shown: {numbers}"
+
+
+SPLIT_UNKNOWN = "How it is split is unknown."
+
+
+def spec_overrides(spec: object) -> str:
+    """That an array has a spec of its own, beside one from the rules."""
+    return f"The explicit spec overrides the rules, which give {spec}."
+
+
+LARGEST_COLLECTIVES = "estimated collectives, the largest first:"
+LARGEST_VALUES = "values, the largest on each device first:"
+
+
+def largest_values_first(count: int) -> str:
+    """In which order the values of a long plan are shown, and how to see all of them."""
+    return (
+        "The values with the largest estimated collectives come first, then those that"
+        f" take the most of each device. limit={count} shows all, in the order of the"
+        " program."
+    )
+
+
+def by_block(array: str) -> str:
+    """The title of devices in the colours of their blocks."""
+    return f"devices by block of {array}"
+
+
+def ids_in_order(axes: Sequence[str], ids: str) -> str:
+    """The ids of a mesh in a line."""
+    # With one axis there is nothing that could run faster.
+    order = ""
+    if len(axes) > 1:
+        order = f" ({axes[-1]} runs fastest)"
+    return f"ids in mesh order{order}: {ids}"
+
+
+def tile_of_devices(length: int, by_host: bool) -> str:
+    """What a tile of many devices is."""
+    text = f"Each tile is {length:,} neighbouring devices, coloured as the first."
+    if by_host:
+        text += " There are too many to arrange them host by host."
+    return text
+
+
+def mesh_alt(mesh: MeshSpec, by: str, ids: str) -> str:
+    """A mesh with its hosts, axes and device ids."""
+    hosts = plural(len(mesh.processes), "host")
+    order = "host by host"
+    if by == "mesh":
+        order = "by mesh axes"
+    return (
+        f"Device mesh {mesh}: {plural(mesh.size, 'device')} on {hosts}, {order}."
+        f" Axes {joined(mesh.axis_names)}. Device ids in mesh order: {ids}."
+    )
+
+
+def coloured_by_block(layout: Layout, array: str) -> str:
+    """What the colours of devices mean."""
+    blocks = plural(layout.num_blocks, "block")
+    replicas = plural(layout.replicas, "replica")
+    return f"Coloured by block of {array}: {blocks}, {replicas}."
+
+
+def hosts_in_order(hosts: str, each: int) -> str:
+    """The hosts of a mesh, each with as many devices."""
+    return f"hosts in mesh order: {hosts}; {plural(each, 'device')} each"
+
+
+def tile_of_blocks(count: int) -> str:
+    """What a tile of many blocks is."""
+    return f"Each tile is {count:,} blocks, coloured as the first."
+
+
+def edge_words(layout: Layout, dim: int, logical: str | None) -> tuple[str, ...]:
+    """What an edge of an array says of its dimension, longest first.
+
+    The first goes on with the names of the mesh axes that split the dimension, if any.
+    """
+    size, count = layout.shape[dim], layout.block_counts[dim]
+    name, head = f"dim {dim}", f"dim {dim}: {size:,}"
+    if logical is not None:
+        name, head = logical, f"{logical} {size:,}"
+    if count == 1:
+        return f"{head}, not split", head, name
+    split = f"{head} = {count:,} × {layout.shard_shape[dim]:,}"
+    over = " over"
+    if layout.spec is None:
+        over = ""
+    return f"{split}{over}", split, head, name
+
+
+def shown_block(dim: int, bounds: str, block: int, count: int) -> str:
+    """Which block of a dimension a page shows."""
+    return f"dimension {dim} {bounds}, block {block + 1} of {count}"
+
+
+def other_blocks(ids: str) -> str:
+    """The devices that hold none of what a page shows."""
+    return f"devices of other blocks: {ids}"
+
+
+def layout_lines(layout: Layout, array: str) -> tuple[str, str]:
+    """A layout in two lines: the array, its spec and mesh; its blocks and replicas."""
+    # A sharding of jax's other than a NamedSharding has shard indices only.
+    spec = str(layout.spec or "a sharding without a spec")
+    blocks = f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)}"
+    size = f"{bytes_text(layout.bytes_per_device)} per device"
+    replicas = plural(layout.replicas, "replica")
+    return f"{array} as {spec} on {layout.mesh}", f"{blocks}, {size}, {replicas}"
+
+
+def ids_by_block(devices: str, ids: str) -> str:
+    """All device ids of a layout, with how many devices each block has."""
+    order = "device ids, block by block in row-major order"
+    return f"{order}, {devices} per block: {ids}"

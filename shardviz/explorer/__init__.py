@@ -1,0 +1,1 @@
+"""The Explorer and its page."""

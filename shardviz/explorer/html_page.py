@@ -1,0 +1,158 @@
+"""The page as one ES module and one style sheet, and the saved page that needs no
+kernel.
+
+The files in `static/` import each other as plain ES modules, so that editors and tsc
+understand them; front ends load a widget as one module. So the imports between the
+files are removed here, and exports keep their names. The colours of the style sheet
+come from `shardviz.draw.palette`. No build step, nothing from the network.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from shardviz.draw.palette import THEMES, theme_data
+
+HERE = Path(__file__).parent / "static"
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTILINE)
+_EXPORT = re.compile(
+    r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE
+)
+
+# Colours that have another name in the style sheet than in the palette.
+_PROPERTY = {"unsplit": "not-split"}
+_STYLES = (
+    "base",
+    "problems",
+    "arrays",
+    "rules",
+    "pictures",
+    "program",
+    "collectives",
+    "values",
+    "timeline",
+    "memory",
+    "player",
+    "model",
+)
+
+
+@lru_cache(maxsize=4)
+def bundled_module(entry: str = "explorer") -> str:
+    """The source of one ES module: the entry file and everything it imports, in order.
+
+    >>> source = bundled_module("explorer")
+    >>> "\\nimport {" in source, source.count("export default") == 1
+    (False, True)
+    """
+    done: dict[str, str] = {}
+    _collect(entry, done)
+    return "\n".join(done.values())
+
+
+def _collect(name: str, done: dict[str, str]) -> None:
+    if name in done:
+        return
+    source = (HERE / f"{name}.js").read_text(encoding="utf-8")
+    for needed in _IMPORT.findall(source):
+        _collect(needed, done)
+    body = _EXPORT.sub("", _IMPORT.sub("", source)).replace("// @ts-check\n", "")
+    done[name] = f"// {name}.js\n{body}"
+
+
+def bundled_styles() -> str:
+    """The style sheet: the colours of both themes, then every file in order."""
+    parts = [(HERE / f"{name}.css").read_text(encoding="utf-8") for name in _STYLES]
+    return "\n".join([*(_colours(name) for name in THEMES), *parts])
+
+
+def _colours(name: str) -> str:
+    """The colours of a theme as custom properties."""
+    # The light ones apply until a theme is known.
+    chosen = "" if name == "light" else f'[data-theme="{name}"]'
+    lines = [f".shardviz-explorer{chosen} {{"]
+    for key, colour in theme_data(name).items():
+        lines.append(f"  --sv-{_PROPERTY.get(key, key.replace('_', '-'))}: {colour};")
+    for number, colour in enumerate(THEMES[name].groups):
+        lines.append(f"  --sv-group-{number}: {colour};")
+    return "\n".join([*lines, f"  color-scheme: {name};", "}"])
+
+
+def saved_page(traits: dict[str, Any], alt: str) -> str:
+    """One HTML file that needs no kernel and no network."""
+    buffers: list[list[Any]] = []
+    state = _without_bytes({**traits, "offline": True}, [], buffers)
+    data = json.dumps({"state": state, "buffers": buffers}, separators=(",", ":"))
+    # An escaped `<` cannot end the script element, and other letters that are not
+    # ASCII are escaped already.
+    data = data.replace("<", "\\u003c")
+    module = base64.b64encode(bundled_module("explorer").encode()).decode()
+    return _PAGE.format(
+        css=bundled_styles(), data=data, module=module, alt=escape(alt), policy=_POLICY
+    )
+
+
+def _without_bytes(value: Any, path: list[str | int], buffers: list[list[Any]]) -> Any:
+    """The value with None in the place of bytes, which JSON lacks.
+
+    They stand apart, each with its address, because any key inside of a value may be a
+    name that a person typed.
+
+    >>> buffers = []
+    >>> _without_bytes({"ids": [b"ab"]}, [], buffers), buffers
+    ({'ids': [None]}, [[['ids', 0], 'YWI=']])
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        buffers.append([path, base64.b64encode(bytes(value)).decode()])
+        return None
+    if isinstance(value, dict):
+        return {k: _without_bytes(v, [*path, k], buffers) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_bytes(v, [*path, i], buffers) for i, v in enumerate(value)]
+    return value
+
+
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' data:"
+)
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>shardviz</title>
+<style>
+body {{ margin: 8px; background: Canvas; color-scheme: light dark; }}
+{css}
+.shardviz-explorer.sv-page {{ height: clamp(588px, 100vh - 16px, 1000px); }}
+</style>
+</head>
+<body>
+<div id="shardviz"></div>
+<noscript><pre>{alt}</pre></noscript>
+<script type="application/json" id="state">{data}</script>
+<script type="module">
+import explorer from "data:text/javascript;base64,{module}";
+const bytes = (text) => {{
+  const raw = atob(text), out = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+  return new DataView(out.buffer);
+}};
+const {{ state, buffers }} = JSON.parse(document.getElementById("state").textContent);
+for (const [path, text] of buffers) {{
+  const last = path.pop();
+  path.reduce((value, key) => value[key], state)[last] = bytes(text);
+}}
+const model = {{ get: (name) => state[name], on() {{}}, off() {{}} }};
+explorer.render({{ model, el: document.getElementById("shardviz") }});
+</script>
+</body>
+</html>
+"""

@@ -1,0 +1,268 @@
+"""The current state as plain JAX code: mesh, function, arrays, arguments, and the call."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import json
+import keyword
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from shardviz.axis_rules.requests import Request
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.format import plural
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.draw.blocks import MOST_TILES
+from shardviz.explorer.document import DEVICE_PUT, Document
+from shardviz.explorer.jax_function import (
+    FunctionCode,
+    Name,
+    Unwritable,
+    function_code,
+    sharding_code,
+    written,
+)
+from shardviz.explorer.session import Session
+from shardviz.explorer.state import session_state
+from shardviz.gallery.programs import is_known, known_source
+from shardviz.programs.program import Program
+
+_HEAD = """\
+import jax
+import jax.extend.backend
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+"""
+_CALL = """\
+with jax.set_mesh(mesh):
+    outputs = jax.jit({})({})
+for output in jax.tree.leaves(outputs):
+    print(output.shape, output.sharding)
+"""
+_PLACED = """\
+for array in ({},):
+    print(array.sharding.spec, array.addressable_shards[0].index)
+"""
+_HELD = """\
+# {name} holds a {kind}, which no short expression makes: set it above to the program's
+# argument; its arrays are replaced by those here.
+{name} = jax.tree.unflatten(jax.tree.structure({name}), [{leaves}])
+"""
+#: The names of the code itself; no array takes them.
+_OWN = frozenset(
+    re.findall(
+        r"\w+",
+        "jax jnp np P AxisType Mesh NamedSharding mesh devices ids outputs output array"
+        " out_shardings compiler_options",
+    )
+)
+_BUILTIN = frozenset(vars(builtins))
+_WIDE = ("float64", "complex128", "int64", "uint64")
+# A line of code that is copied has at most so many characters, and leaves of a model.
+LONGEST_LINE = 20_000
+MOST_IN_LINE = 200
+MOST_INLINE = 60  # characters of an option that is written inside the call
+MOST_SIMULATED = 1 << 16  # larger ids are names from another machine
+_DEFINED = re.compile(r"^(?:def|import) (\w+)", re.MULTILINE)
+
+
+def code(document: Document) -> str:
+    """The current state as plain JAX code that runs in a new cell.
+
+    An array that cannot be laid out is a comment with the reason.
+    """
+    program = document.program
+    function = _function(document)
+    used = {*_OWN, *function.names}
+    names = [_identifier(array.name, used) for array in document.arrays]
+    # Lines above the call, and the modules that it needs.
+    above: list[str] = []
+    imports: set[str] = set()
+    arguments = _argument_code(program, names, used, above, imports)
+    options = _option_code(program, above, imports)
+    parts = [_HEAD + "".join(f"import {module}\n" for module in sorted(imports))]
+    if any(array.dtype in _WIDE for array in document.arrays):
+        parts.append('jax.config.update("jax_enable_x64", True)\n')
+    parts.append(_mesh_code(document.mesh))
+    if function.source:
+        parts.append(f"{function.source.rstrip()}\n")
+    parts.append(_arrays_code(program.requests, names))
+    if program.problems:
+        parts.append("# It is not called: an array above cannot be laid out.\n")
+    elif function.call:
+        parts.append("".join(above))
+        parts.append(
+            _CALL.format(", ".join([function.call, *options]), ", ".join(arguments))
+        )
+    elif names:
+        if document.missing_function:
+            missing = ascii(document.missing_function)
+            parts.append(
+                f"# A saved state holds no functions: {missing} is not called."
+            )
+        parts.append(_PLACED.format(", ".join(names)))
+    return "\n".join(part for part in parts if part)
+
+
+# --- names ----------------------------------------------------------------------------
+
+
+def _identifier(text: str, used: set[str]) -> str:
+    """A name like `text` that is not in `used`; adds it there."""
+    # Python normalizes identifiers, too.
+    name = re.sub(r"\W", "_", unicodedata.normalize("NFKC", text)).rstrip("_") or "_"
+    if not name.isidentifier() or keyword.iskeyword(name):
+        name = f"a_{name}"
+    base, count = name, 2
+    while name in used or name in _BUILTIN:
+        name, count = f"{base}_{count}", count + 1
+    used.add(name)
+    return name
+
+
+# --- the mesh -------------------------------------------------------------------------
+
+
+def _mesh_code(mesh: MeshSpec) -> str:
+    """The mesh on the first devices, or on those with its ids, in its order."""
+    types = " ".join(f"AxisType.{kind}," for kind in mesh.axis_types)
+    needed, listed, note = mesh.size, f"devices[:{mesh.size}]", ""
+    if not mesh.ids_are_positions and mesh.size > MOST_TILES:
+        note = "# The mesh has too many device ids to be written here.\n"
+    elif not mesh.ids_are_positions:
+        ids = mesh.device_ids.ravel().tolist()
+        needed = max(ids) + 1
+        note = f"ids = {ids!r}  # the devices of the mesh, in its order\n"
+        listed = "[{d.id: d for d in devices}[i] for i in ids]"
+    simulated = min(needed, MOST_SIMULATED)
+    return f"""\
+try:  # simulated devices, where there are too few real ones
+    jax.config.update("jax_num_cpu_devices", {simulated})
+except RuntimeError:  # JAX has started; without accelerators it can start again
+    if jax.default_backend() == "cpu" and jax.device_count() < {simulated}:
+        jax.extend.backend.clear_backends()
+        jax.config.update("jax_num_cpu_devices", {simulated})
+devices = jax.devices() if jax.device_count() >= {needed} else jax.devices("cpu")
+if len(devices) < {needed}:
+    raise RuntimeError("This mesh needs {plural(needed, "device")}, and JAX has"
+        f" {{len(jax.devices())}}. Restart the kernel and run this cell first.")
+{note}devices = np.array({listed}).reshape({mesh.axis_sizes!r})
+mesh = Mesh(devices, {mesh.axis_names!r}, axis_types=({types}))
+"""
+
+
+# --- function, arrays and arguments ---------------------------------------------------
+
+
+def _function(document: Document) -> FunctionCode:
+    if document.entry == DEVICE_PUT:
+        return FunctionCode("", "")
+    fn = document.program.fn
+    if not is_known(document.entry):
+        return function_code(fn)
+    source = known_source(document.entry)
+    return FunctionCode(source, fn.__name__, frozenset(_DEFINED.findall(source)))
+
+
+def _arrays_code(requests: Sequence[Request], names: Sequence[str]) -> str:
+    """One line per array: made with its sharding, or a comment why it cannot be."""
+    lines = []
+    for name, request in zip(names, requests, strict=True):
+        if request.layout is None or request.spec is None:
+            lines.append(f"# {name}: {request.problem}\n")
+        else:
+            lines.append(f"{name} = {_array_code(request.array, request.spec)}\n")
+    return "".join(lines)
+
+
+def _array_code(array: ArraySpec, spec: Spec) -> str:
+    # Unconstrained dimensions of an argument are not split, as in a run.
+    constrained = Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
+    placed = sharding_code(constrained, array.memory_kind)
+    if not array.dtype.startswith("key<"):
+        return f"jnp.ones({array.shape!r}, {array.dtype!r}, device={placed})"
+    from shardviz.programs.backend.bridge import key_implementation  # loads jax
+
+    keys = f"jax.random.key(0, impl={key_implementation(array.dtype)!r})"
+    if array.shape:
+        keys = f"jax.random.split({keys}, {array.shape!r})"
+    return f"jax.device_put({keys}, {placed})"
+
+
+def _argument_code(
+    program: Program,
+    names: Sequence[str],
+    used: set[str],
+    above: list[str],
+    imports: set[str],
+) -> list[str]:
+    """The arguments as the function takes them: one expression each."""
+    if program.tree is None:
+        return list(names)
+    # It loads jax, as making the tree did.
+    from shardviz.programs.backend.arguments import parameter_names
+
+    values = program.tree.unflatten([Name(name) for name in names])
+    parameters = parameter_names(program.fn, len(values))
+    leaves, call = iter(names), []
+    for parameter, value, part in zip(
+        parameters, values, program.tree.children(), strict=True
+    ):
+        own = list(itertools.islice(leaves, part.num_leaves))
+        if isinstance(value, Name):
+            call.append(value.text)
+            continue
+        name = _identifier(parameter, used)
+        call.append(name)
+        try:
+            above.append(f"{name} = {written(value, imports)}\n")
+        except Unwritable as error:
+            kind = error.args[0].__name__
+            above.append(_HELD.format(name=name, kind=kind, leaves=", ".join(own)))
+    return call
+
+
+# --- the call -------------------------------------------------------------------------
+
+
+def _option_code(program: Program, above: list[str], imports: set[str]) -> list[str]:
+    """The options of `jax.jit`."""
+    rest = dict(program.options)
+    values = {
+        "donate_argnums": tuple(rest.pop("donate", ())) or None,
+        "out_shardings": program.out_specs,
+        "compiler_options": rest or None,
+    }
+    options: list[str] = []
+    for name, value in values.items():
+        if value is None:
+            continue
+        try:
+            text = written(value, imports)
+        except Unwritable as error:
+            kind = error.args[0].__name__
+            above.append(f"# {name} is left out: no expression makes its {kind}.\n")
+            continue
+        if "\n" in text or len(text) > MOST_INLINE:
+            above.append(f"{name} = {text}\n")
+            text = name
+        options.append(f"{name}={text}")
+    return options
+
+
+def line_to_restore(session: Session) -> str:
+    """The code that opens the state in another kernel; `""` where it would be too long.
+
+    >>> from shardviz.explorer.state import session_on
+    >>> line_to_restore(session_on(None))[:33]
+    'import shardviz as sv; sv.explore'
+    """
+    model = session.now.model
+    if model is not None and len(model.arrays) > MOST_IN_LINE:
+        return ""
+    line = f"import shardviz as sv; sv.explore({json.dumps(session_state(session))!r})"
+    return line if len(line) <= LONGEST_LINE else ""

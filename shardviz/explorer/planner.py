@@ -1,0 +1,419 @@
+"""Planner: plans a program that settles, partitions it, and compiles or runs it on demand.
+
+A plan takes milliseconds and no devices. For simulated devices the partitioner then
+runs, too; for described hardware that takes many seconds, so it runs only when somebody
+presses Compile. One thread plans and one compiles, for whichever reason.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from shardviz.advise.candidates import Changes
+from shardviz.base.collective import Collective
+from shardviz.base.errors import import_optional
+from shardviz.compiled.memory_in_plan import with_values
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import Roofline, with_operations
+from shardviz.compiled.words import stages as wording
+from shardviz.explorer.background import LatestWins, Stop, close_together, failure
+from shardviz.explorer.targets import hosts_size, is_simulated, target_title
+from shardviz.plans.plan import Plan
+from shardviz.programs.failure import Failure
+from shardviz.programs.program import Program
+from shardviz.runs.cache import ExecutableCache
+
+SETTLE_S = 0.15
+MOST_AUTOMATIC = 512  # devices: beyond, even simulated ones take many seconds
+# Before so many seconds a compile is not cancelled: a new worker costs as much.
+PATIENCE_S = 3.0
+_UNTRACED = ("program", "target", "trace", "lower")
+
+
+@dataclass(eq=False)
+class Job:
+    """What is done with the program of one revision.
+
+    Attributes:
+        kind: `"compile"`, `"run"` or `"changes"` where somebody pressed it; `""` for
+            what follows an edit by itself.
+        program, revision, target: what it is of.
+        stage: the stage that it is in.
+        started: when it was requested, in seconds since the epoch.
+        report: the result of what somebody pressed; None until then.
+        wanted: of changes, the page's key of what is to go, and its collective.
+        changes: what was found; None until then, or where it failed.
+    """
+
+    kind: str
+    program: Program
+    revision: int
+    target: str
+    stage: str = "starting"
+    started: float = 0.0
+    report: Report | None = None
+    wanted: tuple[str, Any] = ("", None)
+    changes: Changes | None = None
+
+    def same_as(self, other: Job | None) -> bool:
+        """Whether both are of the same program and target."""
+        if other is None:
+            return False
+        return (self.revision, self.target) == (other.revision, other.target)
+
+
+@dataclass(frozen=True, eq=False)
+class StageResults:
+    """The results on all stages, with the revision and the target that they are of.
+
+    Attributes:
+        plan, plan_revision: the propagated stage; None where there is none.
+        report, report_revision, target: the partitioned and the compiled stage, and
+            their target.
+        not_run: why the partitioner does not run by itself; `""` where it does.
+        program: what the report is of.
+        running: the work that goes on: `"planning"`, `"partitioning"`, `"compiling"`
+            or `""`.
+        plan_platform: the platform that the plan is lowered for; `""` if no target
+            names one.
+    """
+
+    plan: Plan | None = None
+    plan_revision: int = -1
+    report: Report | None = None
+    report_revision: int = -1
+    target: str = ""
+    not_run: str = ""
+    program: Program | None = None
+    running: str = ""
+    plan_platform: str = ""
+
+    @cached_property
+    def roofline(self) -> Roofline | None:
+        """The least times of the report, for every view; None if they are unknown."""
+        return with_operations(self.report, None if self.mismatched else self.plan)
+
+    @property
+    def mismatched(self) -> bool:
+        """Whether plan and report are of two different programs."""
+        return self.plan_revision != self.report_revision
+
+    def collectives(self) -> tuple[tuple[Collective, ...] | None, ...]:
+        """The collectives propagated, partitioned and compiled; None where not known."""
+        planned = None
+        if self.plan is not None and self.plan.ok:
+            planned = self.plan.collectives
+        if self.report is None:
+            return planned, None, None
+        return planned, self.report.partitioned, self.report.collectives
+
+    def plan_of(self, revision: int) -> Plan | None:
+        """The plan, where it is of this very program."""
+        return self.plan if self.plan_revision == revision else None
+
+    def report_of(self, revision: int, target: str) -> Report | None:
+        """The report, where it is of this very program and target."""
+        same = (self.report_revision, self.target) == (revision, target)
+        return self.report if same else None
+
+    def shown(self) -> tuple[Any, ...]:
+        """What the page shows of them: equal where nothing changed."""
+        # Plans and reports are large: the same ones are the same objects.
+        numbers = self.plan_revision, self.report_revision, self.target, self.not_run
+        return id(self.plan), id(self.report), *numbers
+
+
+class Planner:
+    """Plans every program of a session that settles, and does its jobs.
+
+    Args:
+        changed: called from the threads whenever `state` or `job` changes.
+        cache: of executables.
+
+    Attributes:
+        state: the results so far.
+        job: what somebody started last; None before that.
+    """
+
+    def __init__(self, changed: Callable[[], None], cache: ExecutableCache):
+        self.state = StageResults()
+        self.job: Job | None = None
+        self._writing = threading.Lock()
+        self._changed, self._cache = changed, cache
+        self._plans = LatestWins[Job](
+            "shardviz-plan", self._plan, self._plan_failed, SETTLE_S
+        )
+        self._compiles = LatestWins[Job](
+            "shardviz-compile", self._compile, self._compile_failed
+        )
+        self._requested: Job | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that somebody started goes on."""
+        return self.job is not None and self.job.report is None
+
+    def request(self, program: Program, revision: int, target: str) -> None:
+        """Plans this program next, unless it was the last one requested. Never blocks."""
+        job = Job("", program, revision, target)
+        if not job.same_as(self._requested):
+            self._requested = job
+            # What somebody started is done to its end, whatever is edited meanwhile.
+            if not self.busy:
+                self._compiles.drop()
+            self._plans.request(job)
+
+    def adopt(
+        self, report: Report, program: Program, revision: int, target: str
+    ) -> None:
+        """Takes a report that was made elsewhere, so that it is not made again."""
+        self._update(
+            report=report, report_revision=revision, target=target, program=program
+        )
+
+    def plan_now(self, program: Program, revision: int, timeout: float) -> None:
+        """Plans this program unless it is planned; waits at most `timeout` seconds."""
+        requested = self._requested is not None and self._requested.revision == revision
+        if self.state.plan_revision != revision and not requested:
+            # Nobody asked for this revision, so the partitioner does not run after it.
+            self._plans.request(Job("", program, revision, ""))
+        self._plans.wait(timeout)
+
+    def start(self, kind: str, *of: Any, **wanted: Any) -> None:
+        """Does a Job of a program, revision, target, unless one was started before."""
+        if not self.busy:
+            self.job = Job(kind, *of, started=time.time(), **wanted)
+            self._compiles.request(self.job)
+            self._changed()
+
+    def cancel(self) -> None:
+        """Ends what was started, with a report at once."""
+        job = self.job
+        if job is None or not self.busy:
+            return
+        self._compiles.abandon()
+        words = wording.cancelled(job.kind, job.stage)
+        report = Report(job.program.name, "", error=Failure("cancelled", words))
+        # What is known of the stages still holds.
+        self._end(job, report)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until no work is left; for scripts and tests."""
+        # A plan requests its compile before its own thread ends, and a job the plan of
+        # what was edited meanwhile.
+        for _ in range(2):
+            if not (self._plans.wait(timeout) and self._compiles.wait(timeout)):
+                return False
+        return True
+
+    def close(self) -> None:
+        """Ends all work and its threads."""
+        close_together(self.works)
+
+    @property
+    def works(self) -> tuple[LatestWins[Job], ...]:
+        """Its plans and its compiles."""
+        return self._plans, self._compiles
+
+    # --- plans ------------------------------------------------------------------------
+
+    def _plan(self, job: Job, stop: Stop) -> None:
+        state, platform = self.state, _platform(job)
+        # Without a target a plan is lowered for CPUs.
+        same = (state.plan_platform or "cpu") == (platform or "cpu")
+        if state.plan_revision != job.revision or not same:
+            self._update(running="planning")
+            plan = plan_of(job.program, platform)
+            if stop():
+                return
+            revision = job.revision
+            self._update(plan=plan, plan_revision=revision, plan_platform=platform)
+        self._partition(job)
+
+    def _plan_failed(self, job: Job, error: BaseException) -> None:
+        program = job.program
+        plan = Plan(program.name, program.mesh, error=failure(error, "propagate"))
+        self._update(plan=plan, plan_revision=job.revision)
+        self._partition(job)
+
+    def _partition(self, job: Job) -> None:
+        """Lets the partitioner run on what is planned, or notes why it does not."""
+        plan, state = self.state.plan, self.state
+        not_run = why_not_automatic(job.program, job.target)
+        # What cannot be traced cannot be compiled, for the same reason.
+        if plan is not None and plan.error is not None:
+            if plan.error.stage in _UNTRACED:
+                not_run = wording.not_run("no plan")
+        known = (state.report_revision, state.target) == (job.revision, job.target)
+        compiles = not (not_run or known or self.busy) and job is self._requested
+        self._update(not_run=not_run, running="partitioning" if compiles else "")
+        if compiles:
+            self._compiles.request(job)
+
+    # --- compiles and runs ------------------------------------------------------------
+
+    def _compile(self, job: Job, stop: Stop) -> None:
+        begun = time.monotonic()
+
+        def cancelled() -> bool:
+            if job.kind:
+                return stop()
+            late = time.monotonic() - begun > PATIENCE_S
+            return self._compiles.closed or (late and not job.same_as(self._requested))
+
+        def enter(stage: str) -> None:
+            job.stage = stage
+            if job.kind and not stop():
+                self._changed()
+
+        def preview(report: Report) -> None:
+            self._show(job, report, "compiling")
+
+        if job.kind == "changes":
+            job.changes = changes_of(job, enter, cancelled)
+            self._end(job, Report(job.program.name, job.target))
+            return
+        report = self._with_plan(
+            job, do_job(job, self._cache, enter, cancelled, preview)
+        )
+        self._show(job, report, "")
+        if job.kind:
+            self._end(job, report)
+
+    def _compile_failed(self, job: Job, error: BaseException) -> None:
+        stopped = failure(error, job.stage, refused="target")
+        report = Report(job.program.name, "", error=stopped)
+        if job.kind != "changes":
+            self._show(job, report, "")
+        if job.kind:
+            self._end(job, report)
+
+    def _show(self, job: Job, report: Report, running: str) -> None:
+        """Takes what a job found, unless nobody waits for it any more."""
+        wanted = job.same_as(self._requested)
+        if job.kind:
+            wanted = job.report is None
+        if wanted and not self._compiles.closed:
+            self._update(
+                report=report,
+                report_revision=job.revision,
+                target=job.target,
+                program=job.program,
+                running=running,
+            )
+
+    def _with_plan(self, job: Job, report: Report) -> Report:
+        """The report with what its plan knows: names of buffers, and counts of loops."""
+        plan = self.state.plan_of(job.revision)
+        report = report.replace(roofline=with_operations(report, plan))
+        return report if plan is None else with_values(report, plan)
+
+    def _end(self, job: Job, report: Report) -> None:
+        """Ends what somebody started."""
+        with self._writing:
+            if job.report is not None:  # it was cancelled meanwhile
+                return
+            job.report = report
+        self._update(running="")
+        # What was edited meanwhile is partitioned now.
+        if self._requested is not None:
+            self._plans.request(self._requested)
+
+    def _update(self, **known: Any) -> None:
+        with self._writing:  # several threads write
+            self.state = replace(self.state, **known)
+        if not self._plans.closed:
+            self._changed()
+
+
+def _platform(job: Job) -> str:
+    """The platform of a job's target; `""` if only a start of jax's backend tells."""
+    named = job.target not in ("", "attached") and hosts_size(job.target) is None
+    if not named and not _backend_started():
+        return ""
+    from shardviz.runs.backend.targets import lowering_platform
+
+    return lowering_platform(job.target, job.program.mesh.size)
+
+
+def plan_of(program: Program, platform: str = "") -> Plan:
+    """The plan of a program, by Shardy, lowered for a platform."""
+    # Here, and not at the top: the Explorer opens and edits without jax.
+    from shardviz.plans.backend.build_plan import plan_program
+
+    return plan_program(program, platform)
+
+
+def do_job(
+    job: Job,
+    cache: ExecutableCache,
+    enter: Callable[[str], None],
+    cancelled: Stop,
+    preview: Callable[[Report], None],
+) -> Report:
+    """The report of a compile, or of a run."""
+    folder = "worker"
+    if hosts_size(job.target) is not None:
+        folder = "hosts"
+    runner = import_optional(f"shardviz.runs.backend.{folder}.run", "sv.run", "jax")
+    do = runner.run_program if job.kind == "run" else runner.compile_program
+    report = do(
+        job.program,
+        target=job.target or _automatic_target(job),
+        cache=cache,
+        progress=enter,
+        cancelled=cancelled,
+        preview=preview,
+    )
+    from shardviz.programs.backend.worker.freed_memory import give_back_freed
+
+    give_back_freed()  # the memory of the plan, too
+    return report
+
+
+def _automatic_target(job: Job) -> str | None:
+    """The target of a job if none was chosen; None for this machine's devices.
+
+    Looking for devices starts jax's backend, after which its devices can't be
+    configured, so a job that nobody asked for waits until the user's code starts it.
+    """
+    if job.kind or _backend_started():
+        return None
+    return f"cpu:{job.program.mesh.size}"
+
+
+def _backend_started() -> bool:
+    """Whether jax has started its backend; imports nothing."""
+    compat = sys.modules.get("shardviz.base.backend.jax_compat")
+    return compat is not None and compat.backend_started()
+
+
+def changes_of(job: Job, enter: Callable[[str], None], cancelled: Stop) -> Changes:
+    """What would remove the collective of a job, or lower the peak of memory."""
+    # Here, and not at the top: the Explorer opens and edits without jax.
+    from shardviz.advise.backend.changes import find_changes
+
+    key, collective = job.wanted
+    wanted = key if collective is None else collective
+    return find_changes(job.program, wanted, job.target or None, enter, cancelled)
+
+
+def why_not_automatic(program: Program, target: str) -> str:
+    """Why the partitioner waits until the user presses Compile; `""` if it doesn't."""
+    if hosts_size(target) is not None:
+        return wording.not_run("hosts")
+    if target == "attached":
+        return wording.not_run("attached")
+    if not is_simulated(target):
+        return wording.not_run("described", target_title(target))
+    if program.mesh.size == 1 and not _backend_started():
+        return wording.not_run("attached")  # one CPU device is the kernel's own
+    if program.mesh.size > MOST_AUTOMATIC:
+        return wording.not_run("too many", devices=program.mesh.size)
+    return ""

@@ -1,0 +1,151 @@
+"""Session: the Document of one Explorer, and the edits that can be undone.
+
+Every edit goes through `Session.edit`. A session uses no widgets, and an edit calls no
+jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.panel.model_view import audit_of
+from shardviz.axis_rules.rules import Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.mesh import MeshSpec
+from shardviz.explorer.document import Document
+from shardviz.explorer.edits import apply
+from shardviz.programs.program import Program
+
+MOST_UNDONE = 2_000
+
+
+class Session:
+    """The state behind one Explorer.
+
+    Attributes:
+        now: the Document as it is now.
+    """
+
+    def __init__(self, program: Program, entry: str = "", **parts: Any):
+        self.now = Document.of(program, entry, **parts)
+        self._listeners: list[Callable[[], None]] = []
+        self._past: list[Document] = []
+        self._future: list[Document] = []
+        # The edits that are undone together with the last one.
+        self._burst = ""
+        self._last_revision = 0
+        self._audit: tuple[Document, Audit] | None = None
+
+    @property
+    def program(self) -> Program:
+        """The last good Program."""
+        return self.now.program
+
+    @property
+    def mesh(self) -> MeshSpec:
+        """The last good mesh."""
+        return self.now.mesh
+
+    @property
+    def arrays(self) -> tuple[ArraySpec, ...]:
+        """The last good arrays."""
+        return self.now.arrays
+
+    @property
+    def rules(self) -> Rules:
+        """The last good rules."""
+        return self.now.rules
+
+    @property
+    def audit(self) -> Audit:
+        """The whole model, or else the arrays, under the rules as they are."""
+        return self.audit_of(self.now)
+
+    def audit_of(self, now: Document) -> Audit:
+        """The same for a Document of this session; the last one is kept."""
+        if self._audit is not None:
+            then, audit = self._audit
+            if then.program is now.program and then.model is now.model:
+                return audit
+        audit = audit_of(now.program, now.model)
+        self._audit = (now, audit)
+        return audit
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after every edit."""
+        self._listeners.append(listener)
+
+    def edit(
+        self, name: str, value: Any, array: int | None = None, burst: str = ""
+    ) -> None:
+        """Makes one edit, as a field or button sends it.
+
+        What is refused leaves a sentence at its field, and the last good program stays.
+
+        Args:
+            name: the edit, one of `EDITS`.
+            value: the text or choice.
+            array: the number of the array, for its fields.
+            burst: edits in a row with the same text here are undone together, as the
+                characters that somebody types into one field; `""` for an edit of its
+                own.
+        """
+        before = self.now
+        after = apply(before, name, value, array)
+        if after.program is not before.program:
+            self._last_revision += 1
+            after = after.replace(revision=self._last_revision)
+        if not after.same_as(before):
+            self.now = after
+            self._remember(name, before, burst)
+        self._tell()
+
+    def _remember(self, name: str, before: Document, burst: str) -> None:
+        self._future.clear()
+        # A field is put in order when somebody leaves it, which is no edit of theirs.
+        goes_on = name == "tidy" or (burst != "" and burst == self._burst)
+        if not (self._past and goes_on):
+            self._past.append(before)
+            del self._past[:-MOST_UNDONE]
+            self._burst = burst
+
+    @property
+    def undoable(self) -> bool:
+        """Whether there is an edit that `undo` takes back."""
+        return bool(self._past)
+
+    @property
+    def redoable(self) -> bool:
+        """Whether there is an edit that `redo` makes again."""
+        return bool(self._future)
+
+    def undo(self) -> bool:
+        """Takes the last edit back, whatever it was; False where there is none."""
+        return self._step(self._past, self._future)
+
+    def redo(self) -> bool:
+        """Makes the edit again that was undone last; False where there is none."""
+        return self._step(self._future, self._past)
+
+    def _step(self, there: list[Document], back: list[Document]) -> bool:
+        # What is typed after an undo is an edit of its own.
+        self._burst = ""
+        if not there:
+            return False
+        back.append(self.now)
+        self.now = there.pop()
+        self._tell()
+        return True
+
+    def forget(self) -> None:
+        """Begins anew: what was edited so far is how the session opens."""
+        self._past.clear()
+        self._future.clear()
+        self.now = self.now.replace(errors={}, revision=0)
+        self._last_revision = 0
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,358 @@
+"""A session as a small JSON document and back, and sessions on what people pass.
+
+Reading a document executes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shardviz.axis_rules.array_tree import Children, read_tree
+from shardviz.axis_rules.audit import Audit, audit
+from shardviz.axis_rules.panel.model_view import Leaves
+from shardviz.axis_rules.panel.rules_view import looks_wrong
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ProgramError, ShardvizError
+from shardviz.base.format import shown
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.compiled.report import Report
+from shardviz.explorer.document import (
+    DEVICE_PUT,
+    MAX_ARRAYS,
+    array_fields,
+    put_on_devices,
+)
+from shardviz.explorer.session import Session
+from shardviz.gallery import programs as gallery_programs
+from shardviz.gallery.programs import is_known, known_program
+from shardviz.programs.program import Program
+
+VERSION = 1
+MAX_NAME = 100  # characters of a function's name
+
+
+# --- writing --------------------------------------------------------------------------
+
+
+def session_state(session: Session) -> dict[str, Any]:
+    """The state of a session, in JSON's own types.
+
+    It cannot hold the user's own function, only its arrays, and its name as `function`.
+    """
+    now = session.now
+    mesh = now.mesh
+    shape = [list(axis) for axis in mesh.shape.items()]
+    mesh_state: dict[str, Any] = {"axes": shape, "types": list(mesh.axis_types)}
+    if not mesh.ids_are_positions:
+        mesh_state["device_ids"] = mesh.device_ids.ravel().tolist()
+    if len(mesh.processes) > 1:
+        processes = mesh.even_hosts or mesh.process_indices.ravel().tolist()
+        mesh_state["processes"] = processes
+    state: dict[str, Any] = {
+        "shardviz": VERSION,
+        "mesh": mesh_state,
+        "arrays": _array_states(now.arrays),
+        "rules": now.rules.text(),
+        "dialect": now.program.dialect.value,
+        "program": now.entry or DEVICE_PUT,
+        "selected": now.selected,
+        "target": now.target,
+        "look": {"by": now.by, "dims": list(now.dims or ()), "at": list(now.at or ())},
+    }
+    function = now.missing_function if now.entry else now.program.name
+    if function:
+        state["function"] = function
+    if now.model is not None:
+        state["model"] = {
+            "leaves": _array_states(now.model.arrays),
+            "partners": dict(now.model.partners),
+            "unknown": sorted(now.model.unknown),
+            "by_path": sorted(now.model.by_path),
+        }
+    return state
+
+
+def _array_states(arrays: Iterable[ArraySpec]) -> list[dict[str, str]]:
+    states = []
+    for array in arrays:
+        state = array_fields(array)
+        if array.memory_kind is not None:
+            state["memory_kind"] = array.memory_kind
+        states.append(state)
+    return states
+
+
+# --- reading --------------------------------------------------------------------------
+
+
+def open_state(state: Any) -> Session:
+    """The session that a state describes.
+
+    Raises:
+        ShardvizError: if it is not a state of this version, or a part cannot be parsed.
+    """
+    try:
+        if isinstance(state, str):
+            state = json.loads(state)
+        if state["shardviz"] != VERSION:
+            raise KeyError(VERSION)
+        return _session(state)
+    except ShardvizError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ProgramError(
+            f"This is no Explorer state of version {VERSION}; got {shown(state)}."
+            " Pass what explorer.state() returned."
+        ) from error
+
+
+def _session(state: Mapping[str, Any]) -> Session:
+    """The menu's program of that name with these parts; else one that places arrays."""
+    mesh, model, leaves = state["mesh"], state.get("model"), None
+    arrays = _read_arrays(state["arrays"])
+    parts = {
+        "mesh": make_mesh(
+            mesh["axes"],
+            axis_types=mesh.get("types"),
+            device_ids=mesh.get("device_ids"),
+            processes=mesh.get("processes"),
+        ),
+        "rules": Rules.parse(state.get("rules", "")),
+        "dialect": Dialect.of(state.get("dialect", "linen"), paths=False),
+    }
+    if model is not None:
+        unknown, by_path = model.get("unknown", []), model.get("by_path", [])
+        known, partners = _read_arrays(model["leaves"]), model.get("partners", {})
+        leaves = Leaves(known, partners, frozenset(unknown), frozenset(by_path))
+    entry, missing = state.get("program", DEVICE_PUT), state.get("function", "")
+    program = None
+    # A program of the menu with fewer or more arrays was edited since.
+    if is_known(entry) and not missing:
+        program = known_program(entry).replace(**parts)
+        if len(program.arrays) == len(arrays):
+            program = program.replace(arrays=arrays)
+        else:
+            program = None
+    if program is None:
+        program, entry = _placing(arrays, **parts), DEVICE_PUT
+    session = Session(program, entry, missing_function=missing[:MAX_NAME], model=leaves)
+    # What does not fit is left out.
+    session.edit("select", state.get("selected", 0))
+    look = {"target": state.get("target"), **state.get("look", {})}
+    for name in ("target", "by", "dims", "at"):
+        if look.get(name):
+            session.edit(name, look[name])
+    session.forget()
+    return session
+
+
+def _read_arrays(rows: Iterable[Mapping[str, Any]]) -> tuple[ArraySpec, ...]:
+    arrays = []
+    for row in rows:
+        # ArraySpec parses the strings.
+        array = ArraySpec(
+            row["name"],
+            row["shape"],
+            row.get("logical") or None,
+            row.get("dtype", "float32"),
+            row.get("spec") or None,
+            row.get("memory_kind"),
+        )
+        arrays.append(array)
+    return tuple(arrays)
+
+
+def _placing(arrays: Iterable[ArraySpec], mesh: MeshSpec, **parts: Any) -> Program:
+    """The program that only places some arrays.
+
+    Raises:
+        ProgramError: if they are too many to be shown.
+    """
+    arrays = tuple(arrays)
+    if len(arrays) > MAX_ARRAYS:
+        raise ProgramError(
+            f"The Explorer opens at most {MAX_ARRAYS} arrays; got {len(arrays):,}. Open"
+            " an audit of them."
+        )
+    return Program(put_on_devices, arrays, mesh, name=DEVICE_PUT, **parts)
+
+
+# --- sessions on what people pass -----------------------------------------------------
+
+
+def session_on(
+    thing: Any,
+    children: Children | None = None,
+    mesh: MeshSpec | None = None,
+    rules: Rules | None = None,
+) -> Session:
+    """A session on anything that `shardviz.explore` takes, in the view that answers.
+
+    Args:
+        thing: what to show.
+        children: reads the user's own classes.
+        mesh, rules: in the place of those that `thing` has, or for arrays without any.
+
+    Raises:
+        ShardvizError: for something else.
+
+    >>> session_on(None).now.entry, session_on(make_mesh(data=2)).mesh.size
+    ('MLP', 2)
+    """
+    given: dict[str, Any] = {}
+    if mesh is not None:
+        given["mesh"] = mesh
+    if rules is not None:
+        given["rules"] = rules
+    default = gallery_programs.DEFAULT
+    example = gallery_programs.get(default).replace(**given)
+    if thing is None:
+        return Session(example, default)
+    if isinstance(thing, Report) and isinstance(thing.of, Program):
+        # Its own program, with which the report is shown, unless it is given another mesh.
+        program = thing.of.replace(**given) if given else thing.of
+        target = "" if thing.on is None else thing.on.name
+        return _opened(program, own=program, view="Program", target=target)
+    if isinstance(thing, Program):
+        thing = thing.replace(**given)
+        return _opened(thing, own=thing, view="Program")
+    if isinstance(thing, MeshSpec):
+        return Session(example.replace(mesh=thing), default)
+    # A mapping without a version is a tree of arrays.
+    saved = isinstance(thing, dict) and "shardviz" in thing
+    if (saved or isinstance(thing, str)) and not given:
+        return open_state(thing)
+    if isinstance(thing, ArraySpec):
+        thing = [thing]
+    if isinstance(thing, (list, tuple)):
+        if thing and all(isinstance(array, ArraySpec) for array in thing):
+            return _opened(_placing(thing, example.mesh, rules=example.rules))
+    program = _program_of(thing)
+    if program is not None:
+        view = "Rules" if isinstance(thing, Resolution) else ""
+        return _opened(program.replace(**given), view=view)
+    # Anything else that can be iterated over may be a model.
+    if not isinstance(thing, Audit) or given:
+        thing = _audited(thing, children, mesh, rules, example.mesh)
+    return _session_on_audit(thing)
+
+
+def _audited(
+    thing: Any,
+    children: Children | None,
+    mesh: MeshSpec | None,
+    rules: Rules | None,
+    default: MeshSpec,
+) -> Audit:
+    """The audit of a tree of arrays, on the mesh that is given or that they name, else
+    on the default.
+    """
+    try:
+        if not isinstance(thing, Audit):
+            tree = read_tree(thing, children=children)
+            named = any(leaf.mesh is not None for leaf in tree.kinds)
+            if mesh is None and not named:
+                mesh = default
+            return audit(tree, rules or (), mesh)
+        arrays = [row.array for row in thing.rows]
+        table = thing.rules if rules is None else rules
+        return audit(arrays, table, mesh or thing.mesh, thing.dialect)
+    except ShardvizError as error:
+        raise ShardvizError(
+            "The Explorer opens on a program, a mesh, arrays, an audit, a layout, a"
+            " resolution, a report, a model, a function with its arguments, or a"
+            f" saved state; got {shown(thing)}."
+        ) from error
+
+
+def _opened(program: Program, **parts: Any) -> Session:
+    """A session on a program, with the array chosen that people ask about."""
+    entry = "" if "own" in parts else DEVICE_PUT
+    return Session(program, entry, selected=_first_shown(program.requests), **parts)
+
+
+def _first_shown(requests: Sequence[Request]) -> int:
+    """The number of the largest array that is split, else of the largest.
+
+    A norm or a bias is often the first one, and shows nothing. Of arrays of one size,
+    the one that takes most on a device.
+    """
+    best, most = 0, (False, -1, -1)
+    for number, request in enumerate(requests):
+        split, per_device = False, 0
+        if request.layout is not None:
+            split = request.layout.num_blocks > 1
+            per_device = request.layout.bytes_per_device
+        size = (split, request.array.bytes, per_device)
+        if size > most:
+            best, most = number, size
+    return best
+
+
+def _program_of(thing: Any) -> Program | None:
+    """The program that places what a layout, a resolution or a report is of."""
+    if isinstance(thing, Layout) and thing.spec is not None:
+        if thing.request is None:
+            array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
+            return _placing([array], thing.mesh)
+        found, array, mesh = thing.request.resolution, thing.request.array, thing.mesh
+        if found is None:
+            return _placing([array], mesh)
+        return _placing([array], mesh, rules=found.rules, dialect=found.dialect)
+    if isinstance(thing, Resolution):
+        if thing.mesh is None or thing.shape is None:
+            raise ShardvizError(
+                f"The Explorer shows an array on a mesh; got {shown(thing)}. Give both"
+                " to sv.resolve: mesh= and shape=."
+            )
+        array = ArraySpec("array", thing.shape, thing.names)
+        parts = {"rules": thing.rules, "dialect": thing.dialect}
+        return _placing([array], thing.mesh, **parts)
+    if isinstance(thing, Report):
+        arrays = []
+        # The program's arguments, split as they were.
+        for name, layout in thing.in_layouts.items():
+            if layout.spec is not None:
+                array = ArraySpec(name, layout.shape, None, layout.dtype, layout.spec)
+                arrays.append(array)
+        if thing.mesh is None or not arrays:
+            raise ShardvizError(
+                f"{thing} has no arguments with known shardings to show. Open its"
+                " program: sv.explore(program)."
+            )
+        return _placing(arrays, thing.mesh)
+    return None
+
+
+def _session_on_audit(audit: Audit) -> Session:
+    """A session on a model: its leaves, of which the largest split one is an array.
+
+    A leaf that fails, or has a name that looks misspelt, is one as well.
+    """
+    if not audit.rows:
+        raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")
+    leaves = Leaves.of_audit(audit)
+    shown = [_first_shown(audit.rows)]
+    if isinstance(audit.rules, Rules):
+        wrong = (n for n, row in enumerate(audit.rows) if looks_wrong(row, audit.mesh))
+        shown += [
+            number for number in itertools.islice(wrong, 1) if number not in shown
+        ]
+    program = _placing([leaves.arrays[number] for number in shown], audit.mesh)
+    if isinstance(audit.rules, Rules):
+        program = program.replace(rules=audit.rules, dialect=audit.dialect)
+    return Session(program, DEVICE_PUT, model=leaves, view="Model")

@@ -1,0 +1,151 @@
+// @ts-check
+// The colours of tiles: mixed from a theme, which `shardviz/draw/palette.py` makes, and cached.
+
+/** @typedef {import("./messages").Palette & {name: "light" | "dark"}} Theme */
+/** @typedef {import("./messages").Shades} Shades */
+/** @typedef {(group: number) => string} ColourOf */
+/**
+ * The fill of the tiles of a group, their outline and the text on them, and the fill as a pixel of
+ * ImageData.
+ * @typedef {{many: boolean, fill: ColourOf, line: ColourOf, text: ColourOf,
+ *   pixel: (group: number) => number}} TileColours
+ */
+
+const READABLE = 4.5; // the contrast that WCAG 2 asks of text
+const MOST_CACHED = 200;
+const RAMP_STEPS = 256; // as `palette.py` has it: more blocks than these have a ramp
+const DEEP = 0.75; // how much of a tint is in its outline
+const PALE = 0.24; // how much of the grey of text is in a tile of no block
+const NO_BLOCK = -1;
+
+const TINTS = 4; // as in `palette.py`; after them stand those of an axis alone
+const AXIS_COLOURS = 8; // as in `draw/tables.py`; what comes after them is grey
+const PROPERTY = "--sv-group-";
+
+/**
+ * The colour of a mesh axis: the same wherever the axis is shown.
+ * @param {number} number of the axis in the mesh; grey where it is none
+ * @param {Theme} [theme] for a canvas, which does not know the colours of style sheets
+ */
+export function axisColour(number, theme) {
+  if (!(number >= 0)) return theme?.muted ?? "var(--sv-not-split)";
+  const at = number % AXIS_COLOURS;
+  return theme?.groups[at] ?? `var(${PROPERTY}${at})`;
+}
+
+/** @param {string} hex @returns {[number, number, number]} */
+function rgb(hex) {
+  const number = parseInt(hex.slice(1), 16);
+  return [number >> 16, (number >> 8) & 255, number & 255];
+}
+
+/** @param {string} a @param {string} b @param {number} share of a */
+export function mix(a, b, share) {
+  const x = rgb(a);
+  const y = rgb(b);
+  const parts = x.map((v, i) => Math.round(v * share + y[i] * (1 - share)));
+  return `#${parts.map((v) => v.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/** Relative luminance, as WCAG 2 defines it. @param {string} hex */
+function luminance(hex) {
+  const [r, g, b] = rgb(hex).map((v) => {
+    const c = v / 255;
+    return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+/** The WCAG 2 contrast ratio of two colours, 1 to 21. @param {string} a @param {string} b */
+function contrast(a, b) {
+  const [x, y] = [luminance(a) + 0.05, luminance(b) + 0.05];
+  return Math.max(x, y) / Math.min(x, y);
+}
+
+/**
+ * The colour of text on a fill, as `text_colours` of palette.py chooses it: the theme's own where it can
+ * be read, else black or white.
+ * @param {string} fill
+ * @param {Theme} theme
+ */
+export function textOn(fill, theme) {
+  for (const own of [theme.text, theme.paper]) if (contrast(own, fill) >= READABLE) return own;
+  return luminance(fill) > 0.179 ? "black" : "white";
+}
+
+/** @type {Map<string, TileColours>} */
+const cache = new Map();
+
+/**
+ * The colours of the blocks of an array: tints of the mesh axes that split it, and of very many a
+ * ramp of the first axis. What is no block is grey.
+ * @param {number} count how many blocks there are
+ * @param {Theme} theme
+ * @param {Shades} shades what each mesh axis does to the colours
+ * @returns {TileColours}
+ */
+export function tileColours(count, theme, shades) {
+  const key = `${theme.name}|${count}|${JSON.stringify(shades)}`;
+  const known = cache.get(key);
+  if (known) return known;
+  const many = count > RAMP_STEPS;
+  const stops = tintsOf(shades[0]?.[0] ?? NO_BLOCK, theme).slice(0, TINTS);
+  const shade = (/** @type {number} */ block) =>
+    many && block > 0 ? Math.floor((block * (RAMP_STEPS - 1)) / (count - 1)) : block;
+  const fill = cached((block) => {
+    if (block < 0) return mix(theme.muted, theme.paper, PALE);
+    if (many) return between(stops, shade(block) / (RAMP_STEPS - 1));
+    return blockColour(block, count, shades, theme);
+  }, shade);
+  const found = {
+    many,
+    fill,
+    line: many ? fill : cached((block) => mix(fill(block), theme.text, DEEP), shade),
+    text: cached((block) => textOn(fill(block), theme), shade),
+    pixel: cached((block) => {
+      const [red, green, blue] = rgb(fill(block));
+      return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+    }, shade),
+  };
+  if (cache.size > MOST_CACHED) cache.clear();
+  cache.set(key, found);
+  return found;
+}
+
+/** The tints of a mesh axis, from pale to full; grey for none. @param {number} axis @param {Theme} theme */
+function tintsOf(axis, { tints }) {
+  return tints[axis < 0 ? AXIS_COLOURS : axis % AXIS_COLOURS];
+}
+
+/** As `_block_colours` of palette.py. @param {number} block @param {number} count @param {Shades} shades @param {Theme} theme */
+function blockColour(block, count, shades, theme) {
+  let [tint, turn] = [count > 1 && count < TINTS ? 1 : 0, 0];
+  shades.forEach(([, size, stride, step], place) => {
+    const at = Math.floor(block / stride) % size;
+    tint += at * step;
+    turn += at * place;
+  });
+  const tints = tintsOf(shades.length ? shades[turn % shades.length][0] : -1, theme);
+  if (shades.length !== 1 || count <= TINTS) return tints[tint % TINTS];
+  return tints[TINTS + (tint % (tints.length - TINTS))];
+}
+
+/** A colour of the way from the first stop to the last. @param {string[]} stops @param {number} part of the way */
+function between(stops, part) {
+  const at = part * (stops.length - 1);
+  const low = Math.min(Math.floor(at), stops.length - 2);
+  return mix(stops[low + 1], stops[low], at - low);
+}
+
+/**
+ * Blocks of one shade have one colour, which is made once.
+ * @template Colour
+ * @param {(block: number) => Colour} make
+ * @param {(block: number) => number} shade
+ * @returns {(block: number) => Colour}
+ */
+function cached(make, shade) {
+  /** @type {Colour[]} */
+  const known = [];
+  return (block) => (known[shade(block) - NO_BLOCK] ??= make(block));
+}

@@ -1,0 +1,262 @@
+// @ts-check
+// Reads a Picture as Python sends it: `shardviz/draw/serialization.py` has the format. What this
+// makes of it is compared with Python's own reading, tile by tile, in `tests/picture/test_wire.py`.
+
+/** @import { Column, Ruler } from "./messages" */
+/** The tiles: every column as one typed array. @typedef {ReturnType<typeof openTiles>} Tiles */
+/** The strokes under the tiles, by column. @typedef {NonNullable<ReturnType<typeof readEdges>>} Edges */
+/** A Picture, ready to be painted. @typedef {ReturnType<typeof readPicture>} Picture */
+
+/** @param {import("./messages").PackedPicture} packed */
+export function readPicture({ data, buffers = [] }) {
+  const tiles = openTiles(data.tiles, buffers);
+  const frames = wholeRows(data.frames ?? []).map(readFrame);
+  const edges = readEdges(data.edges, buffers);
+  return {
+    ...tiles,
+    box: contentOf(tiles, frames, edges, data),
+    width: data.width,
+    height: data.height,
+    count: data.groups ?? 1,
+    shades: data.shades ?? [],
+    labels: wholeRows(data.labels ?? []).map(([x, y, text, , anchor]) => ({ x, y, text, anchor })),
+    frames,
+    facts: data.facts,
+    edges,
+    rulers: (data.rulers ?? []).map(readRuler),
+    /** The text in a tile. @param {number} i */
+    label: (i) => filledTemplate(data.tiles.text ?? [], tiles, i),
+    /** The ids of the devices that it stands for. @param {number} i */
+    devices: (i) => devicesOf(tiles, i),
+  };
+}
+
+/**
+ * What tiles, frames and strokes are within, in points; without any it is all of the picture.
+ * @param {Tiles} tiles
+ * @param {ReturnType<typeof readFrame>[]} frames
+ * @param {Edges | null} edges
+ * @param {{width: number, height: number}} size
+ */
+function contentOf({ x, y, w, h }, frames, edges, { width, height }) {
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  /** @type {(x0: number, y0: number, x1: number, y1: number) => void} */
+  const add = (x0, y0, x1, y1) => {
+    left = Math.min(left, x0, x1);
+    top = Math.min(top, y0, y1);
+    right = Math.max(right, x0, x1);
+    bottom = Math.max(bottom, y0, y1);
+  };
+  for (let i = 0; i < x.length; i++) add(x[i], y[i], x[i] + w[i], y[i] + h[i]);
+  for (const f of frames) add(f.x, f.y - (f.named ? 5 : 0), f.x + f.w, f.y + f.h);
+  if (edges) {
+    const { x0, y0, x1, y1 } = edges;
+    for (let i = 0; i < edges.count; i++) add(x0[i], y0[i], x1[i], y1[i]);
+  }
+  if (left > right) add(0, 0, width, height);
+  return { left, top, right, bottom };
+}
+
+const NO_DEVICE = -1; // as in draw/picture.py
+const STORED = { float32: Float32Array, int32: Int32Array, float64: Float64Array };
+
+/**
+ * The rows with their last fields, which those that lack them have in common with the row before.
+ * @template {unknown[]} R
+ * @param {import("./messages").Row<R>[]} rows
+ * @returns {R[]}
+ */
+export function wholeRows(rows) {
+  /** @type {R[]} */
+  const whole = [];
+  for (const row of rows) {
+    const before = whole.at(-1) ?? [];
+    whole.push(/** @type {R} */ ([...row, ...before.slice(row.length)]));
+  }
+  return whole;
+}
+
+/** @param {Partial<Ruler>} data @returns {Ruler} */
+export function readRuler(data) {
+  const lengths = { start: 0, length: 0, count: 0, pitch: 0, extent: 0, step: 1, size: 0 };
+  return { words: [], axes: [], repeats: [], down: false, ...lengths, ...data };
+}
+
+/** @param {import("./messages").FrameRow} row */
+function readFrame([x, y, label, w, h, dashed, named]) {
+  return { x, y, w, h, label, dashed, named };
+}
+
+/** @param {import("./messages").EdgeData | undefined} edges @param {DataView[]} buffers */
+export function readEdges(edges, buffers) {
+  if (!edges) return null;
+  const floats = (/** @type {Column} */ c) => columnOf(c, buffers, edges.count, Float32Array);
+  return {
+    count: edges.count,
+    x0: floats(edges.x0),
+    y0: floats(edges.y0),
+    x1: floats(edges.x1),
+    y1: floats(edges.y1),
+    width: floats(edges.width),
+    group: columnOf(edges.group, buffers, edges.count, Int32Array),
+  };
+}
+
+/**
+ * A column as one typed array: what is painted often must not cost a call per tile.
+ * @template {Float32Array | Int32Array | Float64Array} A
+ * @param {Column} column
+ * @param {DataView[]} buffers
+ * @param {number} n
+ * @param {{new (from: number | ArrayLike<number>): A}} Kind
+ * @returns {A}
+ */
+function columnOf(column, buffers, n, Kind) {
+  if (typeof column === "object" && "buffer" in column) {
+    const found = new STORED[column.dtype](bytes(buffers[column.buffer]));
+    return found instanceof Kind ? /** @type {A} */ (found) : new Kind(found);
+  }
+  const out = new Kind(n);
+  if (typeof column === "number") out.fill(column);
+  else if (Array.isArray(column)) {
+    const [first, step] = column;
+    for (let i = 0; i < n; i++) out[i] = first + step * i;
+  } else out.set(column.values.slice(0, n));
+  return out;
+}
+
+/**
+ * Reads a column of whole numbers, and gives the same array again for as long as the column says the
+ * same: those of a million devices take most of a frame.
+ */
+export function keptNumbers() {
+  let [said, numbers] = ["", new Int32Array(0)];
+  return (
+    /** @type {Column} */ column,
+    /** @type {DataView[]} */ buffers,
+    /** @type {number} */ size,
+  ) => {
+    const packed = typeof column === "object" && "buffer" in column;
+    const says = packed ? "" : JSON.stringify([column, size]);
+    if (!says || says !== said) numbers = columnOf(column, buffers, size, Int32Array);
+    said = says;
+    return numbers;
+  };
+}
+
+/**
+ * A copy, because a typed array may not start at any byte.
+ * @param {DataView} view
+ * @returns {ArrayBuffer}
+ */
+function bytes({ buffer, byteOffset, byteLength }) {
+  return new Uint8Array(buffer, byteOffset, byteLength).slice().buffer;
+}
+
+/** @param {import("./messages").TileData} data @param {DataView[]} buffers */
+export function openTiles(data, buffers) {
+  const { count, offsets } = data;
+  const floats = (/** @type {Column} */ c) => columnOf(c, buffers, count, Float32Array);
+  const whole = (/** @type {Column} */ c, n = count) => columnOf(c, buffers, n, Float64Array);
+  const starts = offsets === undefined ? null : whole(offsets, count + 1);
+  return {
+    x: floats(data.x),
+    y: floats(data.y),
+    w: floats(data.width),
+    h: floats(data.height),
+    group: columnOf(data.group ?? 0, buffers, count, Int32Array),
+    device: whole(data.device ?? NO_DEVICE),
+    offsets: starts,
+    holders: starts && whole(data.holders ?? 0, starts[count]),
+  };
+}
+
+/** The device ids that tile `i` stands for. @param {Tiles} tiles @param {number} i */
+export function devicesOf({ offsets, holders, device }, i) {
+  if (!offsets || !holders) return device[i] < 0 ? [] : [device[i]];
+  return [...holders.subarray(offsets[i], offsets[i + 1])];
+}
+
+/**
+ * A template, filled for tile `i`: text, and the ids of its devices.
+ * @param {import("./messages").Template} template
+ * @param {Tiles} tiles
+ * @param {number} i
+ */
+export function filledTemplate(template, tiles, i) {
+  const ids = devicesOf(tiles, i);
+  return template
+    .map((part) => (typeof part === "string" ? part : idsText(ids, part.limit)))
+    .join("");
+}
+
+/** `ids_text` of shardviz/base/format.py. @param {number[]} ids @param {number} limit */
+export function idsText(ids, limit = 0) {
+  if (!ids.length) return "no device";
+  if (limit && ids.length <= limit) {
+    const spread = ids.join(" · ");
+    if (spread.length <= limit) return spread;
+  }
+  const short = folded(ids);
+  return limit && short.length > limit ? `${ids.length.toLocaleString("en-US")} devices` : short;
+}
+
+/** @param {number[]} ids */
+function folded(ids) {
+  const consecutive = ids.length > 2 && ids.every((v, i) => v === ids[0] + i);
+  if (ids.length <= 4 && !consecutive) return ids.join(", ");
+  const levels = nestLevels(ids);
+  return levels ? nested(ids[0], levels) : stretches(ids).join(", ");
+}
+
+/** @param {number[]} ids @returns {number[][] | null} */
+function nestLevels(ids) {
+  const levels = [];
+  while (ids.length > 1) {
+    const step = ids[1] - ids[0];
+    let count = 2;
+    while (count < ids.length && ids[count] - ids[count - 1] === step) count++;
+    if (ids.length % count) return null;
+    for (let i = 0; i < ids.length; i++) {
+      if (ids[i] - ids[i - (i % count)] !== (i % count) * step) return null;
+    }
+    levels.push([count, step]);
+    ids = ids.filter((_, i) => i % count === 0);
+  }
+  return levels;
+}
+
+/** @param {number} first @param {number[][]} levels @returns {string} */
+function nested(first, levels) {
+  if (!levels.length) return String(first);
+  const inner = levels.slice(0, -1);
+  const [count, step] = levels[levels.length - 1];
+  if (!inner.length) return stretch(first, count, step);
+  const shown = count <= 3 ? [...Array(count).keys()] : [0, 1, count - 1];
+  let items = shown.map((i) => nested(first + i * step, inner));
+  const pair = count > 3 && inner[0][0] === 2 && Math.abs(inner[0][1]) !== 1;
+  if (inner.length > 1 || pair) items = items.map((item) => `(${item})`);
+  return count <= 3 ? items.join(", ") : `${items[0]}, ${items[1]} … ${items[2]}`;
+}
+
+/** @param {number} first @param {number} count @param {number} step */
+function stretch(first, count, step) {
+  const last = first + (count - 1) * step;
+  if (count === 1) return String(first);
+  if (count === 2 && step !== 1) return `${first}, ${last}`;
+  return `${first}–${last}` + (step === 1 ? "" : ` step ${step}`);
+}
+
+/** @param {number[]} ids */
+function stretches(ids) {
+  const parts = [];
+  for (let at = 0; at < ids.length; ) {
+    let end = at + 1;
+    const step = end < ids.length ? ids[end] - ids[at] : 0;
+    while (end < ids.length && ids[end] - ids[end - 1] === step) end++;
+    const count = end - at < 3 ? 1 : end - at;
+    parts.push(stretch(ids[at], count, step));
+    at += count;
+  }
+  return parts;
+}

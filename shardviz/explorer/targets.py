@@ -1,0 +1,324 @@
+"""Targets: the menu and what is typed into it, meshes that fit one, device placement.
+
+Attached devices are looked up only when they are used, because that starts a backend.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from shardviz.base.array_spec import format_names
+from shardviz.base.errors import TargetError
+from shardviz.base.format import plural, shown
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.compiled.report import Report
+from shardviz.explorer.words import explorer as wording
+from shardviz.hardware.interconnect import device_rows
+from shardviz.hardware.targets import only_described
+from shardviz.hardware.topology import Topology, is_described
+
+_HOSTS = re.compile(
+    r"([1-9]\d{0,2}) ?hosts? ?[x×*] ?([1-9]\d{0,3})(?: ?, ?local)?", re.IGNORECASE
+)
+_SIMULATED = re.compile(r"cpu(?:\s*:\s*([0-9]{1,7}))?", re.IGNORECASE)
+_PLAIN = ("", "attached", "cpu")
+EXAMPLES = (
+    "tpu:v5e:4x4",
+    "tpu:v5e:4x4*2",
+    "tpu:v6e:16x16",
+    "tpu:v5p:8x8x16",
+    "tpu:7x:4x4x4",
+    "gpu:h100:2x8",
+    "gpu:b200:8x8",
+)
+
+
+# --- what a target is -----------------------------------------------------------------
+
+
+def running_hosts() -> tuple[Any, ...]:
+    """The processes on several hosts that `sv.hosts` started in this kernel."""
+    # Where nobody has imported this, none can be running.
+    several = sys.modules.get("shardviz.runs.backend.hosts.group")
+    if several is None:
+        return ()
+    return tuple(several.running())
+
+
+def hosts_of(target: str) -> Any:
+    """The running processes that a target names; None where it names none that run."""
+    for group in running_hosts():
+        if group.name == target:
+            return group
+    return None
+
+
+def hosts_size(target: str) -> tuple[int, int] | None:
+    """How many processes and devices a target of several hosts has; None for any other."""
+    group = hosts_of(target)
+    if group is not None:
+        return len(group.processes), group.devices
+    match = _HOSTS.fullmatch(target)
+    if match is None:
+        return None
+    return int(match[1]), int(match[1]) * int(match[2])
+
+
+def checked_target(text: str) -> str:
+    """A typed target in its canonical form.
+
+    Raises:
+        TargetError: if there is no such target.
+
+    >>> checked_target(" CPU : 64"), checked_target("TPU:v5e:4x4")
+    ('cpu:64', 'tpu:v5e:4x4')
+    """
+    if hosts_of(text.strip()) is not None:
+        return text.strip()
+    match = _HOSTS.fullmatch(" ".join(text.split()))
+    if match is not None:
+        return f"{plural(int(match[1]), 'host')} x {int(match[2])}, local"
+    word = text.strip().lower()
+    if word in (*_PLAIN, "tpu", "gpu"):
+        return word
+    match = _SIMULATED.fullmatch(word)
+    if match is not None and int(match[1]) > 0:
+        return f"cpu:{int(match[1])}"
+    if word.split(":")[0].strip() in ("tpu", "gpu") or is_described(word):
+        return str(Topology.parse(word))
+    raise TargetError(
+        f"No target is called {shown(text)}. Write 'attached', 'cpu', 'cpu:64',"
+        " '2 hosts x 4', 'tpu:v5e:4x4' or 'gpu:h100:2x8', or '' for this machine."
+    )
+
+
+def is_simulated(target: str) -> bool:
+    """Whether a target is simulated CPU devices, or this machine, which may choose them."""
+    return target == "" or _SIMULATED.fullmatch(target) is not None
+
+
+@lru_cache(maxsize=64)
+def topology_of(target: str) -> Topology | None:
+    """The described hardware that a checked target names; None for any other target."""
+    if target.startswith(("tpu:", "gpu:")):
+        return Topology.parse(target)
+    return None
+
+
+def why_not_run(target: str) -> str:
+    """Why nothing can run on a checked target; `""` where programs can."""
+    if topology_of(target) is None:
+        return ""
+    return str(only_described(target))
+
+
+def target_title(target: str) -> str:
+    """The title of a checked target.
+
+    >>> target_title("tpu:v5p:8x8x16"), target_title("cpu:8"), target_title("")
+    ('TPU v5p 8×8×16', 'simulated CPU × 8', 'this machine')
+    """
+    topology = topology_of(target)
+    if topology is not None:
+        return topology.title
+    if hosts_size(target) is not None:
+        return target
+    match = _SIMULATED.fullmatch(target)
+    if match is not None and match[1]:
+        return f"simulated CPU × {int(match[1]):,}"
+    if match is not None:
+        return "simulated CPU"
+    return {"": "this machine", "attached": "attached devices"}.get(
+        target, target.upper()
+    )
+
+
+# --- meshes that fit it ---------------------------------------------------------------
+
+
+def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
+    """The mesh with its axes resized to fill the target; None where the mesh fits.
+
+    The last axes keep their sizes as far as these divide, and the first axis gets the
+    rest.
+
+    >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
+    MeshSpec('data=8, model=2')
+    """
+    topology, several = topology_of(target), hosts_size(target)
+    match = _SIMULATED.fullmatch(target)
+    count, hosts = mesh.size, len(mesh.processes)
+    if topology is not None:
+        count, wanted = topology.size, topology.hosts
+    elif several is not None:
+        wanted, most = several
+        count = min(count, most)
+        # Of as many devices, the number of hosts alone may differ.
+        if count == mesh.size == most and hosts != wanted:
+            return _resized(mesh, count, wanted)
+    else:
+        if match is not None and match[1]:
+            count = min(count, int(match[1]))
+        wanted = math.gcd(hosts, count)
+    return None if count == mesh.size else _resized(mesh, count, wanted)
+
+
+def _resized(mesh: MeshSpec, count: int, hosts: int) -> MeshSpec:
+    sizes, first = list(mesh.axis_sizes), count
+    for i in reversed(range(1, len(sizes))):
+        sizes[i] = math.gcd(first, sizes[i])
+        first //= sizes[i]
+    shape = dict(zip(mesh.axis_names, [first, *sizes[1:]], strict=True))
+    return make_mesh(shape, axis_types=mesh.axis_types, processes=hosts)
+
+
+# --- what the page shows --------------------------------------------------------------
+
+
+def described_options() -> list[dict[str, str]]:
+    """Examples of described targets for the menu."""
+    options = []
+    for text in EXAMPLES:
+        topology = Topology.parse(text)
+        label = f"{topology.title} · {topology.size:,}"
+        option = {"value": text, "label": label, "title": topology.words()}
+        options.append({**option, "group": "Described"})
+    return options
+
+
+def local_options() -> list[dict[str, str]]:
+    """The targets on this machine, running processes on several hosts included.
+
+    The page adds to `cpu` how many devices that are.
+    """
+    rows = [(target, target_title(target), wording.TITLES[target]) for target in _PLAIN]
+    for group in running_hosts():
+        count = plural(len(group.processes), "process", "processes")
+        devices = plural(group.devices, "device")
+        title = wording.RUNNING_HOSTS.format(count, devices)
+        rows.append((group.name, group.name, title))
+    options = []
+    for value, label, title in rows:
+        option = {"value": value, "label": label, "title": title}
+        options.append({**option, "group": "On this machine"})
+    return options
+
+
+def target_view(target: str, error: str = "") -> dict[str, Any]:
+    """The chosen target; the options are in the menus."""
+    view = {"value": target}
+    # What is in the menus has its label there.
+    if target not in (*_PLAIN, *EXAMPLES) and hosts_of(target) is None:
+        view["label"] = target_title(target)
+    if error:
+        view["error"] = error
+    topology = topology_of(target)
+    if topology is not None:
+        view.update(noRun=why_not_run(target), words=topology.words())
+    return view
+
+
+def axes_text(shape: Mapping[str, int]) -> str:
+    """Mesh axes as they are typed."""
+    return ", ".join(f"{format_names((name,))}={size}" for name, size in shape.items())
+
+
+# --- where the devices lie ------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class DevicePlacement:
+    """A mesh placed on described hardware.
+
+    Attributes:
+        topology: the hardware.
+        mesh: the mesh with the device ids and hosts of the hardware.
+        compiled: whether a compile chose the order of the devices; else they are in id
+            order.
+    """
+
+    topology: Topology
+    mesh: MeshSpec
+    compiled: bool = False
+
+
+def why_no_placement(mesh: MeshSpec, target: str) -> str:
+    """Why the devices of a mesh have no coordinates on a target; `""` where they do."""
+    topology, title = topology_of(target), target_title(target)
+    if topology is None:
+        return wording.NO_POSITIONS.format(title)
+    if topology.size != mesh.size:
+        return wording.other_size(title, topology.size, mesh.size)
+    try:
+        _rows(mesh, topology)
+    except TargetError as error:
+        return str(error)
+    return ""
+
+
+@lru_cache(maxsize=8)
+def device_placement(
+    mesh: MeshSpec, target: str, order: tuple[int, ...] = ()
+) -> DevicePlacement | None:
+    """The mesh placed on a target; None where its devices have no coordinates there.
+
+    >>> placement = device_placement(make_mesh(a=2, b=2), "tpu:v5e:2x2", (0, 1, 3, 2))
+    >>> placement.mesh.device_ids.tolist(), placement.compiled
+    ([[0, 1], [3, 2]], True)
+    """
+    topology = topology_of(target)
+    if topology is None or why_no_placement(mesh, target):
+        return None
+    known = len(order) == mesh.size and set(order) <= set(topology.device_ids.tolist())
+    ordered = mesh
+    if known:
+        ordered = make_mesh(mesh.shape, device_ids=list(order))
+    rows = _rows(ordered, topology)
+    placed = make_mesh(
+        mesh.shape,
+        axis_types=mesh.axis_types,
+        device_ids=topology.device_ids[rows].reshape(mesh.axis_sizes),
+        processes=topology.process_indices[rows].reshape(mesh.axis_sizes),
+    )
+    return DevicePlacement(topology, placed, known)
+
+
+# Every edit asks whether there are positions, and meshes are large.
+@lru_cache(maxsize=8)
+def _rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
+    return device_rows(mesh, topology)
+
+
+class DeviceAssignments:
+    """The order of the devices that each compile chose, by mesh and target."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[int, ...]] = {}
+
+    def learn(self, report: Report, mesh: MeshSpec, target: str) -> bool:
+        """Keeps the device order of a report; False where it has none or it is known."""
+        if report.mesh is None or topology_of(target) is None:
+            return False
+        order, key = tuple(report.mesh.device_ids.ravel().tolist()), _key(mesh, target)
+        before, self._known[key] = self._known.get(key), order
+        return before != order
+
+    def placement(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
+        """The mesh placed on a target, in the order of its last compile."""
+        # On other targets nothing is looked up, which every edit would pay for.
+        if topology_of(target) is None:
+            return None
+        return device_placement(mesh, target, self._known.get(_key(mesh, target), ()))
+
+
+def _key(mesh: MeshSpec, target: str) -> Any:
+    """What a device assignment depends on: neither names nor types of the axes."""
+    return target, mesh.axis_sizes, mesh.device_ids.tobytes()

@@ -1,0 +1,1 @@
+"""What this feature says, in English."""

@@ -1,0 +1,1 @@
+"""Chips and their published figures, topologies, links and targets."""

@@ -1,0 +1,86 @@
+"""Target: devices that programs can be compiled for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardviz.base.display import Displayed, sentence
+from shardviz.base.errors import TargetError
+from shardviz.hardware.topology import Topology
+
+
+@dataclass(frozen=True, repr=False)
+class Target(Displayed):
+    """Devices that a program can be compiled for, and mostly run on.
+
+    Attributes:
+        kind: `"attached"`, `"cpu"` for simulated CPU devices, `"described"`, or
+            `"hosts"` for several processes.
+        platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` before jax has looked.
+        count: how many devices; None before jax has looked.
+        text: the text of a described target, `"tpu:v5e:4x4"`, or of processes, `"2
+            hosts x 4, local"`; else `""`.
+        worker: whether the devices are those of a worker process and not of this
+            kernel.
+        missing: what has to be installed first, in one sentence; `""` for nothing.
+        processes: how many processes have the devices.
+
+    >>> str(Target("cpu", "cpu", 8)), Target("cpu", "cpu", 8).name
+    ('CPU × 8, simulated', 'cpu:8')
+    """
+
+    kind: str
+    platform: str
+    count: int | None = None
+    text: str = ""
+    worker: bool = False
+    missing: str = ""
+    processes: int = 1
+
+    @property
+    def name(self) -> str:
+        """The text that chooses this target: `"attached"`, `"cpu:8"`, `"tpu:v5e:4x4"`."""
+        if self.text:
+            return self.text
+        if self.kind == "attached" or self.count is None:
+            return self.kind
+        return f"{self.kind}:{self.count}"
+
+    @property
+    def topology(self) -> Topology | None:
+        """Where the devices of a described target sit; None for any other."""
+        # The text of processes counts hosts, and names no chips.
+        if not self.text or self.kind == "hosts":
+            return None
+        return Topology.parse(self.text)
+
+    def __str__(self) -> str:
+        return sentence(self)
+
+    def __repr__(self) -> str:
+        return f"Target({self.name!r}: {self})"
+
+
+class Targets(tuple[Target, ...], Displayed):
+    """Targets to choose from: a tuple that is displayed as a table.
+
+    >>> Targets([Target("cpu", "cpu", 8)])
+    Targets(cpu:8)
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Targets({', '.join(t.name for t in self)})"
+
+
+def only_described(text: str) -> TargetError:
+    """The error where something is to run on a described target.
+
+    >>> str(only_described("tpu:v5e:4x4"))[:43]
+    "'tpu:v5e:4x4' is described and not attached"
+    """
+    return TargetError(
+        f"{text!r} is described and not attached: programs compile for it and cannot run on it."
+        " Compile for it, or run on 'cpu' or attached devices."
+    )

@@ -1,0 +1,422 @@
+"""Topology: a described slice of TPUs or cluster of GPUs, and where its devices are.
+
+No device and no jax is needed. The order of the devices, their ids, coordinates,
+processes and slices are those of libtpu (`jax.experimental.topologies`;
+`tests/layout/test_topology.py` asks it): processes one after another, x fastest; in a
+process its chips, x fastest; in a chip its cores. Ids count the cores of a slice, x
+fastest; where there are several slices, they start at 100,000 in the first, at 200,000
+in the second, and so on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardviz.base.display import Displayed, explanation
+from shardviz.base.errors import TargetError
+from shardviz.base.format import shown, suggestion
+from shardviz.hardware.chips import Chip, find_chip
+
+# Over all slices.
+MAX_CHIPS = 1 << 18
+EXAMPLES = (
+    "tpu:v5e:4x4",
+    "tpu:v5p:8x8x16",
+    "tpu:v6e:16x16",
+    "tpu:v4:2x2x4",
+    "tpu:7x:4x4x4",
+    "tpu:v5e:4x4*2",
+    "gpu:h100:2x8",
+)
+# As clouds and people name accelerators: v5litepod-16 and tpu-v6e-16 by cores, 8xH100
+# by GPUs.
+_CLOUD = re.compile(r"(?:tpu-?)?(?P<chip>[a-z]?[a-z0-9]*)-(?P<count>[0-9]{1,9})")
+_GPUS = re.compile(r"(?P<count>[0-9]{1,9})\s*[x×]\s*(?P<chip>[a-z]+[0-9]+)")
+# Of TPUs with two cores a chip, the number in a cloud's name is that of cores (Cloud
+# TPU's pages on each generation, "TPU type" and "topology"; xpk's table of systems for
+# TPU7x).
+_TWO_CORES = ("v2", "v3", "v4", "v5p", "7x")
+_TEXT = re.compile(
+    r"(?P<platform>[^:]+):(?P<chip>[^:]+):(?P<shape>[^:*]+)(?:\*(?P<slices>[^:*]+))?"
+)
+Shape = tuple[int, ...]
+
+
+def _misread(what: str) -> TargetError:
+    """The error for text that is no topology, with the ways to write one."""
+    return TargetError(
+        f"{what} Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or"
+        " gpu:h100:2x8; or as clouds name it: v5p-64, v5e-8, 8xH100."
+    )
+
+
+def _number(text: str, topology: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text.strip()):
+        raise _misread(
+            f"Cannot read {shown(text.strip())} in {shown(topology)} as a whole number."
+        )
+    return int(text)
+
+
+def _times(sizes: Shape) -> str:
+    return "x".join(shown(n, 20) for n in sizes)
+
+
+def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
+    """The shape of a slice or cluster, if chips of this kind are built so.
+
+    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes of a
+    3-D torus are one layer of it.
+    """
+    if min((*shape, slices)) < 1:
+        raise _misread(f"The sizes of a topology start at 1; got {_times(shape)}.")
+    name = f"{chip.platform}:{chip.name}"
+    if math.prod(shape) * slices > MAX_CHIPS:
+        raise TargetError(
+            f"At most {MAX_CHIPS:,} chips are described; got"
+            f" {shown(math.prod(shape) * slices)}. Take fewer slices or a smaller shape."
+        )
+    if chip.platform == "gpu":
+        most = chip.host_shape[0]
+        if len(shape) != 2 or slices != 1 or shape[1] > most:
+            raise TargetError(
+                f"A cluster of GPUs is written HOSTSxGPUS, with at most {most} GPUs on a"
+                f" host, and has no slices; got {_times(shape)}. Write {name}:2x{most}."
+            )
+        return shape
+    written = shape
+    while len(shape) > chip.axes and shape[-1] == 1:
+        shape = shape[:-1]
+    if chip.axes == 3 and len(shape) == 2:
+        shape = (*shape, 1)
+    if len(shape) != chip.axes:
+        raise TargetError(
+            f"A slice of {chip.title} has {chip.axes} axes; got {_times(written)}."
+            f" Write it as {name}:{_times((4,) * chip.axes)}."
+        )
+    if math.prod(shape) > 1 and (shape[0] % 2 or shape[1] % 2):
+        even = (shape[0] + shape[0] % 2, shape[1] + shape[1] % 2, *shape[2:])
+        raise TargetError(
+            "A host holds 2x2 chips, so the first two axes of a slice are even; got"
+            f" {_times(shape)}. The next larger slice is {name}:{_times(even)}."
+        )
+    # Cubes of three axes are joined by switches in any order, so that only their number
+    # is limited.
+    long = chip.axes == 2 and (shape[0] > chip.pod[0] or shape[1] > chip.pod[1])
+    if long or math.prod(shape) > (chip.pod_chips or MAX_CHIPS):
+        raise TargetError(
+            f"The largest machine of {chip.title} has {chip.pod_chips:,} chips; got"
+            f" {_times(shape)}. The network joins several slices: write *2 after the"
+            " shape of one."
+        )
+    return shape
+
+
+def is_described(text: str) -> bool:
+    """Whether text names described hardware, rightly or not.
+
+    >>> [is_described(text) for text in ("gpu:h100:2x8", "v5p-64", "gpu", "cpu:8")]
+    [True, True, False, False]
+    """
+    word = text.strip().lower()
+    if _cloud_name(word) is not None:
+        return True
+    return word.partition(":")[0].strip() in ("tpu", "gpu") and word.count(":") > 1
+
+
+def _cloud_name(word: str) -> tuple[Chip, int] | None:
+    """The chip in a cloud's name of an accelerator, and the number; or None."""
+    for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
+        if match := pattern.fullmatch(word):
+            # Some other word.
+            with contextlib.suppress(TargetError):
+                return find_chip(match["chip"], platform), int(match["count"])
+    return None
+
+
+def _from_cloud(text: str) -> Topology | None:
+    if (found := _cloud_name(text.strip().lower())) is None:
+        return None
+    chip, count = found
+    cores, counted = 1, "chips"
+    if chip.platform == "gpu":
+        counted = "GPUs"
+    elif chip.name in _TWO_CORES:
+        cores, counted = 2, "cores"
+    topology = None
+    if count % cores == 0:
+        topology = even_topology(chip, count // cores)
+    if topology is None:
+        raise _misread(
+            f"{shown(text.strip())} would be {count:,} {counted} of {chip.title}, and there is no"
+            f" slice of as many."
+        )
+    return topology
+
+
+def even_topology(chip: Chip, chips: int) -> Topology | None:
+    """One slice of so many chips, in the most even shape that there is; None for none.
+
+    >>> from shardviz.hardware.chips import find_chip
+    >>> str(even_topology(find_chip("v5p"), 4)), even_topology(find_chip("v5e"), 3)
+    ('tpu:v5p:2x2x1', None)
+    """
+    if chip.platform == "gpu":
+        hosts = range(math.prod(chip.host_shape), 0, -1)
+        shapes: list[Shape] = [(chips // n, n) for n in hosts if chips % n == 0]
+    else:
+        shapes = sorted(_factors(chips, chip.axes), key=lambda s: max(s) - min(s))
+    for shape in shapes:
+        # A slice of less than a cube is written with its axis of one chip at the end.
+        for order in (shape, shape[::-1]):
+            with contextlib.suppress(TargetError):
+                return Topology(chip, order)
+    return None
+
+
+def _factors(number: int, parts: int) -> list[Shape]:
+    """The ways to write a number as a product, the smaller factors first."""
+    if parts == 1:
+        return [(number,)]
+    found = []
+    for first in range(1, math.isqrt(number) + 1):
+        if number % first:
+            continue
+        for rest in _factors(number // first, parts - 1):
+            if rest[0] >= first:
+                found.append((first, *rest))
+    return found
+
+
+# Of the first of several slices, and the step from one to the next.
+FIRST_ID = 100_000
+
+
+class _Places(NamedTuple):
+    """Where every device is: int64 [devices] each, coordinates [devices, 3]."""
+
+    ids: np.ndarray
+    coords: np.ndarray
+    cores: np.ndarray
+    processes: np.ndarray
+    slices: np.ndarray
+
+
+def _tpu_places(topology: Topology) -> _Places:
+    x, y, z = (*topology.shape, 1, 1)[:3]
+    a, b, c = (*topology.host_shape, 1, 1)[:3]
+    cores, slices = topology.chip.devices, topology.slices
+    # Hosts one after another, in a host its chips, in a chip its cores: libtpu's order.
+    grid = np.indices((slices, z // c, y // b, x // a, c, b, a, cores), dtype=np.int64)
+    which, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, -1)
+    cx, cy, cz = hx * a + dx, hy * b + dy, hz * c + dz
+    first = FIRST_ID * (which + 1) * (slices > 1)
+    ids = first + core + cores * (cx + x * (cy + y * cz))
+    hosts = (z // c) * (y // b) * (x // a)
+    process = which * hosts + (hz * (y // b) + hy) * (x // a) + hx
+    return _Places(ids, np.stack([cx, cy, cz], axis=1), core, process, which)
+
+
+def _gpu_places(topology: Topology) -> _Places:
+    """Host by host; coordinates are GPU, host, 0."""
+    host, gpu = np.indices(topology.shape, dtype=np.int64).reshape(2, -1)
+    nothing = np.zeros_like(host)
+    coords = np.stack([gpu, host, nothing], axis=1)
+    return _Places(np.arange(len(host)), coords, nothing, host, nothing)
+
+
+@dataclass(frozen=True, repr=False, eq=True)
+class Topology(Displayed):
+    """A slice of TPUs or a cluster of GPUs; write one as
+    `Topology.parse("tpu:v5e:4x4")`.
+
+    Attributes:
+        chip: the kind of chip.
+        shape: chips along each axis of one slice; of GPUs, hosts and GPUs per host.
+        slices: how many slices of that shape there are, joined by the data-center
+            network.
+
+    Raises:
+        TargetError: for a shape that such chips are not built in.
+
+    >>> topology = Topology.parse("tpu:v5e:4x4*2")
+    >>> topology.size, topology.hosts, topology.coords[2].tolist()
+    (32, 8, [0, 1, 0])
+    """
+
+    chip: Chip
+    shape: tuple[int, ...]
+    slices: int = 1
+
+    def __post_init__(self) -> None:
+        shape = _checked_shape(self.chip, tuple(self.shape), self.slices)
+        object.__setattr__(self, "shape", shape)
+
+    @classmethod
+    def parse(cls, text: str) -> Topology:
+        """A topology from what a person typed; nothing is evaluated.
+
+        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N`
+        after it for N slices, and `gpu:NAME:HOSTSxGPUS`. Clouds' names are read as
+        well: `v5p-64`, `tpu-v6e-16`, `v5litepod-8`, `16xH100`.
+
+        Raises:
+            TargetError: with what could not be read, and how it is written.
+
+        >>> str(Topology.parse("TPU : ironwood : 4 x 4 x 4"))
+        'tpu:7x:4x4x4'
+        >>> str(Topology.parse("v5p-64")), str(Topology.parse("16xH100"))
+        ('tpu:v5p:2x4x4', 'gpu:h100:2x8')
+        """
+        # What is typed is bounded in size before it is matched.
+        if not isinstance(text, str) or len(text) > 100:
+            raise _misread(f"A topology is short text; got {shown(text)}.")
+        if (found := _from_cloud(text)) is not None:
+            return found
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise _misread(f"Cannot read {shown(text)} as a topology.")
+        platform = match["platform"].strip().lower()
+        if platform not in ("tpu", "gpu"):
+            hint = suggestion(platform, ("tpu", "gpu"))
+            raise _misread(
+                f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint}"
+            )
+        chip = find_chip(match["chip"].strip(), platform)
+        shape = tuple(_number(part, text) for part in re.split("[xX×]", match["shape"]))
+        return cls(chip, shape, _number(match["slices"] or "1", text))
+
+    @property
+    def devices(self) -> int:
+        """How many devices jax sees: chips times the devices of a chip."""
+        return self.chips * self.chip.devices
+
+    size = devices
+
+    @property
+    def chips(self) -> int:
+        """How many chips, over all slices."""
+        return math.prod(self.shape) * self.slices
+
+    @property
+    def host_shape(self) -> tuple[int, ...]:
+        """The chips of one host along each axis: 2x2 for TPUs, 1x1 for a single chip."""
+        if self.chip.platform == "gpu":
+            return (1, self.shape[1])
+        if math.prod(self.shape) == 1:
+            return (1,) * len(self.shape)
+        return (2, 2, 1)[: len(self.shape)]
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts, each with one process of jax."""
+        return self.chips // math.prod(self.host_shape)
+
+    @cached_property
+    def wraps(self) -> tuple[bool, ...]:
+        """Which axes of a slice close to a ring."""
+        # Switches join GPUs, which have no torus.
+        if not self.chip.axes:
+            return (False,) * len(self.shape)
+        return self.chip.wraps(self.shape)
+
+    @cached_property
+    def _places(self) -> _Places:
+        make = _tpu_places
+        if self.chip.platform == "gpu":
+            make = _gpu_places
+        places = make(self)
+        for array in places:
+            array.flags.writeable = False
+        return places
+
+    @property
+    def device_ids(self) -> np.ndarray:
+        """int64 `[devices]`: the id of each device, in jax's order of devices."""
+        return self._places.ids
+
+    @property
+    def coords(self) -> np.ndarray:
+        """int64 `[devices, 3]`: x, y and z of the chip; of a GPU: its number, its host,
+        0.
+
+        >>> Topology.parse("gpu:h100:2x8").coords[9].tolist()
+        [1, 1, 0]
+        """
+        return self._places.coords
+
+    @property
+    def cores(self) -> np.ndarray:
+        """int64 `[devices]`: which device of its chip each one is."""
+        return self._places.cores
+
+    @property
+    def process_indices(self) -> np.ndarray:
+        """int64 `[devices]`: the host of each device, counted over all slices."""
+        return self._places.processes
+
+    @property
+    def slice_indices(self) -> np.ndarray:
+        """int64 `[devices]`: the slice of each device."""
+        return self._places.slices
+
+    @property
+    def jax_options(self) -> Mapping[str, Any]:
+        """What `jax.experimental.topologies.get_topology_desc` calls it, as keyword
+        arguments.
+
+        A GPU's takes `target_config` beside these.
+
+        >>> Topology.parse("tpu:v5e:4x4*2").jax_options
+        {'platform': 'tpu', 'topology_name': 'v5e:4x4', 'num_slices': 2}
+        """
+        shape = "x".join(map(str, self.shape))
+        if self.chip.platform == "gpu":
+            return {"platform": "cuda", "topology": f"1x{shape}"}
+        options: dict[str, Any] = {
+            "platform": "tpu",
+            "topology_name": f"{self.chip.name}:{shape}",
+        }
+        # libtpu says "tpu7x", and "v5e" of others.
+        if self.chip.name == "7x":
+            options["topology_name"] = f"tpu7x:{shape}"
+        if self.slices > 1:
+            options["num_slices"] = self.slices
+        if self.chip.config:
+            options["chip_config_name"] = self.chip.config
+        if math.prod(self.shape) == 1:
+            options["chips_per_host_bounds"] = (1, 1, 1)
+        return options
+
+    @property
+    def title(self) -> str:
+        """Its name as people write it.
+
+        >>> Topology.parse("tpu:v5e:4x4*2").title, Topology.parse("gpu:h100:2x8").title
+        ('TPU v5e 4×4 × 2 slices', 'NVIDIA H100 SXM 2×8')
+        """
+        slices = f" × {self.slices} slices" if self.slices > 1 else ""
+        return f"{self.chip.title} {'×'.join(map(str, self.shape))}{slices}"
+
+    def words(self) -> str:
+        """What it is, in one sentence.
+
+        >>> Topology.parse("tpu:v5p:4x4x8").words()
+        '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'
+        """
+        return explanation(self)
+
+    def __str__(self) -> str:
+        slices = f"*{self.slices}" if self.slices > 1 else ""
+        return f"{self.chip.platform}:{self.chip.name}:{'x'.join(map(str, self.shape))}{slices}"
+
+    def __repr__(self) -> str:
+        return f"Topology({str(self)!r})"

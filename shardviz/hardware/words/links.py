@@ -1,0 +1,101 @@
+"""What a collective puts on the links of described hardware, in one sentence."""
+
+from __future__ import annotations
+
+from shardviz.base.collective import Collective
+from shardviz.base.format import bytes_text, ids_text, joined, plural, seconds_text
+from shardviz.base.mesh import MeshSpec
+from shardviz.hardware.interconnect import LinkUse
+from shardviz.hardware.topology import Topology
+
+UNKNOWN_DEVICES = "Which devices take part is not known, so no links are drawn."
+
+
+def links_in_words(collective: Collective, links: LinkUse | None) -> str:
+    """The way of the bytes, the most on a link, and the least time that takes.
+
+    Args:
+        collective: of a Report or Plan.
+        links: from `collective_link_use`; None where its groups are not known.
+
+    >>> from shardviz.hardware.topology import Topology
+    >>> from shardviz.hardware.interconnect import route
+    >>> links = route(Topology.parse("tpu:v5p:4x4x4"), [range(64)], "all-gather")
+    >>> print(links_in_words(Collective("all-gather", ("data",), 64 << 20), links))
+    all-gather over data along x, y and z: busiest link 10.5 MiB one way, at least 110 µs.
+    """
+    if links is None:
+        return UNKNOWN_DEVICES
+    size, loads = collective.bytes_per_device, []
+    chip = "chip" if links.torus.shape else "GPU"
+    for what, load in (
+        ("busiest link {} one way", links.ici),
+        (f"a {chip} sends {{}} over NVLink", links.nvlink),
+        (f"a {chip} sends {{}} over the network", links.network),
+    ):
+        if load.any():
+            loads.append(what.format(bytes_text(round(float(load.max()) * size))))
+    if not loads:
+        return "No bytes leave a chip."
+    seconds = links.seconds(size)
+    least = "at a rate that is not published"
+    if seconds is not None:
+        least = f"at least {seconds_text(seconds)}"
+        if collective.execution_count > 1:
+            least += f", {plural(collective.execution_count, 'time')}"
+    head = f"{collective.kind}{collective.over}"
+    used = []
+    for axis in range(len(links.torus.shape)):
+        if links.ici[:, axis].any():
+            used.append("xyz"[axis])
+    if used:
+        head += f" along {joined(used)}"
+    return f"{head}: {' and '.join(loads)}, {least}."
+
+
+GREY_LINKS = "Grey links join chips of several groups."
+CLOSER_HOSTS = "Chips of one host stand closer together."
+WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other side."
+
+
+def link_lines(
+    links: LinkUse | None, size: int, groups: int, ordered: bool
+) -> list[str]:
+    """Which links a collective uses, and how long each kind takes at least.
+
+    Args:
+        links: None where it is not known which devices take part.
+        size: the bytes of each device.
+        groups: how many groups of devices there are.
+        ordered: whether these are too many for a colour each.
+    """
+    if links is None:
+        return [UNKNOWN_DEVICES]
+    parts = []
+    if links.torus.shape:
+        parts.append(f"{plural(links.used, 'link')} between chips")
+    for name, seconds in links.times(size).items():
+        time = "at an unpublished rate"
+        if seconds is not None:
+            time = f"at least {seconds_text(seconds)}"
+        parts.append(f"{name} {time}")
+    words = ", ".join(parts) or "nothing leaves a chip"
+    lines = [f"{bytes_text(size)} per device: {words}."]
+    if ordered:
+        count = plural(groups, "group")
+        lines.append(f"{count}, coloured in order from first to last.")
+    return lines
+
+
+def by_position(mesh: MeshSpec, topology: Topology) -> str:
+    """What a mesh is on a topology, with its device ids."""
+    return (
+        f"Device mesh {mesh}: {plural(mesh.size, 'device')} by their position in"
+        f" {topology}. Device ids in mesh order: {ids_text(mesh.device_ids, 200)}"
+    )
+
+
+def topology_alt(topology: Topology) -> str:
+    """A topology with its device ids."""
+    ids = ids_text(topology.device_ids, 200)
+    return f"{topology}: {topology.words()} Device ids: {ids}."

@@ -1,0 +1,218 @@
+"""The steps of a collective: stills, film strips and text.
+
+A row is a device and a column is a chunk. A cell is as full as its chunk is complete:
+half of it where four of eight devices have contributed to a sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardviz.draw.page import (
+    and_more,
+    page,
+    paragraphs,
+    sentences,
+    side_by_side,
+    text_page,
+    text_width,
+    titled,
+)
+from shardviz.draw.picture import Label, Picture, make_tiles
+from shardviz.move.movement import Movement, check_step
+from shardviz.move.words import movement as wording
+
+# Devices and chunks; of more there are only words.
+MOST_DRAWN, MOST_COLUMNS = 16, 64
+MOST_PANELS = 8
+# Of cells, in points.
+TOP, HIGH, PITCH, GAP = 16.0, 15.0, 18.0, 3.0
+STRIP_WIDE = 1100.0
+# Lines of text, and letters of a table in it.
+MOST_ROWS, LEAST_WIDE = 40, 8
+
+
+def draw_movement(
+    movement: Movement, step: int | None = None, title: str | None = None
+) -> Picture:
+    """A film strip of the steps, or a still of one.
+
+    Args:
+        step: how many steps are done; None for a film strip of at most MOST_PANELS
+            stills.
+        title: instead of the movement's own.
+
+    Raises:
+        ProgramError: for a step that there is not.
+
+    >>> from shardviz.move.movement import collective_movement
+    >>> gather = collective_movement("all-gather", 4, 4096)
+    >>> len(draw_movement(gather).panels)
+    4
+    """
+    head, last = titled(title, wording.title(movement)), len(movement.steps)
+    if step is not None:
+        step = check_step(movement, step)
+    about = wording.head_lines(movement)
+    alt = sentences([wording.title(movement), *about, *wording.step_lines(movement, 8)])
+    if not is_drawn(movement):
+        rows = []
+        for line in [*about, *wording.step_lines(movement, 30)]:
+            rows.append((line, "text"))
+        return text_page(rows, title=head, alt=alt)
+    counts = list(movement.counts())
+    if step is not None:
+        caption = wording.caption(movement, step)
+        return _still(movement, step, counts[step], head, [caption])
+    # The first stills, the last, and of many some between, at equal steps.
+    chosen = range(last + 1)
+    if last >= MOST_PANELS:
+        chosen = np.linspace(0, last, MOST_PANELS).round().astype(int).tolist()
+    stills = []
+    for done in chosen:
+        name = wording.still_title(movement, done)
+        stills.append(_still(movement, done, counts[done], name, []))
+    more = and_more(len(counts) - len(stills), "still")
+    return side_by_side(
+        stills,
+        title=head,
+        notes=[*about, *wording.step_lines(movement, 4), *more],
+        alt=alt,
+        width=STRIP_WIDE,
+    )
+
+
+def is_drawn(m: Movement) -> bool:
+    """Whether there are few enough devices and chunks for a picture."""
+    return m.size <= MOST_DRAWN and len(m.chunks.labels) <= MOST_COLUMNS
+
+
+def _still(
+    m: Movement, done: int, counts: np.ndarray, title: str, notes: list[str]
+) -> Picture:
+    """What every device has after some steps; a cell is as full as its chunk."""
+    labels, chunks = [], len(m.chunks.labels)
+    left = text_width(f"device {int(m.devices.max())}", 8.0) + 14
+    long = 26.0
+    for name in m.chunks.labels:
+        long = max(long, text_width(name, 8.0) + 4)
+    # Names fit only where there are few chunks, and a still alone has more space.
+    named = chunks * long < (700 if notes else 380)
+    if not named:
+        long = 10.0
+    # The rows of a torus, and its chunks, stand in the order of the grid.
+    places, columns = m.method.places, np.arange(chunks)
+    if m.method.grid.ndim > 1:
+        columns = np.argsort(np.argsort(places[m.chunks.group], kind="stable"))
+    for device in m.method.grid.reshape(-1).tolist():
+        y = TOP + PITCH * float(places[device]) + HIGH / 2
+        name = f"device {int(m.devices[device])}"
+        labels.append(Label(left - 6, y, name, "end", "tick"))
+    if named:
+        for name, column in zip(m.chunks.labels, columns.tolist(), strict=True):
+            x = left + column * (long + GAP) + long / 2
+            labels.append(Label(x, 7.0, name, role="tick"))
+    row, column = np.nonzero(counts)
+    held, texts = counts[row, column], []
+    for chunk, count in np.stack([column, held], 1).tolist():
+        name = m.chunks.labels[chunk]
+        # Of a sum, a cell says how many devices have added to it.
+        if m.sums:
+            name = f"{count}/{m.contributors}"
+        texts.append(name * named)
+    tiles = make_tiles(
+        left + columns[column] * (long + GAP),
+        TOP + PITCH * places[row],
+        np.maximum(1.0, long * held / m.contributors),
+        HIGH,
+        m.chunks.group[column],
+        m.devices[row],
+        text=texts,
+        radius=2.0,
+    )
+    return page(
+        tiles,
+        labels,
+        title=title,
+        notes=notes,
+        size=(left + chunks * (long + GAP), TOP + PITCH * m.size),
+        colormap="blocks",
+        groups=int(m.chunks.group.max(initial=0)) + 1,
+        alt=f"{title}. {wording.caption(m, done)}",
+    )
+
+
+# --- text -----------------------------------------------------------------------------
+
+
+def movement_text(movement: Movement, width: int) -> str:
+    """What it sends, its steps in words, and what every device has after each.
+
+    Devices are rows and chunks are columns; tables stand side by side as far as they
+    fit, and of more than a screen of them the first ones and the last are shown.
+
+    >>> from shardviz.move.movement import collective_movement
+    >>> print(movement_text(collective_movement("reduce-scatter", 3, 12), 80))
+    reduce-scatter of 12 B, 3 devices, ring
+    (n - 1) / n × bytes: 2 / 3 × 12 B = 8 B sent per device, in 2 steps.
+    Step 1: Every device sends 1 chunk to its right neighbour, which adds its own
+      part: sums of 2 of 3 devices.
+    Step 2: Every device sends 1 chunk to its right neighbour, which adds its own
+      part: sums of 3 of 3 devices.
+    <BLANKLINE>
+              start   step 1  end
+    device 0  1 1 1   1 2 ·   ■ · ·
+    device 1  1 1 1   · 1 2   · ■ ·
+    device 2  1 1 1   2 · 1   · · ■
+    ■ all 3 devices, 2 the sum of two, · nothing
+    """
+    m = movement
+    head = [wording.title(m), *wording.head_lines(m), *wording.step_lines(m, 12)]
+    lines = paragraphs(head, width).split("\n")
+    if is_drawn(m):
+        lines += _tables(m, width, MOST_ROWS - len(lines))
+    return "\n".join(lines)
+
+
+def _tables(m: Movement, width: int, rows: int) -> list[str]:
+    """The states in bands of tables side by side, in so many rows."""
+    tables = _states(m)
+    names = ["", *(f"device {device}" for device in m.devices.tolist())]
+    side = max(map(len, names))
+    wide = LEAST_WIDE
+    for table in tables:
+        wide = max(wide, len(table[1]) + 2)
+    across = (width - side - 2) // wide
+    if across < 1:
+        return []
+    most = across * max(1, rows // (m.size + 2))
+    if len(tables) > most:
+        tables = [*tables[: max(most - 1, 0)], tables[-1]]
+    lines = []
+    for first in range(0, len(tables), across):
+        lines.append("")
+        band = zip(names, *tables[first : first + across], strict=True)
+        for name, *cells in band:
+            row = "".join(f"{cell:<{wide}}" for cell in cells)
+            lines.append(f"{name:<{side}}  {row}".rstrip())
+    return [*lines, wording.sum_signs(m) if m.sums else wording.THERE]
+
+
+def _states(m: Movement) -> list[list[str]]:
+    """At the start and after each step: its name, then what each device has."""
+    letters = len(str(m.contributors))
+    # Narrow cells have no blanks between them where there are many.
+    blank = " " if len(m.chunks.labels) <= 16 or letters > 1 else ""
+    signs = {0: "·", m.contributors: "■"}
+    tables = []
+    for number, counts in enumerate(m.counts()):
+        table = [f"step {number}"]
+        if number == 0:
+            table = ["start"]
+        elif number == len(m.steps):
+            table = ["end"]
+        for row in counts.tolist():
+            cells = [f"{signs.get(count, str(count)):>{letters}}" for count in row]
+            table.append(blank.join(cells))
+        tables.append(table)
+    return tables

@@ -1,0 +1,75 @@
+"""Which rows of an array each process loads."""
+
+from __future__ import annotations
+
+from shardviz.base.format import bytes_text, ids_text, plural
+from shardviz.draw.blocks import array_title
+from shardviz.draw.page import and_more, paragraphs, sentences, titled
+from shardviz.draw.picture import Picture
+from shardviz.draw.tables import Bar, Table
+from shardviz.move.process_rows import ProcessRows, ranges_text
+
+# Processes; of more, those that yield the same array share a row.
+MOST_LISTED = 16
+MOST_ROWS = 40
+HEADS = ("local bytes", "process", "elements", "local shape")
+
+
+def draw_process_rows(
+    rows: ProcessRows, title: str | None = None, name: str = ""
+) -> Picture:
+    """What every process yields of an array, a row for each.
+
+    Args:
+        name: what the array is called.
+    """
+    bars, head = _bars(rows), _title(rows, name)
+    more = and_more(len(bars) - MOST_ROWS, "row")
+    return Table(HEADS, tuple(bars[:MOST_ROWS])).picture(
+        title=titled(title, head),
+        notes=[*more, *rows.sentences],
+        alt=sentences([head, *rows.sentences]),
+    )
+
+
+def process_rows_text(rows: ProcessRows, width: int, name: str = "") -> str:
+    """A line per process, then what a loader has to heed."""
+    bars = _bars(rows)
+    shown = bars[:MOST_ROWS]
+    names = max(len(bar.words[0]) for bar in shown)
+    held = max(len(bar.words[1]) for bar in shown)
+    lines, narrow = [], []
+    for bar in shown:
+        process, elements, shape = bar.words
+        local = f"local shape {shape}, {bar.text}"
+        lines.append(f"  {process:<{names}}  {elements:<{held}}  {local}")
+        narrow.append(f"  {process}: {elements}, {local}")
+    if max(map(len, lines)) > width:
+        lines = narrow
+    more = and_more(len(bars) - len(shown), "row")
+    return paragraphs([_title(rows, name), *lines, *more, *rows.sentences], width)
+
+
+def _bars(rows: ProcessRows) -> list[Bar]:
+    """A row per process; of many, one per group of those that yield the same."""
+    parts = {part.process: part for part in rows.parts}
+    groups = [[process] for process in parts]
+    if len(parts) > MOST_LISTED:
+        groups = rows.groups
+    bars = []
+    for group in groups:
+        part, noun = parts[group[0]], "process"
+        if len(group) > 1:
+            noun = "processes"
+        held = ", ".join(map(ranges_text, part.ranges))
+        words = (f"{noun} {ids_text(group)}", f"[{held}]", str(list(part.shape)))
+        bars.append(Bar(part.bytes, bytes_text(part.bytes), words))
+    return bars
+
+
+def _title(rows: ProcessRows, name: str) -> str:
+    title = array_title(rows.layout, name)
+    if rows.layout.spec is not None:
+        title += f" as {rows.layout.spec}"
+    count = plural(len(rows.parts), "process", "processes")
+    return f"{title} on {rows.layout.mesh}: {count}"

@@ -1,0 +1,150 @@
+"""What restoring a checkpoint reads: a table of processes and one of arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+
+from shardviz.base.format import Fold, bytes_text, fold, plural
+from shardviz.draw.page import (
+    and_more,
+    note,
+    paragraphs,
+    sentences,
+    side_by_side,
+    titled,
+    unfolded,
+)
+from shardviz.draw.picture import Label, Picture
+from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table, short_type
+from shardviz.move.restore import ProcessReads, Restore, RestoreRow
+from shardviz.move.words import restore as wording
+
+MOST_ARRAYS, MOST_PROCESSES = 24, 16
+# Bytes read per byte that is needed.
+MUCH = 1.2
+PROCESS_HEADS = ("read", "process", "chunks", "times needed")
+ARRAY_HEADS = ("read", "array", "type and shape", "saved → wanted", "chunks", "")
+LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
+
+
+def draw_restore(found: Restore, title: str | None = None) -> Picture:
+    """What every process reads, and what is read of the arrays; the largest first."""
+    folds = _folds(found)
+    more = and_more(len(found.processes) - MOST_PROCESSES, "row")
+    processes = _processes(found.processes[:MOST_PROCESSES]).picture(notes=more)
+    hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
+    arrays = _arrays(folds[:MOST_ARRAYS]).picture(legend=LEGEND, notes=hidden)
+    # What is wrong comes first, and in red.
+    notes: list[str | Label] = []
+    for problem in wording.problems(found):
+        notes.append(note(problem, "bad"))
+    return side_by_side(
+        [processes, arrays],
+        title=titled(title, wording.title(found)),
+        notes=[*notes, *wording.notes(found)],
+        alt=sentences(_lines(found, full=False)),
+        width=1.0,
+    )
+
+
+def restore_text(found: Restore, width: int, full: bool = False) -> str:
+    """What is read: by process, then by array, most first; what is wrong before it.
+
+    Args:
+        width: letters per line.
+        full: every array and process in a line of its own; else arrays that differ only
+            in the number of their layer are one line, and the smaller ones are counted.
+    """
+    return paragraphs(_lines(found, full), width)
+
+
+def _lines(found: Restore, full: bool) -> list[str]:
+    folds, processes = _folds(found), found.processes
+    hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
+    more = and_more(len(processes) - MOST_PROCESSES, "row")
+    if full:
+        folds = [Fold(((row.path,),), (row,)) for row in unfolded(folds)]
+        hidden = more = []
+    else:
+        folds, processes = folds[:MOST_ARRAYS], processes[:MOST_PROCESSES]
+    lines = [wording.title(found), *wording.problems(found, full)]
+    lines += [wording.PROCESSES_FIRST, *_processes(processes).lines()]
+    lines += [f"  {line}" for line in more]
+    if folds:
+        lines += [wording.LARGEST_FIRST, *_arrays(folds).lines()]
+    lines += [f"  {line}" for line in hidden]
+    return [*lines, *wording.notes(found)]
+
+
+def _processes(processes: Sequence[ProcessReads]) -> Table:
+    rows = []
+    for p in processes:
+        needed = wording.times(p.bytes_at_least, p.bytes_at_most, p.bytes_needed)
+        if p.bytes_needed:
+            needed += f" of {bytes_text(p.bytes_needed)}"
+        words = (
+            f"process {p.process}",
+            f"{plural(p.chunks, 'chunk')} in {plural(p.reads, 'read')}",
+            needed,
+        )
+        read = _range(p.bytes_at_least, p.bytes_at_most)
+        colour = _colour(p.bytes_at_most, p.bytes_needed)
+        rows.append(Bar(p.bytes_at_most, read, words, colour))
+    return Table(PROCESS_HEADS, tuple(rows))
+
+
+def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
+    rows = []
+    for one in folds:
+        row, saved = one.items[0], one.items[0].saved
+        before = str(saved.spec or saved.kind.replace("array", "unknown"))
+        chunks = 1
+        for count in saved.chunk_counts:
+            chunks *= count
+        words = (
+            one.name,
+            short_type(saved.dtype, saved.shape),
+            f"{before} → {row.spec or 'unknown'}",
+            f"{plural(chunks, 'chunk')} of {list(saved.chunk_shape)}",
+        )
+        # The problem is said above.
+        if row.reads is None:
+            rows.append(Bar(None, "✗", (*words, "not read"), tone="bad"))
+            continue
+        least, needed = int(row.reads.at_least.sum()), int(row.reads.needed.sum())
+        most = row.bytes_at_most
+        amount = f"{one.count}{_range(least, most)}"
+        remark = wording.times(least, most, needed) + wording.converted(row)
+        colour = _colour(most, needed)
+        rows.append(Bar(_bytes(one), amount, (*words, remark), colour))
+    return Table(ARRAY_HEADS, tuple(rows))
+
+
+def _colour(read: int, needed: int) -> int:
+    return HIGHLIGHTED if read > MUCH * needed else NORMAL
+
+
+def _folds(found: Restore) -> list[Fold[RestoreRow]]:
+    """The arrays, most is read first; those of all layers as one."""
+    folds = fold(found.rows, lambda row: row.path, _what_is_read)
+    return sorted(folds, key=_bytes, reverse=True)
+
+
+def _bytes(one: Fold[RestoreRow]) -> int:
+    return sum(row.bytes_at_most for row in one.items)
+
+
+def _what_is_read(row: RestoreRow) -> Hashable:
+    saved = row.saved
+    # Problems name the layer, too.
+    problem = re.sub(r"\d+", "#", str(row.problem or ""))
+    how = (saved.shape, saved.dtype, saved.chunk_shape, saved.spec, row.spec)
+    return (*how, row.dtype, row.bytes_at_most, problem)
+
+
+def _range(least: int, most: int) -> str:
+    """`2 MiB`, or `1 MiB to 2 MiB` where it depends on what is still in memory."""
+    if least == most:
+        return bytes_text(most)
+    return f"{bytes_text(least)} to {bytes_text(most)}"

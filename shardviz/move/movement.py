@@ -1,0 +1,497 @@
+"""Movement: what a collective sends, step by step, in one group.
+
+The steps are those of the algorithms that libraries use; which one a compiler picks on
+real hardware is its own affair. Bytes are those of `Collective.sent_bytes`, times those
+of `hardware/interconnect.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from shardviz.base.collective import Collective
+from shardviz.base.display import Displayed, Fact
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import listed, plural, shown
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import check_size
+from shardviz.compiled.orders import DeviceOrder
+from shardviz.hardware.interconnect import (
+    collective_link_use,
+    device_rows,
+    groups_over,
+)
+from shardviz.hardware.topology import Topology
+from shardviz.move.movement_steps import (
+    MOST_DEVICES,
+    MOST_LISTED,
+    PERMUTE,
+    Chunks,
+    ListedSent,
+    Method,
+    MovementStep,
+    RegularSent,
+    chains_of,
+    check_kind,
+    method_for,
+    regular_chunks,
+    regular_steps,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MovementText(Fact):
+    """One thing to be said of a movement.
+
+    Attributes:
+        code: `"algorithm"`, `"filled in"`, `"rate source"`, `"hops"` or `"open axes"`.
+        movement: what it is said of.
+
+    >>> str(MovementText("algorithm", collective_movement("all-gather", 4, 8)))
+    'ring'
+    """
+
+    code: str
+    movement: Movement
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Movement(Displayed):
+    """What a collective sends between the devices of one group.
+
+    Made by `sv.movement`. Devices are counted by their positions in the group.
+
+    Attributes:
+        kind: `"all-gather"`, `"reduce-scatter"`, `"all-reduce"`, `"all-to-all"` or
+            `"collective-permute"`.
+        devices: int64 [devices]: the id of each device, in the order of the group.
+        hosts: int64 [devices]: the host of each.
+        chunks: what the arrays are divided into.
+        steps: what is sent at the same time, in order.
+        method: how it is done.
+        bytes_per_device: the bytes of the array on each device, as of a Collective.
+        sent_bytes: the most bytes that a device sends.
+        start, end: bool [devices, chunks]: what each device has at the start, and what
+            it needs; None for more than MOST_LISTED devices.
+        mesh_axes: the mesh axes that it runs over, where known.
+        seconds: the least time at the published rates of the links; None where these
+            are not known.
+        topology: the described devices whose rates these are, or None.
+        hops: the most links between chips that one send crosses, in any group; None
+            where these are not known.
+        order: the order of the program's devices that takes less time, where this
+            collective gains most by it; None where none is known.
+
+    >>> gather = collective_movement("all-gather", 4, 8 << 20)
+    >>> gather.algorithm, len(gather.steps), gather.filled_in
+    ('ring', 3, '3 / 4 × 8 MiB = 6 MiB sent per device, in 3 steps')
+    >>> gather.holdings(1)[0, :, 0].tolist()
+    [True, False, False, True]
+    """
+
+    kind: str
+    devices: np.ndarray
+    hosts: np.ndarray
+    chunks: Chunks
+    steps: tuple[MovementStep, ...]
+    method: Method
+    bytes_per_device: int
+    sent_bytes: int
+    start: np.ndarray | None = None
+    end: np.ndarray | None = None
+    mesh_axes: tuple[str, ...] = ()
+    seconds: float | None = None
+    topology: Topology | None = None
+    hops: int | None = None
+    order: DeviceOrder | None = None
+
+    @property
+    def size(self) -> int:
+        """How many devices the group has."""
+        return len(self.devices)
+
+    @property
+    def sums(self) -> bool:
+        """Whether chunks are added up, so that every device contributes to each."""
+        return self.kind in ("all-reduce", "reduce-scatter")
+
+    @property
+    def contributors(self) -> int:
+        """How many contributions make a chunk complete: in a sum one per device."""
+        if self.sums:
+            return self.size
+        return 1
+
+    @property
+    def algorithm(self) -> str:
+        """What the algorithm is called; its code is `method.name`."""
+        return str(MovementText("algorithm", self))
+
+    @property
+    def filled_in(self) -> str:
+        """What each device sends, as the formula with its numbers."""
+        return str(MovementText("filled in", self))
+
+    @property
+    def rate_source(self) -> str:
+        """Whose rates the time is from, or why there is no time."""
+        return str(MovementText("rate source", self))
+
+    @property
+    def notes(self) -> tuple[Fact, ...]:
+        """What else to know."""
+        notes: list[Fact] = []
+        if self.method.open_axes:
+            notes.append(MovementText("open axes", self))
+        if self.hops:
+            notes.append(MovementText("hops", self))
+        if self.order is not None:
+            notes.append(self.order)
+        return tuple(notes)
+
+    def holdings(self, step: int) -> np.ndarray:
+        """What every device has after some steps: bool [devices, chunks, contributors].
+
+        Args:
+            step: how many steps are done, from 0 to `len(steps)`.
+
+        Raises:
+            ProgramError: for another step, or a group of more than MOST_LISTED devices.
+        """
+        done = check_step(self, step)
+        held = list(self._history())[done]
+        if not self.sums:
+            return (held != 0)[:, :, None]
+        bits = np.arange(self.size, dtype=np.uint64)
+        return (held[:, :, None] >> bits & np.uint64(1)).astype(bool)
+
+    def counts(self) -> Iterator[np.ndarray]:
+        """At the start, then after each step: int64 [devices, chunks], contributions."""
+        for held in self._history():
+            bits = np.unpackbits(held[..., None].view(np.uint8), axis=-1)
+            yield bits.sum(-1, dtype=np.int64)
+
+    def _history(self) -> Iterator[np.ndarray]:
+        """uint64 [devices, chunks]: a bit per contributor, at the start and on."""
+        start, _ = self._listed()
+        held = start.astype(np.uint64)
+        if self.sums:
+            held <<= np.arange(self.size, dtype=np.uint64)[:, None]
+        yield held.copy()
+        for step in self.steps:
+            sent = held[step.source, step.chunk]
+            if not step.keeps:
+                held[step.source, step.chunk] = 0
+            if step.adds:
+                sent |= held[step.target, step.chunk]
+            held[step.target, step.chunk] = sent
+            yield held.copy()
+
+    def _listed(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.start is None or self.end is None:
+            raise ProgramError(
+                f"What each of {self.size:,} devices has is not listed; at most"
+                f" {MOST_LISTED} are. Take a smaller group: every device of a larger one"
+                " does the same."
+            )
+        return self.start, self.end
+
+    def runs(self) -> list[tuple[MovementStep, int]]:
+        """Steps that are alike, as the first of them and how many.
+
+        >>> [count for _, count in collective_movement("all-reduce", 100, 800).runs()]
+        [99, 99]
+        """
+        runs = []
+        for _, group in groupby(self.steps, key=_alike):
+            alike = list(group)
+            runs.append((alike[0], len(alike)))
+        return runs
+
+    def execute(self, values: Sequence[Any]) -> list[np.ndarray]:
+        """Applies the steps to numbers: what each device has at the end.
+
+        Equal to what `jax.lax.all_gather(tiled=True)`, `psum`,
+        `psum_scatter(tiled=True)`, `all_to_all(tiled=True)` (all along the first
+        dimension) or `ppermute` give on as many devices.
+
+        Args:
+            values: an array for each device of the group, all of one shape.
+
+        Raises:
+            ProgramError: for another number of arrays, or of another shape.
+
+        >>> ring = collective_movement("all-reduce", 3, 24)
+        >>> [a.tolist() for a in ring.execute([np.array([1, 2, 3])] * 3)]
+        [[3, 6, 9], [3, 6, 9], [3, 6, 9]]
+        """
+        start, end = self._listed()
+        arrays = [np.asarray(value) for value in values]
+        shapes = {array.shape for array in arrays}
+        if len(arrays) != self.size or len(shapes) > 1:
+            raise ProgramError(
+                f"This movement takes {plural(self.size, 'array')} of one shape, one per"
+                f" device; got {len(arrays):,} of {listed(sorted(shapes))}."
+            )
+        held = np.full(start.shape, None, object)
+        for device, array in enumerate(arrays):
+            numbers = np.flatnonzero(start[device])
+            for number, part in zip(numbers, self._parts(array), strict=True):
+                held[device, number] = part
+        for step in self.steps:
+            # All is sent at the same time, so it is taken before anything is stored.
+            sent = held[step.source, step.chunk]
+            if step.adds:
+                sent = held[step.target, step.chunk] + sent
+            held[step.target, step.chunk] = sent
+        results = []
+        for device, array in enumerate(arrays):
+            parts = held[device, end[device]].tolist()
+            results.append(self._joined(parts, array))
+        return results
+
+    def _parts(self, array: np.ndarray) -> list[np.ndarray]:
+        """The chunks of what a device has, in their order."""
+        flat, count = array.reshape(-1), self.size
+        if self.kind == "all-reduce":
+            return np.array_split(flat, len(self.chunks.labels))
+        blocks = [flat]
+        if self.kind in ("reduce-scatter", "all-to-all"):
+            if not array.ndim or array.shape[0] % count:
+                raise ProgramError(
+                    f"The first dimension of {list(array.shape)} does not divide over"
+                    f" {plural(count, 'device')}."
+                )
+            blocks = np.split(flat, count)
+        # On a torus each block goes in halves, in both directions at the same time.
+        parts: list[np.ndarray] = []
+        for block in blocks:
+            parts += np.array_split(block, len(self.method.ways))
+        return parts
+
+    def _joined(self, parts: list[np.ndarray], array: np.ndarray) -> np.ndarray:
+        """The array of a device, from the chunks that it needs."""
+        if not parts:
+            # As ppermute gives where nobody sends.
+            return np.zeros_like(array)
+        flat = np.concatenate(parts)
+        if self.kind in ("all-gather", "reduce-scatter"):
+            return flat.reshape(-1, *array.shape[1:])
+        return flat.reshape(array.shape)
+
+    def __repr__(self) -> str:
+        size = plural(self.size, "device")
+        return f"Movement({self.kind}, {size}, {plural(len(self.steps), 'step')})"
+
+
+def _alike(step: MovementStep) -> Any:
+    if isinstance(step.about, RegularSent):
+        return step.about.action, step.about.axis
+    return step.about
+
+
+def check_step(movement: Movement, step: Any) -> int:
+    """How many steps are done, if there are so many."""
+    done = check_size(step, "step=", ProgramError)
+    last = len(movement.steps)
+    if not 0 <= done <= last:
+        raise ProgramError(
+            f"There are {plural(last, 'step')}, so 0 to {last:,} can be done; got"
+            f" {shown(done)}."
+        )
+    return done
+
+
+def collective_movement(
+    kind: str, devices: int | Topology, size: int, hosts: Any = None
+) -> Movement:
+    """The steps of a collective that is no program's, over some devices.
+
+    Args:
+        kind: of collective.
+        devices: how many, or the described slice or cluster.
+        size: the bytes of the array on each device, as of a Collective.
+        hosts: int64 [devices]: the host of each; one host where not said.
+
+    Raises:
+        ProgramError: for a kind without steps, and too many devices.
+
+    >>> print(collective_movement("all-to-all", 8, 8192).filled_in)
+    7 / 8 × 8 KiB = 7 KiB sent per device, in 7 steps
+    """
+    topology, ids = None, None
+    if isinstance(devices, Topology):
+        topology, ids = devices, devices.device_ids
+        devices, hosts = topology.devices, topology.process_indices
+    if not 1 <= devices <= MOST_DEVICES:
+        raise ProgramError(
+            f"A group has 1 to {MOST_DEVICES:,} devices; got {shown(devices)}."
+        )
+    mesh = MeshSpec(("devices",), (devices,), (), ids, hosts)
+    group = np.arange(devices)[None]
+    if kind == PERMUTE:
+        collective = shift(group, (), size)
+    else:
+        collective = Collective(kind, (), size, groups=(tuple(range(devices)),))
+    return movement_of(collective, mesh, topology)
+
+
+def shift(groups: np.ndarray, axes: tuple[str, ...], size: int) -> Collective:
+    """The collective-permute that sends to the next device of each group, around.
+
+    Args:
+        groups: int64 [groups, members]: flat positions in a mesh.
+
+    >>> shift(np.array([[0, 1, 2]]), ("x",), 8).groups
+    ((0, 1), (1, 2), (2, 0))
+    """
+    # Counted in the order of the mesh, as `jax.lax.ppermute` does.
+    groups = np.sort(groups, axis=1)
+    pairs = np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2)
+    return Collective(PERMUTE, axes, size, groups=tuple(map(tuple, pairs.tolist())))
+
+
+def movement_of(
+    collective: Collective,
+    mesh: MeshSpec,
+    topology: Topology | None = None,
+    group: Any = 0,
+) -> Movement:
+    """The steps of a collective in one of its groups.
+
+    The least time is that of all groups at once, as in the roofline: they may share
+    links.
+
+    Args:
+        collective: of a Report or a Plan.
+        mesh: the mesh of the program, with the real ids of its devices.
+        topology: the described slice or cluster of these devices.
+        group: which of its groups, counted from 0; of a permutation, which of the
+            chains of devices that send to one another.
+
+    Raises:
+        ProgramError: where its groups are not known, or there is no such group.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> gather = Collective("all-gather", ("data",), 4096)
+    >>> movement_of(gather, make_mesh(data=4, model=2), group=1).devices.tolist()
+    [1, 3, 5, 7]
+    """
+    check_kind(collective.kind)
+    groups = groups_of(collective, mesh)
+    number = check_size(group, "A group", ProgramError)
+    if not 0 <= number < len(groups):
+        raise ProgramError(
+            f"This {collective.kind} has {plural(len(groups), 'group')}, counted from 0;"
+            f" got {shown(number)}."
+        )
+    at = np.asarray(groups[number], np.int64)
+    hosts, rows = mesh.process_indices.reshape(-1), at
+    seconds = hops = None
+    parts = hosts
+    if topology is not None:
+        rows = device_rows(mesh, topology)
+        # The processes of a mesh are real; those of one process may be simulated.
+        if len(mesh.processes) == 1:
+            hosts = topology.process_indices[rows]
+        # The network joins the hosts of GPUs, and slices of TPUs.
+        parts = hosts
+        if topology.chip.axes:
+            parts = topology.slice_indices[rows]
+        rows = rows[at]
+        links = collective_link_use(collective, mesh, topology)
+        if links is not None:
+            seconds = links.seconds(collective.bytes_per_device)
+            if topology.chip.axes:
+                hops = int(links.hops[0])
+    ids, hosts, parts = mesh.device_ids.reshape(-1)[at], hosts[at], parts[at]
+    more = (collective.mesh_axes, seconds, topology, hops)
+    total = collective.bytes_per_device
+    if collective.kind == PERMUTE:
+        place = {int(position): n for n, position in enumerate(at)}
+        inside = [pair for pair in collective.groups if pair[0] in place]
+        pairs = np.array([[place[one], place[other]] for one, other in inside])
+        return _permutation(ids, hosts, parts, total, pairs, more)
+    kind, count = collective.kind, len(at)
+    if count > MOST_DEVICES:
+        raise ProgramError(
+            f"Steps are made for at most {MOST_DEVICES:,} devices; this group has"
+            f" {count:,}."
+        )
+    method = method_for(kind, parts, topology, rows)
+    chunks, start, end = Chunks((), at[:0], at[:0]), None, None
+    if count <= MOST_LISTED:
+        chunks = regular_chunks(kind, method, total)
+        start, end = _ends(kind, chunks, count)
+    steps = tuple(regular_steps(kind, method, chunks, parts, total))
+    sent = Collective(kind, (), total, group_size=count).sent_bytes or 0
+    return Movement(
+        kind, ids, hosts, chunks, steps, method, total, sent, start, end, *more
+    )
+
+
+def groups_of(collective: Collective, mesh: MeshSpec) -> Any:
+    """The groups of a collective, as flat positions in a mesh."""
+    axes = collective.mesh_axes
+    if collective.groups:
+        if collective.kind == PERMUTE:
+            return chains_of(np.asarray(collective.groups, np.int64))
+        return collective.groups
+    # A part of an axis is no axis of the mesh; of no axes there is nothing to go by.
+    known = bool(axes) and mesh.shape.keys() >= set(axes)
+    if not known or collective.kind == PERMUTE:
+        raise ProgramError(
+            f"The groups of devices of this {collective.kind} are not known. Take one"
+            " of a compiled program, or give its kind, a mesh and axes=."
+        )
+    return groups_over(mesh, axes)
+
+
+def _ends(kind: str, chunks: Chunks, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """What every device has at the start, and what it needs at the end."""
+    numbers, devices = np.arange(len(chunks.labels)), np.arange(count)[:, None]
+    own, every = chunks.group == devices, np.ones((count, len(numbers)), bool)
+    if kind == "all-to-all":
+        return numbers // count == devices, own
+    if kind == "all-gather":
+        return own, every
+    if kind == "reduce-scatter":
+        return every, own
+    return every, every
+
+
+def _permutation(
+    ids: np.ndarray,
+    hosts: np.ndarray,
+    parts: np.ndarray,
+    total: int,
+    pairs: np.ndarray,
+    more: tuple[Any, ...],
+) -> Movement:
+    count = len(ids)
+    labels = tuple(map(str, range(count)))
+    chunks = Chunks(labels, np.full(count, total), np.arange(count))
+    start, end = np.zeros((2, count, count), bool)
+    start[pairs[:, 0], pairs[:, 0]] = True
+    end[pairs[:, 1], pairs[:, 0]] = True
+    # What a device sends to itself moves nothing.
+    source, target = pairs[pairs[:, 0] != pairs[:, 1]].T
+    steps, sent = (), 0
+    if len(source):
+        sent, network = total, parts[source] != parts[target]
+        about = ListedSent(len(source), total * len(source), int(network.sum()))
+        steps = MovementStep(
+            about, source, target, source, network, False, False, total
+        )
+        steps = (steps,)
+    method = Method("direct", np.arange(count))
+    if count > MOST_LISTED:
+        start = end = None
+    return Movement(
+        PERMUTE, ids, hosts, chunks, steps, method, total, sent, start, end, *more
+    )

@@ -1,0 +1,390 @@
+"""Who sends what to whom, and when: the steps of collectives.
+
+A collective over n devices is about n blocks (n per device for an all-to-all). The
+devices are a grid of one axis (a ring) or several (the axes of a torus; hosts and the
+devices of each), and the steps go along one axis after the other:
+
+- gather along an axis of s devices: in s - 1 steps every device passes on to its
+  neighbour what arrived last, so that all have what each had.
+- scatter: in s - 1 steps every device sends a sum to its neighbour, which adds its own
+  part, so that each has one of s sums.
+
+An all-gather gathers along every axis, a reduce-scatter scatters along them in the
+opposite order, an all-reduce scatters, then gathers. That is how parts 3 and 12 of
+https://jax-ml.github.io/scaling-book describe them, and NCCL's documentation. On axes
+of a torus that close, one half of every block goes to the right and the other half to
+the left. In an all-to-all every device sends to every other at once, however far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardviz.base.display import Fact
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import listed, shown, suggestion
+from shardviz.hardware.topology import Topology
+
+MOST_DEVICES = 1 << 16
+# Devices whose transfers and holdings are listed.
+MOST_LISTED = 64
+
+_ACTIONS = {
+    "all-gather": ("gather",),
+    "reduce-scatter": ("scatter",),
+    "all-reduce": ("scatter", "gather"),
+    "all-to-all": ("exchange",),
+}
+REGULAR, PERMUTE = tuple(_ACTIONS), "collective-permute"
+_NOTHING = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class RegularSent(Fact):
+    """What every device sends in one step of a collective.
+
+    Attributes:
+        action: `"gather"`, `"scatter"` or `"exchange"`.
+        axis: the name of the axis of the grid, or `""`.
+        chunks: how many chunks each device sends, or halves of chunks.
+        hops: how many places further on the target is.
+        both_ways: whether one half goes to the right and the other to the left.
+        reached: of how many devices each then has the chunks, or sums.
+        count: how many devices there are.
+
+    >>> RegularSent("gather", "", 1, 1, False, 2, 4).reached
+    2
+    """
+
+    action: str
+    axis: str
+    chunks: int
+    hops: int
+    both_ways: bool
+    reached: int
+    count: int
+
+
+@dataclass(frozen=True)
+class ListedSent(Fact):
+    """What some devices send in a permutation.
+
+    Attributes:
+        sends: how many devices send.
+        bytes: what they send together.
+        far: how many of them send over the network.
+
+    >>> ListedSent(2, 64, 0).bytes
+    64
+    """
+
+    sends: int
+    bytes: int
+    far: int
+
+
+@dataclass(frozen=True, eq=False)
+class MovementStep:
+    """What is sent at the same time: an entry of each array for every chunk sent.
+
+    Of a collective of more than MOST_LISTED devices, which all do the same, the arrays
+    are empty.
+
+    Attributes:
+        about: what happens, as a fact.
+        source, target: int64 [transfers]: positions in the group.
+        chunk: int64 [transfers]: which chunk.
+        network: bool [transfers]: whether it goes over the network between hosts, or
+            between slices.
+        adds: whether the target adds what arrives to what it has; else it stores it.
+        keeps: whether the source still has the chunk afterwards.
+        bytes: the most bytes that one device sends.
+
+    >>> print(MovementStep(ListedSent(1, 64, 0), *(np.zeros(0, np.int64),) * 4).words)
+    1 device sends 64 B.
+    """
+
+    about: RegularSent | ListedSent
+    source: np.ndarray
+    target: np.ndarray
+    chunk: np.ndarray
+    network: np.ndarray
+    adds: bool = False
+    keeps: bool = True
+    bytes: int = 0
+
+    @property
+    def words(self) -> str:
+        """What happens, in one sentence."""
+        return str(self.about)
+
+
+class Chunks(NamedTuple):
+    """What the arrays are divided into; of a large group only the bytes are listed.
+
+    Attributes:
+        labels: what each is called: `3`, `3b` for a half of it, or `2→5`.
+        bytes: int64 [chunks].
+        group: int64 [chunks]: the device that each is for, which is its colour.
+
+    >>> regular_chunks("all-gather", Method("ring", np.arange(2)), 100).labels
+    ('0', '1')
+    """
+
+    labels: tuple[str, ...]
+    bytes: np.ndarray
+    group: np.ndarray
+
+
+class Method(NamedTuple):
+    """How a collective is done.
+
+    Attributes:
+        name: `"ring"`, `"both directions"`, `"torus"`, `"hosts"` or `"direct"`.
+        grid: int64: the device at each place; a ring has one axis.
+        axes: what each axis is called, such as `"x"` or `"hosts"`; `""` for a ring.
+        ways: (1,) to the right, or (1, -1) in both directions.
+        open_axes: the axes of a torus that do not close to a ring.
+
+    >>> Method("ring", np.arange(4)).ways
+    (1,)
+    """
+
+    name: str
+    grid: np.ndarray
+    axes: tuple[str, ...] = ("",)
+    ways: tuple[int, ...] = (1,)
+    open_axes: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> np.ndarray:
+        """int64 [devices]: the place of each in the grid, row by row."""
+        return np.argsort(self.grid.reshape(-1))
+
+
+def check_kind(kind: Any) -> None:
+    """Raises a ProgramError for a kind of collective without steps."""
+    known = (*REGULAR, PERMUTE)
+    if kind == "ragged-all-to-all":
+        raise ProgramError(
+            "What a ragged exchange sends is known only when it runs, so it has no steps here."
+        )
+    if kind not in known:
+        raise ProgramError(
+            f"No steps are known for {shown(kind)}; they are for {listed(known)}."
+            f"{suggestion(kind, known)}"
+        )
+
+
+# --- how a group does it --------------------------------------------------------------
+
+
+def method_for(
+    kind: str, parts: np.ndarray, topology: Topology | None, rows: np.ndarray
+) -> Method:
+    """The method that suits a group.
+
+    Args:
+        kind: one of REGULAR.
+        parts: int64 [devices]: the host or slice of each; the network joins these.
+        topology: the described devices, or None.
+        rows: int64 [devices]: their positions in the order of the topology.
+    """
+    if kind == "all-to-all":
+        return Method("direct", np.arange(len(parts)))
+    torus = None
+    if topology is not None and topology.chip.axes:
+        torus = _torus(topology, rows)
+    return torus or _levels(parts) or Method("ring", np.arange(len(parts)))
+
+
+def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
+    """The devices as a block of a torus; None where they fill none."""
+    # From the farthest to the nearest: most is sent along the last.
+    named = [("slices", topology.slice_indices[rows])]
+    for axis in reversed(range(len(topology.shape))):
+        named.append(("xyz"[axis], topology.coords[rows, axis]))
+    named.append(("cores", topology.cores[rows]))
+    columns, sizes, names = [], [], []
+    rings, open_axes = False, []
+    for name, values in named:
+        places, column = np.unique(values, return_inverse=True)
+        size = len(places)
+        if size == 1:
+            continue
+        columns.append(column.reshape(-1))
+        sizes.append(size)
+        names.append(name)
+        if name in ("slices", "cores"):
+            continue
+        axis = "xyz".index(name)
+        # Devices evenly spaced around an axis that closes are a ring as well.
+        even = (np.diff(places) * size == topology.shape[axis]).all()
+        if even and topology.wraps[axis]:
+            rings = True
+        elif size > 2:
+            open_axes.append(name)
+    if not sizes or math.prod(sizes) != len(rows):
+        return None
+    grid = np.full(sizes, -1)
+    grid[tuple(columns)] = np.arange(len(rows))
+    if (grid < 0).any():
+        return None
+    name, ways = "torus", (1,)
+    if rings:
+        ways = (1, -1)
+    # A group along one axis of a torus is a ring.
+    if len(sizes) == 1:
+        name = "ring"
+        if rings:
+            name = "both directions"
+    return Method(name, grid, tuple(names), ways, tuple(open_axes))
+
+
+def _levels(parts: np.ndarray) -> Method | None:
+    """Hosts, and the devices of each; None for one, or where they have unequal numbers."""
+    places, which = np.unique(parts, return_inverse=True)
+    each = np.bincount(which.reshape(-1))
+    if len(places) < 2 or each.min() < 2 or each.min() != each.max():
+        return None
+    grid = np.argsort(which.reshape(-1), kind="stable").reshape(len(places), -1)
+    return Method("hosts", grid, ("hosts", "devices"))
+
+
+# --- the steps ------------------------------------------------------------------------
+
+
+def regular_chunks(kind: str, method: Method, total: int) -> Chunks:
+    """The chunks of a collective in which every device does the same."""
+    count, ways = method.grid.size, len(method.ways)
+    labels = []
+    if kind == "all-to-all":
+        for source in range(count):
+            labels += [f"{source}→{target}" for target in range(count)]
+        numbers = np.arange(count * count)
+        return Chunks(
+            tuple(labels), _spread(total, count)[numbers % count], numbers % count
+        )
+    for block in range(count):
+        for part in "ab"[:ways]:
+            labels.append(f"{block}{part}" if ways > 1 else str(block))
+    group = np.arange(count * ways) // ways
+    return Chunks(tuple(labels), _spread(total, count * ways), group)
+
+
+def _spread(total: int, count: int) -> np.ndarray:
+    """int64 [count]: bytes as even as can be."""
+    ends = total * np.arange(count + 1) // count
+    return np.diff(ends)
+
+
+def regular_steps(
+    kind: str, method: Method, chunks: Chunks, parts: np.ndarray, total: int
+) -> Iterator[MovementStep]:
+    """The steps of one of REGULAR."""
+    grid, ways = method.grid, method.ways
+    axes = range(grid.ndim)
+    for action in _ACTIONS[kind]:
+        order = list(axes)
+        if action == "scatter":
+            order.reverse()
+        for number, axis in enumerate(order):
+            # A scatter sends what is still to be scattered along the other axes, too.
+            done = order[:number]
+            free = done
+            if action == "scatter":
+                free = order[number + 1 :]
+            sent = math.prod(grid.shape[other] for other in free)
+            reached = math.prod(grid.shape[other] for other in done)
+            for turn in range(1, grid.shape[axis]):
+                about = RegularSent(
+                    action,
+                    method.axes[axis],
+                    sent,
+                    turn,
+                    len(ways) > 1,
+                    reached * (turn + 1),
+                    grid.size,
+                )
+                adds, keeps = action == "scatter", action == "gather"
+                if grid.size > MOST_LISTED:
+                    most = sent * total // grid.size
+                    none = _NOTHING
+                    yield MovementStep(about, none, none, none, none, adds, keeps, most)
+                    continue
+                moved = []
+                for part, way in enumerate(ways):
+                    if action == "exchange":
+                        moved.append(_exchanged(grid.size, turn))
+                        continue
+                    distance = turn if action == "gather" else turn + 1
+                    source, target, block = _along(grid, axis, way, distance, free)
+                    moved.append(np.stack([source, target, block * len(ways) + part]))
+                source, target, chunk = np.concatenate(moved, axis=1)
+                most = int(np.bincount(source, chunks.bytes[chunk]).max())
+                network = parts[source] != parts[target]
+                yield MovementStep(
+                    about, source, target, chunk, network, adds, keeps, most
+                )
+
+
+def _exchanged(count: int, turn: int) -> np.ndarray:
+    """int64 [3, transfers]: everyone to the device so many places further on."""
+    source = np.arange(count)
+    target = (source + turn) % count
+    return np.stack([source, target, source * count + target])
+
+
+def _along(
+    grid: np.ndarray, axis: int, way: int, distance: int, free: Sequence[int]
+) -> np.ndarray:
+    """What goes one way along an axis: int64 [3, transfers]: source, target, block.
+
+    Every device gets from its neighbour the blocks of the devices that are `distance`
+    away, with any coordinates along the axes `free`.
+    """
+    order = [other for other in range(grid.ndim) if other not in free] + list(free)
+    count = math.prod(grid.shape[other] for other in free)
+    rows = []
+    for rolled in (np.roll(grid, way, axis), grid, np.roll(grid, way * distance, axis)):
+        rows.append(rolled.transpose(order).reshape(-1, count))
+    source, target, block = rows
+    return np.stack(
+        [
+            np.repeat(source, count),
+            np.repeat(target, count),
+            np.repeat(block, count, axis=0).reshape(-1),
+        ]
+    )
+
+
+def chains_of(pairs: np.ndarray) -> list[np.ndarray]:
+    """The devices of a permutation that send to one another, each chain in its order.
+
+    Args:
+        pairs: int64 [pairs, 2]: sender and receiver; none sends or receives twice.
+
+    >>> [chain.tolist() for chain in chains_of(np.array([[0, 1], [1, 0], [5, 2]]))]
+    [[0, 1], [5, 2]]
+    """
+    following = dict(np.asarray(pairs).tolist())
+    receivers = set(following.values())
+    # A chain begins at a device that receives nothing; what is left are rings.
+    starts = [s for s in following if s not in receivers] + sorted(following)
+    seen: set[int] = set()
+    chains = []
+    for start in starts:
+        chain = []
+        at: int | None = start
+        while at is not None and at not in seen:
+            seen.add(at)
+            chain.append(at)
+            at = following.get(at)
+        if chain:
+            chains.append(np.array(chain, np.int64))
+    return sorted(chains, key=lambda chain: int(chain.min()))

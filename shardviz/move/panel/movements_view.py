@@ -1,0 +1,209 @@
+"""How a collective moves its data, as plain data for the player."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from shardviz.base.errors import ProgramError, ShardvizError
+from shardviz.base.mesh import MeshSpec
+from shardviz.compiled.panel.stages_view import StageViews
+from shardviz.explorer.targets import DevicePlacement
+from shardviz.move.movement import Movement, movement_of
+from shardviz.move.movement_steps import MovementStep
+from shardviz.move.words import movement as words
+
+# Devices; as in movement_steps.js.
+MOST_DRAWN = 16
+# Of these, in one row; a longer ring is a loop.
+MOST_IN_ROW = 8
+# Collectives of each stage in a saved page.
+MOST_SAVED = 3
+# Of all of them.
+SAVED_BYTES = 60_000
+
+
+def movement_view(
+    key: str, stages: StageViews, placement: DevicePlacement | None
+) -> dict[str, Any]:
+    """What the player shows of a collective: its steps in its first group.
+
+    Args:
+        key: `"stage:number"` of a collective.
+        stages: that the page shows.
+        placement: of the mesh on described hardware, where there is one.
+
+    >>> from shardviz.runs.cache import ExecutableCache
+    >>> from shardviz.explorer.planner import Planner
+    >>> stages = StageViews(Planner(lambda: None, ExecutableCache()))
+    >>> movement_view("0:0", stages, None)["error"]
+    'This collective is not known any more. Choose one again.'
+    """
+    try:
+        return {"data": _collective_data(key, stages, placement), "error": ""}
+    except ShardvizError as error:
+        return {"data": None, "error": str(error)}
+
+
+def _collective_data(
+    key: str, stages: StageViews, placement: DevicePlacement | None
+) -> dict[str, Any]:
+    """The steps of a collective, in the first of its groups: all do the same."""
+    collective = stages.collective(key)
+    # The estimate is of the plan; the other stages are of the report.
+    made_by: Any = stages.results.report
+    if key.startswith("0:"):
+        made_by = stages.results.plan
+    if collective is None or made_by is None or made_by.mesh is None:
+        raise ProgramError("This collective is not known any more. Choose one again.")
+    mesh, topology = made_by.mesh, None
+    if placement is not None and placement.mesh.shape == mesh.shape:
+        mesh, topology = placement.mesh, placement.topology
+    return player_data(movement_of(collective, mesh, topology), mesh)
+
+
+def player_data(m: Movement, mesh: MeshSpec | None = None) -> dict[str, Any]:
+    """The JSON of a movement; `static/player_messages.d.ts` says what each field is."""
+    axes: list[list[Any]] = []
+    for name in m.mesh_axes:
+        # A part of an axis has the colour of the whole.
+        number = mesh.positions.get(name.split(":(")[0], -1) if mesh else -1
+        axes.append([name, number])
+    drawn = m.size <= MOST_DRAWN
+    data: dict[str, Any] = {
+        "kind": m.kind,
+        "title": list(words.title_parts(m)),
+        "axes": axes,
+        "facts": words.player_facts(m),
+        "before": words.before_first(m),
+        "lines": [] if drawn else words.too_many_to_draw(m, MOST_DRAWN),
+        "devices": m.devices[:MOST_DRAWN].tolist(),
+        "hosts": m.hosts[:MOST_DRAWN].tolist(),
+        "cells": [],
+        "chunks": [],
+        "contributors": m.contributors,
+        "start": None,
+        "steps": [],
+    }
+    if not drawn:
+        return data
+    data["cells"], data["chunks"] = cells_of(m).tolist(), list(m.chunks.labels)
+    if m.start is not None and not m.start.all():
+        data["start"] = [np.flatnonzero(row).tolist() for row in m.start]
+    for number, step in enumerate(m.steps, 1):
+        sent = words.sent_so_far(m, number)
+        data["steps"].append(_step_data(step, sent, _axis_of(m, step, mesh)))
+    return data
+
+
+def cells_of(m: Movement) -> np.ndarray:
+    """int64 [devices, 2]: the column and the row of each device of a small group.
+
+    On described hardware as the chips stand there; else a torus, or hosts and their
+    devices, as a grid, and a ring as a loop of two rows.
+
+    >>> from shardviz.move.movement import collective_movement
+    >>> cells_of(collective_movement("all-gather", 4, 4096)).tolist()
+    [[0, 0], [1, 0], [1, 1], [0, 1]]
+    """
+    sizes = m.method.grid.shape
+    at = np.stack(np.unravel_index(m.method.places, sizes))
+    stands = _coordinates(m)
+    if stands is not None:
+        at, sizes = stands, tuple((stands.max(axis=1) + 1).tolist())
+    elif len(sizes) == 1:
+        number, upper = np.arange(m.size), m.size
+        if m.size >= 4:
+            upper = -(-m.size // 2)
+        low = number >= upper
+        return np.stack([np.where(low, m.size - 1 - number, number), low], axis=1)
+    column, row = at[-1], np.zeros(m.size, np.int64)
+    for size, along in zip(sizes[:-1], at[:-1], strict=True):
+        row = row * size + along
+    # Many rows of few columns lie on their side.
+    if row.max() + 1 > max(4, sizes[-1]):
+        column, row = row, column
+    return np.stack([column, row], axis=1)
+
+
+def _coordinates(m: Movement) -> np.ndarray | None:
+    """int64 [axes, devices]: where the devices stand along each axis that they span.
+
+    Counted without what lies between them; None where they fill no block or are a
+    long row, and where their hardware is not described.
+    """
+    topology = m.topology
+    if topology is None:
+        return None
+    rows = np.flatnonzero(np.isin(topology.device_ids, m.devices))
+    if len(rows) != m.size:
+        return None
+    # In the order of the group.
+    rows = rows[np.argsort(topology.device_ids[rows])][
+        np.argsort(np.argsort(m.devices))
+    ]
+    x, y, z = topology.coords[rows].T
+    axes, cells = [], 1
+    for along in (topology.slice_indices[rows], z, y, x, topology.cores[rows]):
+        values, at = np.unique(along, return_inverse=True)
+        if len(values) > 1:
+            axes.append(at)
+            cells *= len(values)
+    if not axes or cells != m.size or (len(axes) == 1 and m.size > MOST_IN_ROW):
+        return None
+    return np.stack(axes)
+
+
+def _axis_of(m: Movement, step: MovementStep, mesh: MeshSpec | None) -> int:
+    """The number of the mesh axis along which a step sends; -1 for several."""
+    if mesh is None:
+        return -1
+    ids = mesh.device_ids.reshape(-1)
+    order = np.argsort(ids)
+    positions = order[np.searchsorted(ids[order], m.devices)]
+    where = np.stack(np.unravel_index(positions, mesh.axis_sizes))
+    differ = (where[:, step.source] != where[:, step.target]).any(axis=1)
+    if differ.sum() != 1:
+        return -1
+    return int(differ.argmax())
+
+
+def _step_data(step: MovementStep, sent: str, axis: int) -> dict[str, Any]:
+    # What goes from one device to another moves together.
+    sends: dict[tuple[int, int], list[Any]] = {}
+    columns = (step.source, step.target, step.network.astype(int), step.chunk)
+    for source, target, network, chunk in np.stack(columns, axis=1).tolist():
+        send = sends.setdefault((source, target), [source, target, network, []])
+        send[3].append(chunk)
+    return {
+        "words": step.words,
+        "sent": sent,
+        "axis": axis,
+        "adds": step.adds,
+        "keeps": step.keeps,
+        "sends": list(sends.values()),
+    }
+
+
+def saved_movements(
+    stages: StageViews, shown: Mapping[str, Any], placement: DevicePlacement | None
+) -> dict[str, Any]:
+    """What a page without a kernel can play: the largest collectives, in one group."""
+    movements: dict[str, Any] = {}
+    left = SAVED_BYTES
+    for key in _wanted(shown):
+        view = movement_view(key, stages, placement)
+        left -= len(json.dumps(view))
+        if view["data"] is not None and view["data"]["steps"] and left >= 0:
+            movements[key] = view
+    return movements
+
+
+def _wanted(shown: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of what a saved page should play: what runs before what was estimated."""
+    for stage in (2, 1, 0):
+        for collective in shown["collectives"][stage][:MOST_SAVED]:
+            yield f"{stage}:{collective['number']}"

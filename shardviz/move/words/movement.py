@@ -1,0 +1,243 @@
+"""What a collective sends, step by step."""
+
+from __future__ import annotations
+
+from shardviz.base.format import (
+    by_count,
+    bytes_text,
+    clause,
+    joined,
+    plural,
+    seconds_text,
+)
+from shardviz.hardware.words.hardware import published_rates
+from shardviz.move.movement import Movement, MovementText
+from shardviz.move.movement_steps import REGULAR, ListedSent, RegularSent
+
+_ALGORITHMS = {
+    "ring": "ring",
+    "both directions": "ring in both directions",
+    "torus": "torus: one axis after the other",
+    "hosts": "within hosts, then between hosts",
+    "direct": "direct",
+}
+# What goes between hosts does so in the middle of an all-reduce, and first of a gather.
+_BETWEEN_HOSTS = {
+    "all-gather": "between hosts, then within hosts",
+    "all-reduce": "within hosts, between hosts, and back",
+}
+# Along which axis of a grid that is none of a torus.
+_ALONG = {
+    "hosts": "on another host",
+    "devices": "on its host",
+    "slices": "in another slice",
+    "cores": "on its chip",
+}
+THERE = "■ there, · not there"
+
+
+def text(fact: MovementText) -> str:
+    """One thing to be said of a movement."""
+    said = {
+        "algorithm": _algorithm,
+        "filled in": _filled_in,
+        "rate source": _rate_source,
+        "open axes": _open_axes,
+        "hops": _hops,
+    }
+    return said[fact.code](fact.movement)
+
+
+def regular(step: RegularSent) -> str:
+    """What every device sends in one step of a collective.
+
+    >>> regular(RegularSent("gather", "", 1, 1, False, 2, 4))
+    'Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.'
+    """
+    what = plural(step.chunks, "chunk")
+    if step.action == "exchange":
+        places = plural(step.hops, "place")
+        return f"Every device sends {what} to the device {places} further on."
+    to, along = "its right neighbour", ""
+    if step.axis:
+        along = f" {_ALONG.get(step.axis, f'along {step.axis}')}"
+    if step.both_ways:
+        to, what = "each of its two neighbours", "half a chunk"
+        if step.chunks > 1:
+            what = f"halves of {step.chunks:,} chunks"
+    then = f"; each then holds {step.reached:,} of {step.count:,}"
+    if step.action == "scatter":
+        sums = f"sums of {step.reached:,} of {step.count:,} devices"
+        then = f", which adds its own part: {sums}"
+    return f"Every device sends {what} to {to}{along}{then}."
+
+
+def listed(step: ListedSent) -> str:
+    """What some devices send in a permutation."""
+    senders = plural(step.sends, "device sends", "devices send")
+    total = bytes_text(step.bytes)
+    if step.sends > 1:
+        total += " in all"
+    across = clause(", {:,} of them to another host", step.far)
+    return f"{senders} {total}{across}."
+
+
+def title(m: Movement) -> str:
+    """`all-gather of 8 MiB over data, 8 devices, ring`."""
+    what, how = title_parts(m)
+    over = clause(" over {}", " × ".join(m.mesh_axes))
+    return f"{what}{over}, {how}"
+
+
+def title_parts(m: Movement) -> tuple[str, str]:
+    """What stands in the title before the mesh axes, and after them."""
+    what = f"{m.kind} of {bytes_text(m.bytes_per_device)}"
+    return what, f"{plural(m.size, 'device')}, {_algorithm(m)}"
+
+
+def formula(m: Movement) -> str:
+    """What each device sends, in general."""
+    if m.kind not in REGULAR:
+        return "bytes"
+    return f"{_factor(m, '(n - 1) / n')} × bytes"
+
+
+def head_lines(m: Movement) -> list[str]:
+    """What it sends and how long that takes at least."""
+    general = formula(m)
+    lines = [f"{general[0].upper()}{general[1:]}: {m.filled_in}."]
+    if m.seconds is not None:
+        lines.append(f"At least {seconds_text(m.seconds)} ({m.rate_source}).")
+    return [*lines, *map(str, m.notes)]
+
+
+def before_first(m: Movement) -> str:
+    """What every device has before the first step, and what to know of the steps."""
+    has = "its own data only"
+    if m.sums:
+        has = "its own part of every sum"
+    words = [f"Before the first step: every device has {has}."]
+    return " ".join([*words, *map(str, m.notes)])
+
+
+def player_facts(m: Movement) -> str:
+    """What each device sends, as the formula with its numbers, and the least time."""
+    words = f"each sends {formula(m)}: {m.filled_in}"
+    if m.seconds is not None:
+        words += f" · at least {seconds_text(m.seconds)}, {m.rate_source}"
+    return words
+
+
+def sent_so_far(m: Movement, done: int) -> str:
+    """The bytes of a step and of all until then, which one device sends at most.
+
+    >>> from shardviz.move.movement import collective_movement
+    >>> sent_so_far(collective_movement("all-gather", 4, 8 << 20), 2)
+    'this step 2 MiB, so far 4 of 6 MiB'
+    """
+    sent = sum(step.bytes for step in m.steps[:done])
+    so_far, total = bytes_text(sent), bytes_text(m.sent_bytes)
+    number, unit = so_far.split()
+    # One unit is enough where both have the same.
+    if total.endswith(f" {unit}"):
+        so_far = number
+    return (
+        f"this step {bytes_text(m.steps[done - 1].bytes)}, so far {so_far} of {total}"
+    )
+
+
+def too_many_to_draw(m: Movement, most: int) -> list[str]:
+    """What is said of a group of which no steps are drawn."""
+    why = f"A group of {m.size:,} is not drawn: at most {most} devices are."
+    return [why, *step_lines(m, 8)]
+
+
+def step_lines(m: Movement, most: int) -> list[str]:
+    """The steps; of many, the first of every run of like steps."""
+    if len(m.steps) <= most:
+        return [f"Step {n}: {step.words}" for n, step in enumerate(m.steps, 1)]
+    lines, number = [], 1
+    for step, times in m.runs():
+        line = f"Step {number:,}: {step.words}"
+        if times > 1:
+            words = f"{step.words[0].lower()}{step.words[1:]}"
+            line = f"Steps {number:,} to {number + times - 1:,}: at first, {words}"
+        lines.append(line)
+        number += times
+    if len(lines) > most:
+        lines[most:] = [f"and {plural(len(lines) - most, 'more line')}"]
+    return lines
+
+
+def sum_signs(m: Movement) -> str:
+    """What the signs in a table of sums mean."""
+    return f"■ all {m.size} devices, 2 the sum of two, · nothing"
+
+
+def caption(m: Movement, done: int) -> str:
+    """What a picture of one step shows."""
+    if done == len(m.steps):
+        return f"After {plural(done, 'step')}: what every device has."
+    step = m.steps[done]
+    most = f"{bytes_text(step.bytes)} per device"
+    return f"Step {done + 1} of {len(m.steps):,}, {most}: {step.words}"
+
+
+def still_title(m: Movement, done: int) -> str:
+    """What one picture of several is called."""
+    if not m.steps:
+        return "nothing is sent"
+    if done == len(m.steps):
+        return "end"
+    return f"step {done + 1}"
+
+
+def _algorithm(m: Movement) -> str:
+    name = m.method.name
+    if name == "hosts":
+        return _BETWEEN_HOSTS.get(m.kind, _ALGORITHMS[name])
+    if name == "torus" and len(m.method.ways) > 1:
+        return f"{_ALGORITHMS[name]}, in both directions"
+    return _ALGORITHMS[name]
+
+
+def _filled_in(m: Movement) -> str:
+    steps = f"in {plural(len(m.steps), 'step')}"
+    sent = f"{bytes_text(m.sent_bytes)} sent per device"
+    if m.kind not in REGULAR:
+        return f"{sent}, {steps}"
+    factor = _factor(m, f"{m.size - 1} / {m.size}")
+    return f"{factor} × {bytes_text(m.bytes_per_device)} = {sent}, {steps}"
+
+
+def _factor(m: Movement, factor: str) -> str:
+    # An all-reduce is a reduce-scatter and an all-gather.
+    if m.kind == "all-reduce":
+        return f"2 × {factor}"
+    return factor
+
+
+def _rate_source(m: Movement) -> str:
+    if m.topology is None:
+        return "The rates of the links are not known: give topology=, such as 'tpu:v5e:4x4'."
+    if m.seconds is None:
+        return f"The rate of these links is not published for {m.topology.chip.title}."
+    return published_rates(m.topology)
+
+
+def _open_axes(m: Movement) -> str:
+    axes = m.method.open_axes
+    verb = by_count(len(axes), "does", "do")
+    return (
+        f"{joined(axes)} {verb} not close to a ring: what goes from the last device to the"
+        " first crosses all links between them."
+    )
+
+
+def _hops(m: Movement) -> str:
+    if m.hops == 1:
+        return "Every send crosses one link at most."
+    return f"The farthest send crosses {plural(m.hops or 0, 'link')} between chips."
+
+
+SENTENCES = {MovementText: text, RegularSent: regular, ListedSent: listed}

@@ -1,0 +1,62 @@
+"""What every process loads of an array: what a loader has to heed."""
+
+from __future__ import annotations
+
+from shardviz.base.format import bytes_text, ids_text, plural
+from shardviz.move.process_rows import ProcessRows
+
+# Groups of processes that a sentence names.
+MOST_NAMED = 3
+
+
+def heed(rows: ProcessRows) -> str:
+    """What a loader has to heed, a sentence per line."""
+    if len(rows.parts) == 1:
+        return (
+            f"Process {rows.parts[0].process} has all devices and yields the whole array."
+            " For several processes, give the mesh with processes=, as in"
+            " sv.mesh(data=4, processes=2)."
+        )
+    lines = []
+    if len(rows.groups) < len(rows.parts):
+        lines.append(_equal_parts(rows))
+    lines.append(_repeats(rows))
+    if rows.apart:
+        lines.append(
+            f"The parts of {rows.apart:,} of {plural(len(rows.parts), 'process', 'processes')}"
+            " are not one contiguous block: their ranges one after the other, ascending."
+        )
+    return "\n".join(lines)
+
+
+def _equal_parts(rows: ProcessRows) -> str:
+    if len(rows.groups) == 1:
+        count = plural(len(rows.parts), "process", "processes")
+        return f"All {count} must yield the same array: shuffle with one seed."
+    shared = [group for group in rows.groups if len(group) > 1]
+    words = f"Processes {ids_text(shared[0])} must yield the same array"
+    for group in shared[1:MOST_NAMED]:
+        words += f"; so must {ids_text(group)}"
+    if len(shared) > MOST_NAMED:
+        words += f"; so must {plural(len(shared) - MOST_NAMED, 'more group')}"
+    return f"{words}."
+
+
+def _repeats(rows: ProcessRows) -> str:
+    once = bytes_text(rows.bytes_loaded - rows.bytes_repeated)
+    if not rows.layout.rank:
+        return f"Every process loads the number, {once}."
+    count = rows.layout.shape[0]
+    loaded = sum(part.shape[0] for part in rows.parts)
+    if rows.bytes_repeated:
+        return (
+            f"{loaded:,} rows are loaded for the {count:,} there are:"
+            f" {bytes_text(rows.bytes_loaded)} in all for {once}. What several processes"
+            " load must be equal."
+        )
+    if loaded > count:
+        return "No element is loaded twice; the processes of a row yield other columns."
+    return "No row is loaded twice."
+
+
+EXPLANATIONS = {ProcessRows: heed}

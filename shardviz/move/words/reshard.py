@@ -1,0 +1,182 @@
+"""A reshard in sentences: what is sent, by whom, and what memory it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardviz.base.format import (
+    Fold,
+    bytes_text,
+    fold,
+    ids_text,
+    joined,
+    plural,
+    seconds_text,
+)
+from shardviz.base.mesh import MeshSpec
+from shardviz.move.reshard import Reshard, ReshardRow
+
+SHOWN, MOST_REASONS = 5, 10
+ROWS_SEND = "Rows send, columns receive."
+WITHIN = "Squares on the diagonal are sent within them."
+LARGEST_FIRST = "Bytes moved, the largest first:"
+_KINDS = {
+    "copy": "copied to other devices",
+    "all-gather": "as all-gathers",
+    "all-to-all": "as all-to-alls",
+    "collective-permute": "as collective-permutes",
+}
+
+
+def not_sent(arrays: int) -> str:
+    """How many arrays stay where they are."""
+    return f"nothing of {plural(arrays, 'array')} is sent"
+
+
+def title(reshard: Reshard) -> str:
+    """`2 arrays from x=8 to x=4: 24 KiB sent`."""
+    before = _meshes([row.before.mesh for row in reshard.rows])
+    after = _meshes([row.after.mesh for row in reshard.rows])
+    sent = "nothing is sent"
+    if len(reshard.sends):
+        sent = f"{bytes_text(reshard.bytes_moved)} sent"
+    return f"{plural(len(reshard.rows), 'array')} from {before} to {after}: {sent}"
+
+
+def _meshes(meshes: Sequence[MeshSpec]) -> str:
+    """A mesh as text, or how many devices several have."""
+    if not meshes:
+        return "nowhere"
+    # All arrays of a model mostly share one mesh object.
+    distinct = list({id(mesh): mesh for mesh in meshes}.values())
+    if len(set(map(str, distinct))) == 1:
+        return str(distinct[0])
+    # Different meshes may share devices, which are counted once.
+    ids = np.concatenate([mesh.device_ids.reshape(-1) for mesh in distinct])
+    return plural(len(np.unique(ids)), "device")
+
+
+def folds(reshard: Reshard) -> list[Fold[ReshardRow]]:
+    """The arrays that move, largest first; those of all layers as one."""
+    moving = [row for row in reshard.rows if row.bytes_moved]
+    alike = fold(moving, lambda r: r.path, lambda r: (*words(r), r.bytes_moved))
+    return sorted(alike, key=fold_bytes, reverse=True)
+
+
+def fold_bytes(one: Fold[ReshardRow]) -> int:
+    """The bytes that all arrays of a fold move."""
+    return sum(row.bytes_moved for row in one.items)
+
+
+def words(row: ReshardRow) -> tuple[str, str, str, str]:
+    """An array in words: its type, its two specs, and the collective it amounts to."""
+    # A layout made of shard indices has no spec.
+    before = str(row.before.spec or "other blocks")
+    after = str(row.after.spec or "other blocks")
+    return row.array.short, before, after, row.kind
+
+
+def summary(reshard: Reshard) -> list[str]:
+    """What is sent, by what, where to; a sentence or two per line."""
+    lines = [f"{title(reshard)}."]
+    if len(reshard.sends):
+        lines += [_hosts(reshard), _largest(folds(reshard))]
+    if reshard.rows:
+        lines.append(_memory(reshard))
+    if reshard.link_seconds:
+        times = []
+        for name, seconds in reshard.link_seconds.items():
+            times.append(f"{name} {seconds_text(seconds)}")
+        least = "The least time is unknown"
+        if reshard.seconds is not None:
+            least = f"At least {seconds_text(reshard.seconds)}"
+        lines.append(f"{least}: {joined(times)} ({reshard.rate_source}).")
+    if reshard.assumed_hosts:
+        lines.append(_assumed(reshard.assumed_hosts))
+    return lines
+
+
+def _memory(reshard: Reshard) -> str:
+    before = bytes_text(int(reshard.bytes_before.max()))
+    after = bytes_text(int(reshard.bytes_after.max()))
+    peak = bytes_text(reshard.peak_bytes_per_device)
+    donated = bytes_text(reshard.peak_bytes_donated)
+    return (
+        f"On the fullest device {before} before and {after} after; at most {peak} while"
+        f" both are there, or {donated} where each array is donated and moved by itself."
+    )
+
+
+def _hosts(reshard: Reshard) -> str:
+    count = len(np.unique(reshard.hosts))
+    if count == 1:
+        return "All of it stays on one host."
+    inside = bytes_text(reshard.bytes_within_hosts)
+    between = bytes_text(reshard.bytes_between_hosts)
+    return f"{inside} within hosts, {between} between {plural(count, 'host')}."
+
+
+def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
+    """Which arrays and specs most of the bytes belong to, in one sentence."""
+    alike: dict[tuple[str, str, str], list[Fold[ReshardRow]]] = {}
+    for one in moving:
+        alike.setdefault(words(one.items[0])[1:], []).append(one)
+    total: dict[tuple[str, str, str], int] = {}
+    for key, members in alike.items():
+        total[key] = sum(map(fold_bytes, members))
+    most = max(total, key=total.__getitem__)
+    before, after, kind = most
+    arrays = alike[most][0].name
+    if len(alike[most]) > 1:
+        count = sum(len(one.items) for one in alike[most])
+        arrays = f"{count:,} arrays, {arrays} first"
+    specs = f"from {before} to {after}"
+    # The same spec over another mesh.
+    if before == after:
+        specs = f"by {before} on both sides"
+    share = f"{bytes_text(total[most])} of it"
+    if len(total) == 1:
+        share = "All of it"
+    return f"{share} is {arrays}, {specs}, {_KINDS[kind]}."
+
+
+def left_behind(reshard: Reshard) -> list[str]:
+    """Why arrays are left behind: a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for path, reason in reshard.left_behind.items():
+        reasons.setdefault(str(reason), []).append(path)
+    if not reasons:
+        return []
+    count = plural(len(reshard.left_behind), "array")
+    lines = [f"{count} left behind, and not counted above:"]
+    for reason, paths in list(reasons.items())[:MOST_REASONS]:
+        names = [one.name for one in fold(paths, str)]
+        lines.append(f"  {joined(names, limit=SHOWN)}: {reason}")
+    if len(reasons) > MOST_REASONS:
+        lines.append(f"  … and {len(reasons) - MOST_REASONS:,} more")
+    return lines
+
+
+def short(reshard: Reshard) -> str:
+    """How much of how many arrays is sent."""
+    arrays = plural(len(reshard.rows), "array")
+    devices = plural(len(reshard.device_ids), "device")
+    words = f"{arrays} on {devices}: {bytes_text(reshard.bytes_moved)} sent"
+    if reshard.left_behind:
+        words += f", {plural(len(reshard.left_behind), 'array')} left behind"
+    return words
+
+
+def _assumed(device_ids: tuple[int, ...]) -> str:
+    """Which devices are counted on host 0."""
+    ids = np.array(device_ids)
+    devices = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
+    return (
+        f"{devices} of meshes with one host alone: counted on host 0. Otherwise give"
+        " sv.mesh(..., processes=...)."
+    )
+
+
+SENTENCES = {Reshard: short}

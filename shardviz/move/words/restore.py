@@ -1,0 +1,108 @@
+"""What restoring a checkpoint reads, in sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shardviz.base.format import bytes_text, listed, plural, shown
+from shardviz.move.restore import Restore, RestoreProblem, RestoreRow
+
+MOST_PROBLEMS = 8
+LARGEST_FIRST = "Arrays, of which most is read first:"
+PROCESSES_FIRST = "Processes, of which most is read first:"
+NOT_NEEDED = "more than is needed"
+COUNTED = (
+    "Counted is what orbax does by default: every process reads the chunks that its own"
+    " shards meet. It refuses 96 GB or more at once (restore_concurrent_gb), which is not"
+    " checked here."
+)
+_NOTES = {
+    "no shardings": "The checkpoint does not say how its arrays were split: its file"
+    " _sharding is missing.",
+    "one process": "The checkpoint does not say which process has which device: all count as"
+    " one process.",
+}
+
+
+def title(found: Restore) -> str:
+    """What goes where: `step 5 of run: 1 array, 4 MiB → x=2 · 2 devices · 1 process`."""
+    saved = found.checkpoint
+    folder = Path(saved.path)
+    # Its own folder, inside that of the step.
+    if saved.item:
+        folder = folder.parent
+    name = folder.name
+    if saved.step is not None:
+        name = f"step {saved.step} of {folder.parent.name}"
+    if saved.item:
+        name += f", {saved.item}"
+    processes = plural(len(found.process_numbers), "process", "processes")
+    devices = plural(found.mesh.size, "device")
+    arrays = f"{plural(len(saved.arrays), 'array')}, {bytes_text(saved.bytes)}"
+    return f"{name}: {arrays} → {found.mesh} · {devices} · {processes}"
+
+
+def problems(found: Restore, full: bool = False) -> list[str]:
+    """Why it cannot be restored as wanted, a line each; of many, the first ones."""
+    lines = []
+    for path, problem in found.problems.items():
+        lines.append(f"✗ {shown(path)}: {problem}")
+    hidden = len(lines) - MOST_PROBLEMS
+    if hidden > 0 and not full:
+        lines = [*lines[:MOST_PROBLEMS], f"and {plural(hidden, 'more problem')}"]
+    if found.missing:
+        lines.append(f"✗ wanted and not in the checkpoint: {listed(found.missing)}")
+    if found.not_wanted:
+        lines.append(
+            f"✗ in the checkpoint and not wanted: {listed(found.not_wanted)}; orbax"
+            " leaves them out only with partial_restore=True"
+        )
+    return lines
+
+
+def times(least: int, most: int, needed: int) -> str:
+    """How many times what is needed is read: `1 to 2.5 ×`."""
+    if not needed:
+        return "nothing is needed"
+    low, high = (f"{n / needed:.2f}".rstrip("0").rstrip(".") for n in (least, most))
+    return f"{high} ×" if low == high else f"{low} to {high} ×"
+
+
+def converted(row: RestoreRow) -> str:
+    """Into which type an array is converted; `""` where it keeps its own."""
+    if row.dtype == row.saved.dtype:
+        return ""
+    return f"; converted to {row.dtype} after it is read"
+
+
+def short(found: Restore) -> str:
+    """What is restored onto what, and how much is read."""
+    arrays = plural(len(found.rows), "array")
+    read = bytes_text(sum(process.bytes_at_most for process in found.processes))
+    processes = plural(len(found.process_numbers), "process", "processes")
+    words = f"{arrays} onto {found.mesh}: at most {read} read by {processes}"
+    return words if found.works else f"{words}, does not work"
+
+
+def problem(fact: RestoreProblem) -> str:
+    """Why an array cannot be restored as wanted."""
+    if fact.code == "shape":
+        return (
+            f"The checkpoint has shape {fact.saved}, and {fact.wanted} is wanted; orbax pads"
+            " or truncates only with ArrayRestoreArgs(strict=False)."
+        )
+    if fact.code == "no spec":
+        return (
+            "Nothing says how it is to be split. Give a PartitionSpec or a sharding here,"
+            " and orbax a target tree with jax.ShapeDtypeStruct(shape, dtype,"
+            " sharding=...) for each array."
+        )
+    return fact.reason
+
+
+def notes(found: Restore) -> list[str]:
+    """What the checkpoint does not say, and what is counted."""
+    return [*(_NOTES[code] for code in found.notes), COUNTED]
+
+
+SENTENCES = {Restore: short, RestoreProblem: problem}

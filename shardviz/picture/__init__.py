@@ -1,1 +1,0 @@
-"""What a value looks like, as data. No renderer and no jax."""

@@ -1,0 +1,233 @@
+"""draw(value) -> Picture and to_text(value) -> str: what any value looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shardviz.advise.candidates import Candidate, Changes
+from shardviz.advise.draw.changes import changes_text, draw_changes
+from shardviz.advise.draw.search import draw_search, search_text
+from shardviz.advise.search import Search
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.differences import AuditDiff
+from shardviz.axis_rules.draw import rules
+from shardviz.axis_rules.draw.audit import audit_text, draw_audit
+from shardviz.axis_rules.path_rules import PathResolution
+from shardviz.axis_rules.remedies import Remedies
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.rules import PathRules, Rules
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import joined, shown
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.mesh_context import MeshContext
+from shardviz.base.parse import check_size
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.comparison import Comparison
+from shardviz.compiled.draw.memory import draw_memory
+from shardviz.compiled.draw.processes import draw_process_group, process_group_text
+from shardviz.compiled.draw.report import draw_report, report_text
+from shardviz.compiled.draw.roofline import draw_roofline, roofline_text
+from shardviz.compiled.draw.stages import draw_comparison, draw_stages, stages_text
+from shardviz.compiled.processes import ProcessGroup
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import Roofline
+from shardviz.compiled.stages import Stages
+from shardviz.draw import layout as arrays
+from shardviz.draw.page import (
+    paragraphs,
+    sentences,
+    side_by_side,
+    text_page,
+    titled,
+)
+from shardviz.draw.picture import Picture
+from shardviz.hardware.draw import mesh as meshes
+from shardviz.hardware.draw.targets import targets_text
+from shardviz.hardware.draw.topology import draw_topology, topology_text
+from shardviz.hardware.targets import Target, Targets
+from shardviz.hardware.topology import Topology
+from shardviz.move.draw.movement import draw_movement, movement_text
+from shardviz.move.draw.process_rows import draw_process_rows, process_rows_text
+from shardviz.move.draw.reshard import draw_reshard, reshard_text
+from shardviz.move.draw.restore import draw_restore, restore_text
+from shardviz.move.movement import Movement
+from shardviz.move.process_rows import ProcessRows
+from shardviz.move.reshard import Reshard
+from shardviz.move.restore import Restore
+from shardviz.plans.draw import plan as plans
+from shardviz.plans.explanation import Explanation
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_difference import PlanDiff
+from shardviz.programs.draw import program as programs
+from shardviz.programs.effects import Effects
+from shardviz.programs.program import Program
+from shardviz.runs.cached import MeshComparison
+
+LEAST_WIDTH = 20  # letters
+LETTERS = 110  # of a line of a picture of words
+
+
+def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
+    """The blocks of an array (`"array"`), its devices (`"devices"`), or `"both"`."""
+    if view == "array":
+        return arrays.draw_layout_array(layout, **options)
+    if view == "devices":
+        return meshes.draw_layout_devices(layout, **options)
+    if view == "both":
+        return _devices_and_array(layout, **options)
+    raise ShardvizError(
+        f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}."
+    )
+
+
+def _devices_and_array(
+    layout: Layout, by: str = "mesh", name: str = "", title: str = ""
+) -> Picture:
+    head = f"mesh {layout.mesh}"
+    devices = meshes.draw_layout_devices(layout, by, name, head, legend=False)
+    array = arrays.draw_layout_array(layout, name=name)
+    return side_by_side((devices, array), title=title)
+
+
+def _draw_report(report: Report, view: str = "report", **options: Any) -> Picture:
+    """What it did (`"report"`), or its memory over the program's order (`"memory"`)."""
+    views = {"report": draw_report, "memory": draw_memory}
+    if view not in views:
+        raise ShardvizError(
+            f"A report is seen as 'report' or 'memory'; got {shown(view)}."
+        )
+    return views[view](report, **options)
+
+
+def _draw_words(value: Any, title: str | None = None) -> Picture:
+    """A page of the text of a value, of which there is nothing to draw."""
+    head, *lines = to_text(value, LETTERS).split("\n")
+    return text_page(
+        [(line, "") for line in lines],
+        title=titled(title, head),
+        alt=sentences([head, *lines]),
+    )
+
+
+def _explained(value: Any, width: int) -> str:
+    return paragraphs([value.explain()], width)
+
+
+def _mesh_context_text(context: MeshContext, width: int) -> str:
+    rows = [f"{api}: {mesh or '–'}" for api, mesh in context.table().items()]
+    return paragraphs([context.explain(), *rows], width)
+
+
+Drawer = Callable[..., Picture]
+Writer = Callable[..., str]
+# Per type, what draws a value of it and what writes it.
+_SHOWN: dict[type, tuple[Drawer, Writer]] = {
+    MeshSpec: (meshes.draw_mesh, meshes.mesh_text),
+    Layout: (_draw_layout, arrays.layout_text),
+    ProcessRows: (draw_process_rows, process_rows_text),
+    Spec: (rules.draw_spec, rules.spec_text),
+    ArraySpec: (arrays.draw_array_spec, arrays.array_spec_text),
+    Rules: (rules.draw_rules, rules.rules_text),
+    Resolution: (rules.draw_resolution, rules.resolution_text),
+    Remedies: (_draw_words, _explained),
+    PathRules: (rules.draw_rules, rules.rules_text),
+    PathResolution: (rules.draw_path_resolution, _explained),
+    Request: (programs.draw_request, programs.request_text),
+    Audit: (draw_audit, audit_text),
+    AuditDiff: (_draw_words, _explained),
+    Reshard: (draw_reshard, reshard_text),
+    Restore: (draw_restore, restore_text),
+    MeshContext: (_draw_words, _mesh_context_text),
+    Effects: (_draw_words, _explained),
+    MeshComparison: (_draw_words, _explained),
+    Program: (programs.draw_program, programs.program_text),
+    ProcessGroup: (draw_process_group, process_group_text),
+    Report: (_draw_report, report_text),
+    Plan: (plans.draw_plan, plans.plan_text),
+    Explanation: (plans.draw_explanation, plans.explanation_text),
+    PlanDiff: (plans.draw_plan_difference, plans.plan_difference_text),
+    Comparison: (draw_comparison, stages_text),
+    Stages: (draw_stages, stages_text),
+    Movement: (draw_movement, movement_text),
+    Changes: (draw_changes, changes_text),
+    Candidate: (draw_changes, changes_text),
+    Topology: (draw_topology, topology_text),
+    Roofline: (draw_roofline, roofline_text),
+    Search: (draw_search, search_text),
+    Target: (_draw_words, targets_text),
+    Targets: (_draw_words, targets_text),
+    Picture: (
+        lambda picture: picture,
+        lambda picture, width: _wrap(picture.alt, width),
+    ),
+}
+
+
+def draw(value: Any, **options: Any) -> Picture:
+    """The Picture of a value.
+
+    Args:
+        value: anything that `import shardviz` makes.
+        options: what the picture of that value understands: `by="host"` for devices,
+            `view="devices"` or `"both"`, `dims=(0, 2)` and `at=(1,)` for a layout, and
+            `title=""` for all.
+
+    Raises:
+        ShardvizError: for a value without a picture.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
+    'host'
+    """
+    # The values of `legacy`, which stands beside this folder, bring their own.
+    if hasattr(value, "_draw_"):
+        return value._draw_(**options)
+    drawer, _ = _shown(value)
+    return drawer(value, **options)
+
+
+def to_text(value: Any, width: int = 80, **options: Any) -> str:
+    """A value as text, in lines of at most `width` letters where its words allow it.
+
+    Args:
+        value: anything that `draw` takes.
+        width: letters per line, 20 or more.
+        options: what the text of that value understands: `full=True` for a plan, a
+            report or an explanation, for all that it holds.
+
+    Raises:
+        ShardvizError: for a value without a text.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> print(to_text(make_mesh(data=2, model=4)))
+    mesh data=2, model=4 · 8 devices · 1 host
+             model 0   model 1   model 2   model 3
+           ┌─────────┬─────────┬─────────┬─────────┐
+    data 0 │ 0       │ 1       │ 2       │ 3       │
+    data 1 │ 4       │ 5       │ 6       │ 7       │
+           └─────────┴─────────┴─────────┴─────────┘
+    """
+    letters = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
+    if hasattr(value, "_text_"):
+        return _wrap(value._text_(), letters)
+    _, write = _shown(value)
+    return write(value, letters, **options)
+
+
+def _wrap(text: str, width: int) -> str:
+    return paragraphs([text], width)
+
+
+def _shown(value: Any) -> tuple[Drawer, Writer]:
+    # By the classes of a value, so that a subclass looks as its base does.
+    for kind in type(value).__mro__:
+        if kind in _SHOWN:
+            return _SHOWN[kind]
+    raise ShardvizError(
+        f"There is no picture and no text of this {type(value).__name__}; got"
+        f" {shown(value)}. There are for {joined(kind.__name__ for kind in _SHOWN)}."
+    )

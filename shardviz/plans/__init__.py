@@ -1,0 +1,1 @@
+"""Plans: what Shardy's propagation decides about every value."""

@@ -1,0 +1,441 @@
+"""MLIR locations, attributes and types as plain values, each converted once per module.
+
+MLIR keeps one object for all attributes that are equal, so an AttributeCache converts
+each once, and copies of the module share it. Shardings and sharding rules are converted
+by jaxlib's own classes for Shardy's dialect. There are none for where axes come from
+and for the steps of the propagation, so these are read from their text; so are types
+and locations, for which jaxlib 0.10 has one class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+from jaxlib.mlir.dialects import sdy
+
+from shardviz.base.partition_spec import Spec
+from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.plans.plan_values import ShardingRule, Tensor
+
+T = TypeVar("T")
+
+_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"(?!:\d)')
+_FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?"((?:[^"\\]|\\.)*)":(\d+):\d+')
+_ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
+
+Frame = tuple[str, str]
+
+#: What the location of a call is named in the locations of what was inlined there, with
+#: a number.
+NUMBERED_CALL = "shardviz.call "
+
+
+def call_around(location: Any) -> tuple[int, Any, Any] | None:
+    """The number and location of the call around an inlined operation, and its own.
+
+    None where it was in no call.
+    """
+    # jaxlib 0.10.0 has one class for all, and newer ones one for each kind.
+    if hasattr(location, "is_a_callsite"):
+        if not location.is_a_callsite() or not location.caller.is_a_name():
+            return None
+    elif not hasattr(location, "callee"):
+        return None
+    around = location.caller
+    name = getattr(around, "name_str", "")
+    if not name.startswith(NUMBERED_CALL):
+        return None
+    return int(name.removeprefix(NUMBERED_CALL)), around.child_loc, location.callee
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """The operation of jax, and the lines of the user's code, of an MLIR operation.
+
+    Attributes:
+        op: its name in jax: `jit(f)/dot_general`; inside a function that is called,
+            only what follows the name of the call.
+        frames: the lines of the user's code that led to it, innermost first, each with
+            the name of the function around it, or `""`.
+
+    >>> call = SourceLocation("jit(f)/jit(relu)", (("f.py:3", "f"),))
+    >>> call.inner(SourceLocation("max")).op
+    'jit(f)/jit(relu)/max'
+    """
+
+    op: str = ""
+    frames: tuple[Frame, ...] = ()
+
+    @cached_property
+    def stack(self) -> tuple[str, ...]:
+        """The lines alone, innermost first, each once."""
+        return tuple(dict.fromkeys(line for line, _ in self.frames))
+
+    @property
+    def source(self) -> str:
+        """The innermost line, or `""`."""
+        return next(iter(self.stack), "")
+
+    @property
+    def last_part(self) -> str:
+        """The last part of the operation's name in jax.
+
+        >>> SourceLocation("jit(f)/pure_callback:").last_part
+        'pure_callback'
+        """
+        return self.op.rpartition("/")[2].rstrip(":")  # callbacks end with a colon
+
+    @cached_property
+    def calls(self) -> tuple[str, ...]:
+        """The functions by their own names, outermost first.
+
+        >>> frames = (("f.py:3", "f.<locals>.g"), ("f.py:9", "<module>"))
+        >>> SourceLocation("add", frames).calls
+        ('g',)
+        """
+        names = []
+        for _, function in reversed(self.frames):
+            name = function.rpartition("<locals>.")[2]
+            if name not in ("", "<module>"):
+                names.append(name)
+        return tuple(names)
+
+    def inner(self, location: SourceLocation) -> SourceLocation:
+        """A location in the function that is called here, as seen from the caller."""
+        if self == NOWHERE:
+            return location
+        return _joined_to(self, location)
+
+
+NOWHERE = SourceLocation()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function, in whose place its operations stand.
+
+    Attributes:
+        number: which of the calls of a module it is.
+        location: where it stands, as seen from the function that it is in.
+    """
+
+    number: int
+    location: SourceLocation
+
+
+@lru_cache(maxsize=4096)
+def source_location(location: str) -> SourceLocation:
+    """A location from its text.
+
+    >>> text = 'loc("jit(f)/dot"(callsite("f"("/me/a.py":3:1 to :5) at "g"("/me/b.py":9:0))))'
+    >>> source_location(text)
+    SourceLocation(op='jit(f)/dot', frames=(('a.py:3', 'f'), ('b.py:9', 'g')))
+    """
+    name = _NAME.search(location)
+    # A location without a name begins with a file, or with the name of a function in a
+    # callsite.
+    named = name is not None and not location.startswith("loc(callsite")
+    frames: dict[Frame, None] = {}  # in loops and calls jax repeats some
+    for match in _FRAME.finditer(location):
+        function, file, line = match.groups()
+        if named and name is not None and match.start() == name.start():
+            # The name of the operation, which may be all that is before a file.
+            function = ""
+        # MLIR calls a module that was parsed from memory "-": that is nobody's code.
+        if file != "-" and is_user_file(file):
+            frames[line_in_words(file, line), unescaped(function or "")] = None
+    op = ""
+    if named and name is not None:
+        op = unescaped(name[1])
+    # Where an operation has no name of its own, jax writes its primitive's and a colon.
+    return SourceLocation(op.removesuffix(":"), tuple(frames))
+
+
+@lru_cache(maxsize=4096)
+def _joined_to(call: SourceLocation, inner: SourceLocation) -> SourceLocation:
+    names = "/".join(filter(None, (call.op, inner.op)))
+    if inner.op and inner.op.split("/")[0] == call.op.split("/")[0]:
+        names = inner.op  # it has the name of the call already
+    frames = _joined_frames(inner.frames, call.frames)
+    return SourceLocation(names, tuple(dict.fromkeys(frames)))
+
+
+def _joined_frames(
+    inner: tuple[Frame, ...], outer: tuple[Frame, ...]
+) -> tuple[Frame, ...]:
+    """The frames inside a call with those that led to it.
+
+    jax reuses a function that it has traced, with the lines of its first call; those
+    that differ from this call are left out.
+    """
+    shared = 0
+    for one, other in zip(reversed(inner), reversed(outer), strict=False):
+        if one != other:
+            break
+        shared += 1
+    own, rest = inner[: len(inner) - shared], outer[: len(outer) - shared]
+    if len(own) > 1 and rest and _function(own[-1]) == _function(rest[-1]) != ("", ""):
+        own = own[:-1]
+    return (*own, *outer)
+
+
+def _function(frame: Frame) -> tuple[str, str]:
+    """File and name of the function around a frame; both empty where it has no name."""
+    if not frame[1]:
+        return "", ""
+    return frame[0].rpartition(":")[0], frame[1]
+
+
+def unescaped(text: str) -> str:
+    """A string without the escapes of MLIR's text.
+
+    >>> unescaped("say \\\\22hello\\\\22")
+    'say "hello"'
+    """
+    if "\\" not in text:
+        return text
+    # A code is a byte, not a letter: beyond ASCII a letter takes several.
+    raw = _ESCAPE.sub(
+        lambda m: m[2] or bytes([int(m[1], 16)]), text.encode(errors="replace")
+    )
+    return raw.decode(errors="replace")
+
+
+_AXIS = r'"((?:[^"\\]|\\.)*)"(:\(\d+\)\d+)?'
+_ONE_AXIS = re.compile(_AXIS)
+_MAP = re.compile(r"\{[^{}]*\}")
+_ORIGIN = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$]+)) = "([^"]*)"')
+_STEP = re.compile(r"\{step-(\d+) = \[(.*?)\]\}(?=, \{step|\]>)")
+_EDGE = re.compile(_AXIS + r" = (\w+-\d+) -> \[([^\]]*)\]")
+_EDGES = re.compile(r"#sdy\.propagation_edges<.*?\]>")
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]+?)(?:, .*)?>")
+_LETTERS = "ijklmnopqrstuvwxyz"
+
+_DTYPES = {
+    "i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64",
+    "complex<f32>": "complex64", "complex<f64>": "complex128",
+    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3": "float8_e4m3",
+    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz", "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2FNUZ": "float8_e5m2fnuz", "f8E3M4": "float8_e3m4",
+    "f8E8M0FNU": "float8_e8m0fnu", "f4E2M1FN": "float4_e2m1fn",
+}  # fmt: skip
+
+
+class Edge(NamedTuple):
+    """One step of the propagation across one operation, from one end to others.
+
+    An end is `"operand-0"` or `"result-0"`.
+    """
+
+    number: int
+    axis: str
+    source: str
+    targets: tuple[str, ...]
+
+
+def parse_axes(text: str) -> tuple[str, ...]:
+    """The mesh axes that a text quotes; a part of one as `data:(1)2`.
+
+    >>> parse_axes('{"data", "model":(1)2}')
+    ('data', 'model:(1)2')
+    """
+    return tuple(unescaped(name) + part for name, part in _ONE_AXIS.findall(text))
+
+
+@lru_cache(maxsize=16384)
+def parse_origins(text: str) -> tuple[dict[str, str], ...]:
+    """Mesh axis to the name of its origin, one map per value.
+
+    >>> parse_origins('[{data = "input: 2", "a b" = "self"}, {}]')
+    ({'data': 'input: 2', 'a b': 'self'}, {})
+    """
+    maps = []
+    for part in _MAP.findall(text):
+        origins = {}
+        for quoted, bare, name in _ORIGIN.findall(part):
+            # MLIR quotes only what is no identifier.
+            origins[unescaped(quoted) or bare] = name
+        maps.append(origins)
+    return tuple(maps)
+
+
+@lru_cache(maxsize=16384)
+def parse_edges(text: str) -> tuple[Edge, ...]:
+    """The steps in the text of one `sdy.propagation_edges`.
+
+    >>> text = '#sdy.propagation_edges<[{step-3 = [{"a" = operand-0 -> [result-0]}]}]>'
+    >>> parse_edges(text)[0].targets
+    ('result-0',)
+    """
+    edges = []
+    for number, moves in _STEP.findall(text):
+        for name, part, source, targets in _EDGE.findall(moves):
+            axis, ends = unescaped(name) + part, tuple(targets.split(", "))
+            edges.append(Edge(int(number), axis, source, ends))
+    return tuple(edges)
+
+
+def parse_edge_lists(text: str) -> tuple[tuple[Edge, ...], ...]:
+    """The steps in the text of a list of `sdy.propagation_edges`, one entry per value."""
+    return tuple(parse_edges(part) for part in _EDGES.findall(text))
+
+
+def parse_tensor(text: str) -> tuple[tuple[int, ...], str] | None:
+    """Shape and dtype from the text of a tensor's type, or None for another type.
+
+    >>> parse_tensor("tensor<64x512xbf16>"), parse_tensor("!stablehlo.token")
+    (((64, 512), 'bfloat16'), None)
+    """
+    found = _TENSOR.fullmatch(text)
+    if found is None:
+        return None
+    shape = tuple(int(size) for size in found[1].split("x") if size)
+    # MLIR has signless integers and signed ones; numpy has one name for both.
+    integer = re.sub(r"^s?(u?)i(\d+)$", r"\1int\2", found[2])
+    return shape, _DTYPES.get(found[2], integer)
+
+
+def factor_name(number: int) -> str:
+    """Shardy's name of a factor.
+
+    >>> factor_name(0), factor_name(17), factor_name(18)
+    ('i', 'z', 'z_1')
+    """
+    if number < len(_LETTERS):
+        return _LETTERS[number]
+    return f"z_{number - len(_LETTERS) + 1}"
+
+
+def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(map(factor_name, numbers))
+
+
+class AttributeCache:
+    """What was converted of one module and its copies; lives no longer than they do."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, Any], Any] = {}
+
+    def _once(self, convert: Callable[[Any], T], attribute: Any) -> T:
+        """What an attribute was converted to, or is now."""
+        key = (convert, attribute)
+        if key not in self._known:
+            self._known[key] = convert(attribute)
+        return self._known[key]
+
+    def text(self, op: Any, name: str) -> str:
+        """The text of an attribute; `""` where the operation has none of that name."""
+        return self.text_of(op.attributes.get(name))
+
+    def text_of(self, attribute: Any) -> str:
+        """The text of an attribute itself; `""` for None."""
+        return "" if attribute is None else self._once(str, attribute)
+
+    def specs(self, op: Any, name: str = "sdy.sharding") -> tuple[Spec, ...]:
+        """The specs in a sharding of an operation, one per value, if it has one."""
+        return self.specs_of(op.attributes.get(name))
+
+    def specs_of(self, attribute: Any) -> tuple[Spec, ...]:
+        """The specs in the attribute of one sharding, or of one per value."""
+        return () if attribute is None else self._once(_read_specs, attribute)
+
+    def rule(self, op: Any) -> ShardingRule | None:
+        """The sharding rule of an operation, or None."""
+        attribute = op.attributes.get("sdy.sharding_rule")
+        return None if attribute is None else self._once(read_rule, attribute)
+
+    def tensor(self, value: Any) -> tuple[tuple[int, ...], str] | None:
+        """Shape and dtype of a value, or None where it is no tensor."""
+        return self._once(_read_tensor, value.type)
+
+    def location(self, op: Any) -> SourceLocation:
+        """Where an operation, or a value, comes from, seen from its function."""
+        return self._placed(op.location)[0]
+
+    def calls(self, op: Any) -> tuple[Call, ...]:
+        """The calls that an operation was in before they were inlined, outermost first."""
+        return self._placed(op.location)[1]
+
+    def _placed(self, location: Any) -> tuple[SourceLocation, tuple[Call, ...]]:
+        key = (SourceLocation, location.attr)
+        if key not in self._known:
+            around = call_around(location)
+            if around is None:
+                self._known[key] = source_location(str(location)), ()
+            else:
+                number, call, own = around
+                at, outer = self._placed(call)
+                self._known[key] = self._placed(own)[0], (*outer, Call(number, at))
+        return self._known[key]
+
+
+def _read_tensor(type_: Any) -> tuple[tuple[int, ...], str] | None:
+    return parse_tensor(str(type_))
+
+
+def _read_specs(attribute: Any) -> tuple[Spec, ...]:
+    if sdy.TensorShardingAttr.isinstance(attribute):
+        return (_read_spec(attribute),)
+    shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
+    return tuple(map(_read_spec, shardings))
+
+
+def _read_spec(attribute: Any) -> Spec:
+    sharding, dims = sdy.TensorShardingAttr(attribute), []
+    for dim in sharding.dimension_shardings:
+        dims.append(tuple(map(_axis, sdy.DimensionShardingAttr(dim).axes)))
+    unreduced = frozenset(map(_axis, sharding.unreduced_axes))
+    if unreduced:
+        return Spec(tuple(dims), unreduced=unreduced)
+    return Spec.trusted(tuple(dims))
+
+
+def _axis(attribute: Any) -> str:
+    axis = sdy.AxisRefAttr(attribute)
+    if (part := axis.sub_axis_info) is None:
+        return axis.name
+    part = sdy.SubAxisInfoAttr(part)
+    return f"{axis.name}:({part.pre_size}){part.size}"
+
+
+def read_rule(attribute: Any) -> ShardingRule:
+    """The sharding rule that an attribute holds."""
+    rule = sdy.OpShardingRuleAttr(attribute)
+    sizes = {factor_name(n): size for n, size in enumerate(rule.factor_sizes)}
+    return ShardingRule(
+        tuple(map(_read_mapping, rule.operand_mappings)),
+        tuple(map(_read_mapping, rule.result_mappings)),
+        sizes,
+        _factors(rule.reduction_factors),
+        _factors(rule.need_replication_factors),
+        _factors(rule.permutation_factors),
+        _factors(rule.blocked_propagation_factors),
+    )
+
+
+def _read_mapping(attribute: Any) -> Tensor:
+    dims = []
+    for dim in sdy.TensorMappingAttr(attribute).dim_mappings:
+        dims.append(_factors(sdy.DimMappingAttr(dim).factor_indices))
+    return tuple(dims)
+
+
+def named_attribute(
+    function: Any, kind: str, number: int, name: str = "sdy.sharding"
+) -> Any:
+    """An attribute of an argument (`"arg_attrs"`) or result (`"res_attrs"`), or None."""
+    if kind not in function.attributes or name not in function.attributes[kind][number]:
+        return None
+    return function.attributes[kind][number][name]
+
+
+def defining_op(value: Any) -> Any:
+    """The operation that a value is a result of, or None for an argument of a block."""
+    owner = value.owner
+    if not hasattr(owner, "attributes"):
+        return None
+    return getattr(owner, "operation", owner)

@@ -1,0 +1,297 @@
+"""Plans a program: traces and lowers it, propagates its shardings, estimates its cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import shown
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend import pipeline
+from shardviz.plans.backend.attributes import AttributeCache
+from shardviz.plans.backend.builder import not_split
+from shardviz.plans.backend.estimate import read_estimate
+from shardviz.plans.backend.estimate_limits import with_uncertain
+from shardviz.plans.backend.lowering import (
+    LoweredProgram,
+    lower_to_plan,
+    try_in_worker,
+)
+from shardviz.plans.backend.reader import PlanReader, argument_names
+from shardviz.plans.backend.uneven import note_uneven
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_values import Origin, PlannedOp
+from shardviz.programs.backend.bridge import abstract_mesh
+from shardviz.programs.backend.constraint_calls import (
+    ConstraintCalls,
+    recorded_calls,
+)
+from shardviz.programs.backend.effect_rules import refusal_on
+from shardviz.programs.backend.failures import failure
+from shardviz.programs.backend.jaxprs import (
+    has_partial_sums,
+    meshes_in,
+    random_note,
+    spec_notes,
+    sum_notes,
+)
+from shardviz.programs.backend.named_meshes import (
+    mesh_sizes,
+    naming_operation,
+)
+from shardviz.programs.backend.refused import typed_form
+from shardviz.programs.backend.retraced import specs_of_types, with_partial_sums
+from shardviz.programs.backend.trace import (
+    Traced,
+    donated_leaves,
+    placed_spec,
+    trace,
+)
+from shardviz.programs.failure import Failure
+from shardviz.programs.program import Program
+
+
+def plan_program(program: Program, platform: str = "") -> Plan:
+    """The plan of a program: every value's sharding, where it came from, and an
+    estimate.
+
+    Its cost does not depend on the number of devices.
+
+    Args:
+        program: what to plan.
+        platform: what to lower for, as `targets.lowering_platform` returns it; `""` if
+            no target was chosen.
+
+    Raises:
+        ProgramError: for what is no Program at all.
+
+    >>> import jax.numpy as jnp
+    >>> from shardviz.base.array_spec import ArraySpec
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.base.partition_spec import Spec
+    >>> x = ArraySpec("x", (8, 4), spec=Spec.parse("data"))
+    >>> plan = plan_program(Program(jnp.sin, (x,), make_mesh(data=4)))
+    >>> plan.op("sin").spec, str(plan.op("sin").origins["data"])
+    (P('data', None), 'data from argument x')
+    """
+    if not isinstance(program, Program):
+        raise ProgramError(
+            "What is planned is a program, made by sv.program(fn, ...); got"
+            f" {shown(program)}."
+        )
+    run = _PlanRun(program, platform)
+    try:
+        run.run()
+    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+        run.fail(error)
+    return run.plan
+
+
+class _PlanRun:
+    """The stages of planning one program, and how far they came."""
+
+    def __init__(self, program: Program, platform: str) -> None:
+        self.program, self.platform = program, platform
+        self.plan = Plan(program.name, program.mesh, notes=program.notes, of=program)
+        self.stage = "program"
+        self.mesh = abstract_mesh(program.mesh)
+        self.calls = ConstraintCalls()
+
+    def run(self) -> None:
+        """Traces, lowers and propagates.
+
+        Raises:
+            Exception: whatever a stage raises; `self.stage` says which.
+        """
+        self.stage = "propagate"
+        pipeline.check_available()
+        self.stage = "program"
+        if self.program.problems:
+            raise ProgramError(self.program.problems[0])
+        self.stage = "trace"
+        traced = self._trace()
+        jaxpr = traced.stage.jaxpr
+        self._note(*traced.notes, *random_note(jaxpr))
+        self._note(*sum_notes(jaxpr), *spec_notes(jaxpr))
+        self.stage = "propagate"
+        refuse_other_meshes(jaxpr, self.program.mesh)
+        self.plan = replace(self.plan, trace_s=traced.seconds)
+        refusal = refusal_on(jaxpr.effects, self.program.mesh.size)
+        if refusal:
+            self.stage = "program"
+            raise ProgramError(refusal)
+        self.stage = "lower"
+        lowered = lower_to_plan(self.program, with_partial_sums(traced), self.platform)
+        self.plan = replace(self.plan, lower_s=lowered.seconds)
+        self._note(*lowered.notes)
+        self.stage = "propagate"
+        begun = time.perf_counter()
+        self._propagate(lowered)
+        self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
+
+    def _note(self, *notes: object) -> None:
+        self.plan = replace(self.plan, notes=(*self.plan.notes, *notes))
+
+    def _trace(self) -> Traced:
+        """The traced program; the plan has its constraint calls, also where it fails."""
+        with recorded_calls() as self.calls:
+            try:
+                return trace(self.program, self.mesh)
+            finally:
+                self.plan = replace(self.plan, constraints=tuple(self.calls.found))
+                if self.calls.unknown:
+                    self._note(PlanNote("no calls", words=self.calls.unknown))
+
+    def _propagate(self, lowered: LoweredProgram) -> None:
+        traced, mesh = lowered.traced, self.program.mesh
+        jaxpr = traced.stage.jaxpr
+        if has_partial_sums(jaxpr):
+            try_in_worker(lowered.module)
+        copy = pipeline.propagate(lowered.module)
+        requested = {}
+        for request in self.program.requests:
+            if request.spec:
+                requested[request.array.name] = placed_spec(request.spec)
+        results = [output.name for output in traced.outputs]
+        attributes = AttributeCache()
+        with copy.context:
+            names = self._arguments(traced, argument_names(copy, attributes))
+            reader = PlanReader(copy, names, results, requested, mesh, attributes)
+            ops = reader.read()
+        ops = note_uneven(self._with_unused(ops), mesh)
+        collectives = read_estimate(copy, reader, ops)
+        ops = with_uncertain(ops, collectives, mesh)
+        ops = _with_axes_of_size_one(ops, self._written(traced, reader), mesh)
+        self.plan = replace(self.plan, ops=ops, collectives=collectives)
+        self._note(*_notes_on(ops, mesh))
+
+    def _written(self, traced: Traced, reader: PlanReader) -> dict[str, Spec]:
+        """The specs of jax's own types by value, with axes of size 1."""
+        written = dict(reader.written)
+        for request in self.program.requests:
+            if request.spec:
+                written[request.array.name] = placed_spec(request.spec)
+        specs = specs_of_types(traced)
+        for output, spec in zip(traced.outputs, specs, strict=True):
+            if spec is not None:
+                written[output.name] = spec
+        return written
+
+    def _arguments(self, traced: Traced, lowered: Sequence[str]) -> list[str]:
+        """The names of the lowered arguments. jax leaves out those that are not used.
+
+        Args:
+            traced: the program.
+            lowered: what jax calls the arguments.
+        """
+        names = traced.stage.jaxpr.jaxpr.debug_info.arg_names
+        known = {}
+        for name, array in zip(names, self.program.arrays, strict=False):
+            known[name] = array.name
+        return [known.get(name, name) for name in lowered]
+
+    def _with_unused(self, ops: Sequence[PlannedOp]) -> tuple[PlannedOp, ...]:
+        """The values; the arguments as they are given, with those that nothing reads."""
+        used, others = {}, []
+        for op in ops:
+            if op.kind == "argument":
+                used[op.name] = op
+            else:
+                others.append(op)
+        donated = set(donated_leaves(self.program))
+        arguments = []
+        for position, request in enumerate(self.program.requests):
+            array = request.array
+            op = used.pop(array.name, None)
+            if op is None:
+                spec = request.spec or not_split(array.shape)
+                op = PlannedOp(
+                    array.name,
+                    "argument",
+                    shape=tuple(array.shape),
+                    dtype=array.dtype,
+                    spec=spec,
+                    origins={a: Origin(a, "argument", array.name) for a in spec.axes},
+                    notes=(PlanNote("unused"),),
+                )
+            memory = array.memory_kind or ""
+            if memory or position in donated:
+                op = op.changed(memory_kind=memory, donated=position in donated)
+            arguments.append(op)
+        return (*arguments, *used.values(), *others)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the plan with an error."""
+        failed = failure(self.stage, error)
+        if self.stage == "trace":
+            call = self.calls.raised
+            refusals = typed_form(self.program, error).refusals
+            # Another line would mean that the program caught what the call raised.
+            if call is not None and failed.source in ("", call.source):
+                words = f"{call.where}: {call.sentence} {failed.message}"
+                failed = Failure(self.stage, words, call.source)
+            elif refusals and type(error).__name__ == "ShardingTypeError":
+                # Its message often does not say which operation it is about.
+                fields = {"operation": refusals[0].operation}
+                failed = replace(failed, code="explicit axes", fields=fields)
+            failed = replace(failed, refusals=refusals)
+        self.plan = replace(self.plan, error=failed)
+
+
+def _with_axes_of_size_one(
+    ops: Sequence[PlannedOp], written: Mapping[str, Spec], mesh: MeshSpec
+) -> tuple[PlannedOp, ...]:
+    """The values with the axes of size 1 that their types name on Explicit axes."""
+    ones = set()
+    for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+        if mesh.shape[axis] == 1 and kind == "Explicit":
+            ones.add(axis)
+    typed = []
+    for op in ops:
+        spec = written.get(op.name) if ones else None
+        if spec is not None and not ones.isdisjoint(spec.axes):
+            dims = []
+            for axes in spec.dims:
+                dims.append(tuple(axis for axis in axes if mesh.shape[axis] > 1))
+            # Otherwise the partitioner chose another spec than the type's.
+            if replace(spec, dims=tuple(dims)).equivalent(op.spec):
+                op = op.changed(spec=spec)
+        typed.append(op)
+    return tuple(typed)
+
+
+def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
+    """Notes on a plan: axes of size 1, what is not covered, what is uncertain."""
+    names: dict[str, list[str]] = {"size one": [], "not covered": [], "uncertain": []}
+    named = set().union(*(op.spec.axes for op in ops))
+    for axis, size in mesh.shape.items():
+        if size == 1 and axis not in named:
+            names["size one"].append(axis)
+    for op in ops:
+        if not op.covered:
+            names["not covered"].append(op.name)
+        if op.uncertain:
+            names["uncertain"].append(op.name)
+    return [PlanNote(code, tuple(own)) for code, own in names.items() if own]
+
+
+def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
+    """Refuses a program that names a mesh with other axes: Shardy propagates nothing
+    from one mesh to another.
+
+    Raises:
+        ProgramError: for such a program.
+    """
+    own = list(mesh.shape.items())
+    for named, equation in meshes_in(jaxpr):
+        if list(zip(named.axis_names, named.axis_sizes, strict=True)) != own:
+            raise ProgramError(
+                "Plans do not cover programs over two meshes:"
+                f" {naming_operation(equation)} is over {mesh_sizes(named)}, and the"
+                f" program's mesh is {mesh}. sv.compile shows what XLA makes of both."
+            )

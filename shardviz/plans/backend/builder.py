@@ -1,0 +1,353 @@
+"""Builds the values of a plan while a module is read: names, shapes, origins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from shardviz.base.axis_parts import parent_axis
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend import pipeline
+from shardviz.plans.backend.attributes import (
+    NOWHERE,
+    AttributeCache,
+    Call,
+    Edge,
+    SourceLocation,
+    parse_origins,
+)
+from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_values import Origin, PlannedOp, Step, arrival
+
+# Operations that jax also adds around others, with the functions that mean them.
+_HELPERS = {
+    "constant": {"constant"},
+    "broadcast_in_dim": {"broadcast_in_dim", "broadcast", "zeros", "full", "empty2"},
+    "convert": {"convert_element_type"},
+    "reshape": {"reshape", "squeeze", "expand_dims"},
+    "sharding_constraint": {"sharding_constraint", "reshard"},
+    "reshard": {"reshard"},
+    "iota": {"iota"},
+    "optimization_barrier": {"optimization_barrier"},
+    "transpose": {"transpose"},
+    "slice": {"slice", "split", "dynamic_slice"},
+}
+_CALL = re.compile(r"\w+\(.*\)")
+#: The attribute that numbers the operations that were read.
+NUMBER = "shardviz.number"
+
+
+@dataclass(frozen=True)
+class BlockContext:
+    """What holds for all operations of a block.
+
+    Attributes:
+        call: the location of the call that led here.
+        calls: the calls around, outermost first, that were inlined.
+        scope: the functions around, repeated calls numbered.
+        region: as PlannedOp has it.
+        looped: whether a loop is around it.
+        trips: how often it runs; None where a loop around it is of unknown length.
+        notes: those of every operation in it.
+        manual: whether a `shard_map` is around it.
+    """
+
+    call: SourceLocation = NOWHERE
+    calls: tuple[Call, ...] = ()
+    scope: tuple[str, ...] = ()
+    region: str = ""
+    looped: bool = False
+    trips: int | None = 1
+    notes: tuple[PlanNote, ...] = ()
+    manual: bool = False
+
+    def scope_of(self, path: str) -> tuple[str, ...]:
+        """The functions around an operation, given its name in jax."""
+        rest, outer = path, self.call.op
+        if outer and path.startswith(outer):
+            rest = path[len(outer) :].lstrip("/")
+        return (*self.scope, *rest.split("/")[:-1])
+
+
+@dataclass
+class ValueBuilder:
+    """A PlannedOp that is not finished.
+
+    Attributes:
+        op: what is known of it.
+        origin_names: mesh axis to the name that Shardy gives its origin.
+        steps: the steps that crossed its operation.
+    """
+
+    op: PlannedOp
+    origin_names: dict[str, str] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass
+class ReadOp:
+    """What was read of one operation.
+
+    Attributes:
+        location: where it stands, as seen from `main`.
+        context: that of its block.
+        results: the names of the values that it makes.
+        arguments: the names of the arguments of its blocks, if it has some.
+        inside: the context of its blocks.
+    """
+
+    location: SourceLocation
+    context: BlockContext
+    results: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    inside: BlockContext = field(default_factory=BlockContext)
+
+
+class PlanBuilder:
+    """Collects the values of a plan; PlanReader reads the operations.
+
+    Args:
+        reserved: names that no operation may get.
+        attributes: the cache of the module's attributes.
+
+    Attributes:
+        attributes: the same.
+        read_ops: what was read of the operations, by their numbers.
+    """
+
+    def __init__(self, reserved: Iterable[str], attributes: AttributeCache) -> None:
+        self.attributes = attributes
+        self.read_ops: list[ReadOp] = []
+        # The results of an operation with several are name[0], name[1], and so may
+        # arguments be.
+        self._taken = {name.partition("[")[0] for name in reserved} | {*reserved}
+        self._next: dict[str, int] = {}
+        self._by_value: dict[Any, str] = {}
+        self._by_name: dict[str, ValueBuilder] = {}  # in program order
+        self._origins: dict[str, Origin] = {}
+
+    def number(self, op: Any, context: BlockContext) -> ReadOp:
+        """Numbers an operation, so that copies of the module know it, too."""
+        location = context.call.inner(self.attributes.location(op))
+        op.attributes[NUMBER] = ir.IntegerAttr.get(
+            ir.IntegerType.get_signless(64), len(self.read_ops)
+        )
+        read = ReadOp(location, context)
+        self.read_ops.append(read)
+        return read
+
+    def named(self, values: Any) -> tuple[str, ...]:
+        """The names of some values."""
+        return tuple([self._by_value.get(v, "") for v in values])
+
+    def alias(self, values: Any, names: Sequence[str]) -> None:
+        """Gives MLIR values the names of values of the plan."""
+        self._by_value.update(zip(values, names, strict=False))
+
+    def value(self, name: str) -> PlannedOp | None:
+        """A value that was read already."""
+        if name not in self._by_name:
+            return None
+        return self._by_name[name].op
+
+    def cross(
+        self,
+        value: ValueBuilder,
+        edges: Sequence[Edge],
+        operands: Sequence[str],
+        results: Sequence[str],
+    ) -> None:
+        """Gives a value the steps that crossed its operation, between these values."""
+        ends = {f"operand-{number}": name for number, name in enumerate(operands)}
+        for number, name in enumerate(results):
+            ends[f"result-{number}"] = name
+        for edge in edges:
+            origin = ends.get(edge.source, "")
+            names = dict.fromkeys(ends.get(target, "") for target in edge.targets)
+            # A step may lead from a value to itself, under another number.
+            to = tuple([name for name in names if name not in ("", origin)])
+            if origin and to:
+                step = Step(edge.number, edge.axis, value.op.name, origin, to)
+                value.steps += (step,)
+
+    def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
+        """Records what Shardy means by the name of an origin."""
+        self._origins[key] = Origin("", kind, name, source)
+
+    def take(self, base: str) -> str:
+        """A name like `base` that is still free."""
+        number = self._next.get(base, 0)
+        while True:
+            name = f"{base}_{number}" if number else base
+            number += 1
+            if name not in self._taken:
+                break
+        self._next[base] = number
+        self._taken.add(name)
+        return name
+
+    def add(
+        self,
+        op: Any,
+        read: ReadOp,
+        specs: Sequence[Spec],
+        operands: tuple[str, ...],
+        **fields: Any,
+    ) -> list[ValueBuilder]:
+        """A value for each result of an operation.
+
+        Args:
+            op: the operation.
+            read: what was read of it.
+            specs: the shardings of its results.
+            operands: the names of the values it reads.
+            fields: those of PlannedOp that not every operation has alike.
+        """
+        location, context = read.location, read.context
+        opcode = fields.pop("opcode", None) or pipeline.name_of(op)
+        name, results = self.take(base_name(location.op, opcode)), list(op.results)
+        # A dictionary, since most programs have thousands of values, and these fields
+        # are read once for all results.
+        shared = {
+            "kind": "op",
+            "opcode": opcode,
+            "op": location.op,
+            "source": location.source,
+            "stack": location.stack,
+            "calls": location.calls,
+            "operands": operands,
+            "scope": context.scope_of(location.op),
+            "region": context.region,
+            "manual": context.manual,
+            "trips": context.trips if context.looped else None,
+            "backward": "transpose(" in location.op,
+            "notes": context.notes,
+            **fields,
+        }
+        text = self.attributes.text(op, "sdy.sharding_origins")
+        origins = parse_origins(
+            text or self.attributes.text(op, "sdy.result_sharding_origins")
+        )
+        added = []
+        for number, value in enumerate(results):
+            shape, dtype = self.attributes.tensor(value) or ((), "token")
+            spec, names = not_split(shape), {}
+            # Without any axes, Shardy writes a spec without dimensions, or none.
+            if number < len(specs) and (specs[number].dims or specs[number].unreduced):
+                spec = specs[number]
+            if number < len(origins):
+                names = origins[number]
+            shared |= {"name": name, "shape": shape, "dtype": dtype, "spec": spec}
+            if len(results) > 1:
+                shared["name"] = f"{name}[{number}]"
+            builder = ValueBuilder(PlannedOp.trusted(shared), names)
+            added.append(self.keep(builder, value))
+        return added
+
+    def keep(self, builder: ValueBuilder, value: Any = None) -> ValueBuilder:
+        """Adds a value of the plan, and the MLIR value that it is, if there is one."""
+        self._by_name[builder.op.name] = builder
+        if value is not None:
+            self._by_value[value] = builder.op.name
+        return builder
+
+    def finish(self) -> tuple[PlannedOp, ...]:
+        """The values in program order, with the origin of every axis and the last step."""
+        arrivals: dict[tuple[str, str], Step] = {}
+        for builder in self._by_name.values():
+            for step in builder.steps:
+                for name in step.to:
+                    arrivals.setdefault((name, step.axis), step)
+        finished = []
+        for builder in self._by_name.values():
+            op, last, later = builder.op, None, []
+            origins: dict[str, Origin] = {}
+            for axis in all_axes(op.spec):
+                step = arrival(arrivals, op.name, axis)
+                if step is not None and (last is None or step.number > last):
+                    last = step.number
+                origin = self._named_origin(axis, builder)
+                if origin is None:
+                    later.append(axis)
+                else:
+                    origins[axis] = origin
+            # Those that Shardy names come first, then those that only the steps show.
+            for axis in later:
+                origin = self._origin_by_steps(axis, op.name, arrivals)
+                if origin is not None:
+                    origins[axis] = origin
+            finished.append(op.changed(origins=origins, steps=builder.steps, step=last))
+        return tuple(finished)
+
+    def _named_origin(self, axis: str, builder: ValueBuilder) -> Origin | None:
+        """The origin of an axis by the name that Shardy gives it, or None."""
+        names = builder.origin_names
+        name = names.get(axis)
+        if name is None:  # a part of an axis may come from another part of it
+            parent = parent_axis(axis)
+            for other, origin in names.items():
+                if parent_axis(other) == parent:
+                    name = origin
+                    break
+        if name == "self":
+            name = f"{builder.op.name}: self"
+        if name not in self._origins:
+            return None
+        return _of_axis(axis, self._origins[name])
+
+    def _origin_by_steps(
+        self, axis: str, name: str, arrivals: Mapping[tuple[str, str], Step]
+    ) -> Origin | None:
+        """The origin of an axis of a value, or None where the steps lead nowhere."""
+        seen = set[str]()
+        while name not in seen and name in self._by_name:
+            seen.add(name)
+            op = self._by_name[name].op
+            step = arrival(arrivals, name, axis)
+            if step is not None:
+                name = step.origin
+            elif op.kind in ("argument", "result"):
+                if axis not in all_axes(op.spec):
+                    return None
+                return Origin(axis, op.kind, name)
+            elif op.opcode == "sharding_constraint":
+                return Origin(axis, "constraint", (*op.operands, name)[0], op.source)
+        return None
+
+
+@lru_cache(maxsize=4096)
+def base_name(path: str, opcode: str) -> str:
+    """What jax calls an operation; of a helper of that, what StableHLO calls it.
+
+    >>> base_name("jit(f)/jit(relu)/max", "maximum")
+    'max'
+    >>> base_name("jit(f)/max", "broadcast_in_dim")
+    'broadcast_in_dim'
+    """
+    last = path.rsplit("/", 1)[-1].rstrip(":")  # jax's callbacks end with a colon
+    if not last or _CALL.fullmatch(last):
+        return opcode
+    if last not in _HELPERS.get(opcode, (last,)):
+        return opcode
+    return last
+
+
+def all_axes(spec: Spec) -> tuple[str, ...]:
+    """The axes of a spec, those over which it is not summed yet included."""
+    return (*spec.axes, *sorted(spec.unreduced))
+
+
+@lru_cache(maxsize=4096)
+def not_split(shape: tuple[int, ...]) -> Spec:
+    """The spec of an array that nothing splits."""
+    return Spec.trusted(((),) * len(shape))
+
+
+@lru_cache(maxsize=4096)
+def _of_axis(axis: str, origin: Origin) -> Origin:
+    return replace(origin, axis=axis)

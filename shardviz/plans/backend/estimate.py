@@ -1,0 +1,497 @@
+"""Estimates a program's collectives: those that Shardy itself would insert.
+
+Where XLA's partitioner is known to do otherwise by a rule that is exact and simple,
+that rule is followed; where it is not, `estimate_limits` marks the value. All of it was
+compared with XLA's own dumps on jaxlib 0.10.0 and 0.12.
+
+Groups are known by the mesh axes that they run over, so a mesh of a million devices
+costs the same as one of eight. The exception is what `shard_map` wrote out itself, of
+which the first group is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardviz.base.axis_parts import (
+    group_size,
+    local_shape,
+    parent_axis,
+    split_part,
+)
+from shardviz.base.cause import AxisPart, author_of
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.base.replica_groups import axes_of_pairs
+from shardviz.plans.backend import pipeline
+from shardviz.plans.backend.attributes import defining_op, parse_axes
+from shardviz.plans.backend.estimate_causes import (
+    Blame,
+    blame_for_move,
+    blame_for_sum,
+    constraint_for,
+)
+from shardviz.plans.backend.estimate_operands import (
+    OperandMove,
+    operands_moved_instead,
+)
+from shardviz.plans.backend.planned_module import SHARDY, PlannedModule
+from shardviz.plans.backend.reader import RAGGED, PlanReader
+from shardviz.plans.plan_causes import MoveCause, PrintCause, WrittenCause
+from shardviz.plans.plan_values import PlannedOp, array_bytes
+
+# The collectives of `jax.lax` that users write inside of shard_map.
+_WRITTEN = {
+    "stablehlo.all_gather": "all-gather",
+    "stablehlo.all_reduce": "all-reduce",
+    "stablehlo.reduce_scatter": "reduce-scatter",
+    "stablehlo.all_to_all": "all-to-all",
+    "stablehlo.collective_permute": "collective-permute",
+}
+# Which attribute of Shardy's operations has the axes that they run over.
+_AXES = {
+    "sdy.all_gather": "gathering_axes",
+    "sdy.all_reduce": "reduction_axes",
+    "sdy.reduce_scatter": "reduce_scatter_axes",
+    "sdy.all_to_all": "params",
+}
+_CUSTOM_CALL = "stablehlo.custom_call"
+# Custom calls for which XLA's partitioner has code of its own.
+_SPLIT_CALLS = frozenset({
+    "mhlo.topk", "mhlo.erf", "annotate_device_placement", "CustomSPMDPartitioning",
+    "PartialReduce", "MoveToHost", "MoveToDevice",
+})  # fmt: skip
+_DIM = re.compile(r"\{([^{}]*)\}")
+_PAIRS = 4096  # of a permutation, that are looked at
+_Axes = tuple[str, ...]
+
+
+class _Part(NamedTuple):
+    """One collective of those that XLA makes of one operation.
+
+    Attributes:
+        axes: the axes that it runs over, or parts of axes.
+        after: the sharding of its result.
+    """
+
+    axes: _Axes
+    after: Spec
+
+
+def read_estimate(
+    propagated: Any, read: PlanReader, ops: Sequence[PlannedOp]
+) -> tuple[Collective, ...]:
+    """The collectives that Shardy plans, in program order.
+
+    The body of a loop counts once, with its trip count. What the user wrote inside of
+    `shard_map` counts too.
+
+    Args:
+        propagated: what `pipeline.propagate` made.
+        read: what has read it.
+        ops: the values of the plan.
+    """
+    module = PlannedModule(pipeline.planned_module_on(propagated), read, ops)
+    reader = _EstimateReader(module, read.mesh)
+    collectives = []
+    for op in module.operations():
+        for collective in reader.collectives_of(op):
+            # XLA takes out what has no elements, and whatever would move it.
+            if collective.bytes_per_device:
+                collectives.append(collective)
+    return tuple(collectives)
+
+
+class _EstimateReader:
+    """Reads the collectives of one planned module."""
+
+    def __init__(self, module: PlannedModule, mesh: MeshSpec) -> None:
+        self.module, self.mesh, self.attributes = module, mesh, module.attributes
+        self._moved_operands: set[tuple[str, str, str, _Axes]] = set()
+
+    def collectives_of(self, op: Any) -> Iterator[Collective]:
+        """The collectives of one operation."""
+        if op.name in SHARDY:
+            yield from self._inserted(op)
+        elif op.name in _WRITTEN:
+            yield self._written(op, _WRITTEN[op.name])
+        elif op.name == _CUSTOM_CALL:
+            target = op.attributes["call_target_name"].value
+            if target == RAGGED:
+                yield self._written(op, "ragged-all-to-all")
+            elif "callback" in target:
+                yield from self._printed(op)
+            elif target not in _SPLIT_CALLS:
+                yield from self._called(op)
+        elif op.name == "stablehlo.cholesky":
+            yield from self._called(op)
+
+    def _inserted(self, op: Any) -> Iterator[Collective]:
+        """The collectives of one of Shardy's operations."""
+        start = self.module.start(op)
+        if self._is_one_number(start):
+            return  # XLA makes it anew
+        blame_for = blame_for_move
+        if op.name in ("sdy.all_reduce", "sdy.reduce_scatter"):
+            blame_for = blame_for_sum
+        moved_before = ()
+        if blame_for is blame_for_move:
+            moved_before = operands_moved_instead(self.module, op)
+        if moved_before:
+            for operand in moved_before:
+                yield from self._before(op, operand)
+            return
+        result = op.results[0]
+        for part in self._parts(op, start):
+            blame = blame_for(self.module, op, mesh_axes(part.axes, self.mesh))
+            moved = [(result, part.after)]
+            yield self._collective(op, SHARDY[op.name], part.axes, moved, blame)
+
+    def _before(self, op: Any, operand: OperandMove) -> Iterator[Collective]:
+        """The collectives on an operand of an elementwise operation that XLA inserts
+        instead of one of Shardy's on its result.
+        """
+        kind, parts = SHARDY[op.name], self._parts(op, self.module.start(op))
+        if operand.gathered is not None:
+            kind, parts = "all-gather", _gathers(operand.gathered, operand.spec)
+        through = self.module.name(self.module.start(op))
+        name = self.module.name(operand.value)
+        source = self.module.by_name.get(name)
+        if source is not None and not source.spec.equivalent(operand.spec):
+            # A constraint has moved it before.
+            asked = constraint_for(self.module, source, operand.spec)
+            name = name if asked is None else asked.name
+        for part in parts:
+            axes = mesh_axes(part.axes, self.mesh)
+            # Several readers of the result share the moved operand.
+            key = through, name, kind, axes
+            if self._is_one_number(operand.value) or key in self._moved_operands:
+                continue
+            self._moved_operands.add(key)
+            blame = blame_for_move(self.module, op, axes)
+            about = {"value": name, "before": operand.spec, "through": through}
+            blame = blame._replace(cause=replace(blame.cause, **about))
+            moved = [(operand.value, part.after)]
+            yield self._collective(op, kind, part.axes, moved, blame)
+
+    def _is_one_number(self, value: Any) -> bool:
+        """Whether a value has one number everywhere, as zeros have.
+
+        XLA moves it only where a constraint is on it.
+        """
+        made = defining_op(value)
+        if made is None or made.name != "stablehlo.broadcast_in_dim":
+            return False
+        known = self.attributes.tensor(made.operands[0])
+        origins = self.attributes.text(made, "sdy.sharding_origins")
+        return known is not None and known[0] == () and "constraint" not in origins
+
+    def _parts(self, op: Any, start: Any) -> list[_Part]:
+        """The collectives that XLA makes of one of Shardy's operations.
+
+        It gathers one dimension at a time, the last first, and so it sums over devices.
+        """
+        before = self.module.spec(op.operands[0])
+        after = self.module.spec(op.results[0])
+        if op.name not in _AXES:
+            if op.name == "sdy.reshard" and not before.axes and not after.axes:
+                return []  # each device has all of it already
+            # Another order of the same axes over other devices moves along all of them.
+            moved = _moved_axes(before, after) or self.mesh.axis_names
+            return [_Part(mesh_axes(moved, self.mesh), after)]
+        text = self.attributes.text(op, _AXES[op.name])
+        if op.name == "sdy.all_gather":
+            return _gathers([parse_axes(dim) for dim in _DIM.findall(text)], before)
+        axes = tuple(dict.fromkeys(parse_axes(text)))
+        made = defining_op(start)
+        if op.name == "sdy.all_reduce" and made is not None:
+            return self._sums(op, made, axes, after)
+        return [_Part(axes, after)]
+
+    def _sums(self, op: Any, made: Any, axes: _Axes, after: Spec) -> list[_Part]:
+        opcode = made.name.partition(".")[2]
+        if opcode not in ("dot_general", "reduce", "gather", "scatter"):
+            return [_Part(axes, after)]
+        result = self.module.by_name.get(self.module.name(op.operands[0]))
+        if result is not None and result.spec.unreduced:
+            # A reshard asks for the whole sum, before anything splits it.
+            return [_Part(axes, after)]
+        # What a scatter writes is split, and what the others read.
+        split, last = self.module.spec(made.operands[0]), after
+        if opcode == "scatter":
+            split = self.module.spec(made.operands[2])
+        uses = [use.owner.operation for use in op.results[0].uses]
+        kept = len(uses) == 1 and uses[0].name == "sdy.all_slice"
+        if opcode == "dot_general" and kept:
+            # XLA sums over what splits the result first, and keeps a shard of that.
+            split = last = self.module.spec(uses[0].results[0])
+        parts, rest = [], list(axes)
+        for dim in reversed(split.dims):
+            over = tuple(axis for axis in rest if axis in dim)
+            if over:
+                rest = [axis for axis in rest if axis not in dim]
+                parts.append(_Part(over, after))
+        if rest:
+            parts.append(_Part(tuple(rest), last))
+        return parts
+
+    def _printed(self, op: Any) -> Iterator[Collective]:
+        """The gathers of what `jax.debug.print` takes: one device calls Python."""
+        read = self.module.read(op)
+        # In a shard_map each device prints what it has.
+        if read is None or read.context.manual:
+            return
+        if any(map(self.attributes.tensor, op.results)):
+            return
+        user = read.location.last_part or _CUSTOM_CALL
+        for value in op.operands:
+            spec, name = self.module.spec(value), self.module.name(value)
+            for part in _gathers(spec.dims, spec):
+                cause = PrintCause(name, mesh_axes(part.axes, self.mesh), user)
+                blame, moved = Blame(name, read.location, cause), [(value, part.after)]
+                yield self._collective(op, "all-gather", part.axes, moved, blame)
+
+    def _called(self, op: Any) -> Iterator[Collective]:
+        """The gathers of what a custom call reads: XLA does not split it.
+
+        Linear algebra is split along the batch of its matrices, if Shardy says so.
+        """
+        read = self.module.read(op)
+        if read is None or read.context.manual or not read.results:
+            return
+        name = read.results[0]
+        rule, batch = self.module.by_name[name].factors, 0
+        if rule is not None and rule.is_elementwise:
+            return
+        if rule is not None and rule.propagates:
+            batch = len(rule.operands[0]) - 2
+        for value in dict.fromkeys(op.operands):
+            spec, moved_value = self.module.spec(value), self.module.name(value)
+            gathered = [() for _ in spec.dims[:batch]] + list(spec.dims[batch:])
+            for part in _gathers(gathered, spec):
+                axes = mesh_axes(part.axes, self.mesh)
+                cause = MoveCause(
+                    moved_value, axes, "all-gather", spec, part.after, "call", name
+                )
+                blame = Blame(name, read.location, cause)
+                moved = [(value, part.after)]
+                yield self._collective(op, "all-gather", part.axes, moved, blame)
+
+    def _written(self, op: Any, kind: str) -> Collective:
+        """A collective that the user wrote."""
+        read = self.module.read(op)
+        assert read is not None  # it was there before Shardy's own
+        location, axes = read.location, axes_of_written(op, self.mesh)
+        inside = "the program"
+        if read.context.manual:
+            inside = "shard_map"
+        value, last = next(iter(read.results), ""), location.op.rpartition("/")[2]
+        cause = WrittenCause(last, axes, location.op, inside, location.source)
+        if author_of(location.op) == "gradient":
+            array = self._gradient_of(value, kind, last)
+            cause = replace(cause, gradient_of=array, kind=kind)
+        blame = Blame(value, location, cause)
+        moved = [(result, self.module.spec(result)) for result in op.results]
+        return self._collective(op, kind, axes, moved, blame)
+
+    def _gradient_of(self, name: str, kind: str, last: str) -> str:
+        """The argument whose gradient a sum in a `shard_map` is; `""` if several may be.
+
+        The forward pass reads it on the same line, in the shape of the sum.
+
+        Args:
+            name: the value of the plan that is the sum.
+            kind: the kind of collective.
+            last: what jax calls it.
+        """
+        total = self.module.by_name.get(name)
+        if total is None or kind not in ("all-reduce", "reduce-scatter"):
+            return ""
+        arguments: set[str] = set()
+        for op in self.module.by_name.values():
+            if op.backward or op.stack != total.stack:
+                continue
+            # Without its check of types a shard_map sums gradients where it ends.
+            if last == "psum" and op.opcode != "shard_map":
+                continue
+            if (op.opcode == "all_gather") != (kind == "reduce-scatter"):
+                continue
+            for read in map(self.module.by_name.get, op.operands):
+                if read is None or read.kind != "argument":
+                    continue
+                if len(read.shape) == len(total.shape):
+                    sizes = zip(read.shape, total.shape, strict=True)
+                    if all(whole % part == 0 for whole, part in sizes):
+                        arguments.add(read.name)
+        return arguments.pop() if len(arguments) == 1 else ""
+
+    def _collective(
+        self,
+        op: Any,
+        kind: str,
+        axes: _Axes,
+        moved: Sequence[tuple[Any, Spec]],
+        blame: Blame,
+    ) -> Collective:
+        """One collective of these values, each with its sharding afterwards."""
+        size, total, shapes = group_size(axes, self.mesh), 0, []
+        for value, spec in moved:
+            shape, dtype = self.attributes.tensor(value) or ((), "token")
+            local = local_shape(shape, spec, self.mesh)
+            total += array_bytes(local, dtype)
+            shapes.append(shape_text(local, dtype))
+        if kind == "reduce-scatter":
+            total *= size  # the bytes of its operand
+        inside, all_shapes = self.module.around(op).inside, ", ".join(shapes)
+        if len(shapes) != 1:
+            all_shapes = f"({all_shapes})"  # as XLA writes a tuple
+        names = mesh_axes(axes, self.mesh)
+        parts: list[AxisPart] = []
+        if kind != "collective-permute":
+            names = whole_axes(axes, self.mesh)
+            for name in dict.fromkeys(map(parent_axis, names)):
+                own = [axis for axis in names if parent_axis(axis) == name]
+                devices = group_size(own, self.mesh)
+                if devices < self.mesh.shape[name]:
+                    parts.append(AxisPart(name, devices, self.mesh.shape[name]))
+        return Collective(
+            kind=kind,
+            mesh_axes=names,
+            parts=tuple(parts),
+            bytes_per_device=total,
+            op=blame.location.op,
+            source=blame.location.source,
+            in_loop=inside.looped,
+            shape=all_shapes,
+            trips=inside.trips,
+            stack=blame.location.stack,
+            group_size=size,
+            value=blame.value,
+            cause=blame.cause,
+        )
+
+
+def mesh_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
+    """The mesh axes that these are, or are parts of, in the order of the mesh.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> mesh_axes(["model", "data:(1)2", "data:(2)2"], make_mesh(data=4, model=2))
+    ('data', 'model')
+    """
+    named = {parent_axis(axis) for axis in axes}
+    return tuple(axis for axis in mesh.axis_names if axis in named)
+
+
+def whole_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
+    """The same axes in the order of the mesh; neighbouring parts of one are joined.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> whole_axes(["model", "data:(2)2", "data:(1)2"], make_mesh(data=4, model=2))
+    ('data', 'model')
+    >>> whole_axes(["data:(1)2", "data:(2)2"], make_mesh(data=8))
+    ('data:(1)4',)
+    """
+    names: list[str] = []
+    for axis, length in mesh.shape.items():
+        own = [name for name in axes if parent_axis(name) == axis]
+        if axis in own:
+            names.append(axis)
+            continue
+        joined: list[tuple[int, int]] = []
+        for before, size in sorted(map(split_part, own)):
+            if joined and joined[-1][0] * joined[-1][1] == before:
+                before, size = joined[-1][0], joined.pop()[1] * size
+            joined.append((before, size))
+        if joined == [(1, length)]:
+            names.append(axis)
+        else:
+            names += [f"{axis}:({before}){size}" for before, size in joined]
+    return tuple(names)
+
+
+def _gathers(gathered: Sequence[_Axes], before: Spec) -> list[_Part]:
+    """One all-gather per dimension, the last first, with the sharding after each."""
+    dims, parts = list(before.dims), []
+    for number in reversed(range(len(gathered))):
+        axes = gathered[number]
+        if axes:
+            dims[number] = tuple(axis for axis in dims[number] if axis not in axes)
+            parts.append(_Part(axes, Spec.trusted(tuple(dims))))
+    return parts
+
+
+def _moved_axes(before: Spec, after: Spec) -> list[str]:
+    """The axes that split another dimension, or in another order, after a permutation."""
+    first, last = ({}, {})
+    for spec, places in ((before, first), (after, last)):
+        for dim, axes in enumerate(spec.dims):
+            for order, axis in enumerate(axes):
+                places[axis] = (dim, order)
+    return [axis for axis in {**first, **last} if first.get(axis) != last.get(axis)]
+
+
+# XLA's names of types, where they are not the first letter and the bits.
+_XLA = {"bool": "pred", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128"}
+_DTYPE = re.compile(r"(float|uint|int)(\d+.*)")
+
+
+def shape_text(shape: tuple[int, ...], dtype: str) -> str:
+    """Type and shape as XLA writes them.
+
+    >>> shape_text((16, 512), "float32"), shape_text((), "bool"), shape_text((8,), "int8")
+    ('f32[16,512]', 'pred[]', 's8[8]')
+    """
+    name, sized = _XLA.get(dtype, dtype), _DTYPE.fullmatch(dtype)
+    if sized:
+        letter = {"float": "f", "uint": "u", "int": "s"}[sized[1]]
+        name = letter + sized[2].replace("_", "")
+    return f"{name}[{','.join(map(str, shape))}]"
+
+
+def axes_of_written(op: Any, mesh: MeshSpec) -> _Axes:
+    """The mesh axes of a collective that the user wrote inside of `shard_map`."""
+    holder = op.attributes
+    if "source_target_pairs" in holder:
+        rows = np.asarray(holder["source_target_pairs"]).reshape(-1, 2)[:_PAIRS]
+        pairs = tuple(map(tuple, rows.tolist()))
+        return axes_of_pairs(pairs, mesh.axis_names, mesh.axis_sizes)
+    if op.name == _CUSTOM_CALL:  # a ragged exchange keeps its groups among its options
+        holder = holder["backend_config"]
+    if "replica_groups" not in holder:
+        return ()
+    groups = holder["replica_groups"]
+    # jax 0.12 writes the axes themselves; jaxlib has no class for that.
+    if "replica_group_mesh_axes" in str(groups)[:80]:
+        axes = re.findall(r'axis_ref<name = "((?:[^"\\]|\\.)*)"', str(groups))
+        return tuple(axis for axis in axes if parent_axis(axis) in mesh.shape)
+    rows = np.asarray(groups)
+    return _axes_of_group(rows.reshape(-1, rows.shape[-1])[0], mesh)
+
+
+def _axes_of_group(group: np.ndarray, mesh: MeshSpec) -> _Axes:
+    """The axes, or parts of axes, that the devices of one group differ in."""
+    group = group[group >= 0]
+    if not group.size or group.max() >= mesh.size:
+        return ()
+    axes, across = [], 1
+    coordinates = np.unravel_index(group, mesh.axis_sizes)
+    for name, along in zip(mesh.axis_names, coordinates, strict=True):
+        size, own = mesh.shape[name], np.unique(along)
+        if own.size == 1:
+            continue
+        across *= own.size
+        if own.size < size:
+            # Each second or fourth of an axis is a part of it, as another mesh may
+            # split it.
+            minor = int(own[1] - own[0]) * own.size
+            name = f"{name}:({size // minor}){own.size}"
+        axes.append(name)
+    if across != group.size:  # the group is no box of the mesh
+        return ()
+    return tuple(axes)

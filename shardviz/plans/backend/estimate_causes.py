@@ -1,0 +1,145 @@
+"""Why Shardy plans a collective: the value of the plan that it is for, and its cause."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from shardviz.base.axis_parts import dims_over
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend.attributes import SourceLocation, defining_op
+from shardviz.plans.backend.planned_module import SHARDY, PlannedModule
+from shardviz.plans.plan_causes import MoveCause, PlanCause, SumCause
+from shardviz.plans.plan_values import PlannedOp
+
+_CONSTRAINTS = ("reshard", "sharding_constraint")
+_SUMS = {
+    "stablehlo.dot_general": "inner",
+    "stablehlo.convolution": "inner",
+    "stablehlo.reduce": "reduce",
+    "stablehlo.gather": "gather",
+    "stablehlo.scatter": "scatter",
+}
+
+
+class Blame(NamedTuple):
+    """What a collective is for.
+
+    Attributes:
+        value: the name of the plan's value; `""` where it is none.
+        location: the operation in the user's code.
+        cause: why it is there.
+    """
+
+    value: str
+    location: SourceLocation
+    cause: PlanCause
+
+
+def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
+    """What a reduction over devices is for: the operation that makes what is summed."""
+    start = module.start(op)
+    made, name = defining_op(start), module.name(start)
+    read, code = module.read(made), "other"
+    location = module.attributes.location(op)
+    if read is not None:
+        location = read.location
+    if made is not None:
+        code = _SUMS.get(made.name, "other")
+    dims, reducer = (), ""
+    if made is not None and code == "reduce":
+        reduced = list(made.attributes["dimensions"])
+        split = dims_over(module.spec(made.operands[0]), axes)
+        dims = tuple(dim for dim in reduced if dim in split) or tuple(reduced)
+        if name in module.by_name:
+            reducer = module.by_name[name].reducer
+    kept = op.name == "sdy.reduce_scatter"
+    value = name or location.last_part
+    return Blame(name, location, SumCause(value, axes, code, dims, reducer, kept))
+
+
+def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
+    """What a change of a sharding is for: a request, or the operation that reads it."""
+    start, between = module.start(op), op.operands[0]
+    name, before = module.name(start), module.spec(start)
+    source = module.by_name.get(name)
+    if between != start:
+        # Where a constraint changes the sharding, what follows moves what it asked for.
+        under = constraint_for(module, source, module.spec(between))
+        if under is not None:
+            name, before, source = under.name, module.spec(between), under
+    last, reader = module.end(op)
+    after = module.spec(last.results[0])
+    own, kind = module.attributes.location(op), SHARDY[op.name]
+    # A chain of collectives may have no value of the plan at its start.
+    moved = name or own.last_part
+    asking = constraint_for(module, source, after)
+    for step in module.chain(op):
+        # What follows a constraint may split the value again.
+        if asking is None:
+            asking = constraint_for(module, source, module.spec(step.results[0]))
+    if asking is not None:
+        code, line, after = _what_asks(asking), asking.source, asking.spec
+        cause = MoveCause(moved, axes, kind, before, after, code, source=line)
+        return Blame(asking.name, _location(asking), cause)
+    code, value, user, location = _user(module, reader, source)
+    cause = MoveCause(moved, axes, kind, before, after, code, user)
+    if location is None and source is not None and source.kind == "op":
+        location = _location(source)
+    return Blame(value or name, location or own, cause)
+
+
+def _location(op: PlannedOp) -> SourceLocation:
+    return SourceLocation(op.op, tuple((line, "") for line in op.stack))
+
+
+def _user(
+    module: PlannedModule, reader: Any, source: PlannedOp | None
+) -> tuple[str, str, str, SourceLocation | None]:
+    """What reads a value: code, value of the plan, name and line."""
+    if reader is not None and reader.name.endswith(".return"):
+        reader = reader.parent.operation
+        name = reader.attributes.get("sym_name")
+        if name is not None and name.value == "main":
+            return "result", _result_of(module, source), "", None
+    read = module.read(reader)
+    if read is None:
+        return "op", "", "", None
+    value = next(iter(read.results), "")
+    return "op", value, value or read.location.last_part, read.location
+
+
+def _result_of(module: PlannedModule, source: PlannedOp | None) -> str:
+    """The first result of the program that is this value; `""` where none is."""
+    if source is not None:
+        for reader in module.readers[source.name]:
+            if reader.kind == "result":
+                return reader.name
+    return ""
+
+
+def constraint_for(
+    module: PlannedModule, made: PlannedOp | None, after: Spec
+) -> PlannedOp | None:
+    """The constraint or reshard that asks for a value to be split so, or None.
+
+    It may stand behind others: Shardy makes one chain of collectives of all of them.
+    """
+    waiting = [made] if made is not None else []
+    for value in waiting:
+        for reader in module.readers[value.name]:
+            if reader.opcode in _CONSTRAINTS:
+                if reader.spec.equivalent(after):
+                    return reader
+                # Those nearer to the value come first.
+                waiting.append(reader)
+    return None
+
+
+def _what_asks(asking: PlannedOp) -> str:
+    last = asking.op.rpartition("/")[2]
+    if last in ("shard_map", "reshard"):
+        return last
+    if asking.opcode == "reshard":
+        # XLA puts one before a loop, for what the loop reads from outside.
+        return "loop"
+    return "constraint"

@@ -1,0 +1,284 @@
+"""Where the estimate may differ from XLA's partitioner: marks on values of a plan.
+
+Shardy lets an axis cross a shift, a window or a cumulative sum, and plans no collective
+for what must be exchanged there; XLA's partitioner inserts one. And where a matrix
+product wants one axis in two places, as under fsdp, the two resolve it differently. So
+a value is marked by the kind of operation that makes it: what XLA would do is not known
+here. `python -m tests.bench.stages agree` counts marks that are missing or needless.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import jax
+
+from shardviz.base.collective import Collective
+from shardviz.base.mesh import MeshSpec
+from shardviz.plans.plan_causes import MoveCause
+from shardviz.plans.plan_values import PlannedOp, ShardingRule
+from shardviz.programs.uncertain import Uncertain
+
+# Operations that read along a dimension what another device may hold, and along which
+# factors of their sharding rule they do; "sizes" are all factors.
+_ALONG = {
+    "pad": "permutation",
+    "slice": "permutation",
+    "reverse": "permutation",
+    "concatenate": "permutation",
+    "convolution": "permutation",
+    "reduce_window": "permutation",
+    "select_and_scatter": "permutation",
+    "dynamic_slice": "blocked_propagation",
+    # Until jax 0.11 XLA makes the transform of a matrix on every device.
+    "fft": "sizes" if jax.__version_info__ < (0, 11) else "need_replication",
+    "top_k": "sizes",
+}
+# XLA gathers the operands of what it does not look into, and whole matrices.
+_CALLS = frozenset({
+    "custom_call", "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg",
+    "householder_product", "lu", "schur", "svd", "triangular_solve", "tridiagonal",
+    "tridiagonal_solve",
+})  # fmt: skip
+_MOVES = frozenset({"all-gather", "all-to-all", "collective-permute", "reduce-scatter"})
+
+
+def with_uncertain(
+    ops: Sequence[PlannedOp], collectives: Sequence[Collective], mesh: MeshSpec
+) -> tuple[PlannedOp, ...]:
+    """The same values, each with why the estimate of its collectives is uncertain.
+
+    Args:
+        ops: the values of a plan.
+        collectives: its estimate.
+        mesh: its mesh.
+
+    >>> from shardviz.base.partition_spec import Spec
+    >>> split, tensor = Spec.parse("data"), (("i",),)
+    >>> rule = ShardingRule((tensor,), (tensor,), {"i": 8}, permutation=("i",))
+    >>> x = PlannedOp("x", "argument", shape=(8,), spec=split)
+    >>> fields = {"shape": (8,), "spec": split, "operands": ("x",), "factors": rule}
+    >>> y = PlannedOp("y", "op", "reverse", **fields)
+    >>> with_uncertain((x, y), (), MeshSpec(("data",), (4,)))[1].uncertain
+    (Uncertain(code='along', axes=('data',), op='reverse'),)
+    """
+    own, again = defaultdict(list), set()
+    moves = set()
+    for c in collectives:
+        own[c.value].append(c)
+        if isinstance(c.cause, MoveCause):
+            cause = c.cause
+            move = (cause.value, cause.before, cause.after, c.kind, c.bytes_per_device)
+            # XLA may move it once for all that need it so.
+            if move in moves:
+                again.add(c.value)
+            moves.add(move)
+    values = {op.name: op for op in ops}
+    resplit = _resplit_results(values, collectives)
+    calls = {c.value for c in collectives if getattr(c.cause, "code", "") == "call"}
+    marked = []
+    for op in ops:
+        reads = [values[name] for name in op.operands if name in values]
+        # In a shard_map nothing is split any more.
+        if reads and not op.manual:
+            code, axes = _of_operation(op, reads, own[op.name], mesh)
+            if not axes and _moves_in_steps(op, reads, own[op.name]):
+                code, axes = "move", _axes_of((*reads, op))
+            if not axes and op.name in again:
+                code, axes = "move", _over(own[op.name])
+            if not axes and op.name in resplit:
+                code, axes = "result", resplit[op.name]
+            # The gathers of a call are estimated, which may have several results.
+            if code == "call" and {op.name, f"{op.name.rpartition('[')[0]}[0]"} & calls:
+                axes = ()
+            if axes:
+                name = op.opcode
+                if code == "call":  # a custom_call says nothing
+                    name = op.op.rpartition("/")[2] or name
+                op = op.changed(uncertain=(Uncertain(code, axes, name),))
+        marked.append(op)
+    return tuple(marked)
+
+
+def _resplit_results(
+    values: Mapping[str, PlannedOp], collectives: Iterable[Collective]
+) -> dict[str, tuple[str, ...]]:
+    """Name of an operation to the axes over which Shardy moves its result, where XLA
+    may move its operands instead.
+    """
+    axes: dict[str, tuple[str, ...]] = {}
+    for c in collectives:
+        cause = c.cause
+        if not isinstance(cause, MoveCause) or cause.value not in values:
+            continue
+        op = values[cause.value]
+        # Propagation gave it the sharding that it is moved to.
+        if op.kind != "op" or op.factors is None:
+            continue
+        if op.spec.padded(len(op.shape)) == cause.before.padded(len(op.shape)):
+            continue
+        uncertain = op.opcode in ("dot_general", "convolution")
+        if op.factors.is_elementwise:
+            specs = [values[name].spec for name in op.operands if name in values]
+            uncertain = not all(map(cause.before.equivalent, specs))
+        if uncertain:
+            axes[op.name] = _distinct((axes.get(op.name, ()), cause.axes))
+    return axes
+
+
+def _of_operation(
+    op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective], mesh: MeshSpec
+) -> tuple[str, tuple[str, ...]]:
+    """A code and the axes, where a kind of operation is uncertain; else no axes.
+
+    Args:
+        op: the value.
+        reads: what it reads.
+        own: the collectives planned for it.
+        mesh: the mesh.
+    """
+    rule, opcode, moved = op.factors, op.opcode, _over(own, _MOVES)
+    if opcode in _CALLS:
+        first = 0
+        if rule is not None and rule.propagates:
+            # All before the matrix is a batch, which stays split.
+            first = len(reads[0].shape) - 2
+        dims = [axes for value in (*reads, op) for axes in value.spec.dims[first:]]
+        return "call", _distinct(dims)
+    if opcode in ("gather", "scatter"):
+        # A sum over what splits the result, too, may go over another axis instead.
+        if moved or not {*_over(own)}.isdisjoint(op.spec.axes):
+            return "indices", _axes_of((*reads, op))
+    if opcode == "dynamic_update_slice":
+        dims = []
+        for dim, size in enumerate(reads[1].shape):
+            if size < op.shape[dim]:
+                dims += [value.spec.dims[dim] for value in (*reads[:2], op)]
+        return "along", _distinct(dims)
+    if opcode == "reshape":
+        kept = {*op.spec.axes, *moved}
+        # Shardy gathers nothing for these.
+        lost = [axis for axis in reads[0].spec.axes if axis not in kept]
+        return "along", tuple(lost)
+    if rule is None:
+        return "", ()
+    if opcode == "dot_general":
+        return "product", _wanted_twice(op, reads, own, rule, mesh)
+    axes = _read_along(op, reads, rule)
+    resplit = opcode == "slice" and reads[0].spec.dims != op.spec.dims
+    # Pieces of several sizes are moved in other steps.
+    if not axes and (resplit or (opcode == "concatenate" and moved)):
+        axes = _axes_of((*reads, op))
+    return "along", axes
+
+
+def _read_along(
+    op: PlannedOp, reads: Sequence[PlannedOp], rule: ShardingRule
+) -> tuple[str, ...]:
+    """The axes that split what an operation reads along."""
+    factors = getattr(rule, _ALONG.get(op.opcode, ""), ())
+    if op.opcode == "reduce" and len(rule.results) > 1:  # with indices: argmax
+        factors = rule.reduction
+    if op.opcode == "convolution":
+        # A dimension of two factors is one of several groups of channels, which XLA
+        # does not split.
+        for tensor in (*rule.operands, *rule.results):
+            if any(len(names) > 1 for names in tensor):
+                factors = tuple(rule.sizes)
+        left = _split(reads[:1], rule.operands[:1], rule.reduction)
+        right = _split(reads[1:], rule.operands[1:], rule.reduction)
+        # Channels that are split in one of the operands alone.
+        if alone := ({*left} ^ {*right}) - {*op.spec.axes}:
+            return tuple(sorted(alone))
+    return _split((*reads, op), (*rule.operands, *rule.results), factors)
+
+
+def _split(
+    values: Sequence[PlannedOp], tensors: Sequence, factors: Iterable[str]
+) -> tuple[str, ...]:
+    """The axes that split dimensions of some factors."""
+    dims = []
+    for value, tensor in zip(values, tensors, strict=False):
+        for axes, names in zip(value.spec.dims, tensor, strict=False):
+            if not {*names}.isdisjoint(factors):
+                dims.append(axes)
+    return _distinct(dims)
+
+
+def _moves_in_steps(
+    op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective]
+) -> bool:
+    """Whether what is moved for a value may be moved in other steps."""
+    moves = {(c.kind, c.mesh_axes) for c in own if c.kind in _MOVES}
+    several = sum(bool(value.spec.axes) for value in reads) > 1
+    in_parts = any(":" in axis for axis in _axes_of((*reads, op)))
+    if len(moves) > 1 or (own and in_parts):
+        return True
+    for kind, axes in moves:
+        # Of several operands XLA's partitioner gathers one rather than permutes it.
+        if kind == "collective-permute" and several:
+            return True
+        if kind == "all-to-all" and len(axes) > 1:
+            return True
+        # XLA leaves devices in place along some of several axes.
+        if kind == "collective-permute" and len(axes) > 2:
+            return True
+    return False
+
+
+def _wanted_twice(
+    op: PlannedOp,
+    reads: Sequence[PlannedOp],
+    own: Sequence[Collective],
+    rule: ShardingRule,
+    mesh: MeshSpec,
+) -> tuple[str, ...]:
+    """The axes of a matrix product that XLA may move otherwise than Shardy does."""
+    factors: dict[str, set[str]] = defaultdict(set)  # those that an axis splits
+    holders: dict[str, int] = defaultdict(int)  # how many operands it splits in a sum
+    for value, tensor in zip(
+        (*reads, op), (*rule.operands, *rule.results), strict=False
+    ):
+        for names, axes in zip(tensor, value.spec.dims, strict=False):
+            for axis in axes:
+                factors[axis] |= {*names[:1]}
+                holders[axis] += not {*names}.isdisjoint(rule.reduction)
+    sums = _over(own, {"all-reduce"})
+    moved = _over(own, {"all-gather", "all-to-all"})
+    found = []
+    for axis, named in factors.items():
+        size, used = mesh.shape.get(axis, 1), {*factors}
+        if axis in sums:
+            used = {*op.spec.axes}
+        # XLA matches tilings by the number of their tiles, so that another axis can
+        # stand in for one that is wanted twice.
+        replaceable = False
+        for name, other in mesh.shape.items():
+            if size > 1 and name not in used and other % size == 0:
+                replaceable = True
+        settled = axis in (*sums, *moved) and len(named) < 3
+        # Of what one operand alone sums over, each device takes a part of the other, or
+        # XLA gathers this one.
+        alone = axis in sums and (holders[axis] == 1 or axis in moved)
+        if alone or (len(named) > 1 and (replaceable or not settled)):
+            found.append(axis)
+    return tuple(found)
+
+
+def _over(
+    collectives: Iterable[Collective], kinds: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """The mesh axes that collectives, or those of some kinds, run over."""
+    return _distinct(c.mesh_axes for c in collectives if not kinds or c.kind in kinds)
+
+
+def _axes_of(values: Iterable[PlannedOp]) -> tuple[str, ...]:
+    return _distinct(value.spec.axes for value in values)
+
+
+def _distinct(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    axes: dict[str, None] = {}
+    for group in groups:
+        axes |= dict.fromkeys(group)
+    return tuple(axes)

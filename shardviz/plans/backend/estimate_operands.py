@@ -1,0 +1,86 @@
+"""Operands that XLA moves where Shardy would move the result of an operation.
+
+XLA's partitioner computes an elementwise operation in the sharding of its result, which
+propagation may take from a constraint behind it. So a cast whose result is asked for
+unsplit runs on the gathered operand. If all of several operands are split alike, XLA
+computes in their sharding and moves the result, as Shardy does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend.attributes import defining_op
+from shardviz.plans.backend.estimate_causes import constraint_for
+from shardviz.plans.backend.planned_module import PlannedModule
+
+
+class OperandMove(NamedTuple):
+    """An operand that is moved before an elementwise operation.
+
+    Attributes:
+        value: the operand.
+        spec: its sharding.
+        gathered: the axes that are gathered, by dimension; None if it is moved by the
+            kind of collective that Shardy has for the result.
+    """
+
+    value: Any
+    spec: Spec
+    gathered: tuple[tuple[str, ...], ...] | None = None
+
+
+def operands_moved_instead(module: PlannedModule, op: Any) -> tuple[OperandMove, ...]:
+    """The operands that XLA moves instead of the result that one of Shardy's operations
+    moves; `()` if it moves the result, too, or if that is not known.
+    """
+    start = module.start(op)
+    elementwise = defining_op(start)
+    result = module.by_name.get(module.name(start))
+    if elementwise is None or result is None or result.factors is None:
+        return ()
+    computed, wanted = module.spec(start), result.spec
+    if not result.factors.is_elementwise or computed.equivalent(wanted):
+        return ()
+    following = [module.spec(step.results[0]) for step in module.chain(op)]
+    if not any(spec.equivalent(wanted) for spec in following):
+        return ()
+    operands = [OperandMove(v, _spec(module, v)) for v in elementwise.operands]
+    if len(operands) > 1 and all(o.spec.equivalent(computed) for o in operands):
+        return ()
+    moves: list[OperandMove] = []
+    for operand in operands:
+        if operand.spec.equivalent(wanted):
+            continue
+        if not operand.spec.equivalent(computed):
+            gathered = _gathered(operand.spec, wanted)
+            if gathered is None:
+                return ()
+            # All of it goes with the first of Shardy's operations.
+            if op.operands[0] != start:
+                continue
+            operand = operand._replace(gathered=gathered)
+        moves.append(operand)
+    return tuple(moves)
+
+
+def _spec(module: PlannedModule, value: Any) -> Spec:
+    """The sharding of an operand; before Shardy slices it, if nothing asks for that."""
+    made, spec = defining_op(value), module.spec(value)
+    if made is None or made.name != "sdy.all_slice":
+        return spec
+    source = module.by_name.get(module.name(value))
+    if constraint_for(module, source, spec) is not None:
+        return spec
+    return module.spec(made.operands[0])
+
+
+def _gathered(before: Spec, after: Spec) -> tuple[tuple[str, ...], ...] | None:
+    """The axes of each dimension that are gathered; None if gathers do not suffice."""
+    gathered: list[tuple[str, ...]] = []
+    for axes, kept in zip(before.dims, after.padded(len(before.dims)), strict=True):
+        if axes[: len(kept)] != kept:
+            return None
+        gathered.append(axes[len(kept) :])
+    return tuple(gathered)

@@ -1,0 +1,159 @@
+"""Lowers a traced program for a plan, without any device of its mesh.
+
+Two kinds of programs need more. Callbacks into Python need device objects, so fake ones
+are made; a Pallas kernel cannot be lowered for CPUs, so the program is lowered for
+TPUs.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.base.backend.jax_compat import stablehlo_module
+from shardviz.base.errors import ProgramError
+from shardviz.plans.backend import pipeline
+from shardviz.plans.plan_notes import PlanNote
+from shardviz.programs.backend.devices import mesh_to_lower_on
+from shardviz.programs.backend.failures import in_words
+from shardviz.programs.backend.jaxprs import (
+    depends_on_platform,
+    device_meshes_in,
+)
+from shardviz.programs.backend.trace import Traced, trace
+from shardviz.programs.backend.worker.process import WorkerError, workers
+from shardviz.programs.backend.worker.settings import Settings
+from shardviz.programs.program import Program
+
+# What jax 0.10 to 0.12 say of programs that are lowered for devices, or for TPUs,
+# alone.
+_WANTS_DEVICES = "require devices to be present"
+_WANTS_ONE_MESH = "mesh should be the same across the entire program"
+_WANTS_TPU = "Only interpret mode is supported on CPU"
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredProgram:
+    """A program lowered for a plan.
+
+    Attributes:
+        traced: what it was lowered from.
+        module: the StableHLO module.
+        platform: what it was lowered for.
+        seconds: how long it took to lower.
+        notes: notes on how it was lowered.
+    """
+
+    traced: Traced
+    module: Any
+    seconds: float
+    platform: str = "cpu"
+    notes: tuple[PlanNote, ...] = ()
+
+
+def lower_to_plan(
+    program: Program, traced: Traced, platform: str = ""
+) -> LoweredProgram:
+    """Lowers a traced program for a plan.
+
+    Args:
+        program: the program.
+        traced: what tracing on `abstract_mesh` made of it.
+        platform: what to lower for: `"cpu"`, `"tpu"` or `"cuda"`; `""` for CPUs, with a
+            note if other platforms run another program.
+
+    Raises:
+        ProgramError: for callbacks on a mesh too large for fake devices.
+        Exception: whatever jax raises.
+    """
+    begun, notes = time.perf_counter(), list[PlanNote]()
+    names = depends_on_platform(traced.stage.jaxpr)
+    # Other operations are lowered alike, and jax may have them for CPUs already.
+    chosen = platform if names and platform else "cpu"
+    try:
+        traced, module = _lowered(program, traced, chosen)
+    except Exception as error:
+        if chosen == "cpu" and _WANTS_TPU in str(error):
+            chosen = "tpu"
+            notes = [PlanNote("for TPUs")]
+        elif chosen != "cpu":
+            chosen = "cpu"
+            notes.append(PlanNote("not lowered", (platform,), words=in_words(error)))
+        else:
+            raise
+        traced, module = _lowered(program, traced, chosen)
+    if names and not platform and chosen == "cpu" and _differs(traced, module):
+        notes.append(PlanNote("platform", names))
+    seconds = time.perf_counter() - begun
+    return LoweredProgram(traced, module, seconds, chosen, tuple(notes))
+
+
+def _lowered(program: Program, traced: Traced, platform: str) -> tuple[Traced, Any]:
+    """The module of a traced program, traced again if jax lowers it for devices only."""
+    try:
+        return traced, _module(traced, platform)
+    except (ValueError, NotImplementedError) as error:
+        words = str(error)
+        if _WANTS_DEVICES not in words and _WANTS_ONE_MESH not in words:
+            raise
+        traced = trace(program, _device_mesh(program, traced, platform))
+        return traced, _module(traced, platform)
+
+
+def _differs(traced: Traced, on_cpus: Any) -> bool:
+    """Whether TPUs or GPUs get another module than CPUs."""
+    for platform in ("tpu", "cuda"):
+        try:
+            other = _module(traced, platform)
+        except Exception:  # noqa: BLE001  the rules of a platform may raise anything
+            return True
+        if str(other) != str(on_cpus):
+            return True
+    return False
+
+
+def _device_mesh(program: Program, traced: Traced, platform: str) -> Any:
+    """A mesh of devices to lower what calls Python on.
+
+    The function may name devices itself, in a mesh that jax takes only beside an equal
+    one.
+    """
+    shape = tuple(program.mesh.shape.items())
+    for mesh, _ in device_meshes_in(traced.stage.jaxpr):
+        if tuple(mesh.shape.items()) == shape:
+            return mesh
+    return mesh_to_lower_on(program.mesh, platform)
+
+
+def _module(traced: Traced, platform: str) -> Any:
+    with traced.context():
+        return stablehlo_module(traced.stage.lower(lowering_platforms=(platform,)))
+
+
+def try_in_worker(module: Any) -> None:
+    """Runs the passes of a plan in the worker first: Shardy aborts at some partial
+    sums.
+
+    Tried on jaxlib 0.10.0 and 0.12: both abort.
+
+    Args:
+        module: as for `pipeline.propagate`.
+
+    Raises:
+        ShardvizError: where they ended the worker, as they would have ended this
+            process.
+    """
+    file = io.BytesIO()
+    module.operation.write_bytecode(file)
+    bytecode, settings = file.getvalue(), Settings.of("cpu", 1, 1)
+    try:
+        workers.call(settings, pipeline.run_all, bytecode)
+    except WorkerError as error:
+        if not error.crashed:
+            raise
+        raise ProgramError(
+            "Shardy ends the process that propagates the shardings of this program, so it"
+            f" was tried in the worker and has no plan. {error}"
+        ) from error

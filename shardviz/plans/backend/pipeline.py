@@ -1,0 +1,552 @@
+"""Shardy's passes, run on a copy of a lowered module, after the rewrites that XLA makes
+first.
+
+jax carries every constant of a scan through the loop as an argument. XLA lets the loop
+read these from outside before it propagates; otherwise the axes of one use inside would
+conflict with those of another through the loop's own edges, and the plan would differ
+from what XLA does.
+
+jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules. XLA
+decomposes them first, and jaxlib offers no pass that does. Every elementwise operation
+propagates shardings alike, so an elementwise CHLO operation is replaced by one that
+Shardy knows, which keeps its name in an attribute. A composite operation becomes a call
+of its decomposition, and a concatenation loses operands without elements. XLA also
+simplifies and inlines first, and so does `before_propagation`.
+
+None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager,
+under names that may change. So they are looked up, and `check_available` says what is
+missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects import sdy
+
+from shardviz.base.errors import ProgramError
+from shardviz.plans.backend.attributes import defining_op, named_attribute
+from shardviz.plans.backend.before_propagation import (
+    READ_BY_LOOP,
+    WRITTEN,
+    inline_calls,
+    operations_in,
+    remove_dead,
+)
+from shardviz.plans.backend.simplify import REPLACES, simplify
+
+_LOOP = "stablehlo.while"
+# XLA does not decompose these: Shardy sees custom calls of these names, and has no rule
+# for that of ragged_dot, whose operands are gathered.
+_CALLS = {
+    "chlo.top_k": "mhlo.topk",
+    "chlo.erf": "mhlo.erf",
+    "chlo.ragged_dot": "mhlo.ragged_dot",
+}
+_CONCATENATE = "stablehlo.concatenate"
+_COMPOSITE = "stablehlo.composite"
+# The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding
+# crosses it.
+_LEFT = {"chlo.erf"} if jax.__version_info__ < (0, 11) else set()
+_ONE, _TWO, _TEST = "stablehlo.tanh", "stablehlo.atan2", "stablehlo.is_finite"
+_REPLACEMENTS = frozenset(
+    {"stablehlo.custom_call", "stablehlo.reshape", _ONE, _TWO, _TEST}
+)
+
+
+def rewrite_operations(module: Any) -> None:
+    """Replaces, in place, the operations of a module that XLA would have rewritten."""
+    found = []
+    for op in operations_in(module.operation):
+        known = op.name in (_COMPOSITE, _CONCATENATE)
+        if known or (op.name.startswith("chlo.") and op.name not in _LEFT):
+            found.append(op)
+    for op in found:
+        _replace(op)
+
+
+def name_of(op: Any) -> str:
+    """What an operation is called, without its dialect; for a replacement, what it
+    replaces.
+    """
+    name = op.name
+    if name in _REPLACEMENTS and REPLACES in op.attributes:
+        return op.attributes[REPLACES].value
+    return name.partition(".")[2]
+
+
+def _replace(op: Any) -> None:
+    if op.name == _CONCATENATE:
+        _without_empty(op)
+        return
+    with op.context, op.location:
+        attributes: dict[str, Any] = {
+            REPLACES: ir.StringAttr.get(op.name.partition(".")[2])
+        }
+        if op.name == _COMPOSITE:
+            attributes, name = {"callee": op.attributes["decomposition"]}, "func.call"
+        elif op.name in _CALLS:
+            attributes["call_target_name"] = ir.StringAttr.get(_CALLS[op.name])
+            name = "stablehlo.custom_call"
+        elif not (name := _elementwise(op)):
+            return
+        made = ir.Operation.create(
+            name,
+            results=[r.type for r in op.results],
+            operands=list(op.operands),
+            attributes=attributes,
+            loc=op.location,
+            ip=ir.InsertionPoint(op),
+        )
+    for old, new in zip(op.results, made.results, strict=True):
+        old.replace_all_uses_with(new)
+    op.erase()
+
+
+def _without_empty(op: Any) -> None:
+    """Removes the operands of a concatenation that have no elements."""
+    full = [v for v in op.operands if 0 not in v.type.maybe_downcast().shape]
+    if not full or len(full) == len(op.operands):
+        return
+    if len(full) == 1:
+        op.results[0].replace_all_uses_with(full[0])
+    else:
+        with op.context, op.location:
+            made = ir.Operation.create(
+                op.name,
+                results=[op.results[0].type],
+                operands=full,
+                attributes={"dimension": op.attributes["dimension"]},
+                loc=op.location,
+                ip=ir.InsertionPoint(op),
+            )
+        op.results[0].replace_all_uses_with(made.results[0])
+    op.erase()
+
+
+def _elementwise(op: Any) -> str:
+    """The replacement of an elementwise operation of one or two operands; `""` for any
+    other.
+    """
+    count = len(op.operands)
+    if len(op.results) != 1 or count not in (1, 2) or len(op.regions):
+        return ""
+    types = {str(value.type) for value in op.operands}
+    if len(types) != 1:
+        return ""
+    (operand,), result = types, str(op.results[0].type)
+    if operand == result:
+        return (_ONE, _TWO)[count - 1]
+    same_shape = operand.rpartition("x")[0] == result.rpartition("x")[0]
+    if count == 1 and same_shape and result.endswith(("xi1>", "<i1>")):
+        return _TEST
+    return ""
+
+
+def read_invariants_outside(module: Any) -> None:
+    """Lets every loop of a module read from outside what it only passes through; in
+    place.
+
+    The loop no longer carries it. StableHLO's canonicalization of a loop does the same
+    in XLA.
+
+    >>> import jax
+    >>> loop = jax.jit(lambda x, y: jax.lax.fori_loop(0, 3, lambda i, c: c + y, x)).lower(1.0, 2.0)
+    >>> module = loop.compiler_ir("stablehlo").operation.clone()
+    >>> inline_calls(module)
+    >>> [len(loop.operands) for loop in _loops_in(module)]
+    [3]
+    >>> read_invariants_outside(module)
+    >>> [len(loop.operands) for loop in _loops_in(module)]
+    [2]
+    """
+    with module.context:
+        # Inner loops first, since what one only passes through the loop around it may,
+        # too; again, since what that one no longer carries may be what one inside only
+        # passes through.
+        while sum(_reads_outside(op) for op in _loops_in(module)):
+            pass
+
+
+def _loops_in(op: Any) -> list[Any]:
+    inside = operations_in(op, inner_first=True)
+    return [inner for inner in inside if inner.name == _LOOP]
+
+
+def _reads_outside(loop: Any) -> bool:
+    """Lets one loop read outside what it only passes through; whether there was
+    anything.
+    """
+    condition, body, returned = _parts(loop)
+    carried = list(zip(loop.operands, body.arguments, returned.operands, strict=True))
+    kept = []
+    for number, (first, inside, last) in enumerate(carried):
+        if last not in (first, inside):
+            kept.append(number)
+    if len(kept) in (0, len(carried)):
+        return False
+    for number in reversed(range(len(carried))):
+        if number not in kept:
+            outer = carried[number][0]
+            loop.results[number].replace_all_uses_with(outer)
+            for block in (condition, body):
+                block.arguments[number].replace_all_uses_with(outer)
+    _carry(loop, kept)
+    return True
+
+
+def _parts(loop: Any) -> tuple[Any, Any, Any]:
+    """The blocks of a loop, condition and body, and what ends the body."""
+    condition, body = loop.regions[0].blocks[0], loop.regions[1].blocks[0]
+    return condition, body, body.operations[len(body.operations) - 1].operation
+
+
+def _carry(loop: Any, kept: Sequence[int]) -> None:
+    """Puts a loop in place of one that carries only some of its values."""
+    condition, body, returned = _parts(loop)
+    types, inits, results = [], [], []
+    for number in kept:
+        types.append(loop.results[number].type)
+        inits.append(loop.operands[number])
+        results.append(returned.operands[number])
+    ir.Operation.create(
+        returned.name,
+        operands=results,
+        loc=returned.location,
+        ip=ir.InsertionPoint(returned),
+    )
+    returned.erase()
+    made = ir.Operation.create(
+        _LOOP,
+        results=types,
+        operands=inits,
+        attributes={item.name: item.attr for item in loop.attributes},
+        regions=2,
+        loc=loop.location,
+        ip=ir.InsertionPoint(loop),
+    )
+    for block, region in zip((condition, body), made.regions, strict=True):
+        for number in reversed(range(len(block.arguments))):
+            if number not in kept:
+                block.erase_argument(number)
+        block.append_to(region)
+    for i, result in zip(kept, made.results, strict=True):
+        loop.results[i].replace_all_uses_with(result)
+    loop.erase()
+
+
+def open_what_loops_read(op: Any) -> None:
+    """Lets every loop in an operation split further what it reads from outside; in
+    place.
+
+    XLA puts a constraint that leaves all dimensions open before the loop (its pass
+    `xla-sdy-open-while-free-vars-sharding`), for every value whose sharding is
+    requested.
+    """
+    for loop in _loops_in(op):
+        _open(loop)
+
+
+def _open(loop: Any) -> None:
+    opened: dict[Any, Any] = {}
+    for inner in operations_in(loop):
+        for number, value in enumerate(inner.operands):
+            if value not in opened:
+                opened[value] = _opened(value, loop)
+            if opened[value] is not None:
+                inner.operands[number] = opened[value]
+
+
+def _opened(value: Any, loop: Any) -> Any:
+    """The value with all dimensions open, or None where it is the loop's or has no
+    request.
+    """
+    if _is_inside(value, loop):
+        return None
+    requested = _requested(value)
+    if requested is None:
+        return None
+    shardings = sdy.TensorShardingAttr(requested).dimension_shardings
+    dims = list(map(sdy.DimensionShardingAttr, shardings))
+    if all(not dim.is_closed and not list(dim.axes) for dim in dims):
+        return None
+    anything = sdy.DimensionShardingAttr.get([], is_closed=False)
+    mesh = sdy.TensorShardingAttr(requested).mesh_or_ref
+    made = ir.Operation.create(
+        "sdy.sharding_constraint",
+        results=[value.type],
+        operands=[value],
+        attributes={
+            "sharding": sdy.TensorShardingAttr.get(mesh, [anything] * len(dims)),
+            READ_BY_LOOP: ir.UnitAttr.get(),
+        },
+        loc=loop.location,
+        ip=ir.InsertionPoint(loop),
+    )
+    return made.results[0]
+
+
+def _requested(value: Any) -> Any:
+    """The sharding that a value of a lowered module has, or None."""
+    made = defining_op(value)
+    if made is None:
+        owner, number = value.owner.owner.operation, value.maybe_downcast().arg_number
+        if owner.name != "func.func":
+            return None
+        return named_attribute(owner, "arg_attrs", number)
+    if made.name == "sdy.sharding_constraint":
+        return made.attributes["sharding"]
+    name = "sdy.sharding"
+    if made.name == "sdy.manual_computation":
+        name = "out_shardings"
+    if name not in made.attributes:
+        return None
+    shardings = list(sdy.TensorShardingPerValueAttr(made.attributes[name]).shardings)
+    return shardings[value.maybe_downcast().result_number]
+
+
+def _is_inside(value: Any, loop: Any) -> bool:
+    made = defining_op(value)
+    if made is None:
+        around = value.owner.owner
+    else:
+        around = made.parent
+    while around is not None and around.operation != loop:
+        around = around.operation.parent
+    return around is not None
+
+
+# Some passes crash the process when run outside of XLA, so only these run.
+_KNOWN = frozenset({
+    "symbol-dce", "sdy-lift-inlined-meshes", "sdy-remove-size-one-axes",
+    "sdy-manual-axes-cleanup", "sdy-propagate-sharding-from-func-to-call",
+    "sdy-constant-or-scalar-splitter", "sdy-add-data-flow-edges",
+    "sdy-flatten-call-graph", "sdy-add-func-data-flow-edges",
+    "sdy-apply-sharding-constraints", "sdy-sink-func-data-flow-edges",
+    "sdy-sharding-group-import", "sdy-import-func-calls", "sdy-pre-order-funcs",
+    "sdy-user-priority-propagate", "sdy-export-named-computations",
+    "sdy-propagate-to-func-results", "sdy-unflatten-call-graph",
+    "sdy-insert-func-call-reshards", "sdy-constant-or-scalar-merger",
+    "sdy-sink-data-flow-edges", "sdy-remove-sharding-groups",
+    "sdy-sharding-constraint-to-reshard", "sdy-close-shardings",
+    "sdy-update-non-divisible-input-output-shardings",
+    "sdy-remove-sub-axes-in-input-output-shardings",
+})  # fmt: skip
+# What follows propagation in Shardy's pipeline; `planned_module_on` runs others instead.
+_AFTER = frozenset({
+    "sdy-save-module", "sdy-verify-unreduced-axes", "sdy-insert-explicit-reshards",
+    "canonicalize", "sdy-drop-sharding-rules",
+})  # fmt: skip
+_SHARE_CALLS = "sdy-unflatten-call-graph"
+_ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
+# Shardy crashes when it has to name the origin of a sharding that comes from none of
+# the values of an operation. That happens in this pass where a constraint is put before
+# a shard_map (the pass that propagates names its origin all the same), and in any pass
+# where values are grouped by `shard_alike`, which jax 0.12 has no more.
+_NO_ORIGINS = "sdy-apply-sharding-constraints"
+_PROPAGATE = "sdy-user-priority-propagate"
+_MESH = re.compile(r"<(@\w+)")
+_INSERT = "func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
+_COLLECTIVES = "func.func(sdy-reshard-to-collectives)"
+
+
+@functools.cache
+def _unknown_passes() -> set[str]:
+    """The passes of this jaxlib's pipeline that nobody has tried, or that it lacks."""
+    names = {_name(text) for text in _pipeline()}
+    return names - _KNOWN - _AFTER or {_PROPAGATE} - names
+
+
+def check_available() -> None:
+    """Checks that Shardy's passes can be run.
+
+    Raises:
+        ProgramError: where they cannot.
+    """
+    if not getattr(jax.config, "jax_use_shardy_partitioner", True):
+        raise ProgramError(
+            "jax is set to GSPMD, which explains nothing: jax_use_shardy_partitioner is"
+            " False. Set it to True to see why; everything else works."
+        )
+    try:
+        unknown = _unknown_passes()
+    except Exception as error:  # noqa: BLE001  MLIR raises several kinds for an unknown name
+        unknown = {str(error).strip().partition("\n")[0]}
+    if unknown:
+        raise ProgramError(
+            "This jaxlib's Shardy has other passes than shardviz has been tried with"
+            f" ({min(unknown)}). A program cannot be explained before it is compiled;"
+            " everything else works."
+        )
+
+
+def propagate(module: Any) -> Any:
+    """A copy of a lowered module, calls inlined, in which Shardy has settled every
+    sharding.
+
+    Every operation says where its axes came from (`sdy.sharding_origins`), which steps
+    crossed it (`sdy.propagation_edges`) and by which rule (`sdy.sharding_rule`). No
+    reshard is inserted.
+
+    Args:
+        module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is,
+            since jax keeps it.
+
+    Raises:
+        ProgramError: where jaxlib has no such passes.
+        Exception: whatever a pass raises.
+    """
+    check_available()
+    for op in operations_in(module.operation):
+        if op.name == "sdy.sharding_group":
+            raise ProgramError(
+                "A plan does not cover jax.experimental.shard_alike: Shardy ends the"
+                " process where it has to say why values are split alike. sv.compile takes"
+                " such a program."
+            )
+    with module.context as context:
+        # To share so little work between threads costs more than it saves.
+        context.enable_multithreading(False)
+        # Cloned, not printed and parsed: that takes three times as long as the rest.
+        copy = module.operation.clone()
+        _keep_axes_of_size_one(copy)
+        _rewrite(copy)
+        _manager(_passes()).run(copy)
+    return copy
+
+
+def planned_module_on(propagated: Any) -> Any:
+    """A copy of what `propagate` gave, with the collectives that Shardy would insert.
+
+    Its functions hold `sdy.all_gather`, `sdy.all_reduce`, `sdy.reduce_scatter` and
+    their like: an estimate, since XLA's partitioner goes its own way. It is an
+    operation, not a module; it lives no longer than the context of the module.
+    """
+    copy = propagated.operation.clone()
+    # The pipeline's own last step merges reshards that follow each other.
+    merge = [p for p in _pipeline() if _name(p) == "canonicalize"]
+    with propagated.context:
+        _manager((_INSERT, *merge)).run(copy)
+        _without_reshards_between_meshes(copy)
+        _manager((_COLLECTIVES,)).run(copy)
+    return copy
+
+
+def _without_reshards_between_meshes(module: Any) -> None:
+    """Removes reshards of what one device has, as the result of a call of Python, to a
+    mesh.
+
+    Shardy has no collective for them and refuses the module.
+    """
+    for op in list(operations_in(module)):
+        if op.name != "sdy.reshard":
+            continue
+        made = defining_op(op.operands[0])
+        if made is None or "sdy.sharding" not in made.attributes:
+            continue
+        before = _MESH.search(str(made.attributes["sdy.sharding"]))
+        after = _MESH.search(str(op.attributes["sharding"]))
+        if before and after and before[1] != after[1]:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+
+
+def run_all(bytecode: bytes, folder: str) -> None:
+    """Propagates a module and plans its collectives, in a worker, which may end there.
+
+    Args:
+        bytecode: a lowered module.
+        folder: the worker's, for what a call leaves: nothing.
+    """
+    # The context of any module of jax has all dialects.
+    any_module: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
+    module = ir.Module.parse(bytecode, any_module.operation.context)
+    planned_module_on(propagate(module))
+
+
+def _keep_axes_of_size_one(module: Any) -> None:
+    """Notes the shardings of constraints that name axes of size 1, in place.
+
+    Shardy removes these axes, and the types of jax's Explicit mode name them.
+    """
+    constraints, ones = [], set()
+    for op in operations_in(module):
+        if op.name == "sdy.sharding_constraint":
+            constraints.append(op)
+        elif op.name == "sdy.mesh":
+            for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes["mesh"]).axes):
+                if axis.size == 1:
+                    ones.add(f'"{axis.name}"')
+    for op in constraints if ones else ():
+        text = str(op.attributes["sharding"])
+        if any(name in text for name in ones):
+            op.attributes[WRITTEN] = ir.StringAttr.get(text)
+
+
+def _rewrite(copy: Any) -> None:
+    """What XLA does to a module before it propagates, in place."""
+    rewrite_operations(copy)
+    simplify(copy)
+    inline_calls(copy)
+    loops = bool(_loops_in(copy))
+    if loops:
+        read_invariants_outside(copy)
+    # After loops have let go of what they only passed through. Of some operations that
+    # nothing reads Shardy cannot name the origins, and ends the process.
+    remove_dead(copy)
+    if loops:
+        open_what_loops_read(copy)
+
+
+def _manager(passes: Sequence[str]) -> Any:
+    made = passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
+    # jaxlib 0.10 refuses its own data-flow edges inside loops once they carry their
+    # origins; the shardings are the same as without.
+    made.enable_verifier(False)
+    return made
+
+
+@functools.cache
+def _passes() -> tuple[str, ...]:
+    """The pipeline's passes up to the settled shardings, with origins and steps."""
+    passes = []
+    for text in _pipeline():
+        # Of the calls that are left, each has a copy of its function, with its own
+        # origins and steps.
+        if _name(text) in _KNOWN - {_SHARE_CALLS}:
+            debug = text.replace(f"{_STEPS}=false", f"{_STEPS}=true")
+            if _name(text) != _NO_ORIGINS:
+                debug = debug.replace(f"{_ORIGINS}=false", f"{_ORIGINS}=true")
+            passes.append(debug)
+    return tuple(passes)
+
+
+@functools.cache
+def _pipeline() -> tuple[str, ...]:
+    with ir.Context():
+        # The alias takes no options, but written out its passes do.
+        alias = "builtin.module(sdy-propagation-pipeline)"
+        text = str(passmanager.PassManager.parse(alias))
+    return tuple(_split(text[len("builtin.module(") : -1]))
+
+
+def _split(text: str) -> list[str]:
+    """The passes of a pipeline: its parts between commas that are in no brackets."""
+    parts: list[str] = []
+    depth = start = 0
+    for position, letter in enumerate(text):
+        depth += (letter in "({") - (letter in ")}")
+        if letter == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [*parts, text[start:]]
+
+
+def _name(text: str) -> str:
+    """The name of a pass, without its options and the pass manager around it."""
+    return text.removeprefix("func.func(").split("{")[0].rstrip(")")

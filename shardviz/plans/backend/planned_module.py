@@ -1,0 +1,159 @@
+"""A planned module: what makes a value, what reads it, and how it is split.
+
+The plan is read from one run of Shardy's passes, and the collectives from a copy on
+which more passes ran. What was read of an operation is found by its number.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend.attributes import defining_op, named_attribute
+from shardviz.plans.backend.before_propagation import CALL, callee, functions_of
+from shardviz.plans.backend.builder import NUMBER, PlanBuilder, ReadOp
+from shardviz.plans.plan_values import PlannedOp
+
+# Shardy's operations that move data between devices, and the kinds of collective.
+SHARDY = {
+    "sdy.all_gather": "all-gather",
+    "sdy.all_reduce": "all-reduce",
+    "sdy.reduce_scatter": "reduce-scatter",
+    "sdy.all_to_all": "all-to-all",
+    "sdy.collective_permute": "collective-permute",
+    # Left over where two meshes order devices differently.
+    "sdy.reshard": "collective-permute",
+}
+# These change a sharding and move nothing.
+_FREE = ("sdy.all_slice", "sdy.sharded_to_unreduced", "sdy.replicated_to_unreduced")
+RESHARDS = (*SHARDY, *_FREE)
+_REGIONS = (
+    "stablehlo.while",
+    "stablehlo.case",
+    "stablehlo.if",
+    "sdy.manual_computation",
+)
+
+
+def argument_number(value: Any) -> int:
+    """The number of a value among the arguments of its block."""
+    return value.maybe_downcast().arg_number
+
+
+class PlannedModule:
+    """A module that `pipeline.planned_module_on` made, and what was read before.
+
+    Attributes:
+        attributes: the cache of the module's attributes.
+        by_name: the values of the plan.
+        readers: name of a value to the values made from it.
+    """
+
+    def __init__(
+        self, planned: Any, read: PlanBuilder, ops: Sequence[PlannedOp]
+    ) -> None:
+        self.attributes = read.attributes
+        self.by_name = {op.name: op for op in ops}
+        self.readers: dict[str, list[PlannedOp]] = defaultdict(list)
+        for op in ops:
+            for name in op.operands:
+                self.readers[name].append(op)
+        # Its operations live no longer than the module.
+        self._planned, self._functions = planned, functions_of(planned)
+        self._read_ops = read.read_ops
+
+    def operations(self, owner: Any = None) -> Iterator[Any]:
+        """Those in an operation, or in `main`, and in what they call, in order."""
+        for region in (owner or self._functions["main"]).regions:
+            for block in region.blocks:
+                for item in block.operations:
+                    op = item.operation
+                    name = op.name
+                    yield op
+                    if name in _REGIONS:
+                        yield from self.operations(op)
+                    elif name == CALL:
+                        function = callee(op, self._functions)
+                        if function is not None:
+                            yield from self.operations(function)
+
+    def read(self, op: Any) -> ReadOp | None:
+        """What was read of an operation, or None where Shardy put it in afterwards."""
+        if op is None or NUMBER not in op.attributes:
+            return None
+        return self._read_ops[op.attributes[NUMBER].value]
+
+    def around(self, op: Any) -> ReadOp:
+        """What was read of the function, loop or shard_map around an operation."""
+        return self._read_ops[op.parent.operation.attributes[NUMBER].value]
+
+    def start(self, op: Any) -> Any:
+        """The value that a chain of collectives begins with."""
+        value = op.operands[0]
+        while (made := defining_op(value)) is not None and made.name in RESHARDS:
+            value = made.operands[0]
+        return value
+
+    def end(self, op: Any) -> tuple[Any, Any]:
+        """The last of a chain of collectives, and what reads its result, or None."""
+        chain = self.chain(op)
+        # The last use comes first, so the first one stays.
+        reader = None
+        for use in chain[-1].results[0].uses:
+            reader = use.owner.operation
+        return chain[-1], reader
+
+    def chain(self, op: Any) -> list[Any]:
+        """One of Shardy's operations and those that move its result on."""
+        chain = [op]
+        while True:
+            following = None
+            for use in chain[-1].results[0].uses:
+                reader = use.owner.operation
+                if reader.name in RESHARDS:
+                    following = reader
+            if following is None:
+                return chain
+            chain.append(following)
+
+    def name(self, value: Any) -> str:
+        """What the plan calls a value, before any collective; `""` where it does not."""
+        made = defining_op(value)
+        while made is not None and made.name in RESHARDS:
+            value = made.operands[0]
+            made = defining_op(value)
+        names = ()
+        if made is None:
+            number = argument_number(value)
+            if (owner := self.read(value.owner.owner.operation)) is not None:
+                names = owner.arguments
+        else:
+            number = value.maybe_downcast().result_number
+            if (read := self.read(made)) is not None:
+                names = read.results
+        # What Shardy put in afterwards is no value of the plan.
+        if number >= len(names):
+            return ""
+        return names[number]
+
+    def spec(self, value: Any) -> Spec:
+        """The sharding of a value in the planned module, one entry per dimension."""
+        made = defining_op(value)
+        if made is None:
+            owner, number = value.owner.owner.operation, argument_number(value)
+            if owner.name == "func.func":
+                own = named_attribute(owner, "arg_attrs", number)
+                specs = self.attributes.specs_of(own)
+            else:
+                specs = self.attributes.specs(owner)[number:]
+        elif made.name in RESHARDS:
+            specs = self.attributes.specs(made, "out_sharding")
+        else:
+            specs = self.attributes.specs(made)[value.maybe_downcast().result_number :]
+        shape, _ = self.attributes.tensor(value) or ((), "")
+        dims = ((),) * len(shape)
+        if specs:
+            dims = (specs[0].dims + dims)[: len(shape)]
+        return Spec.trusted(dims)

@@ -1,0 +1,412 @@
+"""Reads a propagated module into the values of a plan, in one traversal.
+
+A loop's body reads what the loop carries, so the names of its arguments are those of
+the loop's own results, which always have the same sharding. Of branches and of a
+`shard_map` the results come first, too, and then what is inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from jaxlib.mlir import ir
+
+from shardviz.base.axis_parts import parent_axis
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend import pipeline
+from shardviz.plans.backend.attributes import (
+    AttributeCache,
+    Call,
+    SourceLocation,
+    named_attribute,
+    parse_axes,
+    parse_edge_lists,
+    parse_edges,
+    parse_origins,
+)
+from shardviz.plans.backend.before_propagation import (
+    CALL,
+    READ_BY_LOOP,
+    WRITTEN,
+    callee,
+    functions_of,
+)
+from shardviz.plans.backend.builder import (
+    BlockContext,
+    PlanBuilder,
+    ReadOp,
+    ValueBuilder,
+    all_axes,
+    not_split,
+)
+from shardviz.plans.backend.trip_counts import trip_count
+from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_values import PlannedOp, ShardingRule
+
+T = TypeVar("T")
+
+_SUMS = {"dot_general", "convolution", "dot"}
+#: What jax calls for `jax.lax.ragged_all_to_all`.
+RAGGED = "ragged_all_to_all"
+_RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
+_NO_RULE = PlanNote("no rule")
+
+
+class PlanReader(PlanBuilder):
+    """Reads one module.
+
+    Args:
+        module: what `pipeline.propagate` gives, with a copy of each function for each
+            call.
+        arguments: the names of the arguments of the lowered program, in order.
+        results: the names of its results, in order.
+        requested: argument name to the spec that the program requests.
+        mesh: the mesh.
+        attributes: the cache of the module's attributes.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        arguments: Sequence[str],
+        results: Sequence[str],
+        requested: Mapping[str, Spec],
+        mesh: MeshSpec,
+        attributes: AttributeCache,
+    ) -> None:
+        super().__init__([*arguments, *results], attributes)
+        self._requested, self.mesh = requested, mesh
+        #: The specs that constraints ask for with axes of size 1, by value.
+        self.written: dict[str, Spec] = {}
+        self._arguments, self._results = arguments, results
+        self._functions = functions_of(module)
+        # Scope to the calls that have it, each with its number among them.
+        self._numbers: dict[tuple[str, ...], dict[int, int]] = {}
+
+    def read(self) -> tuple[PlannedOp, ...]:
+        """The values of the module: arguments, operations in order, results."""
+        main, context = self._functions["main"], BlockContext()
+        self._read_arguments(main)
+        block = main.regions[0].blocks[0]
+        self.number(main, context).arguments = self.named(block.arguments)
+        self._read_results(main, self._block(block, context))
+        return self.finish()
+
+    def _block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
+        """Reads the operations of a block; the names of what it returns."""
+        contexts = {context.calls: context}
+        for item in block.operations:
+            op = item.operation
+            name = op.name
+            operands = self.named(op.operands)
+            if name in _RETURNS:
+                return operands
+            # Of one inlined call there are many operations, one after another.
+            calls = self.attributes.calls(op)
+            inside = contexts.get(calls)
+            if inside is None:
+                inside = contexts[calls] = self._in_calls(context, calls)
+            read = self.number(op, inside)
+            _HANDLERS.get(name, PlanReader._read_op)(self, op, read, operands)
+            read.results = self.named(op.results)
+        return ()
+
+    def _in_calls(self, context: BlockContext, calls: tuple[Call, ...]) -> BlockContext:
+        """The context of operations of inlined calls, from that of their block."""
+        for call in calls[len(context.calls) :]:
+            inside = self._in_call(context, call.number, call.location)
+            context = replace(inside, calls=(*context.calls, call))
+        return context
+
+    def _in_call(
+        self, context: BlockContext, number: int, location: SourceLocation
+    ) -> BlockContext:
+        location = context.call.inner(location)
+        scope = (*context.scope_of(location.op), location.op.rsplit("/", 1)[-1])
+        numbers = self._numbers.setdefault(scope, {})
+        count = numbers.setdefault(number, len(numbers) + 1)
+        if count > 1:
+            scope = (*scope[:-1], f"{scope[-1]} ({count})")
+        return replace(context, call=location, scope=scope)
+
+    # What reads one operation: with what was read of it so far, and its operands.
+
+    def _read_op(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+        rule, notes = self.attributes.rule(op), read.context.notes
+        opcode = pipeline.name_of(op)
+        fields: dict[str, Any] = {"opcode": opcode, "factors": rule}
+        if rule and rule.reduction:
+            fields["reducer"] = _reducer(op, opcode)
+        if opcode == "custom_call":
+            target = op.attributes["call_target_name"].value
+            fields["covered"], own = _custom_call(target, rule)
+            fields["notes"] = (*notes, *own)
+        elif not rule and operands and any(map(self.attributes.tensor, op.results)):
+            fields |= {"covered": False, "notes": (*notes, _NO_RULE)}
+        values = self.add(op, read, self.attributes.specs(op), operands, **fields)
+        edges = parse_edges(self.attributes.text(op, "sdy.propagation_edges"))
+        names = [value.op.name for value in values]
+        for value in values:
+            self.cross(value, edges, operands, names)
+
+    def _read_call(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+        """A call that XLA leaves in place: the operations of the function."""
+        function, context = callee(op, self._functions), read.context
+        if function is None:
+            notes = (PlanNote("no body"),)
+            self.add(op, read, (), operands, covered=False, notes=notes)
+            return
+        # Calls that were inlined have positive numbers.
+        location = self.attributes.location(op)
+        inside = self._in_call(context, -len(self.read_ops), location)
+        inside = replace(inside, calls=())  # seen from the function, as what it holds
+        block = function.regions[0].blocks[0]
+        self.number(function, context).inside = inside
+        self.read_ops[-1].arguments = operands
+        self.alias(block.arguments, operands)
+        self.alias(op.results, self._block(block, inside))
+
+    def _read_while(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+        """A loop: its carried values first, then condition and body."""
+        values = self.add(op, read, self.attributes.specs(op), ())
+        read.arguments = tuple([value.op.name for value in values])
+        trips, around = trip_count(op), read.context.trips
+        trips = trips * around if trips is not None and around is not None else None
+        read.inside = replace(read.context, looped=True, trips=trips)
+        returned: tuple[str, ...] = ()
+        for region, kind in zip(
+            op.regions, ("loop condition", "loop body"), strict=True
+        ):
+            block = region.blocks[0]
+            self.alias(block.arguments, read.arguments)
+            returned = self._block(block, replace(read.inside, region=kind))
+        self._connect(op, values, list(zip(operands, returned, strict=True)))
+
+    def _read_branches(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+        """A choice between branches: its results first, then every branch."""
+        values = self.add(op, read, self.attributes.specs(op), ())
+        read.inside = replace(read.context, region="branch")
+        returned = []
+        for region in op.regions:
+            returned.append(self._block(region.blocks[0], read.inside))
+        self._connect(op, values, list(zip(*returned, strict=True)))
+
+    def _read_manual(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+        """A shard_map: its results, then its body, whose shapes are those of one shard."""
+        over = parse_axes(self.attributes.text(op, "manual_axes"))
+        specs, notes = self.attributes.specs(op, "out_shardings"), ("shard_map", over)
+        values = self.add(
+            op, read, specs, operands, opcode="shard_map", notes=(PlanNote(*notes),)
+        )
+        # What Shardy means by the origins that it names after a shard_map.
+        key = self.attributes.text(op, "sdy.sharding_origin_name").strip('"')
+        base, source = "shard_map", read.location.source
+        if values:
+            base = values[0].op.name.partition("[")[0]
+        for number in range(len(operands)):
+            name = f"in_specs[{number}] of {base}"
+            self.origin(f"{key}_input: {number}", "manual", name, source)
+        for number, value in enumerate(values):
+            name = f"out_specs[{number}] of {base}"
+            for origin in (f"{key}_output: {number}", f"{value.op.name}: self"):
+                self.origin(origin, "manual", name, source)
+        read.arguments = operands
+        read.inside = replace(
+            read.context,
+            call=read.location,
+            scope=read.context.scope_of(f"{read.location.op}/"),
+            region="manual",
+            notes=(PlanNote("inside shard_map", over),),
+            manual=True,
+        )
+        block = op.regions[0].blocks[0]
+        self.alias(block.arguments, operands)
+        returned = self._block(block, read.inside)
+        self._connect(op, values, [(name,) for name in returned])
+
+    def _read_barrier(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+        """An optimization barrier, such as remat sets: what goes in comes out."""
+        values = self.add(op, read, self.attributes.specs(op), operands)
+        self._connect(op, values, [(name,) for name in operands])
+
+    def _read_constraint(
+        self, op: Any, read: ReadOp, operands: tuple[str, ...]
+    ) -> None:
+        """A constraint in the middle of a program, or a reshard between functions."""
+        specs, location = self.attributes.specs(op, "sharding"), read.location
+        key = self.attributes.text(op, "sdy.sharding_origin_name").strip('"')
+        for_loop, operand = READ_BY_LOOP in op.attributes, self.value(operands[0])
+        if operand is not None and specs == (operand.spec,):
+            # With Explicit axes every operation is followed by the sharding of its type.
+            of_type = bool(key) and _is_result_of(operand.op, location.op)
+            if of_type:
+                self.origin(key, "op", operand.name, operand.source)
+            if of_type or for_loop:
+                self._keep_written(op, operand.name)
+                self.alias(op.results, operands)
+                return
+        opcode, kind = "reshard", "constraint"
+        if key and not for_loop and location.last_part != "shard_map":
+            opcode = "sharding_constraint"
+        elif not for_loop:  # Shardy asks so for what a shard_map takes
+            kind = "manual"
+        fields: dict[str, Any] = {"opcode": opcode, "factors": self.attributes.rule(op)}
+        (value,) = self.add(op, read, specs, operands, **fields)
+        self._keep_written(op, value.op.name)
+        if key:
+            name = operands[0] or value.op.name
+            if kind == "manual":
+                name = "in_specs of shard_map"
+            for origin in (key, f"{value.op.name}: self"):
+                self.origin(origin, kind, name, value.op.source)
+        edges = parse_edges(self.attributes.text(op, "sdy.propagation_edges"))
+        self.cross(value, edges, operands, (value.op.name,))
+
+    def _keep_written(self, op: Any, name: str) -> None:
+        if WRITTEN in op.attributes:
+            text = op.attributes[WRITTEN].value
+            (self.written[name],) = self.attributes.specs_of(ir.Attribute.parse(text))
+
+    def _connect(
+        self,
+        op: Any,
+        values: list[ValueBuilder],
+        sources: Sequence[tuple[str, ...]],
+    ) -> None:
+        """Gives each result its origins and steps; each comes from values of these
+        names.
+        """
+        text = self.attributes.text(op, "sdy.result_sharding_origins")
+        origins = _aligned(parse_origins(text), values, set)
+        text = self.attributes.text(op, "sdy.result_propagation_edges")
+        edges = _aligned(parse_edge_lists(text), values, lambda e: {x.axis for x in e})
+        for number, value in enumerate(values):
+            value.origin_names = dict(origins[number] or {})
+            operands = sources[number] if number < len(sources) else ()
+            if op.name != "sdy.manual_computation":
+                value.op = value.op.changed(operands=operands)
+            self.cross(value, edges[number] or (), operands, (value.op.name,))
+
+    def _read_arguments(self, main: Any) -> None:
+        for number, value in enumerate(main.regions[0].blocks[0].arguments):
+            name = self._arguments[number] or self.take("token")
+            shape, dtype = self.attributes.tensor(value) or ((), "token")
+            sharding = named_attribute(main, "arg_attrs", number)
+            (spec,) = self.attributes.specs_of(sharding) or (not_split(shape),)
+            origins = self._own_origins(main, "arg_attrs", number)
+            # The program's own request came first, though something else may agree with
+            # it.
+            for axis in self._requested.get(name, Spec()).axes:
+                if axis in spec.axes:
+                    origins[axis] = "self"
+            for key in (f"input: {number}", f"{name}: self"):
+                self.origin(key, "argument", name)
+            op = PlannedOp(name, "argument", shape=shape, dtype=dtype, spec=spec)
+            self.keep(ValueBuilder(op, origins), value)
+
+    def _read_results(self, main: Any, returned: Sequence[str]) -> None:
+        tensors = []
+        for number, name in enumerate(returned):
+            if self._by_name[name].op.dtype != "token":
+                tensors.append((number, self._by_name[name]))
+        for name, (number, source) in zip(self._results, tensors, strict=True):
+            for key in (f"output: {number}", f"{name}: self"):
+                self.origin(key, "result", name)
+            made, origins = source.op, {}
+            # A result that is another value unchanged has no origins of its own. What
+            # Shardy calls "self" there has the name of that value here.
+            for axis, origin in source.origin_names.items():
+                if origin == "self":
+                    origin = f"{made.name}: self"
+                origins[axis] = origin
+            origins |= self._own_origins(main, "res_attrs", number)
+            sharding = named_attribute(main, "res_attrs", number)
+            (spec,) = self.attributes.specs_of(sharding) or (not_split(made.shape),)
+            fields = {"shape": made.shape, "dtype": made.dtype, "spec": spec}
+            op = PlannedOp(name, "result", **fields, operands=(made.name,))
+            result = self.keep(ValueBuilder(op, origins))
+            edges = named_attribute(main, "res_attrs", number, "sdy.propagation_edges")
+            steps = parse_edges(self.attributes.text_of(edges))
+            self.cross(result, steps, (made.name,), (name,))
+
+    def _own_origins(self, main: Any, kind: str, number: int) -> dict[str, str]:
+        attribute = named_attribute(main, kind, number, "sdy.sharding_origins")
+        origins = parse_origins(self.attributes.text_of(attribute))
+        # A copy: it is changed, and parse_origins keeps its own.
+        return dict(*origins[:1])
+
+
+_Handler = Callable[[PlanReader, Any, ReadOp, tuple[str, ...]], None]
+# What reads an operation, by its name in MLIR.
+_HANDLERS: dict[str, _Handler] = {
+    CALL: PlanReader._read_call,
+    "stablehlo.while": PlanReader._read_while,
+    "stablehlo.case": PlanReader._read_branches,
+    "stablehlo.if": PlanReader._read_branches,
+    "stablehlo.optimization_barrier": PlanReader._read_barrier,
+    "sdy.manual_computation": PlanReader._read_manual,
+    "sdy.reshard": PlanReader._read_constraint,
+    "sdy.sharding_constraint": PlanReader._read_constraint,
+}
+
+
+def argument_names(module: Any, attributes: AttributeCache) -> list[str]:
+    """What jax calls the arguments of a lowered program, in order."""
+    main = functions_of(module.operation)["main"]
+    arguments = main.regions[0].blocks[0].arguments
+    return [attributes.location(value).op for value in arguments]
+
+
+def _is_result_of(value: str, constraint: str) -> bool:
+    """Whether a constraint is named as the operation, or the call, that makes a value."""
+    inside = (f"{constraint}/", f"{constraint}(")
+    return bool(constraint) and (value == constraint or value.startswith(inside))
+
+
+def _reducer(op: Any, opcode: str) -> str:
+    """What an operation does with the factors that it reduces: `add`, `maximum`."""
+    if opcode in _SUMS:
+        return "add"
+    if opcode == "reduce":
+        first = next(iter(op.regions[0].blocks[0].operations)).operation.name
+        return first.partition(".")[2]
+    return ""
+
+
+def _custom_call(
+    target: str, rule: ShardingRule | None
+) -> tuple[bool, tuple[PlanNote, ...]]:
+    """Whether Shardy looks into a call of other code, and the notes on its value."""
+    if target == RAGGED:
+        return True, ()  # a collective
+    note = PlanNote("call", (target,))
+    if "callback" in target:
+        note = PlanNote("host", (target,))
+    if rule is not None and rule.propagates:
+        return True, (note,)
+    return False, (note, _NO_RULE)
+
+
+def _aligned(
+    entries: Sequence[T], values: Sequence[ValueBuilder], axes: Callable[[T], set[str]]
+) -> list[T | None]:
+    """One entry per result, or None.
+
+    jaxlib 0.10 leaves out entries that would be empty; where it is not clear which
+    result an entry belongs to, none gets any.
+    """
+    if len(entries) == len(values):
+        return list(entries)
+    aligned: list[T | None] = [None] * len(values)
+    split = [n for n, value in enumerate(values) if all_axes(value.op.spec)]
+    if len(entries) != len(split):
+        return aligned
+    for number, entry in zip(split, entries, strict=True):
+        parents = set(map(parent_axis, all_axes(values[number].op.spec)))
+        if not parents.issuperset(map(parent_axis, axes(entry))):
+            return [None] * len(values)
+        aligned[number] = entry
+    return aligned

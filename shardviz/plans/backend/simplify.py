@@ -1,0 +1,363 @@
+"""What XLA simplifies in a program before it propagates.
+
+What is simplified away can no longer pass a sharding on. XLA runs all of StableHLO's
+simplifications (`stablehlo-aggressive-simplification`), which jaxlib does not offer. So
+the plan does those that jax's own lowerings call for: a product with ones, a sum with
+zeros, a conversion to the same type, a slice at constant positions, a transpose of a
+transpose, an operation on constants.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from shardviz.plans.backend.attributes import defining_op
+from shardviz.plans.backend.before_propagation import operations_in
+
+#: The attribute of a replacement that holds the name of the operation it replaces.
+REPLACES = "shardviz.replaces"
+# Binary operations, the number that leaves the other operand as it is, and whether both
+# may be it.
+_NEUTRAL = {
+    "multiply": (1, True), "divide": (1, False), "add": (0, True), "subtract": (0, False),
+}  # fmt: skip
+# What XLA computes where all operands are constants of one number each. What is not
+# here it leaves alone, among others `floor`, `power` and `exponential_minus_one`.
+_COMPUTED: dict[str, Callable[..., Any]] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
+    "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
+    "negate": np.negative, "sign": np.sign, "sine": np.sin, "cosine": np.cos, "tan": np.tan,
+    "tanh": np.tanh, "exponential": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "round_nearest_even": np.round, "and": np.bitwise_and, "or": np.bitwise_or,
+    "divide": lambda x, y: x / y if isinstance(x, np.floating) else np.trunc(x / y),
+    "remainder": np.fmod, "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
+    "select": lambda which, one, two: one if which else two,
+    "not": lambda x: not x if isinstance(x, np.bool_) else None,
+}  # fmt: skip
+_COMPARED = {
+    "LT": np.less, "LE": np.less_equal, "GT": np.greater,
+    "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal,
+}  # fmt: skip
+# What moves numbers, or gives them another type.
+_MOVES = frozenset({
+    "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "convert",
+    "dynamic_slice",
+})  # fmt: skip
+# What may leave its operand as it is.
+_SAME = frozenset({"broadcast_in_dim", "convert", "reshape", "transpose", "slice"})
+_FOLDED = frozenset({*_COMPUTED, *_MOVES, "compare", "concatenate"})
+_SIMPLER = frozenset({*_FOLDED, "gather"})
+_ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
+
+
+def simplify(module: Any) -> None:
+    """Removes, in place, the operations of a module that XLA would have removed.
+
+    >>> import jax
+    >>> lowered = jax.jit(lambda x: x * 1.0 + 2.0).lower(jax.numpy.ones(8))
+    >>> module = lowered.compiler_ir("stablehlo").operation.clone()
+    >>> simplify(module)
+    >>> "multiply" in str(module), "add" in str(module)
+    (False, True)
+    """
+    rules = (
+        _put_number,
+        _leave_out,
+        _slice_where_constant,
+        _transpose_once,
+        _reshape_once,
+        _slice_one_part,
+    )
+    with module.context:
+        for op in operations_in(module):
+            dialect, _, name = op.name.partition(".")
+            if dialect == "stablehlo" and name in _SIMPLER:
+                for rule in rules:
+                    # A rule that applies has removed the operation.
+                    if rule(op, name):
+                        break
+
+
+def _put(value: Any, op: Any) -> bool:
+    """Puts a value in place of the result of an operation."""
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
+    return True
+
+
+def _replace(op: Any, name: str, operand: Any, **numbers: Sequence[int] | str) -> bool:
+    """Puts another operation in place of one, with these attributes."""
+    attributes: dict[str, Any] = {}
+    for key, value in numbers.items():
+        if isinstance(value, str):
+            attributes[REPLACES] = ir.StringAttr.get(value)
+        else:
+            attributes[key] = ir.DenseI64ArrayAttr.get(list(value))
+    made = ir.Operation.create(
+        f"stablehlo.{name}",
+        results=[op.results[0].type],
+        operands=[operand],
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    return _put(made.results[0], op)
+
+
+def _numbers(op: Any, name: str) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(op.attributes[name]))
+
+
+def _shape(value: Any) -> list[int]:
+    return ir.ShapedType(value.type).shape
+
+
+def _made_by(value: Any, name: str) -> Any:
+    """The operation that makes a value, where it is one of this name; else None."""
+    made = defining_op(value)
+    return made if made is not None and made.name == f"stablehlo.{name}" else None
+
+
+# Operations on constants.
+
+
+def _put_number(op: Any, name: str) -> bool:
+    """Puts the number that XLA computes for an operation on constants in its place."""
+    if name == "broadcast_in_dim" and not _shape(op.operands[0]):
+        return False  # how a constant is written
+    # The first operand decides for most operations.
+    if name not in _FOLDED or (first := number_of(op.operands[0])) is None:
+        return False
+    if REPLACES in op.attributes:
+        name = op.attributes[REPLACES].value
+    numbers = [first]
+    if name not in _MOVES:
+        numbers += map(number_of, list(op.operands)[1:])
+    if name not in _FOLDED or len(op.results) != 1 or None in numbers:
+        return False
+    if name in _MOVES:
+        number = first
+    elif name == "concatenate":
+        number = first if len({*numbers}) == 1 else None
+    else:
+        if name == "compare":
+            words = str(op.attributes["comparison_direction"])
+            compute = _COMPARED[words.rstrip(">").split()[-1]]
+        else:
+            compute = _COMPUTED[name]
+        with np.errstate(all="ignore"):
+            number = compute(*numbers)
+    if number is None:
+        return False
+    with op.location:
+        return _put_constant(number, op)
+
+
+def _put_constant(number: Any, op: Any) -> bool:
+    """Puts a constant in place of an operation, where its type can hold the number."""
+    shaped = ir.ShapedType(op.results[0].type)
+    element = shaped.element_type
+    found = _ELEMENT.fullmatch(str(element))
+    if found is None:
+        return False
+    if found[1]:
+        bits = int(found[1])
+        if not np.isfinite(number) or abs(number) >= 2 ** (bits - (bits > 1)):
+            return False
+        attribute = ir.IntegerAttr.get(element, int(number))
+    else:
+        attribute = ir.FloatAttr.get(element, float(number))
+    scalar = ir.RankedTensorType.get([], element)
+    value = ir.DenseElementsAttr.get_splat(scalar, attribute)
+    made = ir.Operation.create(
+        "stablehlo.constant",
+        results=[scalar],
+        attributes={"value": value},
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    if not shaped.shape:
+        return _put(made.results[0], op)
+    return _replace(op, "broadcast_in_dim", made.results[0], broadcast_dimensions=[])
+
+
+def number_of(value: Any) -> Any:
+    """The number that all elements of a constant are, of numpy's kind; None of another
+    value.
+    """
+    op = defining_op(value)
+    if op is not None and op.name == "stablehlo.broadcast_in_dim":
+        op = defining_op(op.operands[0])
+    if op is None or op.name != "stablehlo.constant":
+        return None
+    kind = str(ir.ShapedType(value.type).element_type)
+    # jaxlib cannot read constants of complex numbers, nor the largest ones of `ui64`.
+    if not _ELEMENT.fullmatch(kind) or kind == "ui64":
+        return None
+    attribute = op.attributes["value"]
+    if not attribute.is_splat:
+        return None
+    number = attribute.get_splat_value().value
+    if "f" in kind:
+        return np.float64(number)
+    return np.bool_(number) if kind == "i1" else np.int64(number)
+
+
+# Operations that return an operand as it is.
+
+
+def _leave_out(op: Any, name: str) -> bool:
+    operands = list(op.operands)
+    if name in _SAME:
+        same = operands[0].type == op.results[0].type and _in_order(op)
+        return same and _put(operands[0], op)
+    if name in _NEUTRAL:
+        neutral, either = _NEUTRAL[name]
+        if number_of(operands[1]) == neutral:
+            return _put(operands[0], op)
+        return either and number_of(operands[0]) == neutral and _put(operands[1], op)
+    if name != "select":
+        return False
+    which, one, other = operands
+    if one == other or _are_one_number(one, other):
+        return _put(one, op)
+    number = number_of(which)
+    return number is not None and _put(one if number else other, op)
+
+
+def _are_one_number(one: Any, other: Any) -> bool:
+    """Whether two constants are equal, as the branches of a gradient through zeros are."""
+    number = number_of(one)
+    # 0.0 is not -0.0.
+    return number is not None and repr(number) == repr(number_of(other))
+
+
+def _in_order(op: Any) -> bool:
+    """Whether an operation leaves dimensions in their order."""
+    for name in ("permutation", "broadcast_dimensions"):
+        if name in op.attributes:
+            order = _numbers(op, name)
+            return order == sorted(order)
+    return True
+
+
+# Slices, transposes and reshapes.
+
+
+def _slice_where_constant(op: Any, name: str) -> bool:
+    """Puts a slice in place of a dynamic slice at constant positions.
+
+    The same for a gather of one slice, which is what `vmap` makes of a dynamic slice.
+    """
+    operand, *parts = op.operands
+    shape = _shape(op.results[0])
+    dims = list(range(len(parts)))
+    if name == "gather":
+        numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+        is_one = len(numbers.offset_dims) == len(shape)
+        if not is_one or list(numbers.collapsed_slice_dims):
+            return False
+        indices = defining_op(parts[0])
+        if indices is None:
+            return False
+        if indices.name == "stablehlo.concatenate":
+            parts = list(indices.operands)
+        dims = list(numbers.start_index_map)
+    elif name != "dynamic_slice":
+        return False
+    positions = [number_of(part) for part in parts]
+    if None in positions or len(positions) != len(dims):
+        return False
+    starts = [0] * len(shape)
+    for dim, position in zip(dims, positions, strict=True):
+        last = _shape(operand)[dim] - shape[dim]
+        starts[dim] = min(max(int(position), 0), last)
+    limits = [start + size for start, size in zip(starts, shape, strict=True)]
+    return _slice(op, operand, starts, limits, [1] * len(shape))
+
+
+def _slice(
+    op: Any, operand: Any, starts: list[int], limits: list[int], strides: list[int]
+) -> bool:
+    bounds = {"start_indices": starts, "limit_indices": limits, "strides": strides}
+    return _replace(op, "slice", operand, **bounds)
+
+
+def _slice_one_part(op: Any, name: str) -> bool:
+    """Slices the one operand of a concatenation that a slice of the concatenation lies
+    in.
+    """
+    joined = _made_by(op.operands[0], "concatenate")
+    if name != "slice" or joined is None:
+        return False
+    dim, begin = joined.attributes["dimension"].value, 0
+    starts, limits = _numbers(op, "start_indices"), _numbers(op, "limit_indices")
+    for part in joined.operands:
+        end = begin + _shape(part)[dim]
+        if begin <= starts[dim] and limits[dim] <= end:
+            if part.type == op.results[0].type:
+                return _put(part, op)
+            starts[dim], limits[dim] = starts[dim] - begin, limits[dim] - begin
+            return _slice(op, part, starts, limits, _numbers(op, "strides"))
+        begin = end
+    return False
+
+
+def _transpose_once(op: Any, name: str) -> bool:
+    """Transposes once what a transpose of a transpose transposes twice.
+
+    One that only moves dimensions of size one is a reshape.
+    """
+    if name != "transpose":
+        return False
+    outer, shape = _numbers(op, "permutation"), _shape(op.operands[0])
+    moved = [dim for dim in outer if shape[dim] != 1]
+    if moved == sorted(moved):
+        return _reshape(op, name)
+    inner = _made_by(op.operands[0], "transpose")
+    if inner is None:
+        return False
+    first = _numbers(inner, "permutation")
+    order = [first[dim] for dim in outer]
+    if order == sorted(order):
+        return _put(inner.operands[0], op)
+    return _replace(op, "transpose", inner.operands[0], permutation=order)
+
+
+def _reshape_once(op: Any, name: str) -> bool:
+    """Reshapes once what a reshape of a reshape reshapes twice.
+
+    A broadcast that only adds dimensions of size one is a reshape, too.
+    """
+    if name == "reshape":
+        twice = _made_by(op.operands[0], "reshape") is not None
+        replaced = ""
+        if REPLACES in op.attributes:
+            replaced = op.attributes[REPLACES].value
+        return twice and _reshape(op, replaced)
+    if name != "broadcast_in_dim":
+        return False
+    before, after = _shape(op.operands[0]), _shape(op.results[0])
+    adds_ones = bool(before) and math.prod(before) == math.prod(after)
+    return adds_ones and _in_order(op) and _reshape(op, name)
+
+
+def _reshape(op: Any, replaced: str) -> bool:
+    """Puts one reshape in place of an operation, and of a reshape before it."""
+    value = op.operands[0]
+    inner = _made_by(value, "reshape")
+    if inner is not None:
+        value = inner.operands[0]
+    if value.type == op.results[0].type:
+        return _put(value, op)
+    if not replaced:
+        return _replace(op, "reshape", value)
+    return _replace(op, "reshape", value, replaces=replaced)

@@ -1,0 +1,60 @@
+"""How often a loop of a lowered module runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from shardviz.plans.backend.attributes import defining_op
+
+_NUMBER = re.compile(r"dense<(-?\d+)>")
+
+
+def trip_count(op: Any) -> int | None:
+    """How often a `stablehlo.while` runs: known where it counts up to a constant."""
+    condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
+    test = defining_op(_last(condition).operands[0])
+    if test is None or test.name != "stablehlo.compare":
+        return None
+    if " LT" not in str(test.attributes["comparison_direction"]):
+        return None
+    numbers = {value: number for number, value in enumerate(condition.arguments)}
+    counter, bound = numbers.get(test.operands[0]), numbers.get(test.operands[1])
+    if counter is None:
+        return None
+    limit = _constant(test.operands[1])
+    # jax carries the limit through the loop, which hands it on as it is.
+    if bound is not None and _last(body).operands[bound] == body.arguments[bound]:
+        limit = _constant(op.operands[bound])
+    start, step = _constant(op.operands[counter]), _stride(body, counter)
+    if limit is None or start is None or not step or step < 0:
+        return None
+    return max(0, -(-(limit - start) // step))
+
+
+def _stride(body: Any, counter: int) -> int | None:
+    """What a loop's body adds to a carried number."""
+    made = defining_op(_last(body).operands[counter])
+    if made is None or made.name != "stablehlo.add":
+        return None
+    first, second = made.operands
+    argument = body.arguments[counter]
+    if first == argument:
+        return _constant(second)
+    if second == argument:
+        return _constant(first)
+    return None
+
+
+def _constant(value: Any) -> int | None:
+    made = defining_op(value)
+    if made is None or made.name not in ("stablehlo.constant", "sdy.constant"):
+        return None
+    number = _NUMBER.match(str(made.attributes["value"]))
+    if number is None:
+        return None
+    return int(number[1])
+
+
+def _last(block: Any) -> Any:
+    return block.operations[len(block.operations) - 1].operation

@@ -1,0 +1,54 @@
+"""Notes on values that do not divide by the mesh axes that split them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from shardviz.base.layout import Misfit
+from shardviz.base.mesh import MeshSpec
+from shardviz.plans.plan_notes import UnevenNote
+from shardviz.plans.plan_values import PlannedOp
+
+
+def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ...]:
+    """The same values, with a note on each that is not divisible by its mesh axes.
+
+    >>> from shardviz.base.partition_spec import Spec
+    >>> split = PlannedOp("y", "op", shape=(10,), spec=Spec.parse("data"))
+    >>> result = PlannedOp("output", "result", shape=(10,), operands=("y",))
+    >>> noted = note_uneven((split, result), MeshSpec(("data",), (4,)))
+    >>> [op.notes[0].code for op in noted]
+    ['padded', 'lost']
+    """
+    by_name = {op.name: op for op in ops}
+    noted = []
+    for op in ops:
+        code, value = "padded", op
+        if op.kind == "result" and op.operands and op.operands[0] in by_name:
+            code, value = "lost", by_name[op.operands[0]]
+        for dim in range(min(len(value.shape), value.spec.rank)):
+            # A result is only noted where it lost what splits the value.
+            if code == "lost" and op.spec.dims[dim : dim + 1] == (
+                value.spec.dims[dim],
+            ):
+                continue
+            misfit = _misfit(value, dim, mesh)
+            if misfit is not None:
+                note = UnevenNote(code, value.name, dim, misfit)
+                op = op.changed(notes=(*op.notes, note))
+                break
+        noted.append(op)
+    return tuple(noted)
+
+
+def _misfit(op: PlannedOp, dim: int, mesh: MeshSpec) -> Misfit | None:
+    axes, sizes = op.spec.dims[dim], mesh.shape
+    # Parts of an axis, `data:(1)2`, are the compiler's own choice, and it chose what
+    # fits.
+    if not axes or not set(axes) <= sizes.keys():
+        return None
+    if op.shape[dim] % math.prod(sizes[axis] for axis in axes) == 0:
+        return None
+    free = tuple(axis for axis in mesh.axis_names if axis not in op.spec.axes)
+    return Misfit.find(op.shape[dim], axes, mesh, free)

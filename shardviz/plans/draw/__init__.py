@@ -1,0 +1,1 @@
+"""What the values of this feature look like."""

@@ -1,0 +1,386 @@
+"""Plans: the values of a program, each with its sharding, origin, cost and source line.
+
+Also why one value is sharded as it is, and what changes from one plan to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardviz.base.collective import Collective
+from shardviz.base.display import Fact
+from shardviz.base.format import bytes_text
+from shardviz.draw import words as wording
+from shardviz.draw.page import (
+    and_more,
+    page,
+    paragraphs,
+    sentences,
+    text_page,
+    titled,
+    unfolded,
+    wrapped,
+)
+from shardviz.draw.picture import Picture
+from shardviz.draw.tables import (
+    Column,
+    Row,
+    axis_legend,
+    column_table,
+    rectangle_tiles,
+    short_type,
+)
+from shardviz.plans.explanation import Explanation
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_difference import PlanChange, PlanDiff
+from shardviz.plans.plan_folds import (
+    BACKWARD,
+    LOOP,
+    call_paths,
+    fold_collectives,
+    fold_line,
+    fold_values,
+)
+from shardviz.plans.plan_values import (
+    PlannedOp,
+    bytes_per_device,
+)
+from shardviz.plans.words.plan import difference_head, plan_head
+from shardviz.programs.constraints import (
+    Constraint,
+    constraints_in_words,
+    fold_constraints,
+    logical_name,
+)
+
+LETTERS = 118  # of a line of words in a picture
+MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS, MOST_CONSTRAINTS = 40, 60, 14, 8
+INDENT = 10.0
+# Origins and estimates are what people read a plan for, however long.
+COLUMNS = (
+    Column("value", 230.0, mono=True),
+    Column("type", 150.0, "muted"),
+    Column("sharding", 96.0),
+    Column("axes from", 190.0, lines=None),
+    Column("estimated", 230.0, "warn", lines=None),
+    Column("line", 130.0, "muted"),
+)
+
+
+@dataclass(frozen=True)
+class ValueRow:
+    """One value of the table: itself, its estimated collectives, the calls around it."""
+
+    op: PlannedOp
+    collectives: tuple[Collective, ...]
+    path: tuple[str, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """Its type in short: `f32[8, 4]`."""
+        return short_type(self.op.dtype, self.op.shape)
+
+    @property
+    def origins(self) -> list[str]:
+        """Where its axes came from; nothing where all are its own."""
+        parts = []
+        for axis, origin in self.op.origins.items():
+            if any(other.name != self.op.name for other in self.op.origins.values()):
+                parts.append(f"{axis} from {origin.name or origin.kind}")
+        return parts
+
+    @property
+    def estimate(self) -> list[str]:
+        """Its estimated collectives."""
+        return [f"{one.kind} {one.amount}{one.over}" for one in self.collectives]
+
+    @property
+    def marks(self) -> str:
+        """What it is inside of, where its path has not said it: `loop body × 12`."""
+        op, marks = self.op, []
+        if op.region and LOOP not in self.path:
+            mark = op.region
+            if op.trips not in (None, 1):
+                mark += f" × {op.trips:,}"
+            marks.append(mark)
+        if op.manual and op.region != "manual":
+            marks.append("manual")
+        if op.backward and BACKWARD not in self.path:
+            marks.append("backward")
+        if not op.covered:
+            marks.append("not covered")
+        return ", ".join(marks)
+
+    @property
+    def heading(self) -> str:
+        """The calls around it, and how often they run: `loop / mlp, runs 12 times`."""
+        heading, trips = " / ".join(self.path), self.op.trips
+        if LOOP in self.path and trips not in (None, 1):
+            heading += f", runs {trips:,} times"
+        return heading
+
+
+def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
+    """The values worth a row, in program order: all of them where they are few.
+
+    Of many, those with the largest estimated collectives come first, then the largest
+    on each device, each without the calls around it.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> ops = [PlannedOp(f"op_{n}", "op", shape=(n,), dtype="f") for n in range(100)]
+    >>> plan = Plan("f", make_mesh(data=2), tuple(ops))
+    >>> [row.op.name for row in value_rows(plan, 2)]
+    ['op_99', 'op_98']
+    """
+    moves: dict[str, list[Collective]] = {}
+    for one in plan.collectives:
+        moves.setdefault(one.value, []).append(one)
+    rows = []
+    for op in plan.ops:
+        rows.append(ValueRow(op, tuple(moves.get(op.name, ()))))
+    if len(rows) <= limit:
+        paths = call_paths(plan.ops)
+        pairs = zip(rows, paths, strict=True)
+        return [ValueRow(row.op, row.collectives, path) for row, path in pairs]
+
+    def size(row: ValueRow) -> tuple[int, int]:
+        moved = sum(one.bytes_in_all for one in row.collectives)
+        return moved, bytes_per_device(row.op, plan.mesh)
+
+    return sorted(rows, key=size, reverse=True)[:limit]
+
+
+def draw_plan(
+    plan: Plan, limit: int = MOST_VALUES, title: str | None = None
+) -> Picture:
+    """The values of a program: type, sharding, origin of its axes, and collectives.
+
+    Args:
+        limit: how many values to show, in program order; of more, the largest come
+            first.
+    """
+    head = titled(title, _head(plan))
+    calls = constraint_lines(plan.constraints)
+    if plan.error:
+        error, *others = [f"✗ {plan.error}", *calls]
+        # Only the error is red, not the calls that follow.
+        lines = [(line, "bad") for line in wrapped(error, LETTERS, "  ")]
+        lines += [(line, "") for line in others]
+        alt = sentences([_head(plan), error, *others])
+        return text_page(lines, title=head, alt=alt)
+    values, rows = value_rows(plan, limit), []
+    for value in values:
+        op, name = value.op, value.op.name
+        if value.marks:
+            name += f"  ({value.marks})"
+        words = ", ".join(value.origins), ", ".join(value.estimate)
+        cells = (name, value.type, (op, plan.mesh), *words, op.source)
+        rows.append(Row(cells, value.heading, INDENT * bool(value.path)))
+    labels, bars, size = column_table(COLUMNS, rows)
+    more = and_more(len(plan.ops) - limit, "value")
+    if more:
+        more.append(wording.largest_values_first(len(plan.ops)))
+    return page(
+        rectangle_tiles(bars),
+        labels,
+        title=head,
+        notes=[*more, *calls, *map(str, plan.notes)],
+        legend=axis_legend(plan.mesh),
+        size=size,
+        alt=sentences([_head(plan), *_table(values, 10_000), *more[:1]]),
+        colormap="bars",
+        groups=10,
+    )
+
+
+def plan_text(plan: Plan, width: int, full: bool = False) -> str:
+    """The values of a program, a line each, with their estimated collectives.
+
+    Of more than MOST_VALUES it shows the largest collectives and the largest values,
+    with those of its layers as one.
+
+    Args:
+        width: letters per line.
+        full: every value in a line of its own, however many there are.
+    """
+    calls = constraint_lines(plan.constraints, full)
+    if plan.error:
+        lines = [_head(plan), f"✗ {plan.error}", *calls]
+        return paragraphs(lines, width, MOST_TEXT_LINES)
+    lines = wrapped(_head(plan), width, "  ")
+    if full or len(plan.ops) <= MOST_VALUES:
+        lines += _table(value_rows(plan, len(plan.ops)), width)
+    else:
+        lines += _largest_collectives(plan) + _largest_values(plan)
+    if calls:
+        lines.append(paragraphs(calls, width))
+    if plan.notes:
+        lines.append(paragraphs([*map(str, plan.notes)], width, MOST_TEXT_LINES))
+    return "\n".join(lines)
+
+
+def _head(plan: Plan) -> str:
+    return plan_head(plan, sum(1 for op in plan.ops if op.spec.axes))
+
+
+def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
+    names = max((len(row.op.name) + 2 * bool(row.path) for row in rows), default=0)
+    types = max((len(row.type) for row in rows), default=0)
+    # Further lines of a value stand below its spec, unless its name is very long.
+    indent = " " * min(names + types + 4, width // 2)
+    lines, heading = [], ""
+    for row in rows:
+        if row.heading and row.heading != heading:
+            lines.append(row.heading)
+        heading = row.heading
+        name = row.op.name
+        if row.path:  # blanks at the start of a line would be lost
+            name = f"· {name}"
+        parts = [str(row.op.spec), *row.origins, row.marks, *row.estimate]
+        words = " · ".join(filter(None, [*parts, row.op.source]))
+        lines += wrapped(
+            f"{name:<{names}}  {row.type:<{types}}  {words}", width, indent
+        )
+    return lines
+
+
+def constraint_lines(
+    constraints: Sequence[Constraint], full: bool = False
+) -> list[str]:
+    """What became of the constraint calls: those that did nothing, and why.
+
+    Calls that differ in nothing share a line. A sentence that holds for several is
+    written once.
+
+    Args:
+        full: every call, and also those that are constrained as was wanted.
+    """
+    if not constraints:
+        return []
+    folds, written = fold_constraints(constraints), set()
+    most = len(folds)
+    if not full:
+        folds = [fold for fold in folds if fold[0].wants_attention]
+        most = MOST_CONSTRAINTS
+    lines = [f"Constraints, {constraints_in_words(constraints)}"]
+    for one, count in folds[:most]:
+        call = one.call
+        if one.names is not None:
+            call += f" ({', '.join(map(logical_name, one.names))})"
+        if count > 1:
+            call += f" × {count:,}"
+        words = str(one.sentence)
+        if words in written:
+            words = ""
+        written.add(words)
+        # The sentence of a call that acts says what it became, too.
+        if not (one.acts and words):
+            words = f"{one.effect}. {words}"
+        lines.append(f"  {f'{one.source} '.lstrip()}{call}: {words}")
+    left = sum(count for _, count in folds[most:])
+    return lines + [f"  {more}" for more in and_more(left, "call")]
+
+
+def _largest_collectives(plan: Plan) -> list[str]:
+    """The estimated collectives, the largest first, a line for those of all layers."""
+    folds = fold_collectives(plan.collectives)
+    if not folds:
+        return []
+    lines = [wording.LARGEST_COLLECTIVES]
+    lines += [f"  {fold_line(one)}" for one in folds[:MOST_FOLDS]]
+    for more in and_more(len(unfolded(folds[MOST_FOLDS:])), "collective"):
+        lines.append(f"  {more}")
+    return lines
+
+
+def _largest_values(plan: Plan) -> list[str]:
+    """The values that take most of each device, a line for those of all layers."""
+    # Several lines may have one name: each keeps the bytes of its own value.
+    folds = []
+    for fold in fold_values(plan.ops):
+        folds.append((bytes_per_device(fold.items[0], plan.mesh), fold))
+    folds.sort(key=lambda entry: -entry[0] * len(entry[1].items))
+    lines = [wording.LARGEST_VALUES]
+    for size, one in folds[:MOST_FOLDS]:
+        op, name = one.items[0], one.name
+        if op.backward:
+            name += ", backward"
+        parts = (name, short_type(op.dtype, op.shape), str(op.spec), op.source)
+        words = " · ".join(filter(None, parts))
+        lines.append(f"  {one.count}{bytes_text(size)} {words}")
+    left = unfolded([fold for _, fold in folds[MOST_FOLDS:]])
+    return lines + and_more(len(left), "value")
+
+
+MOST_LINES = 30
+
+
+def draw_explanation(explanation: Explanation, title: str | None = None) -> Picture:
+    """The explanation of one value, a sentence per line."""
+    op = explanation.op
+    head = f"Why {op.name} {short_type(op.dtype, op.shape)} is {op.spec}"
+    lines: list[tuple[str, str]] = []
+    for text in explanation.summary:
+        lines += [(line, "") for line in wrapped(text, LETTERS, "   ")]
+    alt = sentences([head, *explanation.lines])
+    return text_page(lines[:MOST_LINES], title=titled(title, head), alt=alt)
+
+
+def explanation_text(explanation: Explanation, width: int, full: bool = False) -> str:
+    """The explanation of one value, a sentence per line; with `full` every step."""
+    op = explanation.op
+    head = f"{op.name} {short_type(op.dtype, op.shape)} {op.spec}"
+    lines = explanation.summary
+    if full:
+        lines = explanation.lines
+    return paragraphs([head, *lines], width)
+
+
+MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # of the text
+
+
+def draw_plan_difference(
+    found: PlanDiff, limit: int = MOST_VALUES, title: str | None = None
+) -> Picture:
+    """What an edit changes: in numbers, then the collectives, then the values.
+
+    Args:
+        limit: how many values, and how many collectives, to show.
+    """
+    head = difference_head(found.before, found.after)
+    lines = [(str(fact), "") for fact in found.head]
+    lines += [(str(fact), _tone(fact)) for fact in found.moves[:limit]]
+    lines += [(more, "") for more in and_more(len(found.moves) - limit, "collective")]
+    lines += [(str(fact), "") for fact in found.values[:limit]]
+    lines += [(more, "") for more in and_more(len(found.values) - limit, "value")]
+    shown: list[tuple[str, str]] = []
+    for text, tone in lines:
+        shown += [(line, tone) for line in wrapped(text, LETTERS, "  ")]
+    return text_page(
+        shown,
+        title=titled(title, head),
+        alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
+    )
+
+
+def _tone(change: PlanChange) -> str:
+    """Good where less is sent than before, and bad where more is."""
+    sent = []
+    for side in (change.before, change.after):
+        sent.append(side.bytes_in_all if side is not None else 0)
+    return "bad" if sent[1] > sent[0] else "good"
+
+
+def plan_difference_text(found: PlanDiff, width: int) -> str:
+    """What changes from one plan to another: a summary, the collectives, the values."""
+    head = list(map(str, found.head))
+    # Collectives are what people look for; values get the lines that these leave.
+    moves = _first(found.moves, MOST_DIFFERENCES, "collective")
+    left = max(MOST_TEXT_LINES - len(head) - len(moves) - 1, LEAST_VALUES)
+    values = _first(found.values, left, "value")
+    return paragraphs([*head, *moves, *values], width, MOST_TEXT_LINES)
+
+
+def _first(facts: Sequence[Fact], most: int, noun: str) -> list[str]:
+    return [*map(str, facts[:most]), *and_more(len(facts) - most, noun)]

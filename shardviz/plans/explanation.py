@@ -1,0 +1,357 @@
+"""How one value of a plan got its sharding, line by line, and the steps of all values.
+
+Each line is a fact; `wording/plan.py` says it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+from shardviz.base.collective import Collective
+from shardviz.base.display import Displayed, Fact
+from shardviz.plans.plan_values import (
+    Origin,
+    PlannedOp,
+    Record,
+    ShardingRule,
+    Step,
+    arrival,
+)
+
+#: How many lines the summary of an explanation has at most.
+MOST_SENTENCES = 12
+#: What carries values across its border, without a rule of its own.
+CARRIES = ("while", "case", "if", "optimization_barrier", "shard_map")
+
+
+@dataclass(frozen=True)
+class ValueLine(Fact):
+    """What a value is, how it is split, and the rule of the operation that makes it."""
+
+    op: PlannedOp
+
+
+@dataclass(frozen=True)
+class SplitLine(Fact):
+    """A dimension is split over an axis.
+
+    Attributes:
+        dim, size: the dimension.
+        axis: the mesh axis.
+        origin: where that came from; None where that is not known.
+        requested: whether the value itself is requested so.
+    """
+
+    dim: int
+    size: int
+    axis: str
+    origin: Origin | None = None
+    requested: bool = False
+
+
+@dataclass(frozen=True)
+class StepLine(Fact):
+    """One step of the propagation towards the value.
+
+    Attributes:
+        number: of the step.
+        axis: the mesh axis that moved.
+        origin, target: from which value to which.
+        code: what the axis crossed: a `"result"` (of the program), one of `CARRIES`, an
+            operation that is `"elementwise"`, or another `"op"`.
+        op: the operation that it crossed, where that does not make the target.
+        source: the line of the operation, or `""`.
+        formula: the sharding rule that was followed; `""` where it says nothing.
+
+    >>> StepLine(1, "model", "w", "h").code
+    'op'
+    """
+
+    number: int
+    axis: str
+    origin: str
+    target: str
+    code: str = "op"
+    op: str = ""
+    source: str = ""
+    formula: str = ""
+
+
+@dataclass(frozen=True)
+class NotSplitLine(Fact):
+    """No axis splits a dimension.
+
+    Attributes:
+        dim, size: the dimension.
+        code: why: `"size one"`, `"requested"`, `"no rule"`, `"unreached"`, `"used"` (the
+            axis splits another dimension), or `"stopped"` (Shardy let no axis cross the
+            operation, as where several axes want the dimension).
+        op: the name of the value.
+        source: the line of what asks for that, or `""`.
+        splits: axis and operand, where an axis splits the dimension in an operand.
+        other: the other dimension that the axis splits.
+    """
+
+    dim: int
+    size: int
+    code: str
+    op: str = ""
+    source: str = ""
+    splits: tuple[tuple[str, str], ...] = ()
+    other: int = 0
+
+
+@dataclass(frozen=True)
+class UnreducedLine(Fact):
+    """A value is not summed over an axis yet."""
+
+    axis: str
+
+
+@dataclass(frozen=True)
+class CostLine(Fact):
+    """What the estimate plans for the value."""
+
+    collective: Collective
+
+
+@dataclass(frozen=True)
+class LeftOutLine(Fact):
+    """Lines that a summary leaves out.
+
+    Attributes:
+        count: how many.
+        alike: whether they are steps, all of them element by element.
+    """
+
+    count: int
+    alike: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Displayed):
+    """Why a value of a plan is sharded as it is.
+
+    Attributes:
+        plan: the plan.
+        op: the value.
+        facts: the explanation, one fact per line.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.base.partition_spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(8,), dtype="int8", spec=Spec.parse("None"))
+    >>> print(explain_value(Record("f", make_mesh(data=2), (x,)), x))
+    x is an argument, int8[8]: P(None).
+    Dimension 0 (8) is not split, as requested.
+    """
+
+    plan: Record
+    op: PlannedOp
+    facts: tuple[Fact, ...]
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The explanation, one sentence per line."""
+        return tuple(map(str, self.facts))
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The explanation in at most MOST_SENTENCES lines.
+
+        A long one lacks the steps through operations that work element by element.
+        """
+        facts = list(self.facts)
+        if len(facts) > MOST_SENTENCES:
+            facts = []
+            for alike, group in groupby(self.facts, _is_alike):
+                some = list(group)
+                if alike and len(some) > 2:
+                    # The last one says which value the axis reached.
+                    some[:-1] = [LeftOutLine(len(some) - 1, alike=True)]
+                facts += some
+        more = len(facts) - MOST_SENTENCES
+        if more > 0:
+            facts[MOST_SENTENCES - 1 :] = [LeftOutLine(more + 1)]
+        return tuple(map(str, facts))
+
+    def __str__(self) -> str:
+        return "\n".join(self.summary)
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.op.name}: {len(self.facts)} lines)"
+
+
+def _is_alike(fact: Fact) -> bool:
+    return isinstance(fact, StepLine) and fact.code == "elementwise"
+
+
+def explain_value(plan: Record, op: PlannedOp) -> Explanation:
+    """Explains one value: every axis back to its origin, and why the rest is not split.
+
+    Args:
+        plan: the plan.
+        op: one of its values.
+    """
+    facts: list[Fact] = [ValueLine(op)]
+    for dim, size in enumerate(op.shape):
+        axes = _axes(op, dim)
+        if not axes:
+            facts.append(_why_not_split(plan, op, dim))
+        for axis in axes:
+            origin, requested = op.origins.get(axis), False
+            if origin is not None and origin.kind in ("argument", "result"):
+                requested = origin.name == op.name
+            facts.append(SplitLine(dim, size, axis, origin, requested))
+            if origin is not None and not requested:
+                for step, target in steps_to(plan, op, axis):
+                    facts.append(_step_line(plan, step, target))
+    facts += [UnreducedLine(axis) for axis in sorted(op.spec.unreduced)]
+    facts += [CostLine(c) for c in plan.collectives if c.value == op.name]
+    return Explanation(plan, op, (*facts, *op.notes, *op.uncertain))
+
+
+def steps_to(plan: Record, op: PlannedOp, axis: str) -> list[tuple[Step, str]]:
+    """The steps by which an axis reached a value, each with the value it led to."""
+    here = op.name
+    if op.kind == "result" and arrival(plan.arrivals, here, axis) is None:
+        # It came with the value that is returned.
+        here = next(iter(op.operands), here)
+    steps: list[tuple[Step, str]] = []
+    seen = {op.name}
+    while True:
+        step = arrival(plan.arrivals, here, axis)
+        # In a loop an axis may come back to where it was.
+        if step is None or step.origin in seen:
+            return steps[::-1]
+        steps.append((step, here))
+        here = step.origin
+        seen.add(here)
+
+
+def _step_line(plan: Record, step: Step, target: str) -> StepLine:
+    """One step: from where to where, by what rule."""
+    line = StepLine(step.number, step.axis, step.origin, target)
+    op = plan.by_name.get(step.op)
+    if op is None or op.kind == "result":
+        return replace(line, code="result")
+    if op.opcode in CARRIES:
+        return replace(line, code=op.opcode)
+    line = replace(line, source=op.source)
+    # Of what makes the target itself the line names it already.
+    if step.op != target:
+        line = replace(line, op=step.op)
+    rule = op.factors
+    if rule is None:
+        return line
+    if rule.is_elementwise:
+        return replace(line, code="elementwise")
+    return replace(line, formula=rule.formula)
+
+
+def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
+    """Why no axis splits a dimension: none was requested or reached it, or it stopped."""
+    line = NotSplitLine(dim, op.shape[dim], "unreached", op.name)
+    if op.shape[dim] == 1:
+        return replace(line, code="size one")
+    asked = op.opcode == "reshard" and op.op.endswith("/shard_map")
+    if op.kind != "op" or asked or op.opcode == "sharding_constraint":
+        return replace(line, code="requested", source=op.source)
+    if not op.covered:
+        return replace(line, code="no rule")
+    rule, index = op.factors, op.name.rpartition("[")[2].rstrip("]")
+    number = int(index) if index.isdecimal() else 0
+    if rule is None or number >= len(rule.results) or dim >= len(rule.results[number]):
+        return line
+    holders = _holders(plan, op, rule, rule.results[number][dim])
+    if not holders:
+        return line
+    axis, name = next(iter(holders.items()))
+    for other, axes in enumerate(op.spec.dims):
+        if axis in axes and other != dim:
+            return replace(line, code="used", splits=((axis, name),), other=other)
+    return replace(line, code="stopped", splits=tuple(holders.items()))
+
+
+def _holders(
+    plan: Record, op: PlannedOp, rule: ShardingRule, names: tuple[str, ...]
+) -> dict[str, str]:
+    """Mesh axis to the operand in which it splits one of these factors."""
+    holders: dict[str, str] = {}
+    for name, tensor in zip(op.operands, rule.operands, strict=False):
+        value = plan.by_name.get(name)
+        for dim, own in enumerate(tensor):
+            if value is not None and not set(own).isdisjoint(names):
+                for axis in _axes(value, dim):
+                    holders.setdefault(axis, name)
+    return holders
+
+
+def _axes(op: PlannedOp, dim: int) -> tuple[str, ...]:
+    # A spec may be shorter than the shape.
+    if dim >= op.spec.rank:
+        return ()
+    return op.spec.dims[dim]
+
+
+@dataclass(frozen=True)
+class ReplayStep:
+    """What happened at the same time in a propagation, across one operation.
+
+    Attributes:
+        number: of the step, as in `PlannedOp.steps`.
+        op: the operation whose sharding rule was followed.
+        moves: which axis went from which value to which.
+
+    >>> ReplayStep(0, "dot_general", ()).words
+    ''
+    """
+
+    number: int
+    op: str
+    moves: tuple[StepLine, ...]
+
+    @property
+    def words(self) -> str:
+        """A sentence per move."""
+        return " ".join(map(str, self.moves))
+
+
+def replay_of(plan: Record) -> tuple[ReplayStep, ...]:
+    """Every step of a propagation, in order."""
+    distinct = {step for op in plan.ops for step in op.steps}
+    in_order = sorted(distinct, key=lambda s: (s.number, s.op, s.axis))
+    replay = []
+    for (number, op), steps in groupby(in_order, key=lambda s: (s.number, s.op)):
+        moves: list[StepLine] = []
+        for step in steps:
+            moves += [_step_line(plan, step, name) for name in step.to]
+        replay.append(ReplayStep(number, op, tuple(moves)))
+    return tuple(replay)
+
+
+def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
+    """The values of a plan with the axes that they had after a step of the propagation.
+
+    Args:
+        plan: the plan.
+        number: of the last step that counts; -1 for what was requested.
+    """
+    values = []
+    for op in plan.ops:
+        # An axis that came later was not there yet, though the plan ends with it.
+        late = set()
+        for axis in op.spec.axes:
+            steps = steps_to(plan, op, axis)
+            if steps and steps[-1][0].number > number:
+                late.add(axis)
+        if late:
+            dims = []
+            for axes in op.spec.dims:
+                dims.append(tuple(axis for axis in axes if axis not in late))
+            origins = {a: one for a, one in op.origins.items() if a not in late}
+            spec = replace(op.spec, dims=tuple(dims))
+            op = op.changed(spec=spec, origins=origins)
+        values.append(op)
+    return tuple(values)

@@ -1,0 +1,205 @@
+"""The values of a plan as plain data: columns of numbers, and the tables they index."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from shardviz.base.errors import ShardvizError
+from shardviz.base.format import bytes_text, seconds_text
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.words import stages as wording
+from shardviz.draw.tables import short_type, split_axis
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_folds import call_paths
+from shardviz.plans.plan_values import (
+    ORIGINS,
+    PlannedOp,
+)
+
+KINDS = ("argument", "op", "result")
+BACKWARD, NOT_COVERED = 1, 2
+MOST_NOTES = 20
+NOWHERE = -1  # the number of a name that is none of the plan's values
+COLUMNS = (
+    "name",
+    "kind",
+    "opcode",
+    "type",
+    "spec",
+    "source",
+    "scope",
+    "region",
+    "origins",
+    "flags",
+)
+
+
+class _Table:
+    """A list of distinct items, each found by its number."""
+
+    def __init__(self) -> None:
+        self._items: dict[Hashable, tuple[int, Any]] = {}
+
+    def add(self, key: Hashable, item: Any = None) -> int:
+        """The number of the item with this key; a new one is added."""
+        if item is None:
+            item = key
+        new = len(self._items), item
+        return self._items.setdefault(key, new)[0]
+
+    @property
+    def items(self) -> list[Any]:
+        """The items in order."""
+        return [item for _, item in self._items.values()]
+
+
+def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
+    """A plan for the page: columns of numbers, and the tables that they index.
+
+    No objects, and every string once: a plan of 2,000 values stays below 220 kB. The
+    page asks for the explanation of a value, which is long.
+
+    `text` has every string once; `specs`, `types`, `scopes` and `origins` are tables;
+    `columns` have one number per value.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> op = PlannedOp("x", "argument", shape=(8,))
+    >>> view = values_view(Plan("f", make_mesh(data=2), (op,)))
+    >>> view["count"], view["text"][view["columns"]["name"][0]]
+    (1, 'x')
+    """
+    if plan is None:
+        return {"count": 0, "error": "", "waiting": True}
+    # Names, lines and sentences occur at many values.
+    strings = _Table()
+    numbers = {op.name: i for i, op in enumerate(plan.ops)}
+    return {
+        "waiting": False,
+        "axes": list(plan.mesh.axis_names),
+        "count": len(plan.ops),
+        "words": wording.plan_summary(plan),
+        "seconds": seconds_text(plan.seconds) if plan.seconds else "",
+        "error": "" if plan.error is None else plan.error.located,
+        "notes": list(map(str, plan.notes[:MOST_NOTES])),
+        "moreNotes": max(0, len(plan.notes) - MOST_NOTES),
+        "kinds": list(KINDS),
+        "originKinds": list(ORIGINS),
+        **_values(plan, numbers, strings),
+        "moves": _moves(plan, numbers, strings),
+        "explanations": _explanations(plan, explanations),
+        # Last, when all of the above has put its strings here.
+        "text": strings.items,
+    }
+
+
+def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
+    """The details of a chosen value: its explanation, sharding rule and source lines."""
+    view: dict[str, Any] = {"value": name, "lines": [], "rule": "", "stack": []}
+    if plan is None:
+        return {**view, "error": wording.NO_PLAN_YET}
+    try:
+        op = plan.op(name)
+        lines = plan.why(op).lines
+    except ShardvizError as error:
+        return {**view, "error": str(error)}
+    stack = list(op.stack)
+    if not stack and op.source:
+        stack = [op.source]
+    return {
+        "value": op.name,
+        "lines": list(lines),
+        "rule": op.rule,
+        "stack": stack,
+        "error": "",
+    }
+
+
+def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> dict[str, Any]:
+    """The columns, and the tables that their numbers index."""
+    specs, types, scopes, origins = _Table(), _Table(), _Table(), _Table()
+    columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
+    operands: list[list[int]] = []
+    trips: dict[int, int | None] = {}
+    notes: dict[int, int] = {}
+    for i, (op, path) in enumerate(zip(plan.ops, call_paths(plan.ops), strict=True)):
+        shown_type = [short_type(op.dtype, op.shape), *op.shape]
+        # Numbers alone: the page finds what they stand for in the tables.
+        row = {
+            "name": strings.add(op.name),
+            "kind": KINDS.index(op.kind),
+            "opcode": strings.add(op.opcode),
+            "type": types.add((op.dtype, op.shape), shown_type),
+            "spec": specs.add((op.spec, len(op.shape)), _spec(op.spec, op.shape, plan)),
+            "source": strings.add(op.source),
+            "scope": scopes.add(path),
+            "region": strings.add(op.region),
+            "origins": origins.add(_origins(op, strings)),
+            "flags": BACKWARD * op.backward + NOT_COVERED * (not op.covered),
+        }
+        for name, number in row.items():
+            columns[name].append(number)
+        # An operand may be a value that the plan leaves out.
+        operands.append([numbers[name] for name in op.operands if name in numbers])
+        if op.trips not in (None, 1):
+            trips[i] = op.trips
+        if op.remarks:
+            notes[i] = strings.add(op.remarks)
+    return {
+        "columns": columns,
+        "specs": specs.items,
+        "types": types.items,
+        "scopes": scopes.items,
+        "origins": origins.items,
+        "operands": operands,
+        "trips": trips,
+        "valueNotes": notes,
+    }
+
+
+def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[Any]:
+    """The text, the axes of each dimension as [number in the mesh, parts, text], and
+    the unreduced axes.
+    """
+    names, sizes = plan.mesh.axis_names, plan.mesh.shape
+    numbers = {name: number for number, name in enumerate(names)}
+    dims = []
+    for axes in spec.padded(len(shape))[: len(shape)]:
+        parts = []
+        for axis in axes:
+            parent, count = split_axis(axis, sizes)
+            parts.append([numbers.get(parent, NOWHERE), count, axis])
+        dims.append(parts)
+    return [str(spec), dims, sorted(spec.unreduced)]
+
+
+def _origins(op: PlannedOp, strings: _Table) -> tuple[tuple[str, int, int, int], ...]:
+    rows = []
+    for axis, origin in op.origins.items():
+        name, source = strings.add(origin.name), strings.add(origin.source)
+        rows.append((axis, ORIGINS.index(origin.kind), name, source))
+    return tuple(rows)
+
+
+def _moves(
+    plan: Plan, numbers: dict[str, int], strings: _Table
+) -> dict[int, list[list[Any]]]:
+    """The estimated collectives, by the number of the value that causes them.
+
+    Each is [kind, axes, bytes in words, trips, cause].
+    """
+    moves: dict[int, list[list[Any]]] = {}
+    for one in plan.collectives:
+        size = strings.add(bytes_text(one.bytes_per_device))
+        axes = [strings.add(axis) for axis in one.mesh_axes]
+        cause = strings.add(str(one.cause))
+        move = [strings.add(one.kind), axes, size, one.trips or 0, cause]
+        moves.setdefault(numbers.get(one.value, NOWHERE), []).append(move)
+    return moves
+
+
+def _explanations(plan: Plan, most: int) -> dict[str, dict[str, Any]]:
+    """The explanation of every value; none where they are many."""
+    if len(plan.ops) > most:
+        return {}
+    return {op.name: explanation_view(plan, op.name) for op in plan.ops}

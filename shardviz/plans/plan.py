@@ -1,0 +1,114 @@
+"""Plan: what the propagated stage decided about every value of a program, and its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shardviz.base.display import Displayed
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import plural
+from shardviz.base.parse import check_size
+from shardviz.plans.explanation import (
+    Explanation,
+    ReplayStep,
+    explain_value,
+    replay_of,
+    values_after,
+)
+from shardviz.plans.plan_difference import PlanDiff, plan_difference
+from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_values import Record
+from shardviz.programs.constraints import Constraint
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Record, Displayed):
+    """The propagated stage of a program: every value's sharding, its origin, an
+    estimate.
+
+    Attributes:
+        program, mesh, ops, collectives, error: what a Record holds.
+        trace_s, lower_s, propagate_s: seconds of each stage.
+        notes: what is not covered, and what was left out; `str` of each is a sentence.
+        constraints: one Constraint per call in the program that may constrain an array,
+            and array.
+        of: the `Program` that was planned.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.plans.plan_values import PlannedOp
+    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> plan.op("x").shape
+    (8,)
+    """
+
+    trace_s: float | None = None
+    lower_s: float | None = None
+    propagate_s: float | None = None
+    notes: tuple[object, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    of: Any = field(default=None, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A program holds the user's function, which may not be picklable.
+        return {**vars(self), "of": None}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in all: trace, lower, propagate."""
+        return sum(s or 0.0 for s in (self.trace_s, self.lower_s, self.propagate_s))
+
+    def why(self, value: Any) -> Explanation:
+        """Explains one value, step by step: what it requested, and what reached it.
+
+        Args:
+            value: its name, number, a PlannedOp, or a collective that it causes.
+
+        Raises:
+            ProgramError: where the plan has no such value.
+        """
+        return explain_value(self, self.op(value))
+
+    def replay(self) -> tuple[ReplayStep, ...]:
+        """The propagation step by step: which value got which axis, and why."""
+        return replay_of(self)
+
+    def after(self, step: int) -> Plan:
+        """The plan as it stood after a step of the propagation.
+
+        The collectives are those of the end, so they are left out.
+
+        Args:
+            step: the `number` of a ReplayStep; -1 for what was requested, before the
+                first.
+
+        Raises:
+            ProgramError: for anything but a whole number, or where there is no plan.
+        """
+        number = check_size(step, "A propagation step", ProgramError)
+        if self.error is not None:
+            raise ProgramError(
+                f"There is no plan of {self.program}, so it has no steps."
+            )
+        return replace(
+            self,
+            ops=values_after(self, number),
+            collectives=(),
+            notes=(PlanNote("after step", step=number), *self.notes),
+        )
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What changes from this plan to another, such as the one after an edit.
+
+        Raises:
+            ProgramError: if `other` is no Plan.
+        """
+        return plan_difference(self, other)
+
+    def __repr__(self) -> str:
+        if self.error:
+            return f"Plan({self.program}: {self.error})"
+        collectives = plural(len(self.collectives), "collective")
+        values = plural(len(self.ops), "value")
+        counts = f"{values}, {collectives} estimated"
+        return f"Plan({self.program} on {self.mesh}: {counts})"

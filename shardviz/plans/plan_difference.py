@@ -1,0 +1,246 @@
+"""What an edit changes in a plan: values, origins of axes, collectives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from shardviz.base.collective import Collective
+from shardviz.base.display import Displayed, Fact
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import plural, shown
+from shardviz.plans.plan_values import PlannedOp, Record
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ValueChange(Fact):
+    """One value of both plans whose sharding, or the origin of an axis, differs.
+
+    Attributes:
+        before, after: the value in each plan.
+
+    >>> from shardviz.base.partition_spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(8,))
+    >>> split = PlannedOp("x", "argument", shape=(8,), spec=Spec.parse("data"))
+    >>> str(ValueChange(x, split))
+    "x: P() -> P('data')"
+    """
+
+    before: PlannedOp
+    after: PlannedOp
+
+    @property
+    def moved(self) -> bool:
+        """Whether the sharding itself changed."""
+        return not self.before.spec.equivalent(self.after.spec)
+
+
+@dataclass(frozen=True)
+class PlanChange(Fact):
+    """One thing that differs between two plans, or how many do.
+
+    Attributes:
+        code: of a value that one plan lacks `"new"` or `"gone"`; of a collective
+            `"gained"`, `"lost"` or `"resized"`; `"mesh"`; `"bytes sent"` by each
+            device; `"no plan before"` or `"no plan after"`, with the error; or
+            `"nothing"`.
+        before, after: the value, collective, mesh, number or error of each plan; None
+            where a plan has none.
+
+    >>> PlanChange("lost", before=Collective("all-gather", ("data",), 8)).after
+    """
+
+    code: str
+    before: Any = None
+    after: Any = None
+
+
+@dataclass(frozen=True)
+class Counts(Fact):
+    """How many collectives and values changed.
+
+    Attributes:
+        collectives: how many were `"gained"`, `"lost"`, `"resized"`.
+        values: how many are `"changed"`, `"new"`, `"gone"`.
+    """
+
+    collectives: Mapping[str, int]
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True, repr=False)
+class PlanDiff(Displayed):
+    """What changes from one plan to another.
+
+    Attributes:
+        before, after: the plans.
+        added, removed: the values that one of them lacks.
+        changed: the values whose sharding, or the origin of an axis, changed; those
+            with another sharding first.
+        gained, lost: the collectives that one of them lacks, the largest first.
+        resized: the collectives of another size: before and after.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> plan = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> print(plan_difference(plan, plan))
+    Nothing changes.
+    """
+
+    before: Record
+    after: Record
+    added: tuple[PlannedOp, ...] = ()
+    removed: tuple[PlannedOp, ...] = ()
+    changed: tuple[ValueChange, ...] = ()
+    gained: tuple[Collective, ...] = ()
+    lost: tuple[Collective, ...] = ()
+    resized: tuple[tuple[Collective, Collective], ...] = ()
+
+    @property
+    def head(self) -> list[Fact]:
+        """What changes in numbers; why there is nothing to compare; or that nothing
+        changes.
+        """
+        # Without a plan on one side everything would seem to be new or gone.
+        for plan, code in ((self.before, "before"), (self.after, "after")):
+            if plan.error is not None:
+                return [PlanChange(f"no plan {code}", after=plan.error)]
+        facts: list[Fact] = []
+        if self.before.mesh != self.after.mesh:
+            facts.append(PlanChange("mesh", self.before.mesh, self.after.mesh))
+        counts = Counts(
+            _counted(gained=self.gained, lost=self.lost, resized=self.resized),
+            _counted(changed=self.changed, new=self.added, gone=self.removed),
+        )
+        if counts.collectives or counts.values:
+            facts.append(counts)
+        if counts.collectives:
+            sent = []
+            for plan in (self.before, self.after):
+                sent.append(sum(c.sent_in_all for c in plan.collectives))
+            facts.append(PlanChange("bytes sent", *sent))
+        return facts or [PlanChange("nothing")]
+
+    @property
+    def moves(self) -> list[PlanChange]:
+        """The collectives that are new or gone, and those of another size."""
+        facts = [PlanChange("gained", after=c) for c in self.gained]
+        facts += [PlanChange("lost", before=c) for c in self.lost]
+        facts += [PlanChange("resized", old, new) for old, new in self.resized]
+        return facts
+
+    @property
+    def values(self) -> list[Fact]:
+        """The values that changed, new ones, and those that are gone."""
+        facts: list[Fact] = [*self.changed]
+        facts += [PlanChange("new", after=op) for op in self.added]
+        facts += [PlanChange("gone", before=op) for op in self.removed]
+        return facts
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The difference: in numbers, then collectives, then values."""
+        return (*self.head, *self.moves, *self.values)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The difference, one sentence a line."""
+        return tuple(map(str, self.facts))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        values = plural(len(self.changed), "value")
+        counts = f"{len(self.gained)} gained, {len(self.lost)} lost"
+        return f"PlanDiff({self.after.program}: {values} changed, {counts})"
+
+
+def _counted(**groups: Sequence[object]) -> dict[str, int]:
+    return {name: len(own) for name, own in groups.items() if own}
+
+
+def plan_difference(before: Record, after: Record) -> PlanDiff:
+    """What changes from one plan to another.
+
+    Values are matched by their name in jax and their order among those of that name, so
+    that lines of the program may move.
+
+    Raises:
+        ProgramError: if either is no Plan.
+    """
+    for plan in (before, after):
+        if not isinstance(plan, Record):
+            raise ProgramError(
+                "A plan is compared with a plan, made by sv.plan(program); got"
+                f" {shown(plan)}."
+            )
+    if before.error is not None or after.error is not None:
+        return PlanDiff(before, after)
+    pairs, removed, added = _matched(before.ops, after.ops, _value_key, _value_key)
+    # The collectives of the first plan go by the names that their values have in the
+    # second.
+    names = {old.name: new.name for old, new in pairs}
+    kept, lost, gained = _matched(
+        before.collectives,
+        after.collectives,
+        lambda c: (c.kind, c.mesh_axes, c.op, names.get(c.value, c.value)),
+        lambda c: (c.kind, c.mesh_axes, c.op, c.value),
+    )
+    changed = [ValueChange(o, n) for o, n in pairs if _differs(o, n, names)]
+    resized = [(o, n) for o, n in kept if o.bytes_per_device != n.bytes_per_device]
+    return PlanDiff(
+        before,
+        after,
+        tuple(added),
+        tuple(removed),
+        tuple(sorted(changed, key=lambda change: not change.moved)),
+        _largest_first(gained),
+        _largest_first(lost),
+        tuple(resized),
+    )
+
+
+def _largest_first(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
+    return tuple(sorted(collectives, key=lambda c: -c.bytes_in_all))
+
+
+def _matched(
+    old: Sequence[T],
+    new: Sequence[T],
+    old_key: Callable[[T], Hashable],
+    new_key: Callable[[T], Hashable],
+) -> tuple[list[tuple[T, T]], list[T], list[T]]:
+    """What is in both, in order; what only the first has; what only the second has."""
+    waiting: dict[Hashable, list[T]] = defaultdict(list)
+    for item in new:
+        waiting[new_key(item)].append(item)
+    both, gone, kept = [], [], set()
+    for item in old:
+        own = waiting[old_key(item)]
+        if own:
+            both.append((item, own.pop(0)))
+            kept.add(id(both[-1][1]))
+        else:
+            gone.append(item)
+    return both, gone, [item for item in new if id(item) not in kept]
+
+
+def _value_key(op: PlannedOp) -> Hashable:
+    if op.kind != "op":
+        return op.kind, op.name
+    # Its number among all operations changes with any edit; the index of a result of
+    # several does not.
+    _, bracket, index = op.name.partition("[")
+    return op.kind, op.opcode, op.op, f"{bracket}{index}", op.region, len(op.shape)
+
+
+def _differs(old: PlannedOp, new: PlannedOp, names: Mapping[str, str]) -> bool:
+    if not old.spec.equivalent(new.spec):
+        return True
+    # Of an origin the line does not count, which moves with every edit.
+    first = {a: (o.kind, names.get(o.name, o.name)) for a, o in old.origins.items()}
+    return first != {a: (o.kind, o.name) for a, o in new.origins.items()}

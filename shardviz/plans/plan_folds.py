@@ -1,0 +1,240 @@
+"""How the values and collectives of a plan are folded, and which calls are around them.
+
+What layers have in common is written once: `blocks_{0..31}/Mlp_0/Dense_0`, 32 times.
+jax names the scopes that a program names (`jax.named_scope`, modules, nested jit) and
+wraps them in what was done to them: `transpose(jvp(mlp))`. Where a program names none,
+its functions are used instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Sequence
+
+from shardviz.base.collective import Collective
+from shardviz.base.format import Fold, clause, fold
+from shardviz.plans.plan_values import PlannedOp
+
+Path = tuple[str, ...]
+
+FEWEST_VALUES = 4  # a call with fewer values has no row of its own
+NAMED_SHARE = 1 / 3  # of the operations must be in named scopes, or functions are used
+BACKWARD, LOOP = "backward pass", "loop"
+
+_NUMBERED_CALL = re.compile(r" \(\d+\)$")  # of a repeated call: `relu (2)`
+_WRAPPED = re.compile(r"(\w+)\((.*)\)")
+_NAME = re.compile(r"[A-Za-z][\w.\-]*")
+# What jax wraps the names of scopes in, and no program.
+_WRAPPERS = frozenset({
+    "jit", "pjit", "jvp", "transpose", "vmap", "checkpoint", "remat", "linearize",
+    "partial_eval", "custom_jvp", "custom_vjp", "shard_map",
+})  # fmt: skip
+# Parts of a scope that jax adds for control flow, and what they are called here.
+_CONTROL = {
+    "while": "",
+    "body": LOOP,
+    "cond": "loop condition",
+    "closed_call": "",
+    "rematted_computation": "computed again",
+    "checkpoint": "",
+}
+
+
+def unwrapped(name: str) -> str:
+    """One part of a scope without what jax did to it; `""` where nothing else is left.
+
+    >>> unwrapped("transpose(jvp(mlp))"), unwrapped("jvp()"), unwrapped("jit(relu) (2)")
+    ('mlp', '', 'relu (2)')
+    """
+    number = _NUMBERED_CALL.search(name)
+    bare = _NUMBERED_CALL.sub("", name)
+    while True:
+        wrapped = _WRAPPED.fullmatch(bare)
+        if wrapped is None or wrapped[1] not in _WRAPPERS:
+            break
+        bare = wrapped[2]
+    return f"{bare}{number[0]}" if number and bare else bare
+
+
+def path_in_words(op: str) -> str:
+    """What jax calls an operation, as the program named its parts.
+
+    >>> path_in_words("jit(step)/transpose(jvp(blocks_3))/Mlp_0/dot_general")
+    'blocks_3/Mlp_0/dot_general'
+    """
+    # The first part is the function itself.
+    head, _, rest = op.partition("/")
+    return "/".join(filter(None, map(unwrapped, (rest or head).split("/"))))
+
+
+def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]]:
+    """Collectives of one kind, size and line that differ in the numbers of their
+    scopes.
+
+    Returns:
+        The folds, those with the most bytes first.
+
+    >>> ops = [f"jit(f)/layer_{n}/dot" for n in range(3)]
+    >>> folds = fold_collectives([Collective("all-reduce", ("x",), 64, op) for op in ops])
+    >>> [(one.count, one.name) for one in folds]
+    [('3 × ', 'layer_{0..2}/dot')]
+    """
+    folds = fold(collectives, lambda c: path_in_words(c.op), _collective_key)
+    return sorted(folds, key=lambda one: -sum(c.bytes_in_all for c in one.items))
+
+
+def _collective_key(c: Collective) -> Hashable:
+    size = (c.bytes_per_device, c.shape, c.trips, len(c.members))
+    return c.kind, c.over, size, c.source, c.phase, c.is_async, c.rematerialises
+
+
+def fold_line(one: Fold[Collective]) -> str:
+    """Alike collectives in one line: `32 × 512 MiB all-reduce over model · mlp.py:3 ·
+    mlp`.
+
+    >>> some = [Collective("all-gather", ("x",), 64, f"f/h_{n}") for n in (0, 1)]
+    >>> fold_line(fold_collectives(some)[0])
+    '2 × 64 B all-gather over x · h_{0..1}'
+    """
+    first = one.items[0]
+    kind = f"{clause('{} ', first.dtype)}{first.kind}"
+    amount = f"{one.count}{first.amount} {kind}{first.over}"
+    return " · ".join(filter(None, (amount, first.source, name_of_fold(one))))
+
+
+def name_of_fold(one: Fold[Collective]) -> str:
+    """Their operation; of combined ones that of the largest member, and how many
+    others.
+
+    >>> op = "jit(f)/layer_1/dot"
+    >>> name_of_fold(fold_collectives([Collective("all-gather", ("x",), 64, op)])[0])
+    'jit(f)/layer_1/dot'
+    """
+    first = one.items[0]
+    name = first.op
+    if len(one.items) > 1:
+        name = one.name
+        if first.phase == "backward":
+            name += ", backward"
+    if first.members:
+        name += f" and {len(first.members) - 1:,} more"
+    return name
+
+
+def fold_values(ops: Iterable[PlannedOp]) -> list[Fold[PlannedOp]]:
+    """The values of a plan: those of one operation, line, type and sharding as one.
+
+    >>> ops = [PlannedOp(f"blocks[{n}].w", "argument", shape=(8,)) for n in range(32)]
+    >>> [one.name for one in fold_values(ops)]
+    ['blocks[{0..31}].w']
+    """
+    return fold(ops, _name_of_value, _value_key)
+
+
+def _name_of_value(op: PlannedOp) -> str:
+    if op.kind != "op":
+        return op.name
+    *scope, last = path_in_words(op.op).split("/")
+    # Where jax adds an operation for another, it has the other's name.
+    return "/".join([*scope, last if last in op.name else op.opcode])
+
+
+def _value_key(op: PlannedOp) -> Hashable:
+    kind = (op.kind, op.opcode, op.region, op.backward, op.trips)
+    return kind, op.shape, op.dtype, op.spec, op.source, op.notes, op.uncertain
+
+
+def call_paths(ops: Sequence[PlannedOp]) -> list[Path]:
+    """The calls around every value, outermost first.
+
+    >>> mlp = {"scope": ("jit(f)", "jvp(mlp)"), "operands": ("x",)}
+    >>> ops = [PlannedOp(f"add_{n}", "op", **mlp) for n in range(4)]
+    >>> call_paths([*ops, PlannedOp("sum", "op", scope=("jit(f)",), operands=("x",))])
+    [('mlp',), ('mlp',), ('mlp',), ('mlp',), ()]
+    """
+    # The operations, without constants: jax knows the scope of few of those.
+    inner = [n for n, op in enumerate(ops) if op.kind == "op" and op.operands]
+    named = sum(1 for n in inner if any(map(_is_own, ops[n].scope[1:])))
+    if named >= max(1, NAMED_SHARE * len(inner)):
+        paths = [_scope(op) for op in ops]
+    else:
+        paths = _functions(ops)
+    for number in reversed(range(len(ops) - 1)):
+        op, following = ops[number], ops[number + 1]
+        # A constant gets the path of the value that follows.
+        if op.kind == following.kind == "op" and not op.operands:
+            paths[number] = paths[number + 1]
+    common = _common([paths[n] for n in inner])
+    has_forward = any(op.kind == "op" and not op.backward for op in ops)
+    for number, op in enumerate(ops):
+        path = paths[number]
+        if path[: len(common)] == common:
+            path = path[len(common) :]
+        if has_forward and op.backward:
+            path = (BACKWARD, *path)
+        paths[number] = path
+    _inline(paths, 0, len(paths), 0)
+    return paths
+
+
+def _scope(op: PlannedOp) -> Path:
+    path = []
+    for part in op.scope[1:]:
+        name = unwrapped(part)
+        name = _CONTROL.get(name, name)
+        if name and not name.startswith("_"):
+            path.append(name)
+    return tuple(path)
+
+
+def _is_own(part: str) -> bool:
+    """Whether a part of a scope is a name that the program chose: no jit, no einsum."""
+    name = unwrapped(part)
+    is_name = _NAME.fullmatch(name) is not None and name not in _CONTROL
+    return is_name and "jit(" not in part
+
+
+def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
+    """The user's functions around every value; one that several lines call is counted."""
+    callers: dict[Path, list[str]] = {}
+    paths = []
+    for op in ops:
+        path: Path = ()
+        for number, name in enumerate(op.calls):
+            if name.endswith("comp>") or name == "<genexpr>":
+                continue  # comprehensions are not functions to a reader
+            # The line of the caller, counted from the innermost.
+            above = len(op.calls) - number
+            line = next(iter(op.stack[above : above + 1]), "")
+            lines = callers.setdefault((*path, name), [])
+            if line not in lines:
+                lines.append(line)
+            if lines[0] != line:
+                name += f" ({lines.index(line) + 1})"
+            path = (*path, name)
+        paths.append(path)
+    return paths
+
+
+def _common(paths: Sequence[Path]) -> Path:
+    """What all of the paths begin with."""
+    shared: list[str] = []
+    for parts in zip(*paths, strict=False):
+        if len({*parts}) > 1:
+            break
+        shared.append(parts[0])
+    return tuple(shared)
+
+
+def _inline(paths: list[Path], start: int, stop: int, depth: int) -> None:
+    """Removes calls of few values from the paths, in place."""
+    at = start
+    while at < stop:
+        name, end = paths[at][depth : depth + 1], at + 1
+        while end < stop and paths[end][depth : depth + 1] == name:
+            end += 1
+        if name and end - at < FEWEST_VALUES:
+            paths[at:end] = [paths[at][:depth]] * (end - at)
+        elif name:
+            _inline(paths, at, end, depth + 1)
+        at = end

@@ -1,0 +1,171 @@
+"""Why the estimate of a plan has a collective, and where it may differ from XLA's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shardviz.base.axis_parts import dims_over
+from shardviz.base.cause import author_of
+from shardviz.base.format import by_count, clause, joined
+from shardviz.base.words.causes import REDUCES, gradient, of_a_gradient
+from shardviz.plans.plan_causes import (
+    MoveCause,
+    PrintCause,
+    SumCause,
+    WrittenCause,
+)
+from shardviz.programs.uncertain import Uncertain
+
+#: The code of what is uncertain to the kind of operation, or of move.
+KINDS: Mapping[str, str] = {
+    "along": "{op} may read what another device holds",
+    "call": "{op} needs all of its operands",
+    "indices": "{op} reads or writes at indices",
+    "product": "{op} wants mesh axes in two places, or one that only one operand has",
+    "result": "{op} must have a result of another sharding, and its operands may be moved",
+    "move": "a value is moved several times, or in several steps",
+}
+
+
+def uncertain(fact: Uncertain) -> str:
+    """Why the estimate at a value is uncertain.
+
+    >>> print(uncertain(Uncertain("along", ("model",), "reverse")))
+    The estimate is uncertain here: reverse may read what another device holds, split ...
+    """
+    what = KINDS[fact.code].format(op=fact.op or "it")
+    if fact.axes:
+        what += f", split over {' × '.join(fact.axes)}"
+    return (
+        f"The estimate is uncertain here: {what}. XLA's partitioner may use other"
+        " collectives; compile to know."
+    )
+
+
+def reduces(reducer: str, otherwise: str = "reduces") -> str:
+    """What a reduction does, as a verb.
+
+    >>> reduces("maximum"), reduces("xor")
+    ('takes the maximum', 'reduces')
+    """
+    return REDUCES.get(reducer, otherwise)
+
+
+def why_summed(cause: SumCause) -> str:
+    """Why the result of an operation is a sum over devices.
+
+    >>> print(why_summed(SumCause("dot_general", ("model",), "inner")))
+    dot_general sums over its inner dimension, which is split over model: each device ...
+    """
+    split = f"split over {joined(cause.axes)}"
+    part = "each device has a part of the result"
+    if cause.code == "inner":
+        does = f"sums over its inner dimension, which is {split}"
+    elif cause.code == "reduce":
+        verb = reduces(cause.reducer, "combines")
+        does = f"{verb} over {along(cause.dims)}, {split}"
+    elif cause.code == "gather":
+        does = f"looks up entries of an array that is {split}"
+        part = "each device finds those that it holds"
+    elif cause.code == "scatter":
+        does = f"writes updates that are {split} into one array"
+        part = "each device has written its own"
+    else:
+        does = f"combines values that are {split}"
+    # A reduce-scatter rather than an all-reduce.
+    if cause.kept:
+        part += ", and keeps its shard of the result"
+    return f"{cause.value} {does}: {part}."
+
+
+def why_moved(cause: MoveCause) -> str:
+    """Why a value is moved on the way to what needs it.
+
+    >>> from shardviz.base.partition_spec import Spec
+    >>> split, needed = Spec.parse("data"), Spec.parse("None")
+    >>> cause = MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort")
+    >>> print(why_moved(cause))
+    x is split over data and sort needs that dimension not split.
+    """
+    sentence = _why_moved(cause)
+    if cause.through:
+        return f"{sentence[:-1]}: XLA moves it before {cause.through}."
+    return sentence
+
+
+def _why_moved(cause: MoveCause) -> str:
+    before, after, made = cause.before, cause.after, cause.value
+    over = joined(cause.axes)
+    from_dims, to_dims = dims_over(before, cause.axes), dims_over(after, cause.axes)
+    has = f"{made} is {before}"
+    if from_dims:
+        has = f"{made} is split over {over}"
+    if cause.code == "result":
+        return f"The result is requested as {after}, and {has}."
+    if cause.code in _ASKERS:
+        at = clause(" at {}", cause.source)
+        return f"{_ASKERS[cause.code]}{at} asks for {after}, and {has}."
+    if cause.code == "call":
+        return f"{has} and XLA's partitioner does not split {cause.user} that way."
+    user = cause.user or "what reads it"
+    if cause.kind == "all-gather" and from_dims:
+        which = by_count(len(from_dims), "that dimension", "those dimensions")
+        return f"{has} and {user} needs {which} not split."
+    if cause.kind == "all-to-all" and from_dims and to_dims and from_dims != to_dims:
+        return (
+            f"{has} along {along(from_dims)} and {user} needs it split along"
+            f" {along(to_dims)}."
+        )
+    return f"{made} is {before} and {user} needs {after}."
+
+
+# What may ask for a sharding; a program may have many constraints.
+_ASKERS = {
+    "constraint": "A constraint",
+    "reshard": "A reshard",
+    "shard_map": "The shard_map",
+    "loop": "The loop",
+}
+
+
+def why_printed(cause: PrintCause) -> str:
+    """Why a value is gathered for a call of Python."""
+    return (
+        f"{cause.value} is split over {joined(cause.axes)}, and {cause.user} calls"
+        " Python on the host of one device: all of it is gathered, each time."
+    )
+
+
+def why_written(cause: WrittenCause) -> str:
+    """Who has put a collective into the program.
+
+    >>> cause = WrittenCause("psum", ("data",), "jit(f)/shard_map/psum", "shard_map")
+    >>> why_written(cause)
+    'It is written in the program: psum, inside shard_map.'
+    """
+    at = clause(" at {}", cause.source)
+    what = f"{cause.value}{at}, inside {cause.inside}"
+    if cause.gradient_of:
+        over = joined(cause.axes)
+        return gradient(cause.gradient_of, cause.source, over, cause.kind)
+    if author_of(cause.op) == "gradient":
+        return of_a_gradient(what)
+    return f"It is written in the program: {what}."
+
+
+def along(dims: Sequence[int]) -> str:
+    """Dimensions by number.
+
+    >>> along([1]), along([0, 1])
+    ('dimension 1', 'dimensions 0 and 1')
+    """
+    return f"{by_count(len(dims), 'dimension', 'dimensions')} {joined(dims)}"
+
+
+SENTENCES = {
+    Uncertain: uncertain,
+    SumCause: why_summed,
+    MoveCause: why_moved,
+    PrintCause: why_printed,
+    WrittenCause: why_written,
+}

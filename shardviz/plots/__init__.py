@@ -1,1 +1,0 @@
-"""Pictures drawn by matplotlib. Imports no pyplot and no widgets."""

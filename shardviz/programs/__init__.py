@@ -1,0 +1,1 @@
+"""Programs: their arguments, how they are traced, constraints and effects."""

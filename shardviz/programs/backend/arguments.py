@@ -1,0 +1,445 @@
+"""The arguments of a program: a name for every leaf, and the specs given for each."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
+
+from shardviz.axis_rules.array_tree import (
+    ArrayTree,
+    Names,
+    TreeLeaf,
+    read_leaf,
+    short_name,
+)
+from shardviz.axis_rules.libraries import (
+    LeafMetadata,
+    foreign_memory,
+    spec_of,
+    without_metadata,
+)
+from shardviz.axis_rules.optimizer_state import optimizer_leaves
+from shardviz.axis_rules.requests import on_mesh
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.base.array_spec import ArraySpec, dtype_name, format_names
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import shown
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.parse import MAX_NAME
+from shardviz.base.partition_spec import ResultSpec, Spec
+from shardviz.programs.backend.bridge import adopt_array, adopt_mesh
+from shardviz.programs.notes import Note
+from shardviz.programs.program import Program
+
+
+def program_arrays(
+    args: Sequence[Any],
+    fn: Callable[..., Any],
+    mesh: MeshSpec | None = None,
+    rules: Rules | None = None,
+    *,
+    dialect: Dialect = Dialect.LINEN,
+    names: Sequence[str] | None = None,
+    axis_names: Names | None = None,
+) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
+    """The arrays in the arguments of a function, the tree they form, and their mesh.
+
+    An ArraySpec keeps its own name, unless another has it too. Other leaves are named
+    after the parameter and their path in it, such as `params.w_in` or `layers[0]`. The
+    names of axes that a library keeps in a box around an array become its logical
+    names. Where no rule is for them they are mesh axes, as for flax's `get_sharding`,
+    if the mesh has them all.
+
+    Args:
+        args: the positional arguments: pytrees of ArraySpecs, ShapeDtypeStructs and
+            arrays.
+        fn: the function that takes them.
+        mesh: the mesh that was given; None for that of the arrays.
+        rules: the rules that were given.
+        dialect: who reads the rules.
+        names: what the arguments are called; None for the names of the function's
+            parameters.
+        axis_names: called with the name and the array where nothing else says how an
+            array is split; it returns logical names, a PartitionSpec, or None.
+
+    Raises:
+        ProgramError: for a leaf that is no array, and for arrays on different meshes.
+
+    >>> import jax.numpy as jnp
+    >>> w = jax.ShapeDtypeStruct((4, 8), jnp.bfloat16)
+    >>> arrays, tree, mesh = program_arrays([{"w": w}, w], lambda params, x: x @ params["w"])
+    >>> [a.name for a in arrays]
+    ['params.w', 'x']
+    """
+    leaves, tree = leaves_with_paths(tuple(args))
+    if names is None:
+        names = parameter_names(fn, len(args))
+    # Two layers may bring ArraySpecs of one name: then it says too little.
+    own = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
+    taken = {name for name, times in own.items() if times == 1}
+    arrays: list[ArraySpec] = []
+    on = None
+    for path, leaf, box in leaves:
+        name = unique(path_name(str(names[path[0].idx]), path[1:]), taken)
+        if not isinstance(leaf, ArraySpec):
+            array = _array(name, leaf)
+        else:
+            array = leaf if own[leaf.name] == 1 else leaf.renamed(name)
+        taken.add(array.name)
+        arrays.append(array)
+        on = _same_mesh(on, leaf if box is None else box.value, array.name)
+    if mesh is None:
+        mesh = on
+    # Only now, since the names of axes may be those of the mesh of a later array.
+    for i, (_, leaf, box) in enumerate(leaves):
+        value = leaf if box is None else box.value
+        by_user = axis_names is not None and is_array(value)
+        if (box is None and not by_user) or isinstance(value, ArraySpec):
+            continue
+        said = read_leaf(arrays[i].name, value, box, axis_names)
+        if said.problem is not None:
+            raise ProgramError(f"{arrays[i].name}: {said.problem}")
+        placed = on_mesh(said, mesh, rules, dialect)
+        # Names that are mesh axes are a spec and no logical names.
+        mesh_axes = said.array.spec is None and placed.spec is not None
+        logical = None if mesh_axes else placed.logical
+        arrays[i] = arrays[i].replace(logical=logical, spec=placed.spec)
+    return tuple(arrays), tree, on
+
+
+def argument_tree(program: Program) -> ArrayTree:
+    """A program's arguments by their paths, and which of them an optimizer keeps.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> x = ArraySpec("x", (8,))
+    >>> [leaf.array.name for leaf in argument_tree(Program(abs, (x,), make_mesh(data=4))).leaves]
+    ['x']
+    """
+    kinds = [TreeLeaf(array, described=True) for array in program.arrays]
+    # A program that was made of arrays alone has no containers to name.
+    if program.tree is None:
+        paths = [array.name for array in program.arrays]
+        return ArrayTree(paths, paths, kinds)
+    arguments = jax.tree.unflatten(program.tree, program.arrays)
+    names = getattr(program.fn, "names", None)
+    if names is None:
+        names = parameter_names(program.fn, len(arguments))
+    paths = [_slashed(names, path) for path, _, _ in leaves_with_paths(arguments)[0]]
+    named: dict[str, None] = {}
+    for path in paths:
+        named[unique(short_name(path), named.keys())] = None
+    return ArrayTree(paths, list(named), kinds, optimizer_leaves(program.tree))
+
+
+def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
+    """A path as audits write it: `state/params/w`."""
+    rest = jax.tree_util.keystr(tuple(path[1:]), simple=True, separator="/")
+    text = f"{names[path[0].idx]}/{rest}" if rest else str(names[path[0].idx])
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def leaves_with_paths(
+    tree: Any,
+) -> tuple[list[tuple[Any, Any, LeafMetadata | None]], Any]:
+    """Every leaf with its path and its box, and the structure of the tree with boxes.
+
+    No box of flax has a step in a path.
+
+    >>> leaves_with_paths({"w": 1})[0]
+    [((DictKey(key='w'),), 1, None)]
+    """
+    leaves: list[tuple[Any, Any, LeafMetadata | None]] = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_box):
+        # A box is one leaf first, so that its names are read with its array.
+        box = without_metadata(leaf)
+        if box is None:
+            leaves.append((path, leaf, None))
+            continue
+        inner = jax.tree_util.tree_leaves_with_path(leaf)
+        for steps, value in inner:
+            # Names are for one array: those of a box around several say nothing.
+            alone = box if len(inner) == 1 else None
+            leaves.append(((*path, *steps[1:]), value, alone))
+    return leaves, jax.tree.structure(tree)
+
+
+def _is_box(value: Any) -> bool:
+    return without_metadata(value) is not None
+
+
+def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """What the function calls its first `count` positional arguments.
+
+    >>> parameter_names(lambda x, *rest: x, 3)
+    ['x', 'rest[0]', 'rest[1]']
+    """
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # some builtins have no signature
+        parameters = []
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            for i in range(count - len(names)):
+                names.append(f"{parameter.name}[{i}]")
+        elif parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
+            names.append(parameter.name)
+    names += [f"argument_{i}" for i in range(len(names), count)]
+    return names[:count]
+
+
+def path_name(root: str, path: Iterable[Any]) -> str:
+    """The name of a leaf: `params.w_in`, `layers[0].w`; control characters become `?`.
+
+    >>> path_name("params", (DictKey("layer"), SequenceKey(0), GetAttrKey("w")))
+    'params.layer[0].w'
+    """
+    name = root + "".join(_step(key) for key in path)
+    name = "".join(c if c.isprintable() else "?" for c in name).strip() or root
+    # The end of a long path says more than its beginning.
+    return name if len(name) <= MAX_NAME - 8 else "…" + name[-(MAX_NAME - 9) :].lstrip()
+
+
+def unique(name: str, taken: Collection[str]) -> str:
+    """`name`, or `name_2`, `name_3` … where it is taken.
+
+    >>> unique("w", {"w", "w_2"})
+    'w_3'
+    """
+    tries, candidate = 1, name
+    while candidate in taken:
+        tries += 1
+        candidate = f"{name}_{tries}"
+    return candidate
+
+
+def _step(key: Any) -> str:
+    if isinstance(key, SequenceKey):
+        return f"[{key.idx}]"
+    if isinstance(key, GetAttrKey):
+        return f".{key.name}"
+    if isinstance(key, DictKey):
+        return f".{key.key}" if isinstance(key.key, str) else f"[{shown(key.key, 20)}]"
+    if isinstance(key, FlattenedIndexKey):
+        return f"[{key.key}]"
+    return str(key)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether jax takes it as an array: it has a shape and a type of elements.
+
+    >>> is_array(np.zeros(3)), is_array("train"), is_array(np.float32)
+    (True, False, False)
+    """
+    typed = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return typed and not isinstance(leaf, type)
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether it is a number of Python, which numpy's float64 is by its class alone."""
+    return isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype")
+
+
+def _array(name: str, leaf: Any) -> ArraySpec:
+    if is_number(leaf):
+        try:
+            made = jax.typeof(leaf)
+        except (OverflowError, ValueError):  # Python writes no more than 4,300 digits
+            raise ProgramError(
+                f"{name} is {shown(leaf, 30)}, which does not fit into jax's integers of"
+                " 32 bits."
+            ) from None
+        # A weak type gives way to that of the array which it is added to.
+        weak = bool(made.weak_type)
+        return ArraySpec(name, (), None, dtype_name(made.dtype), weak_type=weak)
+    if not is_array(leaf):
+        raise ProgramError(
+            f"{name} is no array: {shown(leaf)}. Give an array, a jax.ShapeDtypeStruct or"
+            " sv.array(...); put numbers and flags into the function with"
+            " functools.partial."
+        )
+    array = adopt_array(name, leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        # What jit does with numpy's 64-bit types where jax is set to 32 bits.
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        array = array.replace(dtype=dtype_name(dtype))
+    return array
+
+
+def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
+    """The mesh of an array and of those before it, which must be one."""
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return mesh
+    own = adopt_mesh(sharding.mesh)
+    if mesh is None or own == mesh:
+        return own
+    alike = own.shape == mesh.shape and own.axis_types == mesh.axis_types
+    if alike and not (own.concrete and mesh.concrete):
+        # An abstract array, as eval_shape makes it, beside one that names devices.
+        return own if own.concrete else mesh
+    raise ProgramError(
+        f"{name} is on the mesh ({own}), the arrays before it on ({mesh}). A program has"
+        " one mesh: axes and their types, and devices in one order. Put all of its"
+        " arrays on it."
+    )
+
+
+def is_spec(value: Any) -> bool:
+    """Whether it is a leaf of a tree of specs: a spec in any form, or None for no wish.
+
+    >>> is_spec("data, None"), is_spec(None), is_spec(("data", None))
+    (True, True, False)
+    """
+    # A tuple is none: it may be the arguments, with a spec for each.
+    return value is None or isinstance(value, (Spec, str, PartitionSpec, Sharding))
+
+
+def spread(
+    prefix: Any,
+    full: Any,
+    what: str,
+    is_leaf: Callable[[Any], bool] = is_spec,
+) -> list[Any]:
+    """One entry per leaf of `full`, from a prefix of its tree.
+
+    Args:
+        prefix: a tree of entries, such as specs, which may end above the leaves.
+        full: the tree itself, with any leaves but None.
+        what: what the prefix was given as, such as `in_specs`.
+        is_leaf: whether a value is an entry.
+
+    Raises:
+        ProgramError: where the two differ, with jax's own words, or where the prefix
+            holds what is no entry.
+
+    >>> spread({"a": "x", "b": None}, {"a": 1, "b": (2, 3)}, "out_specs")
+    ['x', None, None]
+    """
+    entries: list[Any] = []
+
+    def add(entry: Any, below: Any) -> None:
+        if not is_leaf(entry):
+            raise ProgramError(
+                f"{what} holds {shown(entry)}. A spec is text such as P('x', None), or"
+                " jax's own; None is no wish."
+            )
+        # None in place of a container counts for all that is in it.
+        entries.extend([entry] * jax.tree.structure(below).num_leaves)
+
+    try:
+        jax.tree.map(add, prefix, full, is_leaf=is_leaf)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, ProgramError):
+            raise
+        words = " ".join(str(error).replace("tree_map tree", what).split())
+        raise ProgramError(
+            f"{what} has another structure than what it is for. Give one entry for all,"
+            " or the same containers with entries in them; an entry in place of a"
+            " container counts for all that is in it, and arguments form a tuple."
+            f" jax says: {words[:300]}"
+        ) from None
+    return entries
+
+
+def spec_leaves(specs: Any, tree: Any, what: str) -> list[Any]:
+    """One spec per array of a program, from a prefix of its arguments.
+
+    Args:
+        specs: the prefix.
+        tree: of the program.
+        what: what it was given as, such as `in_specs`.
+    """
+    # As jax.jit does: a list of specs is one for the tuple of arguments.
+    if isinstance(specs, list):
+        specs = tuple(specs)
+    return spread(specs, tree.unflatten(range(tree.num_leaves)), what)
+
+
+def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
+    """An array with a spec in any form, unless it has one; None is no wish."""
+    spec = as_spec(leaf)
+    if spec is None or array.spec is not None:
+        return array
+    return array.replace(spec=spec, memory_kind=foreign_memory(leaf))
+
+
+def mesh_of_shardings(tree: Any) -> MeshSpec | None:
+    """The mesh that the first NamedSharding in a tree is for, or None."""
+    for leaf in jax.tree.leaves(tree, is_leaf=is_spec):
+        if isinstance(leaf, NamedSharding):
+            return adopt_mesh(leaf.mesh)
+    return None
+
+
+def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list[str]:
+    """A note for arrays of a program without rules to which flax gave logical names."""
+    for array, leaf in zip(arrays, jax.tree.leaves(tuple(args)), strict=True):
+        named = array.spec is None and any(array.logical or ())
+        if named and not isinstance(leaf, ArraySpec):
+            return [str(Note("no rules", (array.name, format_names(array.logical))))]
+    return []
+
+
+def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
+    """A tree of specs in any form as one of Specs, each with its memory.
+
+    Raises:
+        ProgramError: for what is no spec, or one on another mesh than `mesh`.
+    """
+    if specs is None:
+        return None
+
+    def converted(leaf: Any) -> Spec | None:
+        spec, kind = as_spec(leaf), foreign_memory(leaf)
+        # The mesh of jax.jit may be another one, which is only said.
+        if mesh is not None:
+            check_mesh(leaf, mesh, "out_specs")
+        if spec is None or kind is None:
+            return spec
+        marks = spec.unconstrained, spec.unreduced, spec.reduced
+        return ResultSpec(spec.dims, *marks, memory_kind=kind)
+
+    return jax.tree.map(converted, specs, is_leaf=is_spec)
+
+
+def check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
+    """Refuses a sharding over another mesh than the program's."""
+    if not isinstance(leaf, NamedSharding):
+        return
+    other = adopt_mesh(leaf.mesh)
+    if list(other.shape.items()) != list(mesh.shape.items()):
+        raise ProgramError(
+            f"{what} is on the mesh ({other}), and the program is on ({mesh}). Give a"
+            " PartitionSpec, or a NamedSharding on the program's own mesh."
+        )
+
+
+def as_spec(value: Any) -> Spec | None:
+    """A spec in any form as a Spec; None for no wish.
+
+    Raises:
+        ProgramError: for anything else, and for shardings that name no mesh axes.
+
+    >>> str(as_spec(PartitionSpec("data"))), as_spec(None)
+    ("P('data')", None)
+    """
+    if value is None or isinstance(value, Spec):
+        return value
+    if isinstance(value, str):
+        return Spec.parse(value)
+    if isinstance(value, PartitionSpec):
+        return spec_of(value)
+    if isinstance(value, NamedSharding):
+        return spec_of(value.spec)
+    raise ProgramError(
+        "A spec is text such as P('x', None), or jax's own that names mesh axes; got"
+        f" {shown(value)}."
+    )

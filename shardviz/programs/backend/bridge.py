@@ -1,0 +1,395 @@
+"""From jax's own objects to ours, and back.
+
+`adopt` takes a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or
+Array; `to_jax` gives jax's object for a value of ours. Neither starts a backend, but
+for a mesh of devices that a real Mesh held, whose devices have to be looked up.
+
+jaxlib cannot compile for every name of a mesh axis, and such names are refused here
+before it tries. Tracing, lowering and planning carry any name. Compiling writes the
+meshes of a module into attributes of text and reads them back. In jaxlib 0.10 a letter
+beyond ASCII and most backslashes end the process there. In 0.12 a single quote or a
+backslash lose the shardings over that axis, and both together end the process. The
+names cannot be replaced on the way, since the function itself says them
+(`jax.lax.psum(x, "é")`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+)
+from jaxlib.mlir.dialects import sdy
+from jaxlib.version import __version__ as jaxlib_version
+
+from shardviz.axis_rules import libraries
+from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.rules import PathRules, Rules
+from shardviz.base.array_spec import ArraySpec, dtype_name, read_shape
+from shardviz.base.backend.jax_compat import large_sharding
+from shardviz.base.errors import LayoutError, ProgramError, ShardvizError, TargetError
+from shardviz.base.format import listed, plural, shown
+from shardviz.base.layout import Layout, lay_out, layout_from_indices
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec, memory_of
+from shardviz.programs.backend.devices import mesh_of
+from shardviz.programs.program import Program
+
+# Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a process of its own; of 0.11,
+# which was not, both are expected.
+_VERSION = tuple(int(n) for n in re.findall(r"\d+", jaxlib_version)[:2])
+_NOT_CARRIED = r"\\"
+if _VERSION < (0, 12):
+    _NOT_CARRIED += r"|[^\x00-\x7f]"
+if _VERSION > (0, 10):
+    _NOT_CARRIED += "|'"
+_KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
+
+
+def adopt(thing: Any) -> Any:
+    """jax's object as ours.
+
+    A Mesh or AbstractMesh becomes a MeshSpec, a PartitionSpec a Spec, a NamedSharding
+    the pair of them. An array or ShapeDtypeStruct becomes a Layout, or an ArraySpec
+    where it has no sharding.
+
+    Raises:
+        ShardvizError: for anything else, and for what has no counterpart.
+
+    >>> adopt(PartitionSpec("x", None, ("y", "z"))).dims
+    (('x',), (), ('y', 'z'))
+    """
+    if isinstance(thing, (Mesh, AbstractMesh)):
+        return adopt_mesh(thing)
+    if isinstance(thing, PartitionSpec):
+        return libraries.spec_of(thing)
+    if isinstance(thing, NamedSharding):
+        return adopt_mesh(thing.mesh), libraries.spec_of(thing.spec)
+    if isinstance(thing, (jax.Array, jax.ShapeDtypeStruct, np.ndarray)):
+        if getattr(thing, "sharding", None) is not None:
+            return adopt_layout(thing)
+        return adopt_array("array", thing)
+    raise ShardvizError(
+        "From jax come meshes, PartitionSpecs, NamedShardings, ShapeDtypeStructs and"
+        f" arrays; got {shown(thing)}. Other shardings need a shape: sv.layout(shape,"
+        " sharding)."
+    )
+
+
+def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
+    """The MeshSpec of a jax mesh; a real one brings device ids and processes.
+
+    Raises:
+        ShardvizError: for a mesh without axes, or with axis names that are no text.
+
+    >>> adopt_mesh(AbstractMesh((4, 2), ("data", "model"))).shape
+    {'data': 4, 'model': 2}
+    """
+    if not isinstance(mesh, (Mesh, AbstractMesh)):
+        raise ShardvizError(
+            f"A mesh is text such as 'data=4, model=2', or a jax Mesh; got {shown(mesh)}."
+        )
+    found = libraries.mesh_of(mesh)
+    if found is None:
+        raise ShardvizError(
+            "The mesh is empty: it has no axes. Make one as sv.mesh(data=4)."
+        )
+    return found
+
+
+def adopt_array(name: str, thing: Any) -> ArraySpec:
+    """The ArraySpec of an array or ShapeDtypeStruct, with the spec of a NamedSharding.
+
+    Raises:
+        ShardvizError: for a dtype that no array here has.
+
+    >>> adopt_array("x", np.zeros((8, 4), np.float32)).short
+    'f32[8, 4]'
+    """
+    sharding = getattr(thing, "sharding", None)
+    spec = (
+        libraries.spec_of(sharding.spec)
+        if isinstance(sharding, NamedSharding)
+        else None
+    )
+    kind = libraries.foreign_memory(sharding)
+    weak = bool(getattr(thing, "weak_type", False))
+    shape = read_shape(thing.shape)
+    # numpy's arrays are on no device, so jax may place them.
+    free = len(shape) > 0 and not getattr(thing, "committed", sharding is not None)
+    return ArraySpec(name, shape, None, dtype_name(thing.dtype), spec, kind, weak, free)
+
+
+def tree_children(value: Any) -> list[tuple[str, Any]] | None:
+    """The parts of a container that jax knows, each with its name; None for a leaf.
+
+    >>> tree_children({"w": 1, "b": (2, 3)}), tree_children(1)
+    ([('b', (2, 3)), ('w', 1)], None)
+    """
+    if jax.tree_util.all_leaves([value]):
+        return None
+    parts = []
+    for path, part in jax.tree_util.tree_leaves_with_path(
+        value, is_leaf=lambda node: node is not value
+    ):
+        parts.append((jax.tree_util.keystr(path, simple=True, separator="/"), part))
+    return parts
+
+
+def adopt_layout(thing: Any) -> Layout:
+    """The Layout of a live array, or of a ShapeDtypeStruct with a sharding.
+
+    Raises:
+        LayoutError: if it has no sharding, or one whose blocks differ in shape.
+    """
+    sharding = getattr(thing, "sharding", None)
+    if sharding is None:
+        raise LayoutError(
+            f"A layout needs a sharding; {shown(thing)} has none. Give a PartitionSpec"
+            " and a mesh beside it."
+        )
+    return sharding_layout(thing.shape, thing.dtype, sharding)
+
+
+def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
+    """The Layout that any jax sharding gives an array of this shape.
+
+    Raises:
+        LayoutError: if a dimension does not divide, or the blocks differ in shape.
+
+    >>> mesh = AbstractMesh((4, 2), ("data", "model"))
+    >>> sharding_layout((8, 4), "int8", NamedSharding(mesh, PartitionSpec("data"))).shard_shape
+    (2, 4)
+    """
+    if isinstance(sharding, NamedSharding):
+        return lay_out(
+            shape, libraries.spec_of(sharding.spec), adopt_mesh(sharding.mesh), dtype
+        )
+    try:
+        boxes = sharding.devices_indices_map(tuple(shape))
+    except ValueError as error:
+        raise LayoutError(f"jax cannot lay out {shown(shape)} so: {error}") from error
+    # A sharding without a mesh has nothing but boxes.
+    held = {device.id: box or () for device, box in boxes.items()}
+    processes = [device.process_index for device in boxes]
+    mesh = make_mesh({"device": len(held)}, device_ids=list(held), processes=processes)
+    return layout_from_indices(shape, dtype, held, mesh)
+
+
+def to_jax(thing: Any) -> Any:
+    """jax's own object for a value of ours.
+
+    A MeshSpec gives an AbstractMesh, or a Mesh of the attached devices where its ids
+    came from devices; a Program its function under `jax.jit` with these shardings: it
+    lowers as it is, and runs inside `jax.set_mesh` of a real mesh. Rules give a tuple
+    of pairs as flax takes them.
+
+    Raises:
+        ShardvizError: where jax has no counterpart.
+
+    >>> to_jax(ArraySpec("w", (512, 2048), None, "bfloat16"))
+    ShapeDtypeStruct(shape=(512, 2048), dtype=bfloat16)
+    """
+    for kind, convert in _CONVERT.items():
+        if isinstance(thing, kind):
+            return convert(thing)
+    raise ShardvizError(
+        f"jax has no counterpart of {shown(thing)}. There is one for"
+        f" {listed([k.__name__ for k in _CONVERT])}."
+    )
+
+
+def jax_dtype(name: str) -> Any:
+    """jax's dtype of that name.
+
+    Raises:
+        ProgramError: for a type of 64 bits where jax is set to 32.
+
+    >>> jax_dtype("bfloat16"), jax_dtype("key<fry>")
+    (dtype(bfloat16), key<fry>)
+    """
+    if name.startswith("key<"):
+        return _key_dtype(name)
+    dtype = jax.numpy.dtype(name)
+    # jax narrows it without a word.
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ProgramError(
+            f"jax is set to 32 bits and would turn {name} into"
+            f" {jax.dtypes.canonicalize_dtype(dtype)}. Choose that, or begin with"
+            " jax.config.update('jax_enable_x64', True)."
+        )
+    return dtype
+
+
+def key_implementation(name: str) -> str:
+    """What `jax.random.key` calls the implementation behind a key type.
+
+    Raises:
+        ProgramError: if there is none.
+
+    >>> key_implementation("key<fry>")
+    'threefry2x32'
+    """
+    tag = name[4:-1]
+    if tag not in _KEYS:
+        raise ProgramError(
+            f"No random keys are called {shown(name)}. Known: {listed(_KEYS)}."
+        )
+    return _KEYS[tag]
+
+
+@lru_cache(maxsize=8)
+def _key_dtype(name: str) -> Any:
+    return jax.eval_shape(
+        lambda: jax.random.key(0, impl=key_implementation(name))
+    ).dtype
+
+
+def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
+    """The jax AbstractMesh with the axes of a mesh, also where the mesh names devices.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> abstract_mesh(make_mesh(data=1024, model=8)).axis_sizes
+    (1024, 8)
+    """
+    types = tuple(AxisType[t] for t in mesh.axis_types)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+
+
+_MANY = 1 << 12  # devices
+
+
+def named_sharding(
+    mesh: Mesh | AbstractMesh, spec: Spec, memory: str | None = None
+) -> Any:
+    """jax's NamedSharding; on many devices one that jax can look up quickly.
+
+    >>> mesh = AbstractMesh((1 << 20,), ("data",))
+    >>> named_sharding(mesh, Spec.parse("data")) == NamedSharding(mesh, PartitionSpec("data"))
+    True
+    """
+    # On few devices jax's own class prints and compares as users expect.
+    if isinstance(mesh, AbstractMesh) and mesh.size > _MANY:
+        return large_sharding(mesh, spec.to_jax(), memory)
+    return NamedSharding(mesh, spec.to_jax(), memory_kind=memory)
+
+
+def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
+    if not mesh.concrete:
+        return abstract_mesh(mesh)
+    wanted = [int(i) for i in mesh.device_ids.flat]
+    for platform in (None, "cpu"):  # the attached devices first
+        try:
+            attached = {d.id: d for d in jax.devices(platform)}
+        except RuntimeError:
+            continue
+        if all(i in attached for i in wanted):
+            return mesh_of([attached[i] for i in wanted], mesh)
+    raise TargetError(
+        f"The mesh holds devices {listed(wanted)}, which are not attached here; jax has"
+        f" {plural(jax.device_count(), 'device')}. Use a mesh without device ids for an"
+        " AbstractMesh."
+    )
+
+
+def _array_to_jax(
+    array: ArraySpec, sharding: NamedSharding | None = None
+) -> jax.ShapeDtypeStruct:
+    dtype, weak = jax_dtype(array.dtype), array.weak_type
+    return jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding, weak_type=weak)
+
+
+def _layout_to_jax(layout: Layout) -> NamedSharding:
+    # Boxes alone do not say which axis splits what.
+    if layout.spec is None:
+        raise LayoutError(
+            "This layout was made of shard indices and has no PartitionSpec, so it has no"
+            " NamedSharding. Lay the array out with a spec."
+        )
+    return NamedSharding(_mesh_to_jax(layout.mesh), layout.spec.to_jax())
+
+
+def _request_to_jax(request: Request) -> jax.ShapeDtypeStruct:
+    if request.layout is None:
+        raise LayoutError(f"{request.array.name}: {request.problem}")
+    sharding = _layout_to_jax(request.layout)
+    if request.array.memory_kind is not None:
+        sharding = sharding.with_memory_kind(request.array.memory_kind)
+    return _array_to_jax(request.array, sharding)
+
+
+def _program_to_jax(program: Program) -> Any:
+    shardings = [_request_to_jax(r).sharding for r in program.requests]
+    tree = program.tree
+    in_shardings = tuple(shardings) if tree is None else tree.unflatten(shardings)
+    extra: dict[str, Any] = {}
+    if program.out_specs is not None:
+        mesh = _mesh_to_jax(program.mesh)
+        extra["out_shardings"] = jax.tree.map(
+            lambda spec: spec and named_sharding(mesh, spec, memory_of(spec)),
+            program.out_specs,
+            is_leaf=lambda leaf: leaf is None or isinstance(leaf, Spec),
+        )
+    donate = program.options.get("donate", ())
+    return jax.jit(
+        program.fn, in_shardings=in_shardings, donate_argnums=donate, **extra
+    )
+
+
+_CONVERT: dict[type, Any] = {
+    MeshSpec: _mesh_to_jax,
+    Spec: lambda spec: spec.to_jax(),
+    Resolution: lambda resolution: resolution.partition_spec,
+    Layout: _layout_to_jax,
+    ArraySpec: _array_to_jax,
+    Request: _request_to_jax,
+    PathRules: lambda rules: rules.pairs(),
+    Rules: lambda rules: rules.pairs(),
+    Program: _program_to_jax,
+}
+
+
+def check_axis_names(names: Iterable[str]) -> None:
+    """Refuses names of mesh axes that this jaxlib cannot compile.
+
+    Raises:
+        ProgramError: with the name.
+
+    >>> check_axis_names(["data", "model"])
+    """
+    for name in names:
+        if re.search(_NOT_CARRIED, name):
+            raise ProgramError(
+                f"jaxlib {jaxlib_version} cannot compile for a mesh axis named {shown(name)}: it"
+                " ends the process, or loses the sharding. Layouts, rules and plans take such a"
+                " name; to compile or run, name the axis in ASCII letters and digits."
+            )
+
+
+def check_lowered_names(lowered: Any) -> None:
+    """The same for every mesh of a lowered program, the function's own included.
+
+    >>> import jax
+    >>> check_lowered_names(jax.jit(abs).lower(1.0))
+    """
+    # Of the module: a function may name meshes itself.
+    check_axis_names(_axis_names(lowered.compiler_ir("stablehlo")))
+
+
+def _axis_names(module: Any) -> Iterator[str]:
+    for operation in module.body.operations if module is not None else ():
+        if operation.operation.name == "sdy.mesh":
+            for axis in sdy.MeshAttr(operation.attributes["mesh"]).axes:
+                yield sdy.MeshAxisAttr(axis).name

@@ -1,0 +1,206 @@
+"""Attached and simulated devices of this process, and the memory that they have free.
+
+jax starts its backends once, at the first call that needs a device, and the number of
+CPU devices is fixed at that moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from shardviz.base.backend.jax_compat import backend_started
+from shardviz.base.errors import ProgramError, TargetError
+from shardviz.base.format import clause, plural
+from shardviz.base.mesh import MeshSpec
+
+LEAST_SIMULATED = 64
+# Each takes two threads, and collectives across many of them wait for one another.
+MOST_SIMULATED = 1024
+MOST_NAMED = 1 << 16
+OPTION = "jax_num_cpu_devices"
+_FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+
+def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
+    """A jax Mesh with the axes of `mesh` of these devices, in row-major order."""
+    grid = np.empty(len(devices), object)
+    grid[:] = devices
+    types = tuple(AxisType[t] for t in mesh.axis_types)
+    return Mesh(grid.reshape(mesh.axis_sizes), mesh.axis_names, axis_types=types)
+
+
+def with_devices(mesh: MeshSpec, devices: Sequence[Any]) -> MeshSpec:
+    """The mesh with the ids and processes of these devices, in row-major order."""
+    ids = np.array([d.id for d in devices], np.int64)
+    processes = np.array([d.process_index for d in devices], np.int64)
+    return mesh.replace(
+        device_ids=ids.reshape(mesh.axis_sizes),
+        process_indices=processes.reshape(mesh.axis_sizes),
+    )
+
+
+def mesh_of_names(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
+    """A jax Mesh of devices that have only ids: enough to lower, never to run.
+
+    jax lowers callbacks to Python for named devices only.
+    """
+    if mesh.size > MOST_NAMED:
+        raise ProgramError(
+            f"The program calls Python on the host, which jax lowers only where every device is"
+            f" named; the mesh has {mesh.size:,}. Use at most {MOST_NAMED:,} devices, or leave the"
+            " callback out."
+        )
+    client = _NamedClient(platform)
+    return mesh_of([_NamedDevice(i, client) for i in range(mesh.size)], mesh)
+
+
+def mesh_to_lower_on(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
+    """A jax Mesh for programs that jax lowers only for devices; starts no backend.
+
+    It holds the CPU devices of this kernel if there are enough, since a program may
+    name them itself, else devices that have only ids.
+    """
+    if platform == "cpu" and backend_started() and count_of("cpu") >= mesh.size:
+        return mesh_of(devices_for(mesh, attached_devices("cpu")), mesh)
+    return mesh_of_names(mesh, platform)
+
+
+@contextlib.contextmanager
+def lowering_without_backend() -> Iterator[None]:
+    """Lowers on an AbstractMesh without starting jax's backend.
+
+    jax asks for its default device, even if the program uses no device, and starts the
+    backend for that. After a start `jax_num_cpu_devices` and
+    `jax.distributed.initialize` are refused. There may also be no default device, as
+    with JAX_PLATFORM_NAME=gpu on a machine without a GPU.
+    """
+    if backend_started() and count_of(None):
+        yield
+    else:
+        with jax.default_device(_DEFAULT_DEVICE):
+            yield
+
+
+def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
+    """A device for every position of a mesh, in row-major order.
+
+    Ids that the platform has mean its devices. Ids that it lacks are names: the lowest
+    of them is the first of `devices`, and so on, so that permuted ids permute devices.
+    """
+    ids = mesh.device_ids.ravel().tolist()
+    platform = devices[0].platform
+    by_id = {device.id: device for device in attached_devices(platform)}
+    if by_id.keys() >= set(ids):
+        return [by_id[i] for i in ids]
+    refuse_too_few(platform, len(devices), mesh.size)
+    return [devices[rank] for rank in np.argsort(np.argsort(ids))]
+
+
+class _NamedDevice:
+    """A device with the attributes that jax reads while it lowers."""
+
+    process_index = 0
+
+    def __init__(self, number: int, client: _NamedClient) -> None:
+        self.id, self.client = number, client
+        self.platform = self.device_kind = client.platform
+
+    def __repr__(self) -> str:
+        return f"NamedDevice({self.id})"
+
+
+class _NamedClient:
+    """A client of devices with the attributes that jax reads while it lowers."""
+
+    runtime_type = ""
+
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
+
+    def make_python_callback_from_host_send_and_recv(self, *_: Any) -> Any:
+        """Stands for a callback into Python, which a TPU sends and receives for."""
+        return object()
+
+
+# One for all programs, since jax keeps what it lowered by the default device.
+_DEFAULT_DEVICE: Any = _NamedDevice(0, _NamedClient("cpu"))
+
+
+def chosen_cpus() -> int:
+    """How many CPU devices the user asked jax for; -1 where the user chose no number."""
+    own = getattr(jax.config, OPTION)
+    if own < 0 and (flag := _FLAG.search(os.environ.get("XLA_FLAGS", ""))):
+        own = int(flag[1])
+    return own
+
+
+def ask_for_cpus(count: int, exactly: bool = False) -> None:
+    """Makes jax simulate enough CPU devices, where the backend has not started yet.
+
+    Where the user chose no number, jax is asked for some more than are needed (64 take
+    7 ms and 10 MB more than 8), so that larger meshes run later.
+    """
+    # Then nothing can be chosen any more.
+    if backend_started():
+        return
+    count, own = min(count, MOST_SIMULATED), chosen_cpus()
+    if own >= count:
+        return  # the user chose a number, and it is enough
+    wanted = count if exactly or own >= 0 else max(count, LEAST_SIMULATED)
+    # jax refuses it where another thread has started the backend meanwhile.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update(OPTION, wanted)
+
+
+def attached_devices(platform: str | None) -> tuple[Any, ...]:
+    """jax's devices of a platform, or of its first one; starts the backend."""
+    try:
+        return tuple(jax.devices(platform))
+    except (RuntimeError, AssertionError) as error:
+        kind = f"{platform.upper()} device" if platform else "device"
+        # jax asserts, without a word, that any platform was found.
+        said = clause(": {}", str(error).strip().partition("\n")[0].rstrip("."))
+        raise TargetError(
+            f"jax finds no {kind} here{said}. Write 'cpu:8' for simulated devices, and"
+            " check the environment variables JAX_PLATFORMS and JAX_PLATFORM_NAME, which limit"
+            " the platforms that jax looks for."
+        ) from error
+
+
+def own_devices(devices: Sequence[Any]) -> list[Any]:
+    """Those of the devices that belong to this process."""
+    return [d for d in devices if d.process_index == jax.process_index()]
+
+
+def processes_of(devices: Sequence[Any]) -> list[int]:
+    """The processes that these devices belong to, in order."""
+    return sorted({d.process_index for d in devices})
+
+
+def count_of(platform: str | None) -> int:
+    """How many devices jax has, of a platform or of its first; starts the backend."""
+    try:
+        return len(attached_devices(platform))
+    except TargetError:
+        return 0
+
+
+def refuse_too_few(platform: str, there: int, needed: int) -> None:
+    """Refuses a mesh that has more devices than this kernel."""
+    if there < needed:
+        raise TargetError(
+            f"The mesh has {plural(needed, 'device')} and jax has"
+            f" {plural(there, f'{platform.upper()} device')} here, a number that was fixed"
+            " when jax started. Use a smaller mesh; or for simulated devices write"
+            f" 'cpu:{needed}', or restart the kernel and begin with"
+            f" jax.config.update('{OPTION}', {needed}), up to {MOST_SIMULATED:,}. Layouts,"
+            " plans and pictures need none."
+        )

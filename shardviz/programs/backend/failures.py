@@ -1,0 +1,191 @@
+"""What an exception says: the first that jax said, its kind, and the user's own line."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterable
+
+import jax
+
+from shardviz.base.backend.jax_compat import failed_to_start, key_value_store
+from shardviz.base.errors import OutOfMemory, ShardvizError
+from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.programs.failure import Failure
+
+LIMIT = 1200
+_TRACE = re.compile(r"Traceback \(most recent call last\):")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_XLA_MEMORY = "RESOURCE_EXHAUSTED"
+# Stages in which none of the user's code runs, so that an OSError is not the program's.
+_OURS = ("target", "lower", "compile", "place", "worker")
+
+
+def failure(stage: str, error: BaseException) -> Failure:
+    """The Failure for an exception that ended a stage.
+
+    >>> failure("trace", TypeError("dot got (2,) and (3,).")).said
+    'TypeError: dot got (2,) and (3,).'
+    """
+    source = source_of(error)
+    if isinstance(error, ShardvizError):
+        lacks = isinstance(error, OutOfMemory) or any(
+            getattr(fact, "lacks_memory", False) for fact in error.args
+        )
+        return Failure(stage, str(error), source, lacks_memory=lacks)
+    said = in_words(error)
+    if isinstance(error, MemoryError):
+        return Failure(stage, said, source, "memory", lacks_memory=True)
+    lacks = lacks_memory(error)
+    if key_value_store() is not None and (code := cause_among_processes(str(error))):
+        return Failure(stage, said, source, code, lacks_memory=lacks)
+    if fields := _missing_platforms(error):
+        return Failure(stage, said, source, "no platform", fields)
+    if isinstance(error, OSError) and stage in _OURS:
+        return Failure(stage, said, source, "system", lacks_memory=lacks)
+    if "UNIMPLEMENTED" in said and "XLA:CPU" in said:
+        return Failure(stage, _ended(said), source, "not on cpu")
+    return Failure(stage, said, source, "raised", lacks_memory=lacks)
+
+
+def _missing_platforms(error: BaseException) -> dict[str, str]:
+    """The variable that names platforms which jax does not find, and its value."""
+    platforms = jax.config.values.get("jax_platforms")
+    # jax fails at an assertion without a message if it finds none of them.
+    silent = isinstance(error, AssertionError) and not str(error)
+    if silent and platforms and failed_to_start(error):
+        return {"variable": "JAX_PLATFORMS", "platforms": platforms}
+    platform = jax.config.values.get("jax_platform_name")
+    if platform and re.match(
+        rf"Unknown backend:? '?{re.escape(platform)}\b", str(error)
+    ):
+        return {"variable": "JAX_PLATFORM_NAME", "platforms": platform}
+    return {}
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether a compiler or a runtime raised an error because memory ran out.
+
+    >>> lacks_memory(RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory on HBM"))
+    True
+    """
+    # Both say it with this code of the absl library.
+    return _XLA_MEMORY in str(error)
+
+
+# `exceeds available HBM (15.75G)` and `Used 20.1G of 15.75G hbm`, as libtpu writes it.
+_AVAILABLE = re.compile(r"(?:available \w+ \(|Used [\d.]+[KMG] of )([\d.]+)([KMG])\b")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def available_memory(error: BaseException) -> int | None:
+    """The bytes that a program may take, by a compiler that refused it; None if unknown.
+
+    It is less than the chip has, since the runtime keeps a part.
+
+    >>> available_memory(RuntimeError("(46.88G) exceeds available HBM (15.75G).")) / 2**30
+    15.75
+    """
+    match = _AVAILABLE.search(str(error))
+    return None if match is None else int(float(match[1]) * _UNITS[match[2]])
+
+
+def in_words(error: BaseException) -> str:
+    """The kind of an exception and what it says, on one line.
+
+    What jax advises stands in the last paragraphs, so all of them are kept. A
+    RuntimeError is what XLA raises, with pages of buffers or stacks after the first
+    paragraph.
+
+    >>> in_words(ValueError("types differ:\\n\\nfloat32\\nand int32.\\n\\nUse astype."))
+    'ValueError: types differ: float32 and int32. Use astype.'
+    >>> in_words(RuntimeError("no memory:\\n\\n8 GiB asked for.\\n\\nall buffers"))
+    'RuntimeError: no memory: 8 GiB asked for.'
+    """
+    text = str(error)
+    *before, last = text.strip().split("\n\n")
+    paragraph, *more = [*map(_ended, before), last]
+    if not isinstance(error, RuntimeError):
+        paragraph = " ".join([paragraph, *more])
+    elif paragraph.endswith(":") and more:
+        paragraph += f" {more[0]}"
+    if trace := _TRACE.search(text):  # of a callback: its last line says what it was
+        paragraph = f"{text[: trace.start()]} {text.strip().splitlines()[-1]}"
+    words = " ".join(paragraph.split())
+    words = "".join(c if c.isprintable() else "?" for c in words)
+    if len(words) > LIMIT:  # advice is at the end
+        words = f"{words[: LIMIT // 2 - 1]}…{words[-LIMIT // 2 :]}"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _ended(paragraph: str) -> str:
+    """A paragraph with a full stop where another one follows it."""
+    paragraph = paragraph.strip()
+    return paragraph + "." * paragraph[-1:].isalnum()
+
+
+def said_by(error: BaseException) -> str:
+    """What an exception says: our own as it is, another one with its kind.
+
+    >>> said_by(ShardvizError("It has no mesh.")), said_by(ValueError("no mesh"))
+    ('It has no mesh.', 'ValueError: no mesh')
+    """
+    return str(error) if isinstance(error, ShardvizError) else in_words(error)
+
+
+# What jax and XLA say where several processes are the cause, read off jax 0.10.2 and
+# 0.12.0.1, and a code of `wording/failures.py`.
+_SEVERAL = (
+    (
+        r"spans non-addressable|first argument must be a fully addressable array"
+        r"|cross-host reshard|Cannot reshard an input that is not fully addressable",
+        "spread array",
+    ),
+    (
+        r"Invalid host data|Unable to compute global_shape|is not the same on each process"
+        r"|Passing non-trivial shardings for numpy inputs",
+        "local data",
+    ),
+    (
+        r"tasks are unhealthy|Barrier timed out|coordination service|CoordinationService"
+        r"|[Gg]loo.*(?:closed by peer|reset by peer|[Tt]imed out|refused)",
+        "process lost",
+    ),
+)
+
+
+def cause_among_processes(text: str) -> str:
+    """What an error of jax means where several processes run; `""` where unknown.
+
+    >>> cause_among_processes("Gloo all-reduce failed: connection closed by peer")
+    'process lost'
+    """
+    for pattern, code in _SEVERAL:
+        if re.search(pattern, text):
+            return code
+    return ""
+
+
+def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:
+    """The first of these frames that is in the user's code, or `""`."""
+    for path, line in frames:
+        if is_user_file(path) and not path.startswith("<"):
+            return line_in_words(path, line)
+    return ""
+
+
+def source_of(error: BaseException) -> str:
+    """The innermost line of the user's code that an exception passed through, or `""`."""
+    frames: list[tuple[str, int | str]] = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        frames.append((frame.f_code.co_filename, line))
+    if isinstance(error, RuntimeError):
+        # Where a callback failed, its traceback is in the text.
+        frames += _FRAME.findall(str(error))
+    return _user_line(reversed(frames))
+
+
+def calling_line() -> str:
+    """The innermost line of the user's code that called what runs now, or `""`."""
+    stack = traceback.walk_stack(None)
+    return _user_line((frame.f_code.co_filename, line) for frame, line in stack)

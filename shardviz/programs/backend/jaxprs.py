@@ -1,0 +1,448 @@
+"""What a jaxpr says: its operations, meshes and constants.
+
+One traversal, `operations`, serves all that asks what is in a program. Two functions
+near the end follow values instead: where a result comes from, and where an argument
+goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.base.backend.jax_compat import (
+    DEBUG_EFFECTS,
+    effect_class,
+    is_backward,
+    line_frames,
+    platforms_of,
+    without_context_mesh,
+)
+from shardviz.base.partition_spec import Spec
+from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.programs.notes import Note
+
+#: Operations that only wrap a function, so an operation inside is no deeper.
+CALLS = ("jit", "pjit", "closed_call")
+_NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
+
+
+@dataclass(frozen=True)
+class JaxprOperation:
+    """One operation of a jaxpr.
+
+    Attributes:
+        equation: jax's own equation.
+        around: the names of the loops and calls around it, outermost first.
+    """
+
+    equation: Any
+    around: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What jax calls it, such as `"add"`."""
+        return self.equation.primitive.name
+
+    @property
+    def inner(self) -> list[Any]:
+        """The jaxprs that it calls, such as the body of a loop."""
+        return list(_jaxprs_in(self.equation.params))
+
+    @property
+    def nesting(self) -> str:
+        """The loops and calls around it: `"top level"` or `"shard_map > scan"`."""
+        return " > ".join(self.around) or "top level"
+
+
+def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperation]:
+    """Every operation of a jaxpr in order, those inside a loop or call after it.
+
+    >>> import jax
+    >>> jaxpr = jax.make_jaxpr(lambda x: jax.lax.map(jax.numpy.sin, x))(jax.numpy.zeros(3))
+    >>> [(o.name, o.nesting) for o in operations(jaxpr)]
+    [('scan', 'top level'), ('sin', 'scan')]
+    """
+    for equation in plain_jaxpr(jaxpr).eqns:
+        operation = JaxprOperation(equation, around)
+        yield operation
+        inside = around
+        # What is inside of a jit runs where that is called.
+        if operation.name not in CALLS:
+            inside = (*around, operation.name)
+        for inner in operation.inner:
+            yield from operations(inner, inside)
+
+
+#: The operations of `jax.debug.callback` and `jax.debug.print`, which have no results.
+DEBUG_CALLS = ("debug_callback", "debug_print")
+
+
+def plain_jaxpr(jaxpr: Any) -> Any:
+    """The jaxpr itself, of one that carries its constants."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _jaxprs_in(value: Any) -> Iterator[Any]:
+    """The jaxprs among the parameters of an operation."""
+    if hasattr(value, "eqns"):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _jaxprs_in(one)
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _jaxprs_in(one)
+
+
+def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
+    """The same program; `change` gives the operations that take the place of one."""
+    body, changed = plain_jaxpr(jaxpr), []
+    for equation in body.eqns:
+        changed += change(equation)
+    return with_equations(jaxpr, changed)
+
+
+def with_equations(jaxpr: Any, equations: list[Any]) -> Any:
+    """The same jaxpr with other operations."""
+    return with_body(jaxpr, plain_jaxpr(jaxpr).replace(eqns=equations))
+
+
+def with_body(jaxpr: Any, body: Any) -> Any:
+    """The same jaxpr with another body, where it carries its constants."""
+    # Older jax keeps a jaxpr and its constants in a pair, newer in one.
+    if hasattr(jaxpr, "jaxpr"):
+        return jaxpr.replace(jaxpr=body)
+    return body
+
+
+def without_debug_effects(jaxpr: Any) -> Any:
+    """The same jaxpr, which no longer says that it prints."""
+    body = plain_jaxpr(jaxpr)
+    kept = {e for e in body.effects if effect_class(e) not in DEBUG_EFFECTS}
+    return with_body(jaxpr, body.replace(effects=kept))
+
+
+def with_inner(equation: Any, change: Callable[[Any], Any]) -> Any:
+    """The same operation; `change` gives what replaces the jaxprs that it calls."""
+
+    def changed(value: Any) -> Any:
+        if hasattr(value, "eqns"):
+            return change(value)
+        if type(value) in (tuple, list):
+            return type(value)(map(changed, value))
+        return value
+
+    return equation.replace(params={k: changed(v) for k, v in equation.params.items()})
+
+
+def without_shardings(jaxpr: Any) -> Any:
+    """The same program without what it says of how values are split.
+
+    >>> import jax
+    >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+    >>> split = jax.NamedSharding(mesh, jax.P("x"))
+    >>> constrained = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, split) + 1)
+    >>> jaxpr = jax.make_jaxpr(constrained)(jax.numpy.zeros(3))
+    >>> [o.name for o in operations(without_shardings(jaxpr))]
+    ['jit', 'copy', 'add']
+    """
+
+    def change(equation: Any) -> list[Any]:
+        equation = without_context_mesh(equation)
+        if equation.primitive.name in ("sharding_constraint", "reshard"):
+            # A copy, so that its result stays a value of its own.
+            return [equation.replace(primitive=jax.lax.copy_p, params={})]
+        equation = with_inner(equation, without_shardings)
+        params = dict(equation.params)
+        # jax's own functions add them, as for a gradient.
+        for name in ("sharding", "out_sharding"):
+            if mesh_of_value(params.get(name)) is not None:
+                params[name] = None
+        return [equation.replace(params=params)]
+
+    return rewritten(jaxpr, change)
+
+
+def has_partial_sums(jaxpr: Any) -> bool:
+    """Whether an argument or a value of a program is a partial sum, by its type."""
+    values = [*plain_jaxpr(jaxpr).invars]
+    for operation in operations(jaxpr):
+        values += operation.equation.outvars
+    # Of a type alone: Auto axes say nothing of partial sums.
+    for value in values:
+        spec = getattr(getattr(value.aval, "sharding", None), "spec", None)
+        if getattr(spec, "unreduced", None):
+            return True
+    return False
+
+
+def users_line(equation: Any) -> str:
+    """The innermost line of the user's code that made an operation, or `""`."""
+    for frame in line_frames(equation):
+        if is_user_file(frame.file_name):
+            return line_in_words(frame.file_name, frame.line_num)
+    return ""
+
+
+def names_shardings(jaxpr: Any) -> bool:
+    """Whether the program says anywhere how an array is split."""
+    naming = ("shard_map", "sharding_constraint", "reshard")
+    return any(operation.name in naming for operation in operations(jaxpr))
+
+
+def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
+    """Every mesh that the program names, outright or in a sharding, and where."""
+    for operation in operations(jaxpr):
+        for parameter in operation.equation.params.values():
+            # A jit and a device_put have one sharding per operand.
+            for value in parameter if isinstance(parameter, tuple) else (parameter,):
+                if isinstance(value, _NO_MESHES):
+                    continue
+                mesh = mesh_of_value(value)
+                # Outside of any mesh, jax names an empty one.
+                if mesh is not None and not mesh.empty:
+                    yield mesh, operation.equation
+
+
+# Operations whose lowerings differ between platforms in the form of a call or in
+# rounding, and are split alike.
+_SPLIT_ALIKE = frozenset({
+    "all_gather", "all_gather_invariant", "all_gather_reduced",
+    "all_gather_reduced_start", "all_gather_start", "asin", "conv_general_dilated",
+    "debug_callback", "debug_print", "device_put", "dot_general", "empty", "logistic",
+    "pbroadcast", "pbroadcast_dynamic", "pbroadcast_start", "precv", "psend",
+    "scatter-add", "scatter-sub", "select_and_scatter_add", "threefry2x32",
+})  # fmt: skip
+
+
+# Lowered through operations with rules for platforms.
+_THROUGH_OTHERS = frozenset({"qr"})
+
+
+def depends_on_platform(jaxpr: Any) -> tuple[str, ...]:
+    """The operations with lowering rules for CPUs, TPUs or GPUs alone, sorted.
+
+    >>> import jax
+    >>> depends_on_platform(jax.make_jaxpr(jax.numpy.linalg.qr)(jax.numpy.ones((2, 2))))
+    ('qr',)
+    """
+    names = set()
+    for operation in operations(jaxpr):
+        name = operation.name
+        if name == "platform_index":
+            names.add("platform_dependent")
+        elif name not in _SPLIT_ALIKE and name not in names:
+            if name in _THROUGH_OTHERS or platforms_of(operation.equation):
+                names.add(name)
+    return tuple(sorted(names))
+
+
+def device_meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
+    """Every mesh of devices that the program names itself, with the equation."""
+    for mesh, equation in meshes_in(jaxpr):
+        if isinstance(mesh, Mesh):
+            yield mesh, equation
+
+
+def named_device_count(jaxpr: Any) -> int | None:
+    """How many devices the meshes have that the program names; None: it names none."""
+    return max((mesh.size for mesh, _ in device_meshes_in(jaxpr)), default=None)
+
+
+def mesh_of_value(value: Any) -> Mesh | AbstractMesh | None:
+    """The mesh that a value is, or that its sharding is over; None for none."""
+    sharding = getattr(value, "sharding", None)
+    for found in (
+        value,
+        getattr(value, "mesh", None),
+        getattr(sharding, "mesh", sharding),
+    ):
+        if isinstance(found, (Mesh, AbstractMesh)):
+            return found
+    return None
+
+
+def results_from_host(jaxpr: Any, calls: Collection[str]) -> bool:
+    """Whether a result is computed from what operations of these names returned."""
+    body = plain_jaxpr(jaxpr)
+    from_host: set[int] = set()  # by id: a literal has no hash
+    for equation in body.eqns:
+        called = {equation.primitive.name}
+        for inner in _jaxprs_in(equation.params):
+            called |= {operation.name for operation in operations(inner)}
+        reads = not from_host.isdisjoint(map(id, equation.invars))
+        if reads or not called.isdisjoint(calls):
+            from_host.update(map(id, equation.outvars))
+    return not from_host.isdisjoint(map(id, body.outvars))
+
+
+_ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
+# Operations whose result has the sign of their operands, where these have one sign.
+_SIGN_PRESERVING = {
+    "add", "add_any", "mul", "div", "select_n", "reduce_sum", "reduce_max", "reduce_min",
+    "convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy",
+    "rev", "slice", "dynamic_slice", "gather", "concatenate", "cumsum", "all_gather",
+    "optimization_barrier", "name", "sharding_constraint", "reshard", "device_put",
+    "reduce_precision", "expand_dims",
+}  # fmt: skip
+# Variable to the positions of the arguments that give it its sign.
+_Signs = dict[Any, frozenset[int]]
+
+
+def positive_arguments(jaxpr: Any) -> tuple[int, ...]:
+    """The positions of the arguments that have to be positive, as far as the program
+    shows.
+
+    An argument counts where it reaches a root or a logarithm through sums, products and
+    copies alone.
+
+    >>> import jax, jax.numpy as jnp
+    >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
+    >>> positive_arguments(jax.make_jaxpr(adam)(1.0, 1.0, 1.0, 1.0))
+    (2,)
+    """
+    found: set[int] = set()
+    body = plain_jaxpr(jaxpr)
+    _follow(body, {v: frozenset([i]) for i, v in enumerate(body.invars)}, found)
+    return tuple(sorted(found))
+
+
+def _follow(jaxpr: Any, signs: _Signs, found: set[int]) -> list[frozenset[int]]:
+    """The arguments that give each result its sign; adds those under roots to `found`."""
+
+    def of(variable: Any) -> frozenset[int]:
+        if hasattr(variable, "val"):  # a literal, which cannot be a key
+            return frozenset()
+        return signs.get(variable, frozenset())
+
+    for equation in jaxpr.eqns:
+        operands = list(map(of, equation.invars))
+        inner = list(map(plain_jaxpr, _jaxprs_in(equation.params)))
+        if inner:
+            results = _follow_calls(inner, operands, len(equation.outvars), found)
+        else:
+            results = [_sign_of_result(equation, operands)] * len(equation.outvars)
+            if equation.primitive.name in _ROOTS:
+                found.update(operands[0])
+        signs.update(zip(equation.outvars, results, strict=True))
+    return list(map(of, jaxpr.outvars))
+
+
+def _sign_of_result(equation: Any, operands: list[frozenset[int]]) -> frozenset[int]:
+    name = equation.primitive.name
+    if name == "sub":
+        return operands[0]
+    square = name == "mul" and equation.invars[0] is equation.invars[1]
+    odd = name == "integer_pow" and equation.params["y"] % 2
+    if (name in _SIGN_PRESERVING and not square) or odd:
+        return frozenset().union(*operands)
+    return frozenset()
+
+
+def _follow_calls(
+    inner: list[Any], operands: list[frozenset[int]], count: int, found: set[int]
+) -> list[frozenset[int]]:
+    """The arguments that give each result of a call its sign; loops are followed once."""
+    results = [frozenset[int]()] * count
+    for jaxpr in inner:
+        skipped = len(operands) - len(jaxpr.invars)  # the index of a cond
+        passed = operands[skipped:]
+        if skipped not in (0, 1):
+            passed = [frozenset[int]()] * len(jaxpr.invars)
+        out = _follow(jaxpr, dict(zip(jaxpr.invars, passed, strict=True)), found)
+        if len(out) == count:
+            results = [a | b for a, b in zip(results, out, strict=True)]
+    return results
+
+
+def random_note(jaxpr: Any) -> list[str]:
+    """A note where a program makes random numbers that jax is set not to partition."""
+    if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
+        return []
+    for operation in operations(jaxpr):
+        if operation.name == "random_bits":
+            return [str(Note("random numbers"))]
+    return []
+
+
+def sum_notes(jaxpr: Any) -> list[Note]:
+    """Notes on sums over devices in a `shard_map`: on those that `grad` put in, and on
+    those of what is the same on all devices.
+    """
+    found = []
+    for operation in operations(jaxpr):
+        inside = "shard_map" in (operation.name, *operation.around)
+        for body in operation.inner if inside else ():
+            same = set()  # results of a value that is the same on all devices
+            for equation in plain_jaxpr(body).eqns:
+                name, mesh = equation.primitive.name, equation.ctx.cur_abstract_mesh
+                if name == "pvary":
+                    same.add(equation.outvars[0])
+                if name != "psum_invariant":
+                    continue
+                axes, line = equation.params["axes"], users_line(equation)
+                about = (", ".join(axes), line or name)
+                if is_backward(equation):
+                    found.append(Note("sum of grad", about))
+                elif equation.invars[0] in same:
+                    count = math.prod(mesh.shape.get(axis, 1) for axis in axes)
+                    found.append(Note("sum of equals", (*about, str(count))))
+    return list(dict.fromkeys(found))
+
+
+def spec_notes(jaxpr: Any) -> list[Note]:
+    """Notes on operands of a `shard_map` that are the same along an axis over which the
+    rows of a result are split.
+
+    The devices along that axis then compute with the same rows, and the result has them
+    several times. A row is an index of a dimension that has one size in the body, in the
+    operand as in the result. An operand that names the axis and has as many rows
+    explains the split of the result.
+    """
+    notes = []
+    for operation in operations(jaxpr):
+        if operation.name != "shard_map":
+            continue
+        params, body = operation.equation.params, operation.inner[0]
+        mesh_shape = params["mesh"].shape
+        operands = list(zip(map(spec_of, params["in_specs"]), body.invars, strict=True))
+        for number, out_spec in enumerate(map(spec_of, params["out_specs"])):
+            shape = body.outvars[number].aval.shape
+            for dim, axes in enumerate(out_spec.dims):
+                for axis in axes:
+                    position = None
+                    if mesh_shape[axis] > 1 and shape[dim] > 1:
+                        position = _same_rows(operands, dim, shape[dim], axis)
+                    if position is not None:
+                        in_spec = str(operands[position][0])
+                        line = users_line(operation.equation) or operation.name
+                        about = (axis, line, str(position), in_spec, str(number))
+                        size = str(mesh_shape[axis])
+                        notes.append(Note("same rows", (*about, str(out_spec), size)))
+    return list(dict.fromkeys(notes))
+
+
+def _same_rows(
+    operands: list[tuple[Spec, Any]], dim: int, size: int, axis: str
+) -> int | None:
+    """The first operand with so many rows in a dimension that does not name an axis.
+
+    None if the rows come from an operand that names the axis.
+    """
+    position = None
+    for number, (spec, variable) in enumerate(operands):
+        shape = variable.aval.shape
+        if axis in spec.axes:
+            dims = spec.padded(len(shape))
+            if any(axis in dims[d] and shape[d] == size for d in range(len(shape))):
+                return None
+        elif position is None and len(shape) > dim and shape[dim] == size:
+            position = number
+    return position

@@ -1,0 +1,249 @@
+"""The mesh in force, as jax has it, and the contexts that programs are traced in."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from shardviz.base.backend.jax_compat import concrete_mesh, entered_meshes
+from shardviz.base.errors import ShardvizError
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.mesh_context import MeshContext
+from shardviz.programs.backend.bridge import abstract_mesh, adopt_mesh, to_jax
+from shardviz.programs.backend.devices import mesh_of_names
+from shardviz.programs.notes import Note
+
+
+def mesh_context() -> MeshContext:
+    """The mesh context of this thread, here and now.
+
+    >>> mesh_context().in_force
+    'none'
+    >>> import numpy as np
+    >>> with jax.set_mesh(Mesh(np.array(jax.devices()[:1]), ("x",))):
+    ...     str(mesh_context().current)
+    'x=1'
+    """
+    traced, entered = False, entered_meshes()
+    try:
+        current = jax.sharding.get_mesh()
+    except ValueError:  # raised while a function is being traced
+        current, traced = concrete_mesh(), True
+    return MeshContext(
+        legacy=tuple(adopt_mesh(mesh) for mesh in entered or ()),
+        current=_adopted(current),
+        abstract=_adopted(jax.sharding.get_abstract_mesh()),
+        traced=traced,
+        readable=entered is not None,
+        rules=logical_rules(),
+    )
+
+
+def logical_rules() -> Any:
+    """The rules of flax's `nn.logical_axis_rules` in this thread; `()` for none.
+
+    >>> logical_rules()
+    ()
+    """
+    # There are none where nobody has imported flax.
+    get = getattr(sys.modules.get("flax.core.spmd"), "get_logical_axis_rules", tuple)
+    return get() or ()
+
+
+@contextlib.contextmanager
+def in_rules(recorded: MeshContext | None) -> Iterator[None]:
+    """Traces with the logical axis rules that were in force where a program was made.
+
+    Those of this call count where there are any.
+
+    Args:
+        recorded: the context that the program was made in; None for none.
+    """
+    enter = getattr(sys.modules.get("flax.core.spmd"), "logical_axis_rules", None)
+    entered: Any = contextlib.nullcontext()
+    if enter is not None and recorded is not None and recorded.rules:
+        if not logical_rules():
+            entered = enter(recorded.rules)
+    with entered:
+        yield
+
+
+def _adopted(mesh: Mesh | AbstractMesh | None) -> MeshSpec | None:
+    if mesh is None or mesh.empty:
+        return None
+    return adopt_mesh(mesh)
+
+
+# No mesh at all: every operation then takes the mesh of its operands.
+NO_MESH = AbstractMesh((), ())
+
+
+@contextlib.contextmanager
+def in_context(mesh: Mesh | AbstractMesh) -> Iterator[None]:
+    """Traces and lowers with this mesh in context, in place of what `jax.set_mesh` set.
+
+    >>> with in_context(AbstractMesh((4,), ("data",))):
+    ...     jax.sharding.get_abstract_mesh().axis_names
+    ('data',)
+    """
+    # Functions may name mesh axes without a mesh: with_sharding_constraint(x,
+    # P("data")).
+    if isinstance(mesh, Mesh):
+        with jax.set_mesh(mesh):
+            yield
+    else:
+        # A mesh that was set before lowers for its own devices, and refuses one of
+        # another size.
+        with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+            yield
+
+
+def context_of(recorded: MeshContext | None) -> MeshContext:
+    """The context to trace in: that of this call, or what was in force when the program
+    was made.
+
+    Args:
+        recorded: the context that the program was made in; None for none.
+    """
+    here = mesh_context()
+    if recorded is None or here.in_force != "none":
+        return here
+    return recorded
+
+
+def is_set(context: MeshContext) -> bool:
+    """Whether `jax.set_mesh` or `use_abstract_mesh` has set a mesh.
+
+    >>> is_set(MeshContext())
+    False
+    """
+    return context.in_force in ("set_mesh", "abstract mesh")
+
+
+def users_mesh(context: MeshContext) -> AbstractMesh | None:
+    """The mesh that the user's calls have in context, as jax compares it: with its kind
+    of device.
+
+    Args:
+        context: the user's context, of this call or of where the program was made.
+    """
+    here = jax.sharding.get_abstract_mesh()
+    if not here.empty:
+        return here
+    # The context of where the program was made, which may be left by now.
+    made = context.current or context.abstract
+    if made is None:
+        return None
+    try:
+        return to_jax(made).abstract_mesh
+    except ShardvizError:  # another process has its devices
+        return None
+
+
+@contextlib.contextmanager
+def in_users_context(context: MeshContext) -> Iterator[None]:
+    """Traces and lowers in the user's context: the current one, or a recorded one.
+
+    Args:
+        context: the user's context, as `context_of` returns it.
+
+    Raises:
+        TargetError: if devices of the recorded context are not attached here.
+    """
+    with contextlib.ExitStack() as entered, warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # the user wrote `with mesh:`
+        if mesh_context().in_force == "none":
+            if context.entered is not None:
+                entered.enter_context(to_jax(context.entered))
+            if context.current is not None:
+                entered.enter_context(jax.set_mesh(to_jax(context.current)))
+            if context.abstract is not None and (
+                context.current is None or context.overlaid
+            ):
+                inner = abstract_mesh(context.abstract)
+                entered.enter_context(jax.sharding.use_abstract_mesh(inner))
+        yield
+
+
+@contextlib.contextmanager
+def as_in(
+    context: MeshContext, mesh: Mesh | AbstractMesh, own: MeshSpec
+) -> Iterator[None]:
+    """Traces and lowers as in the user's context, on the mesh of a program.
+
+    Args:
+        context: the user's context, in which no mesh is set.
+        mesh: the jax mesh that the program is traced on; it takes the place of the
+            user's.
+        own: the mesh of the program.
+    """
+    if context.entered is None or (
+        # This thread is inside `with mesh:` of a mesh with the axes of the program's.
+        _axes(context.entered) == _axes(own)
+        and mesh_context().entered == context.entered
+    ):
+        yield
+    else:
+        devices = mesh
+        if not isinstance(devices, Mesh):  # only a mesh of devices can be entered
+            devices = mesh_of_names(own)
+        with contextlib.ExitStack() as entered:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # the user wrote it
+                entered.enter_context(devices)
+            yield
+
+
+def _axes(mesh: MeshSpec) -> tuple[Any, ...]:
+    return mesh.axis_names, mesh.axis_sizes
+
+
+_ENTERED_BY = {
+    "with mesh": "`with mesh:`",
+    "abstract mesh": "jax.sharding.use_abstract_mesh",
+}
+
+
+def other_mesh_note(context: MeshContext, own: MeshSpec) -> tuple[str, ...]:
+    """A note where a mesh is in force with other axes than the program's.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> other_mesh_note(MeshContext(current=make_mesh(x=2)), make_mesh(data=4))
+    ('jax.set_mesh has the mesh x=2 here; the program is traced with its own, data=4, in...
+    """
+    there = context.mesh
+    if there is None:
+        return ()
+    first, second = str(there), str(own)
+    if _axes(there) == _axes(own):
+        if there.axis_types == own.axis_types:
+            return ()
+        first = f"{there} with {there.axis_types[0]} axes"
+        second = f"with {own.axis_types[0]} axes"
+    by = _ENTERED_BY.get(context.in_force, "jax.set_mesh")
+    return (str(Note("other mesh", (by, first, second))),)
+
+
+_WANTS_MESH = re.compile(
+    r"non-empty mesh|mesh cannot be empty|in mesh: \(\)|mesh context|context mesh|set_mesh",
+    re.IGNORECASE,
+)
+
+
+def wants_mesh(error: BaseException) -> bool:
+    """Whether a function was refused because no mesh is in context, by jax or by a
+    library.
+
+    >>> wants_mesh(ValueError("The context mesh cannot be empty. Use `jax.set_mesh(mesh)`"))
+    True
+    """
+    return not isinstance(error, ShardvizError) and bool(_WANTS_MESH.search(str(error)))

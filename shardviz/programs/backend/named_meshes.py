@@ -1,0 +1,179 @@
+"""The meshes that a program names itself, compared with the mesh that it is traced on.
+
+A program that is traced on an abstract mesh has no device order, so jax accepts there
+what it refuses on real devices. The checks here find such programs first.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import AbstractMesh, Mesh
+
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import joined, plural
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.mesh_context import MeshContext
+from shardviz.programs.backend.failures import source_of
+from shardviz.programs.backend.jaxprs import (
+    device_meshes_in,
+    mesh_of_value,
+    users_line,
+)
+
+
+def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
+    """Refuses a program that names other devices than its mesh, or names them in
+    another order.
+
+    Raises:
+        ProgramError: with both lists of devices, and the source line of the second.
+    """
+    for named, equation in device_meshes_in(jaxpr):
+        # Here, not above: most programs name no mesh, however large.
+        expected = mesh.device_ids.ravel().tolist()
+        devices = [device.id for device in named.devices.flat]
+        if devices == expected:
+            continue
+        in_program = joined(map(str, expected), "and", 16)
+        in_function = joined(map(str, devices), "and", 16)
+        operation = naming_operation(equation)
+
+        def noun(ids: list[int]) -> str:
+            return "device" if len(ids) == 1 else "devices"
+
+        if sorted(devices) == sorted(expected):
+            raise ProgramError(
+                f"Two meshes hold the same {plural(len(expected), 'device')} in another"
+                f" order. The program's mesh: {in_program}; {operation}: {in_function}. A"
+                " program runs on one order of devices: make both meshes from one array of"
+                " devices, or move the array first with jax.device_put."
+            )
+        # The ids of a mesh that was only described name no devices.
+        if mesh.concrete:
+            raise ProgramError(
+                f"The program's mesh has {noun(expected)} {in_program}, and {operation}"
+                f" names {noun(devices)} {in_function}. jax refuses such a call. Make both"
+                " meshes from the same devices, or move the arrays with jax.device_put."
+            )
+
+
+def refuse_other_devices(context: MeshContext, mesh: MeshSpec) -> None:
+    """Refuses a program whose arrays are on other devices than `jax.set_mesh` has set.
+
+    Raises:
+        ProgramError: with both lists of devices.
+    """
+    current = context.current
+    if current is None or not (current.concrete and mesh.concrete):
+        return
+    on, in_context = (m.device_ids.ravel().tolist() for m in (mesh, current))
+    if on != in_context:
+        raise ProgramError(
+            f"The arrays are on a mesh of the devices {joined(map(str, on), 'and', 16)},"
+            f" and the mesh of jax.set_mesh, ({current}), has the devices"
+            f" {joined(map(str, in_context), 'and', 16)}. jax refuses such a call. Set the"
+            " arrays' own mesh, or move the arrays with jax.device_put."
+        )
+
+
+def naming_operation(equation: Any) -> str:
+    """The operation that names a mesh, with its source line where jax kept one.
+
+    >>> import jax
+    >>> naming_operation(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
+    'sin'
+    """
+    line = users_line(equation)
+    return equation.primitive.name + (f" ({line})" if line else "")
+
+
+@dataclass
+class MeshConflict:
+    """A mesh that a program names and that jax refuses because of the mesh in context.
+
+    Attributes:
+        context: the mesh in context.
+        named: the mesh that the program names; None where jax refused none.
+        source: the line of the user's code that names it.
+    """
+
+    context: AbstractMesh
+    named: AbstractMesh | None = None
+    source: str = ""
+
+    def is_in(self, error: Exception) -> bool:
+        """Whether jax raised an error because of it."""
+        return isinstance(error, ValueError) and self.named is not None
+
+
+def noting_conflict(
+    fn: Callable[..., Any], conflict: MeshConflict
+) -> Callable[..., Any]:
+    """The same function; which of its meshes jax refuses is noted in `conflict`."""
+
+    @functools.wraps(fn)
+    def noting(*args: Any) -> Any:
+        try:
+            return fn(*args)
+        except ValueError as error:
+            # Here, since jax takes its own frames out of the error before it hands it
+            # on.
+            conflict.named = _named(error, conflict.context)
+            conflict.source = source_of(error)
+            raise
+
+    return noting
+
+
+def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
+    """Refuses a program that names a mesh with other axes than its own.
+
+    Two meshes with the same axes may differ in the kind of device, which jax compares
+    and which makes no difference to a plan.
+
+    Raises:
+        ProgramError: with both meshes, and what differs.
+    """
+    named = conflict.named
+    if named is None or _axes(named) == _axes(conflict.context):
+        return
+    at = f" at {conflict.source}" if conflict.source else ""
+    raise ProgramError(
+        f"The function names a mesh of its own{at}, {mesh_sizes(named)}, and the"
+        f" program's mesh is {mesh}. Their axes differ, in names, sizes or types. Give"
+        " both the same mesh."
+    )
+
+
+def mesh_sizes(mesh: Mesh | AbstractMesh) -> str:
+    """The axes of a jax mesh with their sizes: `data=4, model=2`; `""` for none."""
+    sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
+    return ", ".join(f"{name}={size}" for name, size in sizes)
+
+
+def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
+    """The other mesh among the variables of the jax function that raised the error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if "mesh" not in str(error) or not frames:
+        return None
+    innermost = frames[-1]
+    if not str(innermost.f_globals.get("__name__", "")).startswith("jax."):
+        return None
+    for value in innermost.f_locals.values():
+        found = mesh_of_value(value)
+        mesh = None if found is None else found.abstract_mesh
+        if mesh is None or mesh.empty or mesh == context:
+            continue
+        # Inside shard_map its axes are Manual; the mesh outside is meant.
+        if all(axis_type.name != "Manual" for axis_type in mesh.axis_types):
+            return mesh
+    return None
+
+
+def _axes(mesh: Any) -> tuple[Any, ...]:
+    return tuple(mesh.axis_names), tuple(mesh.axis_sizes), tuple(mesh.axis_types)

@@ -1,0 +1,149 @@
+"""What `jax.pmap` was given, and how it lays out the arguments of a call.
+
+jax makes of `pmap` a function that calls `jax.jit(jax.shard_map(...))` over a mesh of
+one axis, with a sharding for every argument and result, whatever these had before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.backend.jax_compat import is_pmapped, pmap_settings
+from shardviz.base.errors import ProgramError
+from shardviz.base.mesh import MeshSpec
+from shardviz.programs.backend.arguments import is_array, spread
+from shardviz.programs.backend.bridge import adopt_mesh
+
+
+@dataclass(frozen=True)
+class Pmapped:
+    """What `jax.pmap` was given with a function.
+
+    Attributes:
+        axis_name: of the mapped axis; jax has one of its own where none was given.
+        in_axes: the mapped dimension of each argument: a pytree prefix of them, None
+            for what is not mapped.
+        out_axes: the same for the results.
+        devices: the devices it was given, or None.
+        static: the positions of static arguments.
+        donate: the positions of donated arguments.
+    """
+
+    axis_name: str
+    in_axes: Any
+    out_axes: Any
+    devices: Any
+    static: tuple[int, ...]
+    donate: tuple[int, ...]
+
+    def specs(self, axes: Any) -> Any:
+        """The PartitionSpecs for `in_axes` or `out_axes`, a pytree prefix."""
+
+        def spec(axis: int | None) -> PartitionSpec:
+            if axis is None:
+                return PartitionSpec()
+            return PartitionSpec(*(None,) * axis, self.axis_name)
+
+        return jax.tree.map(spec, axes, is_leaf=lambda axis: axis is None)
+
+    def laid_out(
+        self, arguments: Sequence[Any], positions: Sequence[int | None]
+    ) -> tuple[tuple[Any, ...], MeshSpec]:
+        """The arguments with the shardings that pmap gives them, and the mesh of these.
+
+        Args:
+            arguments: pytrees of arrays.
+            positions: the position of each in the call; None for one given by name,
+                whose arrays are mapped over their first dimension.
+
+        Raises:
+            ProgramError: where `in_axes` is no prefix of the arguments, or maps
+                nothing.
+        """
+        axes = []
+        for position in positions:
+            if position is None:
+                axes.append(0)
+            elif isinstance(self.in_axes, (tuple, list)):
+                axes.append(self.in_axes[position])
+            else:
+                axes.append(self.in_axes)
+        # pmap moves every array to its own mesh, whatever sharding it has.
+        leaves, tree = jax.tree.flatten(tuple(arguments))
+        full = tree.unflatten(range(len(leaves)))
+        specs = spread(self.specs(tuple(axes)), full, "in_axes of jax.pmap")
+        pairs = list(zip(leaves, specs, strict=True))
+        mesh = self._mesh(pairs)
+        placed = [_placed(leaf, spec, mesh) for leaf, spec in pairs]
+        return tree.unflatten(placed), adopt_mesh(mesh)
+
+    def _mesh(self, pairs: Sequence[tuple[Any, PartitionSpec]]) -> Any:
+        names, types = (self.axis_name,), (AxisType.Auto,)
+        for leaf, spec in pairs:
+            # The mapped dimension is the last that the spec names; P() maps none.
+            if len(spec) and is_array(leaf) and len(leaf.shape) >= len(spec):
+                size = leaf.shape[len(spec) - 1]
+                if self.devices is not None and len(self.devices) == size:
+                    return Mesh(self.devices, names, axis_types=types)
+                return AbstractMesh((size,), names, axis_types=types)
+        raise ProgramError(
+            "jax.pmap maps over a dimension of an array, and no argument has one."
+        )
+
+
+def _placed(leaf: Any, spec: PartitionSpec, mesh: Any) -> Any:
+    if isinstance(leaf, ArraySpec):
+        return leaf.replace(spec=spec_of(spec), logical=None)
+    if not is_array(leaf):
+        return leaf
+    # As jax takes it: numpy's 64-bit types may become 32-bit ones.
+    taken = jax.eval_shape(lambda x: x, leaf)
+    return taken.update(sharding=NamedSharding(mesh, spec))
+
+
+def read_pmap(fn: Any) -> Pmapped | None:
+    """What `jax.pmap` was given with the function it made; None where jax hides it.
+
+    >>> read_pmap(jax.pmap(abs, axis_name="batch", in_axes=1)).in_axes
+    1
+    """
+    inside = pmap_settings(fn)
+    if inside is None:
+        return None
+    static = tuple(inside["static_broadcasted_tuple"])
+    # jax counts donated arguments without the static ones before them.
+    counted = len(static) + max(inside["donate_tuple"], default=-1) + 1
+    dynamic = [i for i in range(counted) if i not in static]
+    return Pmapped(
+        inside["axis_name"],
+        inside["in_axes"],
+        jax.tree.unflatten(inside["out_axes_tree"], inside["out_axes_flat"]),
+        inside["devices"],
+        static,
+        tuple(dynamic[i] for i in inside["donate_tuple"]),
+    )
+
+
+def check_devices(fn: Any, mesh: MeshSpec) -> None:
+    """Refuses to trace under `jax.pmap` for more devices than this process has.
+
+    jax cuts the mesh down to the devices that there are, and then nothing fits.
+
+    Raises:
+        ProgramError: with both numbers, and what to do.
+    """
+    if is_pmapped(fn) and jax.local_device_count() < mesh.size:
+        count = jax.local_device_count()
+        raise ProgramError(
+            f"jax.pmap maps over the devices of this process. It needs {mesh.size}, and"
+            f" there {'is' if count == 1 else 'are'} {count}. To simulate them, call"
+            f" jax.config.update('jax_num_cpu_devices', {mesh.size}) before anything"
+            " else; or write it with jax.shard_map, which can be planned for any mesh."
+        )

@@ -1,0 +1,242 @@
+"""All that jax refuses of a program for its types, and the program that it accepts."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.backend import jax_compat
+from shardviz.base.backend.jax_compat import jaxpr_as_fun
+from shardviz.base.mesh import make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.programs.backend import mesh_context
+from shardviz.programs.backend.bridge import abstract_mesh
+from shardviz.programs.backend.failures import source_of
+from shardviz.programs.backend.jaxpr_function import as_jaxpr
+from shardviz.programs.backend.jaxprs import operations, plain_jaxpr
+from shardviz.programs.backend.shard_map_results import (
+    Body,
+    ShardMapResults,
+    said_by_jax,
+)
+from shardviz.programs.backend.trace import argument_structs, trace
+from shardviz.programs.backend.typed import TypedEvaluation, Unanswered
+from shardviz.programs.program import Program
+from shardviz.programs.refusals import TypeRefusal
+
+# What jax says of types inside of a shard_map, or at its end.
+_OF_SHARD_MAP = re.compile(r"varying|manual ax|shard_map|check_vma|out_specs")
+
+
+@dataclass(frozen=True, eq=False)
+class TypedForm:
+    """A program under types that jax refuses.
+
+    Attributes:
+        refusals: what it refuses, in the order of the program.
+        program: the program with an edit for each; None if one has none.
+        base: the program without these types; None if there is no other.
+        meaning: the edited program with a single device along the axes over which
+            results differed; None if none did. Its values are those to compare with.
+        is_part: whether these programs are a `shard_map` that jax refuses alone, since
+            nothing can edit the user's function around it.
+    """
+
+    refusals: tuple[TypeRefusal, ...] = ()
+    program: Program | None = None
+    base: Program | None = None
+    meaning: Program | None = None
+    is_part: bool = False
+
+
+def typed_form(
+    program: Program, error: BaseException, chosen: Mapping[int, int] | None = None
+) -> TypedForm:
+    """All that jax refuses of a program for its types, where it refused it with `error`.
+
+    Nothing is said where what is found does not begin with that error: then the program
+    cannot be traced without these types, or does something else than with them.
+
+    Args:
+        program: the program.
+        error: what tracing raised.
+        chosen: which edit to go on with, by the number of a refusal; else the first.
+    """
+    ways = []
+    if _OF_SHARD_MAP.search(str(error)):
+        ways.append(_varying_form)
+    if "Explicit" in program.mesh.axis_types:
+        ways.append(explicit_form)
+    for way in ways:
+        try:
+            form = way(program, chosen)
+        # The user's function may raise anything without these types. `error`, which jax
+        # raised with them, is shown in any case; only what comes after stays unknown.
+        except Exception:  # noqa: BLE001
+            continue
+        first = next(iter(form.refusals), None)
+        # jax's line for the results of a shard_map is that of its call, if any.
+        is_result = first is not None and first.operation == "shard_map"
+        if first and (is_result or source_of(error) in ("", first.source)):
+            # In jax's message arguments have the user's names.
+            first = replace(first, said=str(error).strip())
+            return replace(form, refusals=(first, *form.refusals[1:]))
+    return TypedForm()
+
+
+def explicit_form(
+    program: Program, chosen: Mapping[int, int] | None = None
+) -> TypedForm:
+    """What jax refuses of a program on Explicit axes, and the program that it accepts.
+
+    Raises:
+        Exception: what the function raises where nothing is split, either.
+    """
+    auto = ("Auto",) * len(program.mesh.axis_names)
+    try:
+        base = as_jaxpr(program.replace(mesh=program.mesh.replace(axis_types=auto)))
+    # What names Explicit axes needs them, so that nothing may be split. What the
+    # function raises then is raised.
+    except Exception:  # noqa: BLE001
+        arrays = [one.replace(spec=Spec(), logical=None) for one in program.arrays]
+        base = as_jaxpr(program.replace(arrays=tuple(arrays)))
+    fn: Any = base.fn
+    mesh = abstract_mesh(program.mesh)
+    # As the user's own call: without a mesh in context fewer operations are refused.
+    users = mesh_context.is_set(mesh_context.context_of(program.context))
+    with mesh_context.in_context(mesh if users else mesh_context.NO_MESH):
+        structs = argument_structs(program, mesh)
+        refusals, made = _evaluated(fn.jaxpr, structs, mesh, chosen)
+    if made is None:
+        return TypedForm(refusals)
+    edited = base.replace(
+        fn=fn.with_jaxpr(made), arrays=program.arrays, mesh=program.mesh
+    )
+    return TypedForm(refusals, edited, base)
+
+
+def _evaluated(
+    jaxpr: Any, arguments: Any, mesh: Any, chosen: Mapping[int, int] | None
+) -> tuple[tuple[TypeRefusal, ...], Any]:
+    """What is refused, and the edited jaxpr; None where an operation has no edit."""
+    evaluation, made = TypedEvaluation(mesh, chosen or {}), None
+    with contextlib.suppress(Unanswered):
+        made = jax.make_jaxpr(partial(evaluation.run, jaxpr))(*arguments)
+    return tuple(evaluation.refusals.values()), made
+
+
+def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedForm:
+    """The same for types in the `shard_map` that jax refuses first.
+
+    If it isn't the whole program, what comes after it is not known.
+    """
+    call, line = _refused_call(program)
+    if call is None:
+        return TypedForm()
+    fn, arguments, mesh = call["f"], call["args"], call["mesh"]
+    leaves, tree = jax.tree.flatten(arguments)
+    types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    specs = jax.tree.broadcast(call["in_specs"], arguments, is_leaf=_is_spec)
+    in_specs = tuple(jax.tree.leaves(specs, is_leaf=_is_spec))
+    options = {**call, "in_specs": in_specs, "check_vma": False}
+    del options["f"], options["args"]
+    evaluations: list[TypedEvaluation] = []
+
+    def users(*shards: Any) -> Any:
+        return fn(*tree.unflatten(shards))
+
+    def unchecked(mesh: Any = mesh) -> Any:
+        mapped = jax.shard_map(users, **{**options, "mesh": mesh})
+        jaxpr, shape = jax.make_jaxpr(mapped, return_shape=True)(*types)
+        return jaxpr, jax.tree.structure(shape)
+
+    def as_written(_: Any) -> Any:
+        return Body(users)
+
+    def evaluated(mesh: Any) -> Any:
+        jaxpr, returned = unchecked(mesh)
+        (equation,) = plain_jaxpr(jaxpr).eqns
+        evaluation = TypedEvaluation(None, chosen or {})
+        evaluations.append(evaluation)
+        return Body(partial(evaluation.run, equation.params["jaxpr"]), returned)
+
+    with mesh_context.in_context(mesh_context.NO_MESH):
+        base, _ = unchecked()
+        arguments = in_specs, call["out_specs"], frozenset(call["axis_names"])
+        try:
+            results = ShardMapResults(as_written, mesh, *arguments, types, line)
+        # jax refuses an operation of the body, or the function raises without a mesh.
+        except Exception:  # noqa: BLE001
+            for operation in operations(base):
+                if jax_compat.is_backward(operation.equation):
+                    # jax makes another gradient if it knows what varies.
+                    return TypedForm()
+            try:
+                results = ShardMapResults(evaluated, mesh, *arguments, types, line)
+            except Unanswered:
+                return TypedForm(tuple(evaluations[0].refusals.values()))
+        found = [*evaluations[0].refusals.values()] if evaluations else []
+        said = said_by_jax(results.function(), types)
+        found += results.refusals(said, chosen or {}, len(found))
+        if not results.has_all:
+            return TypedForm(tuple(found))
+        edited, axes = results.function(), results.axes
+        narrow = results.narrow_mesh(axes)
+        made = jax.make_jaxpr(edited)(*types)
+    arrays = program.arrays
+    if line:
+        arrays = _arrays(types, in_specs)
+    whole = program.replace(arrays=arrays, tree=None, out_specs=None, rules=None)
+    meaning = None
+    if axes and not results.reads_positions:
+        sizes: dict[str, Any] = {**program.mesh.shape, **dict.fromkeys(axes, 1)}
+        small = make_mesh(axis_types=program.mesh.axis_types, **sizes)
+        meaning = whole.replace(fn=results.function(narrow), mesh=small)
+    return TypedForm(
+        tuple(found),
+        whole.replace(fn=jaxpr_as_fun(made)),
+        whole.replace(fn=jaxpr_as_fun(base)),
+        meaning,
+        is_part=bool(line),
+    )
+
+
+def _refused_call(program: Program) -> tuple[dict[str, Any] | None, str]:
+    """The call of a `shard_map` in which jax raises, and the user's line of that call;
+    `""` if the `shard_map` is the program."""
+    call, line, users = None, "", ""
+    with jax_compat.complete_tracebacks():
+        try:
+            trace(program, abstract_mesh(program.mesh))
+        # Any exception: only the frames of its traceback are read.
+        except Exception as error:  # noqa: BLE001
+            for frame, number in traceback.walk_tb(error.__traceback__):
+                if found := jax_compat.shard_map_call(frame):
+                    call, line = found, users
+                name = frame.f_code.co_filename
+                if is_user_file(name):
+                    users = line_in_words(name, number)
+    return call, line
+
+
+def _arrays(types: Sequence[Any], specs: Sequence[Any]) -> tuple[ArraySpec, ...]:
+    """The arguments of a `shard_map` as those of a program."""
+    arrays = []
+    for number, (one, spec) in enumerate(zip(types, specs, strict=True)):
+        array = ArraySpec(f"argument {number}", one.shape, None, str(one.dtype))
+        arrays.append(array.replace(spec=spec_of(spec)))
+    return tuple(arrays)
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, jax.P)

@@ -1,0 +1,417 @@
+"""trace() -> Traced: the function of a program, traced with the requested shardings.
+
+It is traced as `jax.eval_shape` would trace it, in the context that the user's own call
+would have. Where jax refuses that, other contexts are tried, and where Python reads a
+number while it traces, with numbers as they are.
+
+jax also compares the kind of device that a mesh is made for: a mesh of axes alone is
+not equal to the same axes on CPUs, and `shard_map(mesh=...)` refuses it. That makes no
+difference to a plan, so such a program is traced again with its own mesh in context.
+
+Programs are traced flat: leaves in, leaves out. So an executable can serve every
+program with the same text, whatever trees its arguments and results form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from shardviz.base.errors import ProgramError, ShardvizError
+from shardviz.base.mesh_context import MeshContext
+from shardviz.base.partition_spec import Spec, memory_of
+from shardviz.programs.backend.arguments import unique
+from shardviz.programs.backend.bridge import jax_dtype, named_sharding, to_jax
+from shardviz.programs.backend.build_program import Results
+from shardviz.programs.backend.calls import BoundCall
+from shardviz.programs.backend.constraint_calls import traced_with_calls
+from shardviz.programs.backend.devices import lowering_without_backend
+from shardviz.programs.backend.effect_rules import effect_names
+from shardviz.programs.backend.failures import in_words
+from shardviz.programs.backend.mesh_context import (
+    NO_MESH,
+    as_in,
+    context_of,
+    in_context,
+    in_rules,
+    in_users_context,
+    is_set,
+    other_mesh_note,
+    users_mesh,
+    wants_mesh,
+)
+from shardviz.programs.backend.named_meshes import (
+    MeshConflict,
+    noting_conflict,
+    refuse_other_axes,
+    refuse_other_device_order,
+    refuse_other_devices,
+)
+from shardviz.programs.backend.pmapped import check_devices
+from shardviz.programs.backend.shard_maps import UnboundShardMaps, unbound
+from shardviz.programs.backend.watching import CallListener
+from shardviz.programs.notes import Note
+from shardviz.programs.program import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """One leaf of the result: its name, global shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A traced program.
+
+    Attributes:
+        program: what was traced.
+        mesh: the jax mesh it was traced on.
+        stage: jax's own `Traced`.
+        effects: the names of its effects.
+        outputs: one Output a leaf of the result.
+        out_tree: how the leaves form what the function returns, by its `unflatten`.
+        seconds: how long it took.
+        out_specs: one Spec a leaf of the result, or None where the compiler chooses.
+        notes: what the user should know about how it was traced.
+        around: enters the context that it was traced in.
+        other_mesh: whether another mesh than the program's is in that context, as in
+            the user's own call.
+    """
+
+    program: Program
+    mesh: Mesh | AbstractMesh
+    stage: Any
+    effects: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    out_tree: Any
+    seconds: float
+    out_specs: tuple[Spec | None, ...] = ()
+    notes: tuple[str, ...] = ()
+    around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    other_mesh: bool = False
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[None]:
+        """The context to lower it in: the one that it was traced in.
+
+        Without devices jax also asks for a mesh in context.
+        """
+        if isinstance(self.mesh, AbstractMesh):
+            around = self.around() if self.other_mesh else in_context(self.mesh)
+            with around, lowering_without_backend():
+                yield
+        else:
+            with self.around():
+                yield
+
+
+def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
+    """Traces a program on a jax mesh, in the context of the user's own call.
+
+    A note says where it could only be traced with a mesh in context, or with numbers
+    among its arguments as they are, as for `if train:`.
+
+    Raises:
+        ProgramError: for an array that cannot be laid out, output specs that do not
+            fit, a mesh inside the program that holds the same devices in another order,
+            or a function under `jax.pmap` for more devices than there are.
+        Exception: whatever the function raises.
+    """
+    fn = program.fn
+    check_devices(fn.fn if isinstance(fn, BoundCall) else fn, program.mesh)
+    attempts: list[tuple[Any, tuple[str, ...]]] = [(fn, ())]
+    if isinstance(fn, BoundCall):
+        # Truth values and counts first: the others stay arrays where they can.
+        for types in ((bool, int), (bool, int, float, complex)):
+            fixed, names = fn.with_static_numbers(types)
+            if names:
+                attempts.append((fixed, (str(Note("static numbers", names)),)))
+    first: Exception | None = None
+    with in_rules(program.context):
+        for called, notes in attempts:
+            try:
+                traced = _in_some_context(program.replace(fn=called), mesh)
+            except _READS_NUMBERS as error:
+                # The first error is that of the call as the user wrote it.
+                first = first or error
+                continue
+            return replace(traced, program=program, notes=(*notes, *traced.notes))
+    assert first is not None
+    raise first
+
+
+# What jax raises where Python asks a traced number for its value.
+_READS_NUMBERS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
+    """A program traced in the first of these contexts that jax accepts.
+
+    The mesh in context is the user's own, or none; that of the program; one that the
+    function names with the same axes; none, for a function that names several.
+    """
+    users, own = context_of(program.context), None
+    contexts = ["user", "program", "function", "none"]
+    notes = other_mesh_note(users, program.mesh)
+    if program.mesh_from != "given":
+        refuse_other_devices(users, program.mesh)
+        if notes:
+            return _with_other_mesh(program, mesh, users)
+    if is_set(users):
+        contexts.remove("user")
+        own = users_mesh(users)
+        if isinstance(mesh, AbstractMesh) and own is not None and not notes:
+            mesh = own  # it knows the kind of device, too, which jax compares
+    # Arguments bring their mesh; without any, jax knows of none.
+    elif not program.arrays:
+        contexts.remove("user")
+        notes = (str(Note("no array arguments")),)
+    first: Exception | None = None  # what was raised in the user's own context
+    named: AbstractMesh | None = None  # the mesh that the function names
+    for context in contexts:
+        on, entered, listeners = mesh, mesh, []
+        if named is not None:
+            on = named if isinstance(mesh, AbstractMesh) else mesh
+            entered = NO_MESH if context == "none" else named
+        around: Any = functools.partial(in_context, entered)
+        if context == "user":
+            around = functools.partial(as_in, users, mesh, program.mesh)
+        elif entered.abstract_mesh != own:
+            # On the user's own mesh jax binds it as the user's call would.
+            listeners.append(UnboundShardMaps())
+        conflict = MeshConflict((named or mesh).abstract_mesh)
+        try:
+            traced = _traced(program, on, around, conflict, notes, listeners)
+            if context == "user" and _asks_when_lowered(traced):
+                raise ValueError("Please enter your `jit` into a mesh context.")
+        except _READS_NUMBERS:
+            raise
+        except Exception as error:
+            refused = isinstance(error, ShardvizError)
+            if context == "user" and not refused:
+                # jax does not always say that it wants a mesh, as for what Explicit
+                # axes allow.
+                first = error
+            elif context == "program" and conflict.is_in(error):
+                refuse_other_axes(conflict, program.mesh)
+                named = conflict.named
+            elif context == "function" and conflict.is_in(error):
+                pass
+            elif first is None or wants_mesh(first) or refused:
+                raise
+            else:
+                raise first from None
+            continue
+        if first is not None:
+            needed = str(Note("mesh needed", (in_words(first),)))
+            traced = replace(traced, notes=(needed, *traced.notes))
+        return traced
+    raise AssertionError(contexts)
+
+
+def _with_other_mesh(
+    program: Program, mesh: Mesh | AbstractMesh, users: MeshContext
+) -> Traced:
+    """A program traced in the user's context, whose mesh is not that of the arrays.
+
+    What jax refuses here it refuses in the user's own call.
+    """
+    if isinstance(mesh, AbstractMesh) and program.mesh.concrete:
+        # With its kind of device, which jax compares with that of the mesh in context.
+        mesh = to_jax(program.mesh).abstract_mesh
+    around = functools.partial(in_users_context, users)
+    conflict = MeshConflict(mesh.abstract_mesh)
+    traced = _traced(program, mesh, around, conflict, (), [])
+    return replace(traced, other_mesh=True)
+
+
+def _asks_when_lowered(traced: Traced) -> bool:
+    """Whether jax asks for a mesh later: for Explicit axes and no argument in use."""
+    jaxpr = traced.stage.jaxpr.jaxpr
+    shardings = [getattr(v.aval, "sharding", None) for v in jaxpr.outvars]
+    if "Explicit" not in str(shardings):
+        return False
+    used = {id(v) for v in jaxpr.outvars}
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or not used.isdisjoint(map(id, equation.outvars)):
+            used |= {id(v) for v in equation.invars}
+    return used.isdisjoint(map(id, jaxpr.invars))
+
+
+def _traced(
+    program: Program,
+    mesh: Mesh | AbstractMesh,
+    around: Callable[[], AbstractContextManager[None]],
+    conflict: MeshConflict,
+    notes: tuple[str, ...],
+    listeners: Sequence[CallListener],
+) -> Traced:
+    """A program traced on a mesh, in a context; `listeners` hear of calls meanwhile."""
+    begun = time.perf_counter()
+    arguments = argument_structs(program, mesh)
+    results = Results(program)
+    donated = donated_leaves(program)
+
+    def staged() -> tuple[Any, tuple[Spec | None, ...]]:
+        flat = noting_conflict(_flat(program, results), conflict)
+        stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
+        specs = results.specs()
+        if any(spec is not None for spec in specs):
+            # How many outputs there are is known only now. jax keeps what it traced of
+            # `flat`.
+            outs = tuple(s and named_sharding(mesh, s, memory_of(s)) for s in specs)
+            jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
+            stage = jitted.trace(*arguments)
+        return stage, specs
+
+    with around():
+        stage, specs = traced_with_calls(staged, lambda s: s[0].jaxpr, listeners)
+    refuse_other_device_order(stage.jaxpr, program.mesh)
+    outputs = []
+    for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True):
+        outputs.append(Output(name, tuple(info.shape), info.dtype))
+    return Traced(
+        program,
+        mesh,
+        stage,
+        effect_names(stage.jaxpr),
+        tuple(outputs),
+        results.tree,
+        time.perf_counter() - begun,
+        specs,
+        (*notes, results.note) if results.note else notes,
+        around,
+    )
+
+
+def argument_structs(
+    program: Program, mesh: Mesh | AbstractMesh
+) -> list[jax.ShapeDtypeStruct]:
+    """One ShapeDtypeStruct per array, sharded over `mesh` as was requested.
+
+    What is left to the compiler has no sharding.
+
+    Raises:
+        ProgramError: naming the first array that cannot be laid out.
+    """
+    if program.problems:
+        raise ProgramError(program.problems[0])
+    structs, free = [], left_to_compiler(program)
+    for position, request in enumerate(program.requests):
+        array, spec = request.array, placed_spec(request.spec or Spec())
+        try:
+            dtype = jax_dtype(array.dtype)
+        except ProgramError as error:
+            raise ProgramError(f"{array.name}: {error}") from None
+        options: dict[str, Any] = {"weak_type": array.weak_type}
+        # What the compiler chooses has no sharding in jax, either.
+        if position not in free:
+            options["sharding"] = named_sharding(mesh, spec, array.memory_kind)
+        structs.append(jax.ShapeDtypeStruct(array.shape, dtype, **options))
+    return structs
+
+
+def left_to_compiler(program: Program) -> frozenset[int]:
+    """The positions of arrays that jax lets the compiler split, since nobody says how.
+
+    These are uncommitted arrays if something else names the mesh, of Auto axes: another
+    array, `jax.set_mesh` or the function. Otherwise jax would use one device; then all
+    of them are replicated.
+    """
+    if set(program.mesh.axis_types) != {"Auto"}:
+        return frozenset()
+    context = program.context
+    in_force = context is not None and context.in_force == "set_mesh"
+    on_mesh = program.mesh_from == "function" or (
+        program.mesh_from == "context" and in_force
+    )
+    free = set()
+    for i, array in enumerate(program.arrays):
+        ruled = array.logical is not None and program.rules is not None
+        if array.uncommitted and array.spec is None and not ruled:
+            free.add(i)
+        elif array.rank:
+            on_mesh = True
+    return frozenset(free if on_mesh else ())
+
+
+def placed_spec(spec: Spec) -> Spec:
+    """The spec to place an argument with: what is left to the compiler is not split."""
+    return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
+
+
+def donated_leaves(program: Program) -> tuple[int, ...]:
+    """The positions, among the leaves, of arguments whose memory may be reused."""
+    donate = tuple(program.options.get("donate", ()))
+    if program.tree is not None and donate:
+        sizes = [child.num_leaves for child in program.tree.children()]
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        donate = tuple(starts[a] + i for a in donate for i in range(sizes[a]))
+    return donate
+
+
+def _flat(program: Program, results: Results) -> Callable[..., Any]:
+    """The function from leaves to leaves, a new one every time.
+
+    jax keeps what it traced by function, and would not notice that a value it closes
+    over has changed.
+    """
+    fn, tree = program.fn, program.tree
+
+    def flat(*leaves: Any) -> tuple[Any, ...]:
+        arguments = leaves if tree is None else tree.unflatten(leaves)
+        if isinstance(fn, BoundCall):
+            return results.take(*fn.call(arguments))
+        return results.take(unbound(fn)(*arguments), {})
+
+    return named_as(program, flat)
+
+
+def named_as(program: Program, flat: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of leaves, with the names of a program's function and arrays."""
+
+    def named(*leaves: Any) -> Any:
+        return flat(*leaves)
+
+    fn = program.fn.fn if isinstance(program.fn, BoundCall) else program.fn
+    functools.update_wrapper(named, fn, updated=())
+    # jax names arguments in its messages, and operations of the compiler after
+    # arguments.
+    only = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(name, only) for name in flat_names(program)]
+    named.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return named
+
+
+def flat_names(program: Program) -> list[str]:
+    """What the compiler calls the arrays of a program: names as Python writes them.
+
+    >>> from shardviz.base.array_spec import ArraySpec
+    >>> from shardviz.base.mesh import make_mesh
+    >>> flat_names(Program(abs, (ArraySpec("layers[0].w", (8,)),), make_mesh(data=4)))
+    ['layers_0_w']
+    """
+    # They become the names of operations, in the metadata of modules.
+    names = [re.sub(r"\W+", "_", a.name).strip("_") or "a" for a in program.arrays]
+    taken: set[str] = set()
+    for i, name in enumerate(names):
+        names[i] = unique(name if name.isidentifier() else f"a_{name}", taken)
+        taken.add(names[i])
+    return names

@@ -1,0 +1,400 @@
+"""A jaxpr evaluated once more, under types that jax refuses in places.
+
+jax stops at the first operation that it refuses. Here each operation of a jaxpr that
+was traced without such types is bound again, with them: on Explicit axes, or in a
+`shard_map` that checks what varies. Where jax refuses one, edits are tried, and the
+evaluation goes on with one that jax accepts: it traces the edited program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import eval_jaxpr
+from jax.sharding import AbstractMesh
+
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.base.backend import jax_compat
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend.bridge import named_sharding
+from shardviz.programs.backend.jaxprs import (
+    CALLS,
+    JaxprOperation,
+    plain_jaxpr,
+    users_line,
+)
+from shardviz.programs.refusals import TypeEdit, TypeRefusal
+
+_MOST, _MOST_TRIED = 4, 32  # edits of operands: kept and tried for a refusal
+_CALLS = (*CALLS, "custom_jvp_call", "custom_vjp_call")
+# Operations that are told how to split their result, and the parameter for it.
+_TOLD = {"dot_general": "out_sharding", "reshape": "sharding"}
+# How a value is split, or in a `shard_map` the axes over which it varies.
+_Type = Spec | frozenset[str]
+_Call = Callable[[Sequence[Any]], Sequence[Any]]  # operands to results
+_Edits = Iterator[tuple[TypeEdit, _Call]]
+
+
+class Unanswered(Exception):
+    """An operation that jax refuses with every edit; it is noted already."""
+
+
+class TypedEvaluation:
+    """Evaluates jaxprs under types, and notes what jax refuses.
+
+    Args:
+        mesh: the mesh of Explicit axes; None in a `shard_map`.
+        chosen: which edit to go on with, by the number of a refusal; else the first.
+
+    Attributes:
+        refusals: what was refused, in order, by line and what jax said.
+    """
+
+    def __init__(self, mesh: AbstractMesh | None, chosen: Mapping[int, int]) -> None:
+        self.mesh, self.chosen = mesh, chosen
+        self.refusals: dict[tuple[str, str], TypeRefusal] = {}
+        self._line = ""  # the user's line of the operation, or of the call around it
+        self._operands: dict[str, list[Any]] = {}  # of forward passes, by line
+        self._numbers: dict[int, Any] = {}  # that are broadcast, by id
+        self._backward: set[int] = set()  # ids of equations and jaxprs in a gradient
+        self._ends: dict[int, list[Any]] = {}  # types of results, by id of the jaxpr
+
+    def run(self, jaxpr: Any, *arguments: Any) -> list[Any]:
+        """The results of a jaxpr.
+
+        Raises:
+            Unanswered: at an operation that jax refuses with every edit.
+        """
+        body, values = plain_jaxpr(jaxpr), {}
+        values.update(zip(body.constvars, getattr(jaxpr, "consts", ()), strict=False))
+        values.update(zip(body.invars, arguments, strict=True))
+
+        def read(variable: Any) -> Any:
+            if hasattr(variable, "val"):  # a literal, whose type names a mesh, too
+                return np.asarray(variable.val, variable.aval.dtype)
+            return values[variable]
+
+        for number, equation in enumerate(body.eqns):
+            operands, inner = (
+                [*map(read, equation.invars)],
+                JaxprOperation(equation).inner,
+            )
+            self._line = users_line(equation) or self._line
+            if jax_compat.is_backward(equation, around=id(body) in self._backward):
+                self._backward |= {id(equation), *map(id, map(plain_jaxpr, inner))}
+            with jax_compat.at_line_of(equation):
+                if equation.primitive.name in _CALLS:
+                    results = self.run(inner[0], *operands)
+                else:
+                    call: _Call = partial(self._call, equation)
+                    after = body.eqns[number + 1 : number + 2]
+                    spec = self._spec_in_gradient(equation, operands, after)
+                    if spec is not None and equation.primitive.name in _TOLD:
+                        _, call = self._split(equation, call, spec)
+                    results = self._tried(equation, call, operands)
+                    if spec is not None:
+                        results = [self._like(results[0], spec), *results[1:]]
+            values.update(zip(equation.outvars, results, strict=True))
+        results = [*map(read, body.outvars)]
+        # For edits of what calls this jaxpr.
+        self._ends[id(body)] = [*map(self._type, results)]
+        return results
+
+    def _tried(self, equation: Any, call: _Call, operands: Any) -> Sequence[Any]:
+        """The results of an operation, edited where jax refuses it."""
+        line, name = self._line, equation.primitive.name
+        try:
+            return call(operands)
+        except Unanswered:
+            raise
+        # jax refuses with TypeError, ValueError and classes of its own. It is noted with
+        # its message, and raised from where no edit is accepted.
+        except Exception as error:  # noqa: BLE001
+            refused, said = error, str(error).strip()
+        types, backward = map(jax.typeof, operands), id(equation) in self._backward
+        noted = TypeRefusal(name, line, tuple(map(str, types)), said, (), backward)
+        # Loops over layers and passes of jax refuse the same line repeatedly.
+        key = (line, said)
+        # What was noted first keeps its edits, so that their numbers stay.
+        noted = self.refusals.setdefault(key, noted)
+        number = [*self.refusals].index(key)
+        accepted: dict[TypeEdit, _Call] = {}
+        for edit, edited in self._edits(equation, call, operands):
+            if self._results(edited, operands) is not None:
+                # jax names the method that does the same. Under `jax.vmap` the user's
+                # array has fewer dimensions.
+                is_mapped = "vmap(" in str(equation.source_info.name_stack)
+                if edit.code == "auto_axes" and ".at[" in said and not is_mapped:
+                    edit = replace(edit, code="get" if name == "gather" else "set")
+                accepted.setdefault(edit, edited)
+            if len(accepted) == _MOST:
+                break
+        if not accepted:
+            raise Unanswered from refused
+        edits = noted.edits or tuple(accepted)
+        self.refusals[key] = replace(noted, edits=edits)
+        chosen = edits[min(self.chosen.get(number, 0), len(edits) - 1)]
+        return accepted.get(chosen, next(iter(accepted.values())))(operands)
+
+    def _results(self, call: _Call, operands: Sequence[Any]) -> Any | None:
+        """The results as shapes with types; None where jax refuses the operation."""
+        before = {**self.refusals}
+        try:
+            # Apart, so that what is tried leaves nothing in the program.
+            return jax.eval_shape(call, operands)
+        # As above: it may be any exception. What is refused is not proposed.
+        except Exception:  # noqa: BLE001
+            return None
+        finally:
+            self.refusals = before
+
+    # Operations.
+
+    def _call(self, equation: Any, operands: Any, edit: TypeEdit | None = None) -> Any:
+        """The results of an operation; with an edit in the jaxprs that it calls."""
+        name, params = equation.primitive.name, equation.params
+        if name == "shard_map":
+            return self._shard_map(params, operands, checked=edit is None)
+        if name == "remat2":
+            run = partial(self.run, params["jaxpr"])
+            kept = {key: params[key] for key in ("prevent_cse", "policy")}
+            return jax.checkpoint(run, **kept)(*operands)
+        if name not in ("scan", "while", "cond"):
+            return self._bind(equation, operands, edit and edit.spec)
+        if name == "cond":
+            axes = frozenset(edit.axes if edit else ())
+
+            def branch(jaxpr: Any, *inputs: Any) -> list[Any]:
+                return [self._like(one, axes) for one in self.run(jaxpr, *inputs)]
+
+            branches = [partial(branch, jaxpr) for jaxpr in params["branches"]]
+            return jax.lax.switch(operands[0], branches, *operands[1:])
+        first, end = _carry(equation)
+        init = [*operands[first:end]]
+        if name == "while":
+            asked = params["cond_nconsts"]
+            goes_on = partial(self.run, params["cond_jaxpr"], *operands[:asked])
+            body = partial(self.run, params["body_jaxpr"], *operands[asked:first])
+            return jax.lax.while_loop(
+                lambda c: goes_on(*c)[0], lambda c: body(*c), init
+            )
+
+        def step(carry: Any, x: Any) -> Any:
+            results = self.run(params["jaxpr"], *operands[:first], *carry, *x)
+            return results[: end - first], results[end - first :]
+
+        options = {key: params[key] for key in ("length", "reverse", "unroll")}
+        last, ys = jax.lax.scan(step, init, operands[end:], **options)
+        return [*last, *ys]
+
+    def _shard_map(self, params: Any, operands: Any, checked: bool) -> Sequence[Any]:
+        mesh, body = self.mesh, partial(eval_jaxpr, params["jaxpr"], ())
+        if mesh is not None:  # types say nothing in its body
+            checked = params["check_vma"]
+        elif checked:
+            body = partial(self.run, params["jaxpr"])
+        return jax.shard_map(
+            lambda *shards: [*body(*shards)],
+            mesh=mesh or params["mesh"],
+            in_specs=tuple(params["in_specs"]),
+            out_specs=[*params["out_specs"]],
+            axis_names={*params["newly_manual_axes"]},
+            check_vma=checked,
+        )(*operands)
+
+    def _bind(self, equation: Any, operands: Any, spec: Spec | None) -> Sequence[Any]:
+        """The results of an operation, bound as jax's own functions do."""
+        primitive, params = equation.primitive, {**equation.params}
+        if self.mesh is not None:
+            for key in ("sharding", "out_sharding", "dst_sharding"):
+                if params.get(key) is not None:
+                    params[key] = named_sharding(self.mesh, spec_of(params[key].spec))
+                    if id(equation) in self._backward and key != "dst_sharding":
+                        params[key] = None  # jax derived it, from other types
+            if primitive.name == "select_n":
+                # `where` gives a number that it broadcasts the type of the others.
+                given = [one for one in operands if id(one) not in self._numbers]
+                operands = [*operands]
+                for number, operand in enumerate(operands):
+                    if id(operand) in self._numbers and given[1:]:
+                        operands[number] = self._like(operand, self._type(given[1]))
+            if spec is not None:
+                params[_TOLD[primitive.name]] = named_sharding(self.mesh, spec)
+            if primitive.name == "sharding_constraint":
+                # The primitive compares nothing; and the function wants a mesh.
+                with jax.sharding.use_abstract_mesh(self.mesh):
+                    constrain = jax.lax.with_sharding_constraint
+                    return [constrain(operands[0], params["sharding"])]
+        elif primitive.name in ("psum", "psum_invariant"):  # which, is in the types
+            groups = params.get("axis_index_groups")
+            return jax.lax.psum([*operands], params["axes"], axis_index_groups=groups)
+        elif primitive.name != "pvary":
+            named = params.get("axis_name", ())
+            axes = frozenset((named,) if isinstance(named, str) else named)
+            axes = axes.union(*map(self._type, operands))
+            operands = [self._like(operand, axes) for operand in operands]
+        results = primitive.bind(*operands, **primitive.get_bind_params(params))
+        if primitive.name == "broadcast_in_dim" and not operands[0].shape:
+            self._numbers[id(results)] = results
+        return results if primitive.multiple_results else [results]
+
+    def _spec_in_gradient(self, equation: Any, operands: Any, after: Any) -> Any:
+        """How jax splits a result in a gradient; None where that is not known.
+
+        As the value that it is the gradient of: an operand in the forward pass, here one
+        of the same line and shape. A product is then transposed to that, as in
+        `_dot_general_transpose_lhs` of jax.
+        """
+        known = self._operands.setdefault(self._line, [])
+        if self.mesh is None or id(equation) not in self._backward:
+            known += operands
+            return None
+        shape = equation.outvars[0].aval.shape
+        order: Sequence[int] = range(len(shape))
+        if after and after[0].invars == equation.outvars:
+            order = after[0].params.get("permutation", order)
+        # What it reads itself is mostly another operand.
+        read = [*map(id, operands)]
+        for value in sorted(known, key=lambda value: id(value) in read):
+            if value.shape == tuple(np.take(shape, order)):
+                spec = Spec().of_rank(len(shape))
+                for dim, axes in zip(order, self._type(value).dims, strict=True):
+                    spec = _with(spec, dim, axes)
+                return spec
+        return None
+
+    # Types and edits.
+
+    def _type(self, value: Any) -> Any:
+        if self.mesh is None:
+            return jax_compat.varying_axes(value)
+        sharding = getattr(value, "sharding", None) or jax.typeof(value).sharding
+        return spec_of(sharding.spec).of_rank(value.ndim)
+
+    def _like(self, value: Any, type_: Any) -> Any:
+        """A value with another type, or that varies over more axes."""
+        if self.mesh is not None and isinstance(type_, Spec):
+            if type_ == self._type(value):
+                return value
+            return jax.sharding.reshard(value, named_sharding(self.mesh, type_))
+        missing = tuple(sorted(type_ - self._type(value)))
+        return jax.lax.pcast(value, missing, to="varying") if missing else value
+
+    def _changed(self, numbers: Sequence[int], type_: _Type, call: _Call) -> Any:
+        """The edit that gives some operands another type, and what makes it."""
+
+        def changed(operands: Sequence[Any]) -> Sequence[Any]:
+            new = [*operands]
+            for number in numbers:
+                new[number] = self._like(new[number], type_)
+            return call(new)
+
+        if isinstance(type_, Spec):
+            return TypeEdit("reshard", "operand", tuple(numbers), type_), changed
+        axes = tuple(sorted(type_))
+        return TypeEdit("pcast", "operand", tuple(numbers), axes=axes), changed
+
+    def _split(self, equation: Any, call: _Call, spec: Spec) -> tuple[TypeEdit, _Call]:
+        """The edit that splits a result whatever the operands are, and what makes it."""
+        if equation.primitive.name in _TOLD:
+            edit = TypeEdit("out_sharding", "result", spec=spec)
+            return edit, partial(self._call, equation, edit=edit)
+        assert self.mesh is not None  # only there a type is a spec
+        sharding = named_sharding(self.mesh, spec)
+        run: Any = jax.sharding.auto_axes(lambda *o: call(o), out_sharding=sharding)
+        edit = TypeEdit("auto_axes", "result", spec=spec)
+        return edit, lambda operands: run(*operands)
+
+    def _edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+        """Edits of a refused operation, with what makes each."""
+        name, edit = equation.primitive.name, None
+        if name in ("scan", "while"):
+            yield from self._carry_edits(equation, call, operands)
+        if self.mesh is not None:
+            yield from self._splits(equation, call, operands)
+        elif name == "cond":
+            axes = frozenset[str]()
+            # What varies in one branch varies in all.
+            for branch in equation.params["branches"]:
+                axes = axes.union(*self._ends.get(id(plain_jaxpr(branch)), ()))
+            edit = TypeEdit("pcast", "branches", axes=tuple(sorted(axes)))
+        elif name == "shard_map":
+            edit = TypeEdit("check_vma", "result")
+        if edit is not None:
+            yield edit, partial(self._call, equation, edit=edit)
+
+    def _carry_edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+        """Values of a carry get the type before the loop that they have after a step."""
+        first, end = _carry(equation)
+        body = equation.params.get("body_jaxpr") or equation.params["jaxpr"]
+        after = self._ends.get(id(plain_jaxpr(body)), ())
+        moved: dict[_Type, list[int]] = {}
+        for number, type_ in enumerate(after[: end - first], first):
+            own = self._type(operands[number])
+            if self.mesh is None:
+                type_ -= own  # jax takes the others alone
+            if type_ and type_ != own:
+                moved.setdefault(type_, []).append(number)
+        if self.mesh is None:
+            # What changes one value may change others a step later.
+            call = partial(self._tried, equation, call)
+        for type_, numbers in moved.items():
+            edit, changed = self._changed(numbers, type_, call)
+            values = tuple(np.subtract(numbers, first).tolist())
+            yield replace(edit, part="carry", numbers=values), changed
+
+    def _splits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+        """On Explicit axes: an operand as another one, or less split; or the result as
+        it is split then, or with an axis of an operand on one more dimension.
+        """
+        name, params = equation.primitive.name, equation.params
+        specs, others = [*map(self._type, operands)], []
+        if name == "sharding_constraint":
+            others = [spec_of(params["sharding"].spec)]
+        elif name == "shard_map":
+            others = [*map(spec_of, params["in_specs"])]
+        # Each try evaluates the body of a loop, which may have many operands.
+        elif not JaxprOperation(equation).inner:
+            others = specs
+        tries, axes, reshards, results = [], [], [], []
+        # The first operand is mostly the activations, which are to stay split.
+        for number, own in reversed([*enumerate(specs)]):
+            axes += own.axes
+            less = [_with(own, d, ()) for d in range(own.rank)]
+            for spec in dict.fromkeys([*others, *less, Spec()]):
+                tries.append((number, own, spec.of_rank(own.rank)))
+        for number, own, spec in tries[:_MOST_TRIED]:
+            edit, changed = self._changed([number], spec, call)
+            if spec != own and (made := self._results(changed, operands)):
+                reshards.append((edit, changed))
+                if len(spec.axes) < len(own.axes):
+                    results.append(self._type(made[0]))
+        if name not in _TOLD:
+            yield from reshards[: _MOST // 2]
+        rank = equation.outvars[0].aval.ndim
+        for spec in (*results, Spec().of_rank(rank)) * (len(equation.outvars) == 1):
+            yield self._split(equation, call, spec)
+            for axis, d in product(axes, range(rank)):
+                if axis not in spec.axes and not spec.dims[d]:
+                    yield self._split(equation, call, _with(spec, d, (axis,)))
+        yield from reshards
+
+
+def _with(spec: Spec, dim: int, axes: tuple[str, ...]) -> Spec:
+    """The same spec, where other axes split a dimension."""
+    return Spec((*spec.dims[:dim], axes, *spec.dims[dim + 1 :]))
+
+
+def _carry(equation: Any) -> tuple[int, int]:
+    """Where the carry of a loop begins and ends among its operands."""
+    if equation.primitive.name == "scan":
+        first, count = jax_compat.scan_counts(equation)
+        return first, first + count
+    params = equation.params
+    return params["cond_nconsts"] + params["body_nconsts"], len(equation.invars)

@@ -1,0 +1,81 @@
+"""What runs in a worker process: it answers the calls of the kernel, one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import itertools
+import os
+import pickle
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import jax
+
+from shardviz.base.errors import TargetError
+from shardviz.programs.backend.failures import in_words
+from shardviz.programs.backend.worker.freed_memory import give_back_freed
+from shardviz.programs.backend.worker.messages import Answer, Stage
+
+# The connection to the kernel, once this process has become a worker.
+_KERNEL: list[Connection] = []
+_FORGET_EVERY = 20  # calls; it takes as long as one of them
+
+
+def main(socket: int, kernel: int) -> None:
+    """Answers one call after the other until the kernel ends.
+
+    Args:
+        socket: the connection to the kernel, as a file descriptor.
+        kernel: the process that it works for.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What it prints is the only witness of a crash inside a library.
+    faulthandler.enable()
+    # The system ends this process before the kernel where memory runs out, if it may.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    threading.Thread(target=_end_with, args=(kernel,), daemon=True).start()
+    connection = Connection(socket)
+    _KERNEL.append(connection)
+    with contextlib.suppress(OSError, EOFError):  # the kernel ended
+        for number in itertools.count(1):
+            call = connection.recv_bytes()
+            send_stage("compile")
+            connection.send_bytes(_answer(call))
+            if number % _FORGET_EVERY == 0:
+                # What jax keeps of earlier calls, about 5 MB each: none finds it again.
+                jax.clear_caches()
+                gc.collect()
+                give_back_freed()
+    os._exit(0)  # without waiting for what libraries do
+
+
+def _end_with(kernel: int) -> None:
+    """Ends the worker during a call, when the kernel is gone."""
+    # A forked child of it may hold the socket.
+    while os.getppid() == kernel:
+        time.sleep(0.25)
+    os._exit(0)
+
+
+def _answer(message: bytes) -> bytes:
+    try:
+        function, *arguments = pickle.loads(message)
+        return pickle.dumps(Answer(function(*arguments)))
+    except Exception as error:  # noqa: BLE001  whatever it is, the kernel is to raise it
+        try:
+            answer = pickle.dumps(Answer(error=error))
+            pickle.loads(answer)  # an exception may be written and not read
+        except Exception:  # noqa: BLE001  many exceptions cannot be pickled
+            answer = pickle.dumps(Answer(error=TargetError(in_words(error))))
+        return answer
+
+
+def send_stage(stage: str) -> None:
+    """Tells the kernel which stage of the call begins."""
+    _KERNEL[0].send(Stage(stage))

@@ -1,0 +1,95 @@
+"""How a worker process ended: its exit code, and what it printed of the cause."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import BinaryIO
+
+from shardviz.base.errors import TargetError
+from shardviz.programs.failure import ProcessEnd
+
+_MOST_READ = 1 << 16  # bytes, of the beginning and of the end of what a worker printed
+_LINES, _LONGEST = 3, 300  # characters of a line
+# Who printed the line, and when:
+# `F1122 03:44:06.391162   21499 fft_handler.cc:117] Check failed`.
+_GLOG = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ ")
+# What is printed around the cause: other log lines, stacks, and what Python's fault
+# handler adds.
+_NOISE = re.compile(
+    r"\s*$|WARNING: All log messages|[IW]\d{4} |\s*@ |\*\*\*|PC: |Extension modules: "
+    r"|(?:Current )?[Tt]hread(?:'s C stack trace)? .*\(most recent call first\)|Stack \(most recent"
+    r"|Traceback \(most recent|Python runtime state: |\s+File \".*\", line \d+"
+    r"|\s+(?:<no Python frame>|Garbage-collecting|Binary file )|  <.*>$"
+)
+# From the most to the least telling; the first that fits any line is the cause.
+_TELLING = [
+    re.compile(pattern)
+    for pattern in (
+        r"^F\d{4} |Check failed",
+        r"LLVM ERROR|Assertion .*failed|^terminate called|what\(\):|std::bad_alloc|stack smashing"
+        r"|^(?:free|malloc|realloc|munmap_chunk|double free|corrupted|munmap)\b.*[:(]|\bFATAL\b",
+        r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b",
+        r"^Fatal Python error",
+    )
+]
+
+
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
+
+
+class WorkerError(TargetError):
+    """The worker ended, or was ended, before it answered.
+
+    Attributes:
+        end: why; the error's words are those of this fact.
+    """
+
+    def __init__(self, end: ProcessEnd) -> None:
+        super().__init__(end)
+        self.end = end
+
+    @property
+    def crashed(self) -> bool:
+        """Whether what it did ended it; else it reached a limit, or somebody ended it."""
+        return self.end.code == "exit" and -(self.end.exit or 0) in _CRASHES
+
+
+def read_log(log: BinaryIO) -> str:
+    """What a worker printed: all of it, or the beginning and the end.
+
+    >>> import io
+    >>> read_log(io.BytesIO(b"one\\ntwo"))
+    'one\\ntwo'
+    """
+    length = log.seek(0, os.SEEK_END)
+    log.seek(0)
+    text = log.read(_MOST_READ)
+    if length > _MOST_READ:
+        log.seek(max(_MOST_READ, length - _MOST_READ))
+        text += b"\n" + log.read()
+    return text.decode(errors="replace")
+
+
+def cause(text: str) -> str:
+    """The lines of a worker's output that say why it ended, on one line.
+
+    Those in which a compiler, the C library or Python names the fault; else the last
+    lines, without stacks and what Python's fault handler adds.
+
+    >>> cause("F1122 03:44:06.391162 21499 fft.cc:117] Check failed: size > 0 (0 vs. 0) \\n@ 0x7f")
+    'fft.cc:117] Check failed: size > 0 (0 vs. 0)'
+    >>> cause("Fatal Python error: Segmentation fault\\n\\nExtension modules: numpy, jaxlib")
+    'Fatal Python error: Segmentation fault'
+    """
+    lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line)]
+    for telling in _TELLING:
+        if causes := [line for line in lines if telling.search(line)]:
+            lines = causes[:_LINES]
+            break
+    shortened = []
+    for line in lines[-_LINES:]:
+        shortened.append(_GLOG.sub("", line)[:_LONGEST].strip())
+    words = " / ".join(shortened)
+    return "".join(c if c.isprintable() else "?" for c in words)

@@ -1,0 +1,264 @@
+"""What a kernel and a worker send each other: answers, and calls of host callbacks.
+
+Calls and answers are pickles, over a `multiprocessing.connection`. A call is a tuple of
+one of our functions and its arguments: text, numbers, arrays and values of shardviz.
+
+Callbacks are Python functions of one process. What jax lowers names them by number
+alone, so the numbers are sent: the worker compiles the program with functions that ask
+the kernel, which calls the user's own with its own variables, output and files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+import jax
+from jax.experimental import io_callback
+
+from shardviz.base.backend import jax_compat
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import listed
+from shardviz.programs.backend.worker.folders import (
+    dump_root,
+    make_folder,
+    remove_folder,
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The worker enters a stage of a call."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a function returned or raised in the worker.
+
+    Attributes:
+        value: what it returned.
+        error: what it raised; None where it returned.
+    """
+
+    value: Any = None
+    error: Exception | None = None
+
+    def result(self) -> Any:
+        """What the function returned.
+
+        >>> Answer(5).result()
+        5
+        """
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+_LISTS = ("host_callbacks", "keepalive")
+_BACKLOG = 1024  # every device may call at once
+_MOST_OF_ROOT = 50  # bytes; the names of our folder and the socket follow
+HostCallback = Callable[..., Any]
+
+
+def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
+    """Takes the callbacks out of jax's own `Lowered`, which is then sent without them."""
+    arguments = compile_arguments(lowered)
+    found = tuple(arguments["host_callbacks"])
+    for name in _LISTS:
+        arguments[name] = []
+    return found
+
+
+def put_callbacks(lowered: Any, callbacks: Sequence[HostCallback]) -> None:
+    """Gives jax's own `Lowered` callbacks, which take and give flat numpy arrays.
+
+    They are in the order that `take_callbacks` found them in.
+    """
+    if callbacks:
+        compile_arguments(lowered)["host_callbacks"] = list(callbacks)
+
+
+def compile_arguments(lowered: Any) -> dict[str, Any]:
+    """What jax compiles its own `Lowered` with."""
+    arguments = jax_compat.compile_arguments(lowered)
+    if arguments is None or not all(name in arguments for name in _LISTS):
+        raise ProgramError(
+            f"jax {jax.__version__} does not say which callbacks a lowered program has,"
+            " so it cannot be sent to another process. jax 0.10 to 0.12 do; or run it on"
+            " devices of this kernel, with target='attached'."
+        )
+    return arguments
+
+
+def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]:
+    """jax's own effects of these classes, the ordered ones and the other ones."""
+    if not any(names):
+        return frozenset()
+
+    def with_all(x: Any) -> None:
+        for ordered in (False, True):
+            io_callback(print, None, x, ordered=ordered)
+            jax.debug.callback(print, x, ordered=ordered)
+
+    wanted, found = {*names[0], *names[1]}, set()
+    # jax does not export its effects, so they are taken from a program that has them
+    # all.
+    for effect in jax.make_jaxpr(with_all)(0.0).effects:
+        if type(effect).__name__ in wanted:
+            found.add(effect)
+    if len(found) < len(wanted):
+        raise ProgramError(
+            f"The program has effects ({listed(sorted(wanted))}) that cannot be sent to"
+            " another process. Run it on devices of this kernel, with target='attached'."
+        )
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class CallbackAddress:
+    """Where the worker sends its calls.
+
+    Attributes:
+        address: the path of a socket.
+        count: how many callbacks the program has.
+        unsharded: how many the unsharded function has.
+    """
+
+    address: str
+    count: int
+    unsharded: int = 0
+
+    def callbacks(self, unsharded: bool = False) -> list[HostCallback]:
+        """The functions that ask the kernel, in order. Called in the worker."""
+        threads = threading.local()  # each that calls has a connection of its own
+
+        def function(number: int) -> HostCallback:
+            def called(*arguments: Any) -> Any:
+                if not hasattr(threads, "connection"):
+                    threads.connection = Client(self.address)
+                threads.connection.send((number, arguments))
+                answer, name, message = threads.connection.recv()
+                if name:
+                    # The same class and words, which jax writes into the run's error.
+                    raise type(name, (Exception,), {"__module__": "builtins"})(message)
+                return answer
+
+            return called
+
+        first, count = (self.count, self.unsharded) if unsharded else (0, self.count)
+        return [function(first + number) for number in range(count)]
+
+
+def _root() -> str:
+    """A folder whose sockets have paths that the system takes: of at most 107 bytes."""
+    temporary = dump_root()
+    if len(os.fsencode(temporary)) <= _MOST_OF_ROOT:
+        return temporary
+    return "/tmp"  # a batch system's TMPDIR may be long
+
+
+class CallbackServer:
+    """The kernel's end: calls the user's functions, each connection in its own thread.
+
+    Args:
+        callbacks: those of the program.
+        unsharded: those of the unsharded function.
+
+    Attributes:
+        raised: the last error that a callback raised; None for none.
+
+    >>> with CallbackServer([lambda x: (x + 1,)]).listen() as address:
+    ...     address.callbacks()[0](1)
+    (2,)
+    """
+
+    def __init__(
+        self, callbacks: Sequence[HostCallback], unsharded: Sequence[HostCallback] = ()
+    ) -> None:
+        self._functions = (*callbacks, *unsharded)
+        self._counts = len(callbacks), len(unsharded)
+        self._closed = False
+        self.raised: BaseException | None = None
+        self._raised_at = 0.0
+
+    @property
+    def seconds_since_error(self) -> float:
+        """How long ago a callback raised; 0 where none did."""
+        return 0.0 if self.raised is None else time.monotonic() - self._raised_at
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[CallbackAddress | None]:
+        """Answers calls within the `with` block; None where there are no callbacks."""
+        if not self._functions:
+            yield None
+            return
+        folder = make_folder("socket", _root())  # which only this user may enter
+        try:
+            path = str(folder / "socket")
+            with Listener(path, "AF_UNIX", backlog=_BACKLOG) as listener:
+                self._begin(self._accept, listener)
+                try:
+                    yield CallbackAddress(path, *self._counts)
+                finally:
+                    self._closed = True
+                    # Wakes the thread that accepts.
+                    with contextlib.suppress(OSError, EOFError):
+                        Client(path).close()
+        finally:
+            remove_folder(folder)
+
+    def _begin(self, target: Callable[..., None], argument: Any) -> None:
+        threading.Thread(target=target, args=(argument,), daemon=True).start()
+
+    def _accept(self, listener: Listener) -> None:
+        while not self._closed:
+            with contextlib.suppress(OSError):  # the end
+                self._begin(self._answer, listener.accept())
+
+    def _answer(self, connection: Connection) -> None:
+        # Until the worker ends.
+        with contextlib.suppress(OSError, EOFError), connection:
+            while True:
+                number, arguments = connection.recv()
+                connection.send(self._called(number, arguments))
+
+    def _called(self, number: int, arguments: Sequence[Any]) -> tuple[Any, str, str]:
+        _THREAD.calls = True
+        try:
+            return self._functions[number](*arguments), "", ""
+        except BaseException as error:  # noqa: BLE001  whatever the user's function raises
+            self.raised, self._raised_at = error, time.monotonic()
+            return None, type(error).__name__, str(error)
+
+
+_THREAD = threading.local()
+
+
+def refuse_in_callback(worker: bool) -> None:
+    """Refuses a run that would wait for the program whose callback this thread runs.
+
+    Args:
+        worker: whether the run is in a worker, which waits for its own callbacks, or in
+            this process, where XLA does.
+    """
+    if worker:
+        waits = getattr(_THREAD, "calls", False)
+    else:  # a thread that XLA has begun, and not Python
+        # A callback of a run in this process comes from inside of jax.
+        frames = [frame for frame, _ in traceback.walk_stack(None)]
+        waits = frames[-1].f_code.co_filename.startswith(os.path.dirname(jax.__file__))
+    if waits:
+        raise ProgramError(
+            "This was called inside a host callback. The program that called it waits for the"
+            " callback, which would wait for the program, for ever. Call it outside of the"
+            " callback, and give the callback what it needs."
+        )

@@ -1,0 +1,370 @@
+"""Worker processes: how they are started, kept for later calls, limited, and how they
+ended.
+
+A worker is sent calls over a socket and answers over the same. It ends by itself when
+its kernel does; it is ended where it exceeds a limit or the call is cancelled. A child
+that is forked off the kernel has none of its workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from shardviz.programs.backend.worker import answering, messages
+from shardviz.programs.backend.worker.exits import WorkerError, cause, read_log
+from shardviz.programs.backend.worker.folders import (
+    dump_root,
+    make_folder,
+    remove_abandoned,
+    remove_folder,
+)
+from shardviz.programs.backend.worker.settings import Limits, Settings
+from shardviz.programs.failure import ProcessEnd
+
+START = "worker"
+_WAIT = 5.0  # seconds in which the system ends a killed process
+_MAIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({socket}, {kernel})"
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+class Process:
+    """One worker process.
+
+    Args:
+        settings: what kind of worker it is.
+
+    Attributes:
+        alive: whether calls can be sent to it.
+        lock: held during a call, so that an end ends the call of nobody else.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.alive = True
+        self.lock = threading.Lock()
+        self._maker = os.getpid()
+        self._log: Any = None
+        self._system: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._folder: Path | None = None
+        # Held while the process starts or ends.
+        self._starting = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None before it runs."""
+        return None if self._system is None else self._system.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can take a call: the system may have ended it while it waited."""
+        return self.alive and (self._system is None or self._system.poll() is None)
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        limits: Limits,
+        poll: Callable[[], None] = _nothing,
+        progress: Callable[[str], None] = _nothing,
+        poll_folder: Callable[[Path], None] = _nothing,
+    ) -> Any:
+        """Calls a function in the worker, with a folder as its last argument.
+
+        Args:
+            function: something that the worker can import by name.
+            *arguments: plain data.
+            limits: those of this call.
+            poll: called repeatedly; what it raises ends the worker at once.
+            progress: called with the name of every stage as it begins.
+            poll_folder: called repeatedly with the folder of the call.
+        """
+        try:
+            if self._system is None:
+                progress(START)
+                self._start()
+            self._remove_folder()  # an interrupt may have ended the last call's removal
+            folder = self._folder = make_folder("call", dump_root())
+
+            def look() -> None:
+                poll_folder(folder)
+                poll()
+
+            call = (function, *arguments, str(folder))
+            answer = self._exchange(call, limits, look, progress)
+        except BaseException:
+            # An interrupt, too: nobody waits any more for what the worker is doing.
+            self.end()
+            raise
+        finally:
+            self._remove_folder()
+        return answer.result()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            remove_folder(self._folder)
+            self._folder = None
+
+    def end(self) -> None:
+        """Ends the worker at once; in a process that did not start it, only forgets it."""
+        self.alive = False
+        if os.getpid() == self._maker:
+            with self._starting:
+                if self._system is not None:
+                    _kill(self._system)
+        self.forget()
+
+    def forget(self) -> None:
+        """Lets go of it; in a forked child the parent keeps it."""
+        self.alive = False
+        for file in (self._log, self._connection):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+        if self._system is not None and os.getpid() != self._maker:
+            self._system.returncode = 0  # not ours to wait for
+
+    def _start(self) -> None:
+        remove_abandoned()
+        self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self._connection, theirs = Pipe()
+        socket, path = theirs.fileno(), _import_path()
+        main = _MAIN.format(
+            path=path, module=answering.__name__, socket=socket, kernel=os.getpid()
+        )
+        environment = self.settings.environment()
+        errors: list[Exception] = []
+
+        def start() -> None:
+            with theirs, self._starting:
+                if not self.alive:
+                    return
+                try:
+                    self._system = subprocess.Popen(
+                        [sys.executable, "-c", main],
+                        stdin=subprocess.DEVNULL,
+                        stdout=self._log,
+                        stderr=self._log,
+                        pass_fds=(socket,),
+                        env=environment,
+                        # In a removed folder numpy cannot be imported.
+                        cwd=_working_folder() or tempfile.gettempdir(),
+                        # An interrupt is for the kernel alone. Jupyter's kernel waits
+                        # for every process of its own group before it ends.
+                        start_new_session=True,
+                    )
+                except Exception as error:  # noqa: BLE001  raised below
+                    errors.append(error)
+                else:
+                    if not self.alive:  # `end` may have been interrupted as it waited
+                        _kill(self._system)
+
+        # Interrupts are raised in the main thread alone: inside Popen one would lose
+        # the new process.
+        starter = threading.Thread(target=start, name="shardviz-start", daemon=True)
+        starter.start()
+        starter.join()
+        if errors:
+            raise errors[0]
+
+    def _exchange(
+        self,
+        call: tuple[Any, ...],
+        limits: Limits,
+        poll: Callable[[], None],
+        progress: Callable[[str], None],
+    ) -> messages.Answer:
+        """Sends a call and waits for its answer, until a limit or until `poll` raises."""
+        connection = self._connection
+        assert connection is not None
+        self._log.seek(0)  # the worker writes where we are: the position is shared
+        self._log.truncate()
+        # In a thread: a worker that hangs reads nothing, and a cancel must work all the
+        # same.
+        threading.Thread(target=_send, args=(connection, call), daemon=True).start()
+        begun, stage = time.monotonic(), START
+        while True:
+            try:
+                message = connection.recv() if connection.poll(limits.poll) else None
+            except (OSError, EOFError) as error:  # it ended, or another thread ended it
+                raise WorkerError(self._how_it_ended(stage)) from error
+            if isinstance(message, messages.Answer):
+                return message
+            if message is not None:
+                stage = message.name
+                progress(stage)
+                continue
+            poll()
+            if time.monotonic() - begun > limits.seconds:
+                end = ProcessEnd("too long", stage, seconds=limits.seconds)
+                raise WorkerError(end)
+            held = memory_of(self.pid) or 0
+            if limits.memory is not None and held > limits.memory:
+                end = ProcessEnd("memory", stage, held=held, limit=limits.memory)
+                raise WorkerError(end)
+
+    def _how_it_ended(self, stage: str) -> ProcessEnd:
+        assert self._system is not None
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._system.wait(_WAIT)
+        return ProcessEnd("exit", stage, code, cause(read_log(self._log)))
+
+
+def _import_path() -> list[str]:
+    """Where the worker looks for modules: as here, and last beside the notebook.
+
+    A file there may have the name of a module that this kernel imported before it
+    looked there.
+    """
+    here = _working_folder()
+    if here is None:
+        return [p for p in sys.path if isinstance(p, str) and p]
+    path = [p or here for p in sys.path if isinstance(p, str)]
+    if str(Path(__file__).parents[4]) == here:  # this package is itself found there
+        return path
+    return [*(p for p in path if p != here), here]
+
+
+def _working_folder() -> str | None:
+    """The folder of this kernel; None if it was removed since the kernel started there."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def _send(connection: Connection, call: tuple[Any, ...]) -> None:
+    # Where it ended the reader sees that too.
+    with contextlib.suppress(OSError, ValueError):
+        connection.send(call)
+
+
+def _kill(system: subprocess.Popen[bytes]) -> None:
+    if system.poll() is None:
+        # With what it started, such as an assembler.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(system.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            system.wait(_WAIT)
+
+
+def memory_of(pid: int | None) -> int | None:
+    """Bytes of memory that a process uses; None where the system does not say.
+
+    >>> memory_of(None)
+    """
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None  # gone, or not Linux
+
+
+class Pool:
+    """Worker processes by kind; safe to use from any thread.
+
+    Attributes:
+        limits: those of each call; None to read them from the environment at each call.
+
+    >>> Pool().pids
+    ()
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits
+        self._processes: dict[Settings, Process] = {}
+        self._lock = threading.Lock()
+        self._ends_at_exit = False
+        me = weakref.ref(self)
+        forget = lambda: (pool := me()) and pool._forget()  # noqa: E731
+        os.register_at_fork(after_in_child=forget)
+
+    def call(
+        self,
+        settings: Settings,
+        function: Callable[..., Any],
+        *arguments: Any,
+        poll: Callable[[], None] = _nothing,
+        **options: Any,
+    ) -> Any:
+        """Calls a function in the worker of that kind; as `Process.call`.
+
+        Calls to one worker wait for each other. A call that is cancelled while it waits
+        does not end the worker.
+        """
+        self._end_at_exit()
+        limits = self.limits or Limits.of(os.environ)
+        while True:
+            process = self._process(settings)
+            while not process.lock.acquire(timeout=limits.poll):
+                poll()
+            try:
+                if process.usable:  # the call before may have ended it
+                    return process.call(
+                        function, *arguments, limits=limits, poll=poll, **options
+                    )
+                process.end()
+            finally:
+                process.lock.release()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the workers that run."""
+        with self._lock:
+            found = [p.pid for p in self._processes.values() if p.alive]
+        return tuple(pid for pid in found if pid is not None)
+
+    def end(self) -> None:
+        """Ends every worker at once; the next call starts a new one."""
+        with self._lock:
+            processes, self._processes = self._processes, {}
+        for process in processes.values():
+            process.end()
+
+    def _forget(self) -> None:
+        # In a forked child the workers are the parent's, whose threads may hold the
+        # locks.
+        self._lock = threading.Lock()
+        processes, self._processes = self._processes, {}
+        for process in processes.values():
+            process.forget()
+
+    def _end_at_exit(self) -> None:
+        # Before Python waits for threads, one of which may wait for a worker that
+        # hangs.
+        if not self._ends_at_exit:
+            self._ends_at_exit = True
+            me = weakref.ref(self)
+            register = getattr(threading, "_register_atexit", atexit.register)
+            # Where it is too late, the worker ends with the kernel.
+            with contextlib.suppress(RuntimeError):
+                register(lambda: (pool := me()) and pool.end())
+
+    def _process(self, settings: Settings) -> Process:
+        with self._lock:
+            process = self._processes.get(settings)
+            if process is None or not process.alive:
+                process = self._processes[settings] = Process(settings)
+            return process
+
+
+#: The workers of this kernel.
+workers = Pool()

@@ -1,0 +1,155 @@
+"""The kinds of worker processes, their environment, and the limits of each call."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardviz.base.errors import TargetError
+from shardviz.base.format import shown
+from shardviz.programs.backend.worker.xla_flags import xla_flags
+
+# Of the user's settings of jax a worker has only those that change what XLA makes of a
+# program. The kernel lowers it, with all of them. Some (a number of devices, a guard,
+# what forbids jax to compile) would keep the worker from its work.
+_KEPT = frozenset(
+    {
+        "JAX_DEFAULT_MATMUL_PRECISION",
+        "JAX_DEFAULT_PRNG_IMPL",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS",
+        "JAX_ENABLE_REMAT_OPT_PASS",
+        "JAX_ENABLE_X64",
+        "JAX_EXEC_TIME_OPTIMIZATION_EFFORT",
+        "JAX_MEMORY_FITTING_EFFORT",
+        "JAX_MEMORY_FITTING_LEVEL",
+        "JAX_OPTIMIZATION_LEVEL",
+        "JAX_THREEFRY_PARTITIONABLE",
+        "JAX_USE_SHARDY_PARTITIONER",
+    }
+)
+# A worker dumps to folders of its own.
+_NOT_PASSED = ("--xla_force_host_platform_device_count=", "--xla_dump_")
+# Every worker sees CPU devices alone: what is attached belongs to the kernel. What
+# comes out of jax's cache on disk was not partitioned, so there would be nothing to
+# read.
+_COMMON = {
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    # A worker compiles for described GPUs, which needs none of CUDA's libraries.
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",  # only a cloud machine has the metadata server
+    "TPU_LOG_DIR": "disabled",
+    "TPU_STDERR_LOG_LEVEL": "2",
+    "TPU_MIN_LOG_LEVEL": "2",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+_COUNTS = (64, 512)  # so many devices take 10 MB and 240 MB
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The kind of a worker: one process does all compiles of a kind.
+
+    Attributes:
+        kind: `"cpu"`, `"tpu"` or `"gpu"`.
+        devices: how many CPU devices it simulates.
+
+    >>> Settings("cpu", 8).devices
+    8
+    """
+
+    kind: str
+    devices: int = 1
+
+    @classmethod
+    def of(cls, platform: str, needed: int, most: int) -> Settings:
+        """The worker for so many devices of a platform.
+
+        Of CPU devices it has one of a few numbers, the last of which is `most`, so that
+        another mesh finds a worker running.
+
+        >>> [Settings.of("cpu", needed, 1024).devices for needed in (2, 65, 513)]
+        [64, 512, 1024]
+        """
+        if platform != "cpu":
+            return cls(platform)
+        for count in _COUNTS:
+            if needed <= count:
+                return cls(platform, count)
+        return cls(platform, max(most, needed))
+
+    def environment(self, own: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of the worker.
+
+        Args:
+            own: the environment of this process; the real one where not given.
+
+        >>> Settings("cpu", 8).environment({"XLA_FLAGS": "--xla_a=1", "JAX_DISABLE_JIT": "1"})[
+        ...     "XLA_FLAGS"
+        ... ]
+        '--xla_a=1 --xla_force_host_platform_device_count=8'
+        """
+        own = os.environ if own is None else own
+        kept = {n: v for n, v in own.items() if not n.startswith("JAX_") or n in _KEPT}
+        flags = [_quoted(f) for f in xla_flags(own) if not f.startswith(_NOT_PASSED)]
+        flags.append(f"--xla_force_host_platform_device_count={self.devices}")
+        extra = _TPU if self.kind == "tpu" else {}
+        return {**kept, **_COMMON, **extra, "XLA_FLAGS": " ".join(flags)}
+
+
+def _quoted(flag: str) -> str:
+    """A flag as XLA reads it: a value with spaces stands in quotes.
+
+    >>> _quoted("--xla_a=1"), _quoted("--xla_b=c d")
+    ('--xla_a=1', "--xla_b='c d'")
+    """
+    name, _, value = flag.partition("=")
+    return f"{name}='{value}'" if re.search(r"\s", value) else flag
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits at which a compile or run in a worker is ended.
+
+    Attributes:
+        seconds: how long one may take.
+        memory: bytes of memory that a worker may use; None for what the machine has.
+        poll: seconds between two polls.
+
+    >>> Limits(memory=1 << 30).seconds
+    3600.0
+    """
+
+    seconds: float = 3600.0
+    memory: int | None = None
+    poll: float = 0.02
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Limits:
+        """The limits that the user set: `SHARDVIZ_WORKER_SECONDS`,
+        `SHARDVIZ_WORKER_GIB`.
+
+        >>> Limits.of({"SHARDVIZ_WORKER_GIB": "1.5"}).memory
+        1610612736
+        """
+        seconds = _number(environment, "SHARDVIZ_WORKER_SECONDS")
+        memory = _number(environment, "SHARDVIZ_WORKER_GIB")
+        return cls(
+            seconds or cls.seconds,
+            int(memory * (1 << 30)) if memory else None,
+        )
+
+
+def _number(environment: Mapping[str, str], name: str) -> float | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or float(text) <= 0:
+        raise TargetError(f"{name} is a number above 0, such as 60; got {shown(text)}.")
+    return float(text)

@@ -1,0 +1,199 @@
+"""Constraint: one call in a program that may constrain a sharding, and what became of
+it.
+
+Such calls are flax's `with_logical_constraint`, the `out_sharding` of an nnx Variable,
+a boxed parameter of linen that is unboxed, and jax's own `with_sharding_constraint` and
+`reshard`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shardviz.axis_rules.resolution import Decision, Resolution
+from shardviz.axis_rules.rules import Rules
+from shardviz.axis_rules.verdicts import Verdict
+from shardviz.base import display
+from shardviz.base.format import plural
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+
+CONSTRAINED, IDENTITY, ERROR = "constrained", "identity", "error"
+NO_RULES, NO_MESH = "no rules in force", "no mesh in sight"
+FALLBACK = "fallback: no constraint"
+#: What may become of a call; what did the least first.
+EFFECTS = (ERROR, NO_RULES, NO_MESH, FALLBACK, IDENTITY, CONSTRAINED)
+
+LOGICAL, VARIABLE, UNBOX = "with_logical_constraint", "nnx.Variable", "unbox"
+
+
+@dataclass(frozen=True, repr=False)
+class Constraint:
+    """One call that may constrain the sharding of one array, and what became of it.
+
+    Attributes:
+        call: what was called: `"with_logical_constraint"`, `"nnx.Variable"` (its
+            `out_sharding`), `"unbox"` (a parameter in a box of linen),
+            `"with_sharding_constraint"`, `"reshard"`.
+        source: the line of the user's code, as `model.py:12`; `""` where none is known.
+        shape: the shape of the array; None where it has none.
+        names: its logical names, one per dimension; None for a call without names.
+        rules: the rules in force there; None for none.
+        mesh: the mesh that the call sees; None for none.
+        fallback: flax's `RulesFallback` by name; `""` for a call that has none.
+        effect: one of `EFFECTS`.
+        spec: the Spec that the array is constrained to; None where it is not.
+        resolution: how the rules resolve the names, whether or not that took effect;
+            None where there are no rules or names, or they cannot be resolved.
+        problem: what was wrong with the names or rules, or `""`.
+
+    >>> from shardviz.axis_rules.resolution import resolve
+    >>> found = resolve("batch embed", [("batch", "data"), ("mlp", "model")])
+    >>> call = Constraint(LOGICAL, "model.py:12", (8, 16), ("batch", "embed"),
+    ...                   found.rules, effect=NO_MESH, resolution=found)
+    >>> call
+    Constraint(model.py:12 with_logical_constraint [8, 16] batch embed: no mesh in sight)
+    >>> [verdict.kind for verdict in call.verdicts]
+    ['applied', 'other name']
+    """
+
+    call: str
+    source: str = ""
+    shape: tuple[int, ...] | None = None
+    names: tuple[object, ...] | None = None
+    rules: Rules | None = None
+    mesh: MeshSpec | None = None
+    fallback: str = ""
+    effect: str = CONSTRAINED
+    spec: Spec | None = None
+    resolution: Resolution | None = field(default=None, compare=False)
+    problem: str = ""
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """How the rules decide each dimension; `()` where nothing was resolved."""
+        if self.resolution is None:
+            return ()
+        return self.resolution.decisions
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """One Verdict per rule, in table order: on the dimension that the rule is for.
+
+        Those of every rule for every dimension are in `decisions`.
+        """
+        if self.resolution is None or not self.resolution.names:
+            return ()
+        # The first dimension of a name; a rule that is for none has a verdict on any.
+        dims: dict[object, int] = {}
+        for dim, name in enumerate(self.resolution.names):
+            dims.setdefault(name, dim)
+        verdicts = []
+        for number, rule in enumerate(self.resolution.rules):
+            dim = dims.get(rule.logical, 0)
+            verdicts.append(self.resolution.verdict(dim, number))
+        return tuple(verdicts)
+
+    @property
+    def acts(self) -> bool:
+        """Whether the program is another one for this call."""
+        return self.effect == CONSTRAINED
+
+    @property
+    def wants_attention(self) -> bool:
+        """Whether it does less than its names and rules seem to say."""
+        if not self.acts or undecided(self):
+            return True
+        # Names that split nothing may be meant so, or be names that no rule has.
+        named = self.names is not None and any(isinstance(n, str) for n in self.names)
+        splits = self.spec is not None and bool(self.spec.axes)
+        return named and not splits
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is the same for calls that need not be shown twice."""
+        # Calls of all layers of a model are alike in these.
+        return self.effect, self.call, self.source, self.names, self.spec, self.shape
+
+    @property
+    def where(self) -> str:
+        """The call in a few words: `with_logical_constraint at model.py:12 on (batch)`."""
+        at = self.source and f" at {self.source}"
+        if self.names is None:
+            return f"{self.call}{at}"
+        return f"{self.call}{at} on ({', '.join(map(logical_name, self.names))})"
+
+    @property
+    def sentence(self) -> str:
+        """What became of the call, and what to do where it did nothing."""
+        return display.sentence(self)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.effect}. {self.sentence}"
+
+    def __repr__(self) -> str:
+        parts = [self.source, self.call]
+        if self.shape is not None:
+            parts.append(f"[{', '.join(map(str, self.shape))}]")
+        if self.names is not None:
+            parts += map(logical_name, self.names)
+        became = self.spec if self.acts else self.effect
+        return f"Constraint({' '.join(filter(None, parts))}: {became})"
+
+
+def logical_name(name: object) -> str:
+    """A logical name in a list of them; `_` for a dimension without one.
+
+    >>> logical_name("batch"), logical_name(None)
+    ('batch', '_')
+    """
+    if name is None:
+        return "_"
+    return str(name)
+
+
+def undecided(one: Constraint) -> tuple[int, ...]:
+    """The dimensions that have a name and that no rule decides.
+
+    >>> from shardviz.axis_rules.resolution import resolve
+    >>> found = resolve("batch embed", [("batch", "data")])
+    >>> undecided(Constraint(LOGICAL, resolution=found))
+    (1,)
+    """
+    if one.resolution is None:
+        return ()
+    names, winners = one.resolution.names, one.resolution.winners
+    dims = []
+    for dim, (name, winner) in enumerate(zip(names, winners, strict=True)):
+        if winner is None and isinstance(name, str):
+            dims.append(dim)
+    return tuple(dims)
+
+
+def fold_constraints(
+    constraints: Iterable[Constraint],
+) -> list[tuple[Constraint, int]]:
+    """The calls, those that did nothing first; alike ones are one, with their count.
+
+    >>> calls = [Constraint(LOGICAL, "m.py:3"), Constraint(LOGICAL, effect=NO_RULES)]
+    >>> [(one.effect, count) for one, count in fold_constraints([*calls, *calls])]
+    [('no rules in force', 2), ('constrained', 2)]
+    """
+    alike: dict[tuple[object, ...], list[Constraint]] = {}
+    for one in constraints:
+        alike.setdefault(one.key, []).append(one)
+    folds = [(calls[0], len(calls)) for calls in alike.values()]
+    # What needs attention comes first.
+    return sorted(folds, key=lambda fold: EFFECTS.index(fold[0].effect))
+
+
+def constraints_in_words(constraints: Iterable[Constraint]) -> str:
+    """How many calls there are, and what became of them.
+
+    >>> constraints_in_words([Constraint(LOGICAL), Constraint(LOGICAL, effect=NO_MESH)])
+    '2 calls: 1 no mesh in sight, 1 constrained'
+    """
+    effects = [one.effect for one in constraints]
+    counts = [f"{effects.count(e):,} {e}" for e in EFFECTS if e in effects]
+    return f"{plural(len(effects), 'call')}: {', '.join(counts)}"

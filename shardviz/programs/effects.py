@@ -1,0 +1,199 @@
+"""Effects: what a program does besides computing, and where it can run with that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardviz.base.display import Displayed, Fact, explanation
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import shown
+
+
+@dataclass(frozen=True)
+class EffectUse:
+    """One kind of effect of a program, or of calls of the host that are no effect.
+
+    Attributes:
+        name: the effect, such as `"io callback, ordered"`.
+        kind: the name of jax's class; `""` for `"pure_callback"`, which is no effect:
+            jax may drop, repeat or move it.
+        ordered: whether it keeps the order of the program.
+        shardable: whether a program with it may run on several devices.
+        nesting: the loops and calls around its operations: `"top level"`, `"shard_map >
+            cond"`.
+        calls: how many operations of the program have it.
+        allowed: where jax allows it: of `control flow`, `remat`, `custom derivatives`
+            and `lowering`; None where jax does not say, and for what is no effect.
+
+    >>> EffectUse("debug callback", "DebugEffect", False, True).ordered
+    False
+    """
+
+    name: str
+    kind: str
+    ordered: bool = False
+    shardable: bool = True
+    nesting: tuple[str, ...] = ()
+    calls: int = 0
+    allowed: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Refusal(Fact):
+    """Why a program may not run at all.
+
+    Attributes:
+        stage: `"program"`, `"trace"` or `"lower"`.
+        said: what jax said, or what is wrong with the program.
+        cause: `"not differentiable"`, `"ordered under vmap"`, `"branch under vmap"`;
+            `""` for any other, where jax's own words have to do.
+
+    >>> print(Refusal("trace", "ValueError: IO callbacks do not support JVP."))
+    refused at tracing, because ValueError: IO callbacks do not support JVP.
+    """
+
+    stage: str
+    said: str
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class RunsOn(Fact):
+    """Whether a program may run on a number of devices, and why.
+
+    Attributes:
+        code: it may: `"no effects"`, `"unordered"`, `"one device"`, `"orderable"`; it
+            may not: `"refused"`, `"own mesh"`, `"single device"`, `"host only"`.
+        devices: how many.
+        effect: the ordered effect that it is about.
+        own: how many devices the function names itself.
+        refusal: why it is refused on any number.
+
+    >>> RunsOn("own mesh", 8, own=4).may
+    False
+    """
+
+    code: str
+    devices: int
+    effect: str = ""
+    own: int | None = None
+    refusal: Refusal | None = None
+
+    @property
+    def may(self) -> bool:
+        """Whether it may run."""
+        return self.code in ("no effects", "unordered", "one device", "orderable")
+
+
+@dataclass(frozen=True)
+class DeviceCount(Fact):
+    """On how many devices a program may run: `count`, or any number where it is None.
+
+    >>> print(DeviceCount(0), DeviceCount(1), DeviceCount(None), sep="; ")
+    none; 1 device; any number of devices
+    """
+
+    count: int | None
+
+
+@dataclass(frozen=True, repr=False)
+class Effects(Displayed):
+    """The effects of a program, and on how many devices it may run, before it runs.
+
+    Attributes:
+        program: its name.
+        uses: one EffectUse per kind of effect.
+        host_calls: the same for calls of the host that are no effects.
+        mesh_size: how many devices its mesh has; None where no mesh was given.
+        fixed: how many devices the function itself names; None where it names none.
+        host_only: whether its results come from the host only, no argument being used:
+            jax cannot say how these are placed on a mesh of several devices.
+        refused: why it may not run on any number of devices; None where it may.
+
+    >>> use = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False)
+    >>> found = Effects("f", (use,))
+    >>> found.devices, found.runs_on(1)[0], found.runs_on(8)[0]
+    ('1 device', True, False)
+    """
+
+    program: str
+    uses: tuple[EffectUse, ...] = ()
+    host_calls: tuple[EffectUse, ...] = ()
+    mesh_size: int | None = None
+    fixed: int | None = None
+    host_only: bool = False
+    refused: Refusal | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the effects, as `Report.effects` has them."""
+        return tuple(use.name for use in self.uses)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the lowered program takes and returns: one per ordered kind.
+
+        A token is a value without content that keeps calls in order.
+        """
+        return sum(use.ordered for use in self.uses)
+
+    @property
+    def devices(self) -> str:
+        """On how many devices it may run: any number of devices, 1 device, or none."""
+        count = self.fixed
+        if self.host_only or any(not use.shardable for use in self.uses):
+            # What must be on one device cannot be where the function names several.
+            count = 1 if self.fixed in (None, 1) else 0
+        return str(DeviceCount(0 if self.refused else count))
+
+    def runs_on(self, devices: int) -> tuple[bool, str]:
+        """Whether it may run on so many devices, and why, in one sentence or two.
+
+        Raises:
+            ProgramError: for what is no number of devices.
+        """
+        found = self.on(devices)
+        return found.may, str(found)
+
+    def on(self, devices: int) -> RunsOn:
+        """Whether it may run on so many devices, and why.
+
+        Raises:
+            ProgramError: for what is no number of devices.
+
+        >>> Effects("f").on(8).code
+        'no effects'
+        """
+        if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+            raise ProgramError(
+                f"A program runs on 1 device or more; got {shown(devices)}."
+            )
+        refused = RunsOn("refused", devices, refusal=self.refused)
+        # jax looks at the number of devices when it lowers, after it has traced.
+        if self.refused and self.refused.stage != "lower":
+            return refused
+        # What it names itself comes before what its effects would allow.
+        if self.fixed not in (None, devices):
+            return RunsOn("own mesh", devices, own=self.fixed)
+        single = [use.name for use in self.uses if not use.shardable]
+        if single and devices > 1:
+            return RunsOn("single device", devices, single[0])
+        if self.refused:
+            return refused
+        if self.host_only and devices > 1:
+            return RunsOn("host only", devices)
+        # One of them is enough to say it.
+        ordered = [use.name for use in self.uses if use.ordered]
+        if not ordered:
+            return RunsOn("unordered" if self.uses else "no effects", devices)
+        if devices == 1:
+            return RunsOn("one device", devices, ordered[0])
+        return RunsOn("orderable", devices, ordered[0])
+
+    def explain(self) -> str:
+        """Everything in plain sentences, a line each."""
+        return explanation(self)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.names) or "none"
+        return f"Effects({self.program}: {names}; {self.devices})"

@@ -1,0 +1,51 @@
+"""The tab Effects: what a program does besides computing, read in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shardviz.explorer.background import LatestView, failure
+from shardviz.programs.program import Program
+from shardviz.programs.words.effects import effect_rows
+
+
+class EffectsReader(LatestView[tuple[Program, int]]):
+    """Reads the effects of the latest program. That traces it, so no edit waits for it.
+
+    The `state` of its view is `"none"`, `"reading"` or `"done"`.
+    """
+
+    def __init__(self, changed: Callable[[], None]):
+        super().__init__("shardviz-effects", _read, _failed, changed)
+        self.view = {"state": "none", "revision": -1}
+
+    def read(self, program: Program, revision: int) -> None:
+        """Begins to read, unless this very revision was read or is being read."""
+        # The page asks each time that its tab is opened.
+        if self.view["revision"] != revision:
+            self.view = {"state": "reading", "revision": revision}
+            self.request((program, revision))
+
+
+def _read(item: tuple[Program, int]) -> dict[str, Any]:
+    return {"state": "done", "revision": item[1], **effects_view(item[0])}
+
+
+def _failed(item: tuple[Program, int], error: BaseException) -> dict[str, Any]:
+    problem = failure(error, "").message
+    return {"state": "done", "revision": item[1], "problem": problem}
+
+
+def effects_view(program: Program) -> dict[str, Any]:
+    """The effects of one program, as plain data."""
+    # Here, and not at the top: the Explorer opens and edits without jax.
+    from shardviz.programs.backend.effects import predict
+
+    found = predict(program)
+    runs, sentence = found.runs_on(program.mesh.size)
+    return {
+        "runs": runs,
+        "sentence": sentence,
+        "rows": effect_rows(found),
+    }

@@ -1,0 +1,158 @@
+"""Program: a function, the arrays it takes, and the layouts requested for them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.libraries import mesh_of
+from shardviz.axis_rules.optimizer_state import optimizer_leaves, pair_names
+from shardviz.axis_rules.requests import Request, Requests, requests
+from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.base.array_spec import ArraySpec, unique_names
+from shardviz.base.display import Displayed
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import plural, shown
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.mesh_context import MeshContext
+
+
+def function_name(fn: Any) -> str:
+    """What a function is called; a partial as what it wraps, an object as its class.
+
+    >>> import functools
+    >>> function_name(functools.partial(abs, 1)), function_name(abs)
+    ('abs', 'abs')
+    """
+    # jax names it after what it wraps, too.
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    wrapped = getattr(fn, "__wrapped__", None)
+    name = getattr(fn, "__name__", "") or getattr(wrapped, "__name__", "")
+    # An object may have any attribute of that name, and a flax module has None.
+    if not isinstance(name, str) or not name:
+        return type(fn).__name__
+    return name
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Program(Displayed):
+    """A function with its arrays, mesh and rules; made by `shardviz.program`.
+
+    Attributes:
+        fn: the function. It is called with the arrays in the form `tree` gives them.
+        arrays: one ArraySpec per leaf of the arguments, in order.
+        mesh: the mesh it is laid out on.
+        rules: the axis rules, or None.
+        dialect: how the rules are applied.
+        tree: how the arrays form the positional arguments (a jax PyTreeDef of the tuple
+            of arguments); None where each array is one argument.
+        out_specs: Specs in a pytree prefix of what `fn` returns, as jax.jit's
+            `out_shardings`; None for one, or for all, lets the compiler choose.
+        options: compiler options, by name; `donate` holds the positions of donated
+            arguments.
+        name: the name shown for it.
+        notes: what the user should know about how it was made; plans and reports begin
+            with them.
+        context: which mesh was in force where it was made, as by `jax.set_mesh`; None
+            for none. It is traced as there, unless a mesh is in force where it is
+            planned, compiled or run. So it is with the rules of flax's
+            `nn.logical_axis_rules`.
+        mesh_from: where the mesh comes from: `"given"`, `"arrays"` (or what `jax.jit`
+            was given), `"context"` or `"function"`. A given mesh takes the place of the
+            one in context; otherwise the program is traced in the context of the user's
+            own call.
+
+    Raises:
+        ProgramError: if the parts do not fit together.
+    """
+
+    fn: Callable[..., Any]
+    arrays: tuple[ArraySpec, ...]
+    mesh: MeshSpec
+    rules: Rules | None = None
+    dialect: Dialect = Dialect.LINEN
+    tree: Any = None
+    out_specs: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    context: MeshContext | None = None
+    mesh_from: str = "given"
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise ProgramError(
+                f"A program needs a function to run; got {shown(self.fn)}."
+            )
+        # The class is frozen, so that what is made here cannot be set otherwise.
+        object.__setattr__(self, "arrays", tuple(self.arrays))
+        object.__setattr__(self, "name", self.name or function_name(self.fn))
+        unique_names(self.arrays)
+        if self.tree is not None and self.tree.num_leaves != len(self.arrays):
+            raise ProgramError(
+                f"The arguments have {plural(self.tree.num_leaves, 'leaf', 'leaves')} and"
+                f" {plural(len(self.arrays), 'array')} were given. Give one array a leaf."
+            )
+
+    def replace(self, **changes: Any) -> Program:
+        """A copy with some parts changed, checked again.
+
+        A mesh counts with its axis types, and `sv.mesh` makes Auto axes. Text or a
+        mapping says no types: then axes keep the types that they have here, and new
+        ones get the type that all axes have here.
+
+        >>> from shardviz.base.mesh import make_mesh
+        >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
+        >>> program.replace(mesh="data=8").mesh.size
+        8
+        """
+        if "mesh" in changes:
+            changes.setdefault("mesh_from", "given")
+        mesh = changes.get("mesh")
+        if mesh is not None and not isinstance(mesh, MeshSpec):
+            changes["mesh"] = mesh_of(mesh) or _typed_alike(make_mesh(mesh), self.mesh)
+        return replace(self, **changes)
+
+    @cached_property
+    def requests(self) -> tuple[Request, ...]:
+        """The layout requested for every array: the first stage. Calls no jax.
+
+        They are the rows of an audit, so that their remedies look at the other arrays,
+        and edit a parameter together with its moments.
+        """
+        rows = requests(self.arrays, self.mesh, self.rules, self.dialect)
+        names = [array.name for array in self.arrays]
+        states = frozenset[int]()
+        if self.tree is not None:
+            states = optimizer_leaves(self.tree)
+        pairs = pair_names(names, [array.shape for array in self.arrays], states)
+        paired = rows
+        if pairs is not None:
+            paired = Requests(names, rows, *pairs)
+        table = self.rules or Rules()
+        return tuple(Audit(paired, self.mesh, table, self.dialect).rows)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What keeps the program from being laid out, one sentence per array."""
+        return tuple(f"{r.array.name}: {r.problem}" for r in self.requests if r.problem)
+
+    def __repr__(self) -> str:
+        return (
+            f"Program({self.name}: {plural(len(self.arrays), 'array')} on {self.mesh})"
+        )
+
+
+def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
+    """A mesh with the axis types of another mesh."""
+    other, *others = {*old.axis_types} or {"Auto"}
+    if others:
+        other = "Auto"  # which of several a new axis gets, the user has to say
+    known = dict(zip(old.axis_names, old.axis_types, strict=True))
+    types = tuple(known.get(name, other) for name in mesh.axis_names)
+    return mesh.replace(axis_types=types)

@@ -1,0 +1,149 @@
+"""Effects: what a program does besides computing, and where it may run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardviz.base.format import clause, plural
+from shardviz.programs.effects import (
+    DeviceCount,
+    Effects,
+    EffectUse,
+    Refusal,
+    RunsOn,
+)
+
+_STAGES = {"program": "before tracing", "trace": "at tracing", "lower": "at lowering"}
+# What a cause of a refusal means, and what to do.
+_CAUSES = {
+    "not differentiable": (
+        "jax cannot differentiate what happens on the host. Give the function its"
+        " derivative with jax.custom_jvp, or put jax.lax.stop_gradient around what the"
+        " callback takes."
+    ),
+    "ordered under vmap": (
+        "The calls for the elements of a batch have no order among them. Take"
+        " ordered=True away, or loop with jax.lax.map in place of vmap."
+    ),
+    "branch under vmap": (
+        "Under vmap the elements share one loop or take both branches, so the callback"
+        " would be called for elements that do not need it. Use jax.lax.map in place of"
+        " vmap."
+    ),
+}
+
+
+def refusal(fact: Refusal) -> str:
+    """Why a program may not run at all."""
+    message = fact.said
+    # It is jax's own, and ends as jax likes.
+    if not message.endswith((".", "!", "?", "…")):
+        message += "."
+    advice = clause(" {}", _CAUSES.get(fact.cause))
+    return f"refused {_STAGES[fact.stage]}, because {message}{advice}"
+
+
+def runs_on(fact: RunsOn) -> str:
+    """Whether a program may run on a number of devices, and why.
+
+    >>> runs_on(RunsOn("one device", 1, "io callback, ordered"))
+    'It may run on 1 device: one device keeps the order.'
+    """
+    count, effect = plural(fact.devices, "device"), fact.effect.partition(",")[0]
+    if fact.code == "refused":
+        return f"It is {fact.refusal}"
+    # Whatever the effects allow, jax compiles for its own mesh alone.
+    if fact.code == "own mesh":
+        own = plural(fact.own or 0, "device")
+        return f"The function names a mesh of {own} itself and cannot run on {count}."
+    if fact.code == "single device":
+        return (
+            f"jax orders {effect}s on one device only, and the mesh has"
+            f" {fact.devices:,}. Take ordered=True away, or use"
+            " jax.experimental.io_callback(..., ordered=True), which it can order on many."
+        )
+    if fact.code == "host only":
+        return (
+            "Its results come from the host only, since it uses none of its arguments, and"
+            " jax cannot say how such results are placed on several devices. Use an"
+            " argument, or give out_specs."
+        )
+    if fact.code == "no effects":
+        return "No side effects: safe on any number of devices."
+    why = {
+        "unordered": "none of its effects is ordered.",
+        "one device": "one device keeps the order.",
+        "orderable": f"jax can order {effect}s on many devices.",
+    }
+    return f"It may run on {count}: {why[fact.code]}"
+
+
+def device_count(fact: DeviceCount) -> str:
+    """On how many devices a program may run."""
+    if fact.count is None:
+        return "any number of devices"
+    return plural(fact.count, "device") if fact.count else "none"
+
+
+def effect_note(use: EffectUse) -> str:
+    """What to expect of an effect.
+
+    >>> effect_note(EffectUse("debug callback", "DebugEffect"))
+    'It may happen in any order, and is done for certain only after a barrier.'
+    """
+    if not use.kind:
+        return "No effect: jax may drop it, repeat it or move it."
+    if "ref" in use.name.split():
+        return "jax turns reads and writes of refs into plain values before it lowers."
+    if not use.ordered:
+        return (
+            "It may happen in any order, and is done for certain only after a barrier."
+        )
+    if not use.shardable:
+        return "It happens in the order of the program, on one device only."
+    return (
+        "It happens in the order of the program: once for all devices, or once on each"
+        " inside shard_map, and there no order holds between devices."
+    )
+
+
+def effects_explained(effects: Effects) -> str:
+    """Everything on the effects of a program, a line each."""
+    count = plural(len(effects.uses), "effect")
+    lines = [f"{effects.program}: {count}; runs on {effects.devices}"]
+    if effects.refused:
+        lines.append(f"✗ {effects.refused}")
+    for use in (*effects.uses, *effects.host_calls):
+        calls = plural(use.calls, "operation")
+        kind = clause(", {}", use.kind)
+        order = "ordered" if use.ordered else "unordered"
+        nesting = clause(" ({})", "; ".join(use.nesting))
+        lines.append(f"{use.name}{kind}: {order}; {calls}{nesting}")
+        if use.allowed is not None:
+            lines.append(f"  allowed in: {', '.join(use.allowed) or 'nothing'}")
+        lines.append(f"  {effect_note(use)}")
+    if effects.tokens:
+        tokens = plural(effects.tokens, "token")
+        lines.append(f"To keep the order it takes {tokens}, and returns as many.")
+    if effects.mesh_size is not None and not effects.refused:
+        lines.append(str(effects.on(effects.mesh_size)))
+    return "\n".join(lines)
+
+
+def effect_rows(effects: Effects) -> list[dict[str, Any]]:
+    """Each effect, and each call of the host that is none, as a plain dict."""
+    rows = []
+    for use in (*effects.uses, *effects.host_calls):
+        row = {
+            "name": use.name,
+            "ordered": use.ordered,
+            "shardable": use.shardable,
+            "nesting": list(use.nesting),
+            "note": effect_note(use),
+        }
+        rows.append(row)
+    return rows
+
+
+SENTENCES = {Refusal: refusal, RunsOn: runs_on, DeviceCount: device_count}
+EXPLANATIONS = {Effects: effects_explained}

@@ -1,0 +1,203 @@
+"""Why a compile or run ended early, and how processes ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+from shardviz.base.format import bytes_text, clause, joined
+from shardviz.programs.failure import Failure, GroupEnd, ProcessEnd
+from shardviz.programs.words.refusals import refusals
+
+_OPENINGS = {
+    "trace": "jax could not trace the function.",
+    "lower": "jax could not lower the program.",
+    "propagate": "Shardy could not propagate.",
+    "compile": "The compiler refused the program.",
+    "place": "The arguments could not be placed on the devices.",
+    "run": "The program failed while it ran.",
+    "check": "The results could not be checked.",
+}
+
+
+def failure(error: Failure) -> str:
+    """A failure, as `report.error.message`.
+
+    >>> failure(Failure("trace", "TypeError: got (2,) and (3,).", code="raised"))
+    'jax could not trace the function. TypeError: got (2,) and (3,).'
+    """
+    # Which arrays are large helps against every lack of memory alike.
+    words = _without_advice(error)
+    if error.refusals:
+        words = f"{words.rstrip('.')}.{refusals(error.refusals)}"
+    if arrays := error.fields.get("arrays"):
+        words = f"{words.rstrip()} {arrays}"
+    return error.fields.get("who", "") + words
+
+
+def _without_advice(error: Failure) -> str:
+    fields, said = error.fields, error.said
+    match error.code:
+        case "raised":
+            return f"{_OPENINGS.get(error.stage, 'It failed.')} {said}"
+        case "not on cpu":
+            return (
+                f"{_OPENINGS['compile']} {said} XLA's compiler for CPUs lacks this,"
+                " simulated ones included. Those for TPUs and GPUs may have it, and need"
+                " no such hardware to compile: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
+            )
+        case "explicit axes":
+            operation = fields["operation"]
+            return f"With Explicit axes jax refuses {operation} here. {said}"
+        case "too large":
+            return str(fields["large"])
+        case "memory":
+            return f"The memory of the machine, or of this process, ran out. {said}"
+        case "system":
+            opening = "The system refused what this needs, such as a file or a process."
+            return f"{opening} {said}"
+        case "spread array" | "local data" | "process lost":
+            return f"{_AMONG_PROCESSES[error.code]} jax says: {said}"
+        case "no platform":
+            variable, platforms = fields["variable"], str(fields["platforms"])
+            others = f"{platforms},cpu" if variable == "JAX_PLATFORMS" else "cpu"
+            return (
+                f"jax cannot start: {variable} is {platforms!r}, and jax finds no such"
+                f" device here. Set {variable}={others} before jax starts, or leave it"
+                " out."
+            )
+        case "cancelled":
+            return f"Cancelled {_when(fields)}."
+        case "others wait":
+            waiting = joined(f"process {rank}" for rank in fields["waiting"])
+            after = _AFTER[fields["after"]]
+            return (
+                f"Process {fields['process']}: {said} It would be waited for by"
+                f" {waiting}. {after}"
+            )
+        case "callback":
+            return (
+                f"A callback raised {said}. XLA cannot end a run where the other devices"
+                " wait for the one that called, so the worker process was ended."
+            )
+    return said
+
+
+def _when(fields: Mapping[str, object]) -> str:
+    if "done" in fields:
+        return f"after {fields['done']} of {fields['repeat']} runs"
+    where = "in" if fields.get("busy") else "before"
+    return f"{where} the stage {fields['in_stage']!r}"
+
+
+# What jax and XLA mean where several processes run; their own words follow.
+_AMONG_PROCESSES = {
+    "spread array": (
+        "An array lies on devices of several processes, and each process can read its own"
+        " shards only. Pass it to the function as an argument and not by closing over it;"
+        " read array.addressable_shards, or have every process gather it:"
+        " jax.experimental.multihost_utils.process_allgather(array, tiled=True)."
+    ),
+    "local data": (
+        "What this process gives does not fit the array over several processes. Rows of"
+        " its own go to jax.make_array_from_process_local_data (sv.process_rows says"
+        " which); a number or a numpy array that stands for all of an array must be the"
+        " same in every process."
+    ),
+    "process lost": (
+        "A process ended, hangs, or waits for another one that skipped a collective. Look"
+        " at what each process printed before, and start all of them again."
+    ),
+}
+
+
+_SIGNALS = {
+    "SIGKILL": "killed from outside, often by the system where memory runs out",
+    "SIGABRT": "aborted: the compiler or runtime met a state that it cannot go on from",
+    "SIGSEGV": "crashed: a fault in memory, inside the compiler or a library",
+    "SIGBUS": "crashed: memory that should be there is not, often as /dev/shm is full",
+    "SIGTERM": "asked to end from outside",
+}
+_AFTER = {
+    "worker": "Your kernel is not touched, and the next compile gets a new worker.",
+    "own": (
+        "The other processes were ended too, as they would wait for it. Your kernel is"
+        " not touched: sv.hosts starts others."
+    ),
+    "foreign": (
+        "The others of its group are lost with it. Your kernel is not touched: restart"
+        " the engines where they were started, and call sv.hosts again."
+    ),
+}
+
+
+def _exit(code: int | None) -> str:
+    """An exit code or signal as people say it.
+
+    >>> _exit(3), _exit(-15), _exit(None)
+    ('it left with exit code 3', 'asked to end from outside (SIGTERM)', 'it left without a word')
+    """
+    if code is None:
+        return "it left without a word"
+    # Below 0 is the number of a signal.
+    if code >= 0:
+        return f"it left with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"{_SIGNALS.get(name, 'ended by a signal')} ({name})"
+
+
+def process_end(fact: ProcessEnd) -> str:
+    """Why a process ended before it answered.
+
+    >>> print(process_end(ProcessEnd("too long", "run", seconds=60)).split(":")[0])
+    The worker process was ended after 60 s in the stage 'run'
+    """
+    who = fact.who or "The worker process"
+    where = clause(" in the stage {!r}", fact.stage)
+    after = _AFTER[fact.after]
+    match fact.code:
+        case "exit":
+            said = clause(" It said: {}", fact.said)
+            return f"{who} ended{where}: {_exit(fact.exit)}.{said} {after}"
+        case "lost":
+            return f"{who} ended{where}; what it printed is on its machine. {after}"
+        case "stopped":
+            return f"{who} was stopped{where}, for {fact.seconds:.0f} s now. {after}"
+        case "too long":
+            return (
+                f"{who} was ended after {fact.seconds:.3g} s{where}: that is the limit."
+                " It may hang, or need longer: give it more time, or a smaller program."
+            )
+    return (
+        f"{who} was ended{where}: it held {bytes_text(fact.held)} and may hold"
+        f" {bytes_text(fact.limit)}. Compile a smaller program, for fewer devices, or on a"
+        " machine with more memory."
+    )
+
+
+_GROUP_ENDS = {
+    "closed": "They were closed. Start others with sv.hosts.",
+    "forked": (
+        "They belong to the process that started them, of which this one is a fork. Start"
+        " others here with sv.hosts."
+    ),
+    "interrupted": (
+        "The last call was interrupted, which ends its processes. Start others with"
+        " sv.hosts."
+    ),
+}
+
+
+def group_end(fact: GroupEnd) -> str:
+    """Why several processes cannot be used any more."""
+    return f"{fact.name or 'The engines'}: {_GROUP_ENDS[fact.code]}"
+
+
+SENTENCES = {
+    Failure: failure,
+    ProcessEnd: process_end,
+    GroupEnd: group_end,
+}

@@ -1,0 +1,1 @@
+"""Compiles and runs programs, and checks what happened."""

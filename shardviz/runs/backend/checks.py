@@ -1,0 +1,343 @@
+"""Checks of a run: layouts, shard indices, specs, and the unsharded function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from shardviz.axis_rules.libraries import spec_of
+from shardviz.base.errors import LayoutError
+from shardviz.base.layout import Layout, lay_out, layout_from_indices
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.compiled.checks import Check, Finding, found
+from shardviz.compiled.report import Memory
+from shardviz.programs.backend.devices import mesh_of, own_devices, processes_of
+from shardviz.programs.backend.failures import said_by
+from shardviz.programs.backend.retraced import unsharded
+from shardviz.programs.backend.trace import Output
+from shardviz.programs.program import Program
+from shardviz.runs.backend.compile import Executable, Lowered, compile_lowered
+from shardviz.runs.backend.device_memory import capacity_of, fit_now, run_bytes
+from shardviz.runs.backend.inputs import Inputs, copies_allowed, partial_axes
+from shardviz.runs.backend.rounding import (
+    MOST_DRAWS,
+    Comparison,
+    moved_result,
+    step_of,
+)
+
+UNSHARDED = "unsharded function"
+
+
+def shards_check(
+    name: str, layout: Layout, array: jax.Array, ids: Mapping[Any, int]
+) -> Check:
+    """The shard indices of a layout, compared with the shards that the devices hold.
+
+    Args:
+        name: the name of the array.
+        layout: the predicted layout.
+        array: the live array.
+        ids: jax device to its id in the layout.
+    """
+    about = f"{name}: indices"
+    # jax refuses to tell the shards of such an array.
+    if axes := partial_axes(array):
+        return Check(about, None, found("partial sums", axes=axes))
+    shards = array.addressable_shards
+    several = len(processes_of(list(ids))) > 1
+    # Each process sees its own shards alone.
+    process = jax.process_index() if several else None
+    ok, finding = _compare_shards(layout, array, shards, ids)
+    return Check(about, ok, finding, len(shards), process)
+
+
+def _compare_shards(
+    layout: Layout, array: jax.Array, shards: Sequence[Any], ids: Mapping[Any, int]
+) -> tuple[bool, Finding]:
+    for shard in shards:
+        device = ids.get(shard.device)
+        if device is None:
+            return False, found("outside the mesh", device=str(shard.device))
+        predicted = [(s.start, s.stop) for s in layout.box(device)]
+        # Random keys have an index for their words too, after those of their shape.
+        held = [
+            s.indices(n)[:2] for s, n in zip(shard.index, array.shape, strict=False)
+        ]
+        if held != predicted or shard.data.shape != layout.shard_shape:
+            return False, found(
+                "elsewhere",
+                device=device,
+                held=held,
+                held_shape=list(shard.data.shape),
+                predicted=predicted,
+                predicted_shape=list(layout.shard_shape),
+            )
+    if len(shards) == len(own_devices(list(ids))):
+        shape = list(layout.shard_shape)
+        return True, found("in place", dtype=layout.dtype, shape=shape)
+    some = {"shards": len(shards), "devices": len(ids)}
+    # jax runs a program that reads no argument on fewer devices.
+    if len(shards) == layout.mesh.size:
+        return True, found("on some as compiled", **some)
+    return False, found("on some", **some)
+
+
+def output_layouts(
+    outputs: Sequence[Output],
+    shardings: Sequence[Any],
+    mesh: MeshSpec,
+    ids: Mapping[Any, int],
+) -> tuple[dict[str, Layout], list[Check]]:
+    """The Layout of every output by name, and a Check for each that has none.
+
+    Args:
+        outputs: the outputs.
+        shardings: jax's sharding of each, as compiled.
+        mesh: the mesh of the program.
+        ids: jax device to its id in that mesh, in mesh order.
+    """
+    layouts: dict[str, Layout] = {}
+    without: list[Check] = []
+    for output, sharding in zip(outputs, shardings, strict=True):
+        try:
+            layouts[output.name] = _layout(output, sharding, mesh, ids)
+        except LayoutError as error:
+            without.append(Check(f"{output.name}: layout", None, str(error)))
+    return layouts, without
+
+
+def _layout(
+    output: Output, sharding: Any, mesh: MeshSpec, ids: Mapping[Any, int]
+) -> Layout:
+    if isinstance(sharding, NamedSharding):
+        on = _same_devices(sharding.mesh, mesh, list(ids))
+        if on is not None:
+            try:
+                spec = spec_of(sharding.spec)
+                return lay_out(output.shape, spec, on, output.dtype)
+            except LayoutError:
+                pass  # a compiler may split what does not divide: its indices say how
+    indices = sharding.devices_indices_map(output.shape)
+    by_id = {}
+    for device, name in ids.items():
+        if device in indices:
+            by_id[name] = indices[device] or ()
+    known_mesh = mesh if len(by_id) == mesh.size else None
+    return with_spec(layout_from_indices(output.shape, output.dtype, by_id, known_mesh))
+
+
+def with_spec(layout: Layout) -> Layout:
+    """A layout made of indices with the spec that describes it, if there is one.
+
+    jax names no axes in the shardings of arguments that it leaves to the compiler.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> mesh, rows = make_mesh(x=2, y=2), {0: 0, 1: 2, 2: 1, 3: 3}
+    >>> boxes = {device: (slice(row, row + 1),) for device, row in rows.items()}
+    >>> with_spec(layout_from_indices((4,), "int8", boxes, mesh)).spec
+    P(('y', 'x'))
+    """
+    mesh, dims = layout.mesh, []
+    for number in layout.blocks:
+        steps: dict[str, int] = {}
+        for axis, name in enumerate(mesh.axis_names):
+            if number is not None and mesh.axis_sizes[axis] > 1:
+                along = np.moveaxis(number, axis, 0)
+                steps[name] = int(along[1].flat[0] - along[0].flat[0])
+        # The axis with the largest step is the major one.
+        axes = sorted((name for name in steps if steps[name]), key=lambda n: -steps[n])
+        dims.append(tuple(axes))
+    try:
+        described = lay_out(layout.shape, Spec(tuple(dims)), mesh, layout.dtype)
+    except LayoutError:
+        return layout
+    for number, same in zip(layout.blocks, described.blocks, strict=True):
+        if (number is None) != (same is None):
+            return layout
+        if number is not None and (number != same).any():
+            return layout
+    return described
+
+
+def _same_devices(
+    other: Mesh | AbstractMesh, mesh: MeshSpec, devices: Sequence[Any]
+) -> MeshSpec | None:
+    """A mesh of an output in terms of the program's devices; None if it has others.
+
+    Args:
+        other: the mesh of the output's sharding.
+        mesh: the mesh of the program.
+        devices: the devices of `mesh`, in order.
+    """
+    names, sizes = tuple(other.axis_names), tuple(other.axis_sizes)
+    if (names, sizes) == (mesh.axis_names, mesh.axis_sizes):
+        return mesh
+    # A function may name another mesh of the same devices for its results.
+    if not isinstance(other, Mesh) or list(other.devices.flat) != devices:
+        return None
+    # jax runs a program that reads no argument on fewer devices.
+    if len(devices) != mesh.size:
+        return None
+    return MeshSpec(
+        names,
+        sizes,
+        tuple(kind.name for kind in other.axis_types),
+        mesh.device_ids.reshape(sizes),
+        mesh.process_indices.reshape(sizes),
+        mesh.concrete,
+    )
+
+
+def spec_checks(
+    outputs: Sequence[Output],
+    specs: Sequence[Spec | None],
+    mesh: MeshSpec,
+    layouts: Mapping[str, Layout],
+) -> list[Check]:
+    """The spec requested for each output, compared with the compiler's layout."""
+    checks = []
+    for output, wanted in zip(outputs, specs, strict=True):
+        # The compiler was free to choose.
+        if wanted is None:
+            continue
+        about, compiled = f"{output.name}: out_specs", layouts.get(output.name)
+        if compiled is None:
+            finding = found("shapes differ", wanted=str(wanted))
+            checks.append(Check(about, False, finding))
+            continue
+        layout = lay_out(output.shape, wanted, mesh, output.dtype)
+        # Two specs that split alike are the same layout, however they are written.
+        same = np.array_equal(layout.groups, compiled.groups)
+        same = same and layout.shard_shape == compiled.shard_shape
+        given = None if compiled.spec is None else str(compiled.spec)
+        finding = found("spec", wanted=str(wanted), given=given)
+        checks.append(Check(about, same, finding))
+    return checks
+
+
+@copies_allowed()
+def unsharded_checks(
+    program: Program,
+    lowered: Lowered,
+    executable: Executable,
+    devices: Sequence[Any],
+    inputs: Inputs,
+    lower: Callable[[Program, Mesh], Lowered],
+    results: Sequence[jax.Array],
+) -> tuple[Check, ...]:
+    """One Check per output, or one that says why there is nothing to compare with.
+
+    Args:
+        program: what ran.
+        lowered, executable: the program as it was lowered and compiled.
+        devices: where it ran.
+        inputs: the values it ran with.
+        lower: lowers the unsharded function for one device.
+        results: its outputs.
+    """
+    if not results:
+        return ()
+    reason = _why_not_comparable(program, lowered, devices)
+    if reason is None and inputs.elsewhere:
+        reason = found("spread")
+    if reason is not None:
+        return (Check(UNSHARDED, None, reason),)
+    single = unsharded(program)
+    # The first device of this process: each process compares by itself.
+    mesh = mesh_of((own_devices(devices) or list(devices))[:1], single.mesh)
+
+    def make() -> Executable:
+        return compile_lowered(lower(single, mesh), single.mesh)
+
+    try:
+        # Kept with the executable: the same text is the same function.
+        reference = executable.reference(make) if lowered.cacheable else make()
+        return _compared(reference, mesh, lowered, devices, inputs, results)
+    except Exception as error:  # noqa: BLE001  a function may be made for many devices only
+        finding = found("not on one device", said=said_by(error))
+        return (Check(UNSHARDED, None, finding),)
+
+
+def _why_not_comparable(
+    program: Program, lowered: Lowered, devices: Sequence[Any]
+) -> Finding | None:
+    """Why a program is not run unsharded; None where it can be."""
+    if program.mesh.size == 1:
+        return found("one device")
+    if lowered.effects:
+        return found("effects", effects=lowered.effects)
+    # At least the arguments and the results must fit; the compiler knows more later.
+    size = sum(a.bytes for a in program.arrays)
+    for output in lowered.traced.outputs:
+        size += output.dtype.itemsize * math.prod(output.shape)
+    return _too_big(Memory(arguments=size), devices)
+
+
+def _too_big(memory: Memory, devices: Sequence[Any]) -> Finding | None:
+    capacity = capacity_of(devices[:1])
+    if fit_now(memory, capacity, 1).ok is not False:
+        return None
+    return found("too big for one", needed=run_bytes(memory), free=capacity.free or 0)
+
+
+def _compared(
+    reference: Executable,
+    mesh: Mesh,
+    lowered: Lowered,
+    devices: Sequence[Any],
+    inputs: Inputs,
+    results: Sequence[jax.Array],
+) -> tuple[Check, ...]:
+    # Now the compiler has said what the temporaries take.
+    if reason := _too_big(reference.memory, devices):
+        return (Check(UNSHARDED, None, reason),)
+    arguments = inputs.place_unsharded(mesh)
+    expected = jax.block_until_ready(reference.run(*arguments))
+    keys = jax.dtypes.prng_key
+    dtypes = [a.dtype for a in arguments if not jax.numpy.issubdtype(a.dtype, keys)]
+    platform = devices[0].platform
+
+    checks: list[Check | Comparison] = []
+    for number, output in enumerate(lowered.traced.outputs):
+        result = results[number]
+        if axes := partial_axes(result):
+            finding = found("partial sums", axes=axes)
+            checks.append(Check(f"{output.name}: values", None, finding))
+            continue
+        reference_value, made_up = expected[number], inputs.leaves is None
+        comparison = Comparison(
+            output.name, result, reference_value, dtypes, platform, made_up
+        )
+        checks.append(comparison)
+    step = step_of(lowered.text, platform)
+    for draw in range(MOST_DRAWS):
+        # One draw at a time: its results may be as large as the model.
+        undecided = []
+        for number, check in enumerate(checks):
+            if isinstance(check, Comparison) and not check.decided:
+                undecided.append((number, check))
+        if not undecided:
+            break
+        moved = moved_result(reference.run, arguments, step, draw)
+        for number, comparison in undecided:
+            comparison.add(moved[number])
+    judged = []
+    for check in checks:
+        if isinstance(check, Comparison):
+            check = check.check()
+        # Inside `shard_map` a function sees its device coordinates, and may do
+        # something else on one device.
+        if lowered.manual and check.ok is False:
+            assert isinstance(check.finding, Finding)
+            fields = {**check.finding.fields, "shard_map": True}
+            check = replace(check, ok=None, finding=found(check.finding.code, **fields))
+        judged.append(check)
+    return tuple(judged)

@@ -1,0 +1,436 @@
+"""A program lowered to StableHLO and compiled, with what the compiler says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jaxlib.version import __version__ as jaxlib_version
+
+from shardviz.base.array_spec import DTYPE_BITS, dtype_name
+from shardviz.base.backend.jax_compat import call_as_jit
+from shardviz.base.collective import Collective
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import shown
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.source_lines import is_user_file
+from shardviz.compiled.buffers import read_memory
+from shardviz.compiled.checks import Finding, found
+from shardviz.compiled.dataflow import Placement
+from shardviz.compiled.inherited import inherited
+from shardviz.compiled.memory import MemoryTimeline
+from shardviz.compiled.module import Module
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.compiled.read_groups import slices_of
+from shardviz.compiled.report import Memory
+from shardviz.compiled.wire import Message
+from shardviz.programs.backend.effect_rules import has_callbacks
+from shardviz.programs.backend.trace import (
+    Traced,
+    donated_leaves,
+    flat_names,
+    trace,
+)
+from shardviz.programs.notes import Note
+from shardviz.programs.program import Program
+from shardviz.runs.backend.partitioner import ONE_DEVICE, compile_with_dump
+
+_SOURCE_LINE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_MOST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A lowered program.
+
+    Attributes:
+        traced: where it comes from.
+        stage: jax's own `Lowered`.
+        text: StableHLO, without source lines.
+        sources: a digest of its source lines, without those of the call that lowered
+            it.
+        effects: the effects of the program, in words.
+        cacheable: whether the text holds all of the program: no effects, no callbacks,
+            no constants beside it.
+        manual: whether it has `shard_map` regions, which see their device coordinates.
+        lower_s: seconds to trace and lower.
+    """
+
+    traced: Traced
+    stage: Any
+    text: str
+    sources: str
+    effects: tuple[str, ...]
+    cacheable: bool
+    manual: bool
+    lower_s: float
+
+
+@dataclass(eq=False)
+class Executable:
+    """A compiled program.
+
+    Attributes:
+        stage: jax's own `Compiled`; takes and gives tuples of leaves.
+        compile_s: seconds to compile.
+        collectives: those of its final module.
+        memory: bytes on each device, as the compiler says.
+        cost: the compiler's cost analysis.
+        partitioned: those right after XLA's partitioner; None where XLA dumped nothing.
+        partition_s: seconds until the partitioner was done; None as above.
+        unpartitioned: why nothing of the partitioner is known; None where it is.
+        unread: why the buffers that XLA wrote are not known; None where they are.
+        reused: the positions of donated leaves whose memory an output takes; None where
+            none is donated or the compiler does not say.
+        loops: how many loops its final module has.
+    """
+
+    stage: Any
+    compile_s: float
+    collectives: tuple[Collective, ...]
+    memory: Memory
+    cost: Mapping[str, float]
+    partitioned: tuple[Collective, ...] | None = None
+    partition_s: float | None = None
+    unpartitioned: Note | None = None
+    loops: int = 0
+    reused: tuple[int, ...] | None = None
+    unread: Note | None = None
+    _reference: Executable | None = None
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def run(self, *arguments: jax.Array) -> Sequence[jax.Array]:
+        """Runs it, and may return before it is done."""
+        if any(DTYPE_BITS.get(dtype_name(a.dtype), 8) < 8 for a in arguments):
+            return call_as_jit(self.stage, *arguments)
+        return self.stage(*arguments)
+
+    def reference(self, make: Callable[[], Executable]) -> Executable:
+        """The same function compiled for one device; made once, and kept."""
+        with self._lock:
+            if self._reference is None:
+                self._reference = make()
+            return self._reference
+
+
+def lower(
+    program: Program | Traced,
+    mesh: Any = None,
+    platforms: Sequence[str] | None = None,
+    change: Callable[[Any], None] | None = None,
+) -> Lowered:
+    """Lowers a program to StableHLO, tracing it first where that has not happened.
+
+    Args:
+        program: the program, or what `trace` made of it.
+        mesh: the jax mesh to trace it on, unless that has happened.
+        platforms: the platforms to lower for, such as `("tpu",)`; needed on an
+            AbstractMesh.
+        change: changes jax's own `Lowered` before its text is read.
+    """
+    traced = program
+    if not isinstance(traced, Traced):
+        traced = trace(traced, mesh)
+    begun = time.perf_counter()
+    with traced.context():
+        kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
+        stage = traced.stage.lower(**kinds)
+    if change is not None:
+        change(stage)
+    text = stage.as_text()
+    lines = repr(source_lines(stage.as_text(debug_info=True)))
+    # With this flag on, closed-over arrays are arguments and their values not in the
+    # text.
+    hoisted = bool(getattr(jax.config, "jax_use_simplified_jaxpr_constants", False))
+    return Lowered(
+        traced,
+        stage,
+        text,
+        hashlib.sha256(lines.encode()).hexdigest(),
+        traced.effects,
+        cacheable=not traced.effects and not has_callbacks(text) and not hoisted,
+        manual="manual_computation" in text or "SPMDFullToShardShape" in text,
+        lower_s=traced.seconds + time.perf_counter() - begun,
+    )
+
+
+def source_lines(text: str) -> list[tuple[str, str]]:
+    """File and line of the user's code in a lowered module, in the order of the text.
+
+    Lines of the calls that are running now are left out: they are where the program is
+    compiled or run from, which differs from cell to cell, and no part of it. A function
+    that is written inside such a call is at another column, so it stays.
+
+    Args:
+        text: StableHLO with its locations.
+
+    >>> source_lines('#loc1 = loc("/home/me/model.py":12:4 to :9)')
+    [('/home/me/model.py', '12')]
+    """
+    frame, running = sys._getframe(), set()
+    # Every frame that runs now, up to the cell that called.
+    while frame is not None:
+        running.add((frame.f_code.co_filename, *_running(frame)))
+        frame = frame.f_back
+    lines = []
+    for file, line, column in _SOURCE_LINE.findall(text):
+        if (file, line, column) not in running and is_user_file(file):
+            lines.append((file, line))
+    return lines
+
+
+def _running(frame: FrameType) -> tuple[str, str]:
+    """Line and column of what a frame is at, as jax writes them."""
+    positions = frame.f_code.co_positions()  # one for each two bytes of code
+    line, _, column, _ = next(itertools.islice(positions, frame.f_lasti // 2, None))
+    return str(line or 0), str(column or 0)
+
+
+def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
+    """Compiles for the devices of the mesh that it was traced on, and reads the result.
+
+    Args:
+        lowered: what to compile.
+        mesh: the mesh whose axes the collectives are given in.
+    """
+    dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
+    stage, before = dumped.compiled, dumped.partitioned
+    arguments, ids = compiled_names(lowered.traced.program), _device_ids(lowered)
+
+    def collectives_of(module: Module) -> tuple[Collective, ...]:
+        return read_collectives(
+            module, mesh.axis_names, mesh.axis_sizes, ids, arguments
+        )
+
+    final = final_module(stage)
+    timeline, unread = _buffers(dumped.final, lowered, mesh, final)
+    collectives, partitioned = collectives_of(final), None
+    if mesh.size == 1:
+        partitioned = ()  # nothing to partition
+    elif before is not None:
+        partitioned = collectives_of(before)
+    # What only the partitioner knows, such as the cause, holds for what became of it.
+    if partitioned is not None:
+        collectives = inherited(partitioned, collectives)
+    return Executable(
+        stage,
+        dumped.seconds,
+        collectives,
+        _memory(stage, timeline),
+        _cost(stage),
+        partitioned,
+        dumped.partition_s,
+        None if dumped.reason == ONE_DEVICE else dumped.reason,
+        final.loops,
+        reused_leaves(lowered.traced.program, final),
+        unread,
+    )
+
+
+def _device_ids(lowered: Lowered) -> tuple[int, ...]:
+    """The ids of the devices that a program was lowered for; `()` without devices."""
+    mesh = lowered.traced.mesh
+    if not isinstance(mesh, Mesh):
+        return ()
+    return tuple(device.id for device in mesh.devices.flat)
+
+
+def fingerprint(
+    lowered: Lowered, devices: Sequence[Any], options: Mapping[str, Any]
+) -> str:
+    """The key of an executable: everything that a compile depends on.
+
+    The text is not enough: it is the same for permuted devices, for any two callbacks,
+    and for code that has moved to other lines, which its collectives name. Programs
+    that are not `cacheable` may share a fingerprint.
+    """
+    program = lowered.traced.program
+    first = devices[0]
+    parts = (
+        lowered.text,
+        lowered.sources,
+        [(d.id, d.process_index) for d in devices],
+        (
+            first.platform,
+            first.device_kind,
+            getattr(first.client, "platform_version", ""),
+        ),
+        sorted((str(k), repr(v)) for k, v in options.items()),
+        donated_leaves(program),
+        [str(r.spec) for r in program.requests],
+        [str(s) for s in lowered.traced.out_specs],
+        [a.memory_kind for a in program.arrays],
+        (jax.__version__, jaxlib_version),
+    )
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def compiler_options(program: Program) -> dict[str, Any]:
+    """The options that go to the compiler: all but `donate`."""
+    options = {k: v for k, v in program.options.items() if k != "donate"}
+    for name, value in options.items():
+        # The fingerprint is made of its repr, which must be the same each time.
+        if not (isinstance(name, str) and isinstance(value, PLAIN)):
+            raise ProgramError(
+                f"The compiler option {shown(name)} is {shown(value)}, which no compiler takes."
+                " Give text, a number or a truth value."
+            )
+    return options
+
+
+PLAIN = (str, bool, int, float)
+
+
+def final_module(compiled: Any) -> Module:
+    """The module that runs, of jax's own `Compiled`."""
+    # All devices run one program, so there is one module.
+    (module,) = compiled.runtime_executable().hlo_modules()
+    return Module(module.as_serialized_hlo_module_proto())
+
+
+def compiled_names(program: Program) -> dict[str, str]:
+    """By what the compiler calls each array (`state_params_w`): the array's name."""
+    names = [array.name for array in program.arrays]
+    return dict(zip(flat_names(program), names, strict=True))
+
+
+_SIZES = {
+    "arguments": "argument",
+    "outputs": "output",
+    "temporaries": "temp",
+    "aliased": "alias",
+    "generated_code": "generated_code",
+    "host_arguments": "host_argument",
+    "host_outputs": "host_output",
+    "host_temporaries": "host_temp",
+}
+
+
+def _buffers(
+    dumped: bytes | None, lowered: Lowered, mesh: MeshSpec, final: Module | None = None
+) -> tuple[MemoryTimeline | None, Note | None]:
+    """What is alive when; or why that could not be read, if XLA wrote it.
+
+    Args:
+        dumped: the final module with its buffers, as XLA dumped it.
+        lowered: what was compiled.
+        mesh: its mesh.
+        final: the module alone, if it was read before.
+    """
+    if dumped is None:
+        return None, None
+    program = lowered.traced.program
+    arguments, ids = compiled_names(program), _device_ids(lowered)
+    splits: dict[str, tuple[str, ...]] = {}
+    for name, request in zip(arguments, program.requests, strict=True):
+        spec = request.spec
+        # The compiler chooses how an unconstrained dimension is split.
+        if spec is not None and not spec.unconstrained:
+            splits[name] = (*spec.axes, *spec.unreduced)
+    try:
+        # What is dumped has the same instructions, and need not be read again.
+        final = final or Module(Message(dumped).bytes(1))
+        slices = slices_of(final, ids)
+        placement = Placement(mesh.axis_names, mesh.axis_sizes, splits, slices)
+        return read_memory(dumped, arguments, final, placement), None
+    # XLA promises nothing of this form; without it all else is still known.
+    except (ValueError, LookupError) as error:
+        return None, Note("buffers not read", (repr(error),))
+
+
+def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
+    """The memory of a module that the compiler refused, counted at its peak.
+
+    Args:
+        final: the module with its buffers, as XLA dumped it.
+        lowered: what was compiled.
+        mesh: its mesh.
+    """
+    timeline, _ = _buffers(final, lowered, mesh)
+    if timeline is None:
+        return Memory()
+    at_peak = Counter[str]()
+    for buffer in timeline.peak.buffers:
+        # Constants and what collectives need are temporaries to the compiler.
+        kind = buffer.kind if buffer.kind in _SIZES else "temporaries"
+        at_peak[kind] += buffer.bytes
+    return Memory(
+        arguments=at_peak["arguments"],
+        outputs=at_peak["outputs"],
+        temporaries=at_peak["temporaries"],
+        timeline=timeline,
+    )
+
+
+def _memory(stage: Any, timeline: MemoryTimeline | None) -> Memory:
+    """What the compiler says of memory, with the timeline of its buffers."""
+    known: dict[str, Any] = {"timeline": timeline}
+    try:
+        analysis = stage.memory_analysis()
+    except (NotImplementedError, RuntimeError):
+        return Memory(**known)  # not every platform analyses
+    for ours, name in _SIZES.items():
+        known[ours] = getattr(analysis, f"{name}_size_in_bytes", None)
+    return Memory(**known)
+
+
+def _cost(stage: Any) -> dict[str, float]:
+    try:
+        analysis = stage.cost_analysis() or {}
+    except (NotImplementedError, RuntimeError):
+        return {}  # not every platform analyses
+    costs = {}
+    for name, value in analysis.items():
+        # Entries with braces are per operand; the sums are what one asks for. Below 0
+        # is what the compiler does not estimate.
+        if "{" not in name and isinstance(value, (int, float)) and value >= 0:
+            costs[name] = float(value)
+    return costs
+
+
+def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
+    """The positions of donated leaves whose memory an output takes.
+
+    None where nothing is donated. jax warns of donated arguments that it cannot use
+    itself, but not where the compiler chooses; the compiled module covers both.
+    """
+    # Otherwise there would be a note on nothing.
+    if not donated_leaves(program):
+        return None
+    names = {name: position for position, name in enumerate(flat_names(program))}
+    parameters = module.entry.parameters
+    reused = [parameters[number].op for number in module.aliased]
+    return tuple(sorted(names[name] for name in reused if name in names))
+
+
+def donation_note(program: Program, reused: Sequence[int] | None) -> Finding | None:
+    """A note on donated arguments that are not in `reused`; None for none.
+
+    >>> from shardviz.base.array_spec import ArraySpec
+    >>> from shardviz.base.mesh import make_mesh
+    >>> x = ArraySpec("x", (8, 8))
+    >>> program = Program(abs, (x,), make_mesh(data=4), options={"donate": (0,)})
+    >>> donation_note(program, (0,)), donation_note(program, ()).fields["arrays"]
+    (None, ('x, f32[8, 8]',))
+    """
+    if reused is None:
+        return None
+    unused = [p for p in donated_leaves(program) if p not in reused]
+    if not unused:
+        return None
+    arrays = []
+    for position in unused[:_MOST]:
+        array = program.arrays[position]
+        arrays.append(f"{array.name}, {array.short}")
+    return found("unused donations", arrays=tuple(arrays), count=len(unused))

@@ -1,0 +1,154 @@
+"""The memory that devices have and that is free, and whether a run fits into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardviz.axis_rules.fit import Fit
+from shardviz.base.errors import OutOfMemory
+from shardviz.base.format import bytes_text, plural
+from shardviz.compiled.report import Memory
+from shardviz.programs.backend.devices import own_devices
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The memory of devices.
+
+    Attributes:
+        free: bytes free on each device, or on the host; None where that is not known.
+        shared: whether all devices share it, as simulated CPU devices do.
+        total: bytes that a device or the host has; None where that is not known.
+    """
+
+    free: int | None
+    shared: bool = False
+    total: int | None = None
+
+    def per_device(self, devices: int) -> int | None:
+        """Bytes that one of `devices` may use.
+
+        >>> Capacity(800, shared=True).per_device(8)
+        100
+        """
+        if self.free is None or not self.shared:
+            return self.free
+        return self.free // devices
+
+    def total_per_device(self, devices: int) -> int | None:
+        """Bytes that one of `devices` has, or its even share of the host's."""
+        return Capacity(self.total, self.shared).per_device(devices)
+
+
+def capacity_of(devices: Sequence[Any]) -> Capacity:
+    """What these devices have and what is free: the least of them where they differ."""
+    if devices[0].platform == "cpu":
+        return Capacity(host_available(), shared=True, total=host_total())
+    free, total = [], []
+    for device in own_devices(devices) or devices[:1]:  # others do not say
+        if (sizes := _device_memory(device)) is not None:
+            total.append(sizes[0])
+            free.append(sizes[0] - sizes[1])
+    return Capacity(min(free, default=None), total=min(total, default=None))
+
+
+def fit_now(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> Fit:
+    """Whether a run of a program fits into what is free now.
+
+    Args:
+        memory: what the compiler says that it needs on each device.
+        capacity: what is free.
+        devices: how many devices run it.
+        placed: bytes of its arguments that are on each device already.
+
+    >>> fit_now(Memory(arguments=101), Capacity(800, shared=True), 8).code
+    'not now'
+    """
+    needed = run_bytes(memory) - placed
+    return Fit(needed, None, free=capacity.per_device(devices))
+
+
+def refuse_too_big(
+    memory: Memory, capacity: Capacity, devices: int, placed: int = 0
+) -> None:
+    """Refuses a run that does not fit; the arguments are those of `fit_now`."""
+    fit = fit_now(memory, capacity, devices, placed)
+    if fit.ok is not False:
+        return
+    if capacity.shared:
+        raise OutOfMemory(
+            f"{fit} That is {bytes_text(fit.needed * devices)} on all"
+            f" {plural(devices, 'simulated device')}, and this machine has"
+            f" {bytes_text(capacity.free or 0)} free. Nothing was placed. Make the arrays or"
+            " the mesh smaller."
+        )
+    raise OutOfMemory(
+        f"{fit} Nothing was placed. Split the arrays over more devices, or make them"
+        " smaller."
+    )
+
+
+def run_bytes(memory: Memory) -> int:
+    """Bytes that a run takes on each device, without outputs that reuse arguments.
+
+    >>> run_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
+    105
+    """
+    # Code is not counted: on simulated devices it is shared.
+    parts = (memory.arguments, memory.outputs, memory.temporaries)
+    return sum(n or 0 for n in parts) - (memory.aliased or 0)
+
+
+def host_available() -> int | None:
+    """Bytes of memory that this process may still take; None where not known."""
+    known = [n for n in (_system_available(), _group_available()) if n is not None]
+    return min(known) if known else None
+
+
+def host_total() -> int | None:
+    """Bytes of memory that this machine has; None where not known."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _device_memory(device: Any) -> tuple[int, int] | None:
+    """The bytes that the runtime may use on a device, and those in use."""
+    try:
+        stats = device.memory_stats() or {}
+    except (NotImplementedError, RuntimeError):
+        return None  # not every platform reports memory
+    limit = stats.get("bytes_limit")
+    return None if limit is None else (int(limit), int(stats.get("bytes_in_use", 0)))
+
+
+def _system_available() -> int | None:
+    try:
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux
+    return host_total()
+
+
+def _group_available() -> int | None:
+    """What the memory limit of a container leaves, as cgroup v2 has it."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        stat = dict(line.split() for line in lines)
+    except (OSError, ValueError):
+        return None
+    if not limit.isdigit():
+        return None  # "max"
+    return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))

@@ -1,0 +1,302 @@
+"""Engines of ipyparallel, which is imported here alone: started, called and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import sysconfig
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardviz.base.errors import TargetError, import_optional
+from shardviz.base.format import shown
+from shardviz.programs.backend.worker.exits import cause, read_log
+from shardviz.programs.backend.worker.folders import (
+    make_folder,
+    remove_abandoned,
+    remove_folder,
+)
+from shardviz.programs.backend.worker.settings import Settings
+from shardviz.programs.failure import ProcessEnd
+
+MOST_ENGINES = 64  # on one machine
+START_SECONDS = 120
+# What gloo says of every group of devices that it connects.
+GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
+_EXIT_SECONDS = 1.0  # in which the exit code of an ended process is known
+# Few processes, which start sooner; and an engine counts as there at its second
+# heartbeat.
+_CONTROLLER = (
+    "--IPController.use_threads=True",
+    "--IPController.broadcast_scheduler_depth=0",
+    "--HeartMonitor.period=400",
+    "--HeartMonitor.max_heartmonitor_misses=600",
+)
+_ENGINE = ("--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=600")
+
+
+class EngineLost(TargetError):
+    """An engine ended, or does not answer.
+
+    Attributes:
+        end: why; the error's words are those of this fact.
+    """
+
+    def __init__(self, end: ProcessEnd) -> None:
+        super().__init__(end)
+        self.end = end
+
+
+def answer_of(call: Any) -> Any:
+    """The answer of a call that is ready.
+
+    Args:
+        call: ipyparallel's own `AsyncResult`.
+
+    Raises:
+        EngineLost: where the engine ended.
+        TargetError: where it cannot make the call, or what the function raised there.
+    """
+    from ipyparallel import error
+
+    try:
+        packed = call.get()
+    except error.EngineError:
+        raise EngineLost(ProcessEnd("lost")) from None
+    except error.RemoteError as remote:
+        if remote.ename == "EngineError":  # as the controller says it
+            raise EngineLost(ProcessEnd("lost")) from None
+        raise TargetError(
+            f"An engine refused the call: {remote.ename}: {remote.evalue}. It needs what"
+            " is installed here, in the same versions: pip install shardviz."
+        ) from None
+    return pickle.loads(packed).result()
+
+
+def stage_of(call: Any) -> str:
+    """The stage that the engine of a call is in; `""` for none."""
+    data = call.data
+    return data.get("stage", "") if isinstance(data, dict) else ""
+
+
+def publish(stage: str) -> None:
+    """Tells the kernel, from an engine, which stage begins."""
+    from ipyparallel.datapub import publish_data
+
+    publish_data({"stage": stage})
+
+
+class Engines:
+    """The engines of one ipyparallel cluster, by rank.
+
+    Attributes:
+        client: ipyparallel's client.
+        cluster: the Cluster that was started here; None for engines that the caller
+            started.
+        folder: the profile folder of a cluster that was started here.
+        ids: ipyparallel's number of each engine, by rank.
+        pids: the process ids of engines on this machine, by rank.
+    """
+
+    def __init__(
+        self, client: Any, cluster: Any = None, folder: Path | None = None
+    ) -> None:
+        self.client, self.cluster, self.folder = client, cluster, folder
+        self.ids: tuple[int, ...] = tuple(sorted(client.ids))
+        self.pids: dict[int, int] = {}
+        self.kernel = os.getpid()
+
+    @property
+    def controller(self) -> int | None:
+        """The process id of a controller that was started here."""
+        return None if self.cluster is None else self.cluster.controller.pid
+
+    def call(self, rank: int, request: Any) -> Any:
+        """Sends a call to an engine; ipyparallel's `AsyncResult`.
+
+        Args:
+            rank: of the engine.
+            request: a callable, sent by the name of its class.
+        """
+        return self.client[self.ids[rank]].apply_async(request)
+
+    def log_of(self, rank: int) -> str:
+        """The file for the output of a call; `""` for engines not started here."""
+        return "" if self.folder is None else str(self.folder / f"printed-{rank}")
+
+    def ended(self) -> list[int]:
+        """The ranks of engines that are known to have ended."""
+        # The controller notices the end of an engine late; on this machine we look.
+        registered = set(self.client.ids)
+        return [
+            rank
+            for rank, number in enumerate(self.ids)
+            if number not in registered or self._status(rank) == "ended"
+        ]
+
+    def stopped(self) -> list[int]:
+        """The ranks of engines on this machine that a signal has stopped."""
+        return [rank for rank in self.pids if self._status(rank) == "stopped"]
+
+    def _status(self, rank: int) -> str:
+        pid = self.pids.get(rank)
+        return "" if pid is None else status_of(pid)
+
+    def end_of(self, rank: int) -> ProcessEnd:
+        """How an engine ended, and what it printed about the cause."""
+        # Only the parent of a process learns its exit code.
+        if self.cluster is None or self.cluster.engine_set is None:
+            return ProcessEnd("lost", after="foreign")
+        code = None
+        for launcher in self.cluster.engine_set.launchers.values():
+            if launcher.pid == self.pids.get(rank):
+                # A second waiter would take the exit code from ipyparallel's thread.
+                if (waiting := getattr(launcher, "_wait_thread", None)) is not None:
+                    waiting.join(_EXIT_SECONDS)
+                with contextlib.suppress(Exception):  # psutil's own, of any kind
+                    code = launcher.process.wait(timeout=0)
+        printed = ""
+        with contextlib.suppress(OSError), open(self.log_of(rank), "rb") as file:
+            printed = cause(GLOO.sub("", read_log(file)))
+        return ProcessEnd("exit", exit=code, said=printed, after="own")
+
+    def end(self) -> None:
+        """Ends a cluster that was started here, in the process that started it."""
+        if self.folder is None or os.getpid() != self.kernel:
+            return
+        with contextlib.suppress(Exception):  # some of its processes are gone
+            self.cluster.stop_cluster_sync()
+        with contextlib.suppress(Exception):  # the controller is gone
+            self.client.close(linger=0)
+        remove_folder(self.folder)
+        remove_abandoned()  # what an engine that compiled has left in shared memory
+
+
+def start(count: int, platform: str) -> Engines:
+    """Starts engines on this machine.
+
+    Args:
+        count: how many.
+        platform: `"cpu"`, or the platform of attached accelerators.
+
+    Raises:
+        MissingPackage: if ipyparallel is not installed.
+        TargetError: if they do not start.
+    """
+    ipp = imported()
+    remove_abandoned()
+    folder = make_folder("hosts", tempfile.gettempdir())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Its own profile, so that the user's settings have no effect.
+        cluster = ipp.Cluster(
+            n=count,
+            profile_dir=str(folder),
+            cluster_id="shardviz",
+            controller_args=list(_CONTROLLER),
+            engine_timeout=START_SECONDS,
+            shutdown_atexit=False,
+            load_profile=False,
+            log_level=50,
+            delay=0.0,
+            config=_launcher_config(_environment(platform)),
+        )
+        try:
+            return Engines(cluster.start_and_connect_sync(), cluster, folder)
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                cluster.stop_cluster_sync()
+            remove_folder(folder)
+            if not isinstance(error, Exception):
+                raise
+            raise TargetError(
+                f"ipyparallel could not start {count} engines here:"
+                f" {type(error).__name__}: {error}. Start fewer, or free some memory."
+            ) from error
+
+
+def taken_over(thing: Any) -> Engines:
+    """The engines of an ipyparallel Client or Cluster that a person has.
+
+    Raises:
+        MissingPackage: where ipyparallel is not installed.
+        TargetError: for anything else.
+    """
+    ipp = imported()
+    client = thing
+    if isinstance(thing, ipp.Cluster) and thing.engines:
+        client = thing.connect_client_sync()
+        client.wait_for_engines(thing.n or 1, timeout=START_SECONDS, interactive=False)
+    if not isinstance(client, ipp.Client) or not client.ids:
+        raise TargetError(
+            "sv.hosts takes how many processes to start here, as in sv.hosts(2,"
+            " devices=4), or an ipyparallel Client or Cluster with engines that run; got"
+            f" {shown(thing)}."
+        )
+    return Engines(client)
+
+
+def imported() -> Any:
+    """ipyparallel.
+
+    Raises:
+        MissingPackage: where it is not installed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_optional("ipyparallel", "sv.hosts", "shardviz[hosts]")
+
+
+def _launcher_config(environment: Mapping[str, str]) -> Any:
+    from traitlets.config import Config
+
+    return Config(
+        {
+            "EngineLauncher": {
+                "environment": dict(environment),
+                "engine_args": list(_ENGINE),
+            },
+            # What an engine computes is of no use any more when it is ended.
+            "LocalProcessLauncher": {"stop_seconds_until_kill": 0},
+        }
+    )
+
+
+def _environment(platform: str) -> dict[str, str]:
+    """The variables of engines that differ from the kernel's own."""
+    variables: dict[str, str] = {}
+    # The same variables as in a worker: what is attached belongs to the kernel.
+    if platform == "cpu":
+        for name, value in Settings("cpu").environment().items():
+            if os.environ.get(name) != value:
+                variables[name] = value
+    # A checkout that is not installed is found by its engines, too.
+    root = str(Path(__file__).parents[4])
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        known = os.environ.get("PYTHONPATH", "")
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (root, known)))
+    return variables
+
+
+def status_of(pid: int) -> str:
+    """`"runs"`, `"stopped"` or `"ended"`: the state of a process of this machine.
+
+    >>> status_of(os.getpid())
+    'runs'
+    """
+    import psutil  # ipyparallel brings it
+
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return "ended"
+    except psutil.Error:
+        return "runs"  # somebody else's
+    if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+        return "ended"
+    return "stopped" if status == psutil.STATUS_STOPPED else "runs"

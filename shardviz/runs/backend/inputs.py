@@ -1,0 +1,334 @@
+"""The values that a program runs with, the user's or made up, on their devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from shardviz.base.array_spec import ArraySpec, dtype_name
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import listed, plural, shown
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend.arguments import parameter_names
+from shardviz.programs.backend.bridge import jax_dtype, key_implementation
+from shardviz.programs.backend.trace import donated_leaves, placed_spec
+from shardviz.programs.program import Program
+
+_SLICE_ELEMENTS = 1 << 22  # made at a time
+
+
+def copies_allowed() -> Any:
+    """Allows our own copies where `jax_transfer_guard` is set; a decorator, too."""
+    return jax.transfer_guard("allow")
+
+
+def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
+    """The leaves of the user's values, checked against the program; None for none."""
+    if not values:
+        return None
+    leaves = _leaves(program, tuple(values))
+    for array, leaf in zip(program.arrays, leaves, strict=True):
+        _check(array, leaf)
+    return leaves
+
+
+def example(
+    array: ArraySpec, sharding: Sharding, seed: int, positive: bool = False
+) -> jax.Array:
+    """A made-up array: small pseudo-random numbers, the same every time.
+
+    Floats lie between -0.25 and 0.25, or above 0 where only positive ones are asked
+    for; integers between 0 and 3 (0 and 1 for types of 2 bits). Each device's shard is
+    made by itself, so that the host never holds the full array.
+
+    Args:
+        array: its shape and dtype.
+        sharding: how it is placed.
+        seed: arrays of different seeds differ.
+        positive: whether floats are above 0, for functions such as roots and
+            logarithms.
+    """
+    if array.dtype.startswith("key<"):
+        return _example_keys(array, sharding, seed)
+    dtype = jax_dtype(array.dtype)
+    made: dict[Any, np.ndarray] = {}
+
+    def block(index: Any) -> np.ndarray:
+        bounds = tuple(
+            s.indices(n)[:2] for s, n in zip(index, array.shape, strict=True)
+        )
+        if bounds not in made:
+            made[bounds] = example_block(array.shape, bounds, dtype, seed, positive)
+        return made[bounds]
+
+    return jax.make_array_from_callback(array.shape, sharding, block)
+
+
+def example_block(
+    shape: tuple[int, ...],
+    bounds: Sequence[tuple[int, int]],
+    dtype: Any,
+    seed: int,
+    positive: bool = False,
+) -> np.ndarray:
+    """One block of an example: a pure function of each element's index in the array.
+
+    >>> full = example_block((4, 4), ((0, 4), (0, 4)), np.dtype("float32"), 1)
+    >>> part = example_block((4, 4), ((2, 4), (0, 2)), np.dtype("float32"), 1)
+    >>> bool((full[2:, :2] == part).all())
+    True
+    """
+    sizes = [stop - start for start, stop in bounds]
+    if not sizes:
+        sizes, bounds, shape = [1], [(0, 1)], (1,)
+        return example_block(shape, bounds, dtype, seed, positive).reshape(())
+    block = np.empty(sizes, dtype)
+    # In slices, since what it is computed from takes several times its memory.
+    rows = max(1, _SLICE_ELEMENTS // max(1, math.prod(sizes[1:])))
+    for first in range(0, sizes[0], rows):
+        count = min(rows, sizes[0] - first)
+        index = np.full([1] * len(shape), seed << 40, np.uint64)
+        stride = 1
+        for dim in reversed(range(len(shape))):
+            start = bounds[dim][0] + (first if dim == 0 else 0)
+            steps = np.arange(count if dim == 0 else sizes[dim], dtype=np.uint64)
+            along = np.expand_dims(
+                steps + np.uint64(start), [d for d in range(len(shape)) if d != dim]
+            )
+            index = index + along * np.uint64(stride % (1 << 64))
+            stride *= shape[dim]
+        block[first : first + count] = _numbers(_mixed(index), dtype, positive)
+    return block
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+    """24 pseudo-random bits of each number: the finaliser of splitmix64."""
+    bits = bits + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (bits ^ (bits >> np.uint64(31))) >> np.uint64(40)
+
+
+def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return (bits & np.uint64(1)).astype(bool)
+    if kind in "iu" or dtype_name(dtype).startswith(("int", "uint")):
+        mask = 1 if dtype_name(dtype) in ("int2", "uint2") else 3
+        return (bits & np.uint64(mask)).astype(np.int8).astype(dtype)
+    # Not close to 0, where roots and quotients amplify rounding.
+    lowest = np.float32(0.0625 if positive else -0.25)
+    floats = bits.astype(np.float32) * np.float32(2.0**-25) + lowest
+    if kind == "c":
+        other = _mixed(bits).astype(np.float32)
+        return (floats + 1j * (other * np.float32(2.0**-25) + lowest)).astype(dtype)
+    return floats.astype(dtype)
+
+
+def _example_keys(array: ArraySpec, sharding: Sharding, seed: int) -> jax.Array:
+    # One key more than needed, since an empty split is refused.
+    key = jax.random.key(seed, impl=key_implementation(array.dtype))
+    keys = jax.random.split(key, math.prod(array.shape) + 1)
+    return _spread(keys[:-1].reshape(array.shape), array, sharding)
+
+
+def _spread(
+    leaf: Any, array: ArraySpec, sharding: Sharding, copy: bool = False
+) -> jax.Array:
+    """A value that this process has, on its devices; `copy` where it must be a new one.
+
+    `jax.device_put` would wait for all processes, to compare what they have.
+    """
+    keys = array.dtype.startswith("key<")
+    host = leaf if keys else np.asarray(leaf)
+
+    def block(index: Any) -> Any:
+        if keys:
+            return host[index]
+        dtype = jax_dtype(array.dtype)
+        return np.array(host[index], dtype, copy=True if copy else None)
+
+    return jax.make_array_from_callback(array.shape, sharding, block)
+
+
+def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
+    """The leaves of the values; refuses a wrong number or tree of them."""
+    if program.tree is None:
+        names, leaves = [a.name for a in program.arrays], list(values)
+    else:
+        names = parameter_names(program.fn, len(program.tree.children()))
+        leaves, tree = jax.tree.flatten(values)
+        # Where the number is wrong the tree is too, and the number says more.
+        if len(values) == len(names) and tree != program.tree:
+            raise ProgramError(
+                f"The values form another tree than the arguments: {shown(tree, 120)} and"
+                f" {shown(program.tree, 120)}. Give them in the same containers."
+            )
+    if len(values) != len(names):
+        raise ProgramError(
+            f"The program takes {plural(len(names), 'argument')} ({listed(names)}); got"
+            f" {plural(len(values), 'value')}. Give one each, in the containers that the"
+            " arguments have, or none for made-up values."
+        )
+    return leaves
+
+
+def _check(array: ArraySpec, value: Any) -> None:
+    given = value
+    try:
+        # Numbers and lists, as jax.jit takes them.
+        if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+            given = np.asarray(value)
+        dtype = given.dtype
+        # jax makes 32 bits of the 64 that numpy has, unless it is set otherwise.
+        if not isinstance(given, jax.Array):
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+        own = ArraySpec(array.name, tuple(given.shape), None, dtype_name(dtype))
+    except (TypeError, ValueError):
+        raise ProgramError(
+            f"{array.name} takes an array, {array.short}; got {shown(value)}."
+        ) from None
+    if own.shape != array.shape or own.dtype != array.dtype:
+        raise ProgramError(
+            f"{array.name} is {array.short} in the program and {own.short} in the values."
+            " Give an array of that shape and type."
+        )
+
+
+def is_global(leaf: Any) -> bool:
+    """Whether a value lies on devices of several processes."""
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+
+
+def host_value(leaf: Any) -> Any | None:
+    """All of a value, where this process has it; else None."""
+    if not is_global(leaf):
+        return leaf
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else None
+
+
+def partial_axes(array: Any) -> list[str]:
+    """The mesh axes over which an array holds partial sums, sorted."""
+    spec = getattr(getattr(array, "sharding", None), "spec", None)
+    return sorted(getattr(spec, "unreduced", None) or ())
+
+
+def summed(leaf: Any) -> Any:
+    """A value without partial sums: their sum on every device that holds some of them."""
+    if not partial_axes(leaf):
+        return leaf
+    full = PartitionSpec(*leaf.sharding.spec.partitions)
+    return jax.sharding.reshard(leaf, NamedSharding(leaf.sharding.mesh, full))
+
+
+class Inputs:
+    """The arguments of one run: values that the user gave, or examples.
+
+    Args:
+        program: the program that takes them.
+        mesh: the jax mesh to place them on.
+        leaves: the user's values, checked; None for examples.
+        positive: the positions of arguments whose examples are above 0.
+        compiled: by position, the shardings that the compiler chose and no spec
+            describes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        mesh: Mesh,
+        leaves: list[Any] | None,
+        positive: Sequence[int] = (),
+        compiled: Mapping[int, Sharding] = MappingProxyType({}),
+    ) -> None:
+        self.program, self.mesh, self.leaves = program, mesh, leaves
+        self._compiled = compiled
+        self.donated, self.positive = donated_leaves(program), positive
+
+    @property
+    def bytes_in_place(self) -> int:
+        """Bytes on each device of the user's values that are in place already."""
+        placed = 0
+        for position, leaf in enumerate(self.leaves or ()):
+            layout = self.program.requests[position].layout
+            # A donated array is copied, since the run uses it up.
+            if layout is None or position in self.donated:
+                continue
+            if isinstance(leaf, jax.Array):
+                wanted = self._sharding(position)
+                if leaf.sharding.is_equivalent_to(wanted, leaf.ndim):
+                    placed += layout.bytes_per_device
+        return placed
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether other processes have some of the values."""
+        return any(host_value(leaf) is None for leaf in self.leaves or ())
+
+    @copies_allowed()
+    def place_all(self) -> list[jax.Array]:
+        """Every argument on its devices."""
+        positions = range(len(self.program.arrays))
+        return jax.block_until_ready([self._place(i) for i in positions])
+
+    @copies_allowed()
+    def replace_donated(self, placed: list[jax.Array]) -> None:
+        """Puts new arrays in place of those that the last run used up."""
+        for position in self.donated:
+            placed[position] = jax.block_until_ready(self._place(position))
+
+    @copies_allowed()
+    def place_unsharded(self, mesh: Mesh) -> list[jax.Array]:
+        """Every argument unsharded, on the one device of a mesh of size 1."""
+        placed = []
+        for position, array in enumerate(self.program.arrays):
+            kind = array.memory_kind
+            sharding = NamedSharding(mesh, PartitionSpec(), memory_kind=kind)
+            if self.leaves is None:
+                placed.append(self._example(position, sharding))
+            else:
+                value = host_value(summed(self.leaves[position]))
+                placed.append(jax.device_put(value, sharding))
+        return placed
+
+    def _example(self, position: int, sharding: Sharding) -> jax.Array:
+        array = self.program.arrays[position]
+        return example(array, sharding, position, position in self.positive)
+
+    def _place(self, position: int) -> jax.Array:
+        wanted = sharding = self._sharding(position)
+        given = () if self.leaves is None else self.leaves[position : position + 1]
+        if (
+            isinstance(sharding, NamedSharding)
+            and sharding.spec.unreduced
+            and not any(map(partial_axes, given))
+        ):
+            # jax makes partial sums only of an array that is on the devices.
+            full = PartitionSpec(*sharding.spec.partitions)
+            kind = sharding.memory_kind
+            sharding = NamedSharding(self.mesh, full, memory_kind=kind)
+        if given:
+            placed = self._placed_value(position, given[0], sharding)
+        else:
+            placed = self._example(position, sharding)
+        return placed if sharding is wanted else jax.device_put(placed, wanted)
+
+    def _placed_value(self, position: int, leaf: Any, sharding: Sharding) -> jax.Array:
+        donated = position in self.donated
+        if sharding.is_fully_addressable or is_global(leaf):
+            # A donated array is used up, so it must not be the user's own.
+            return jax.device_put(leaf, sharding, may_alias=False if donated else None)
+        return _spread(leaf, self.program.arrays[position], sharding, donated)
+
+    def _sharding(self, position: int) -> Sharding:
+        if position in self._compiled:
+            return self._compiled[position]
+        spec = placed_spec(self.program.requests[position].spec or Spec())
+        kind = self.program.arrays[position].memory_kind
+        return NamedSharding(self.mesh, spec.to_jax(), memory_kind=kind)

@@ -1,0 +1,395 @@
+"""The targets of this kernel, and which one a program is compiled for.
+
+Attached devices are used in this kernel: accelerators, and the CPU as one device. CPU
+devices are simulated in a worker process, since a crash of XLA must not end the kernel,
+and described devices (a slice of TPUs or a cluster of GPUs) are compiled for there. Who
+has made jax simulate CPU devices in the kernel can have them used by the name
+`"attached"`.
+
+The compilers themselves make the devices of described hardware
+(`jax.experimental.topologies`). Making them loads the TPU's or GPU's compiler into the
+process, so that happens in the worker only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from shardviz.base.backend.jax_compat import backend_started
+from shardviz.base.errors import ShardvizError, TargetError
+from shardviz.base.format import plural, shown
+from shardviz.base.mesh import MAX_DEVICES, MeshSpec
+from shardviz.compiled.checks import Finding, found
+from shardviz.hardware.targets import Target, Targets, only_described
+from shardviz.hardware.topology import (
+    EXAMPLES,
+    Topology,
+    is_described,
+)
+from shardviz.programs.backend.devices import (
+    MOST_SIMULATED,
+    ask_for_cpus,
+    attached_devices,
+    count_of,
+    devices_for,
+    mesh_of,
+    own_devices,
+    refuse_too_few,
+)
+
+_PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
+_HOW = (
+    "Write 'attached', 'gpu', 'tpu', 'cpu', 'cpu:8', 'tpu:v5e:4x4' or 'gpu:h100:2x8'."
+)
+
+
+def targets() -> Targets:
+    """What a program can run on here, and examples of described hardware.
+
+    Starts no backend: before the first run, jax has not looked for devices.
+
+    >>> [t.name for t in targets() if t.kind == "described"][0]
+    'tpu:v5e:4x4'
+    """
+    return Targets([*_here(), *map(described, EXAMPLES)])
+
+
+def _here() -> list[Target]:
+    if not backend_started():
+        return [Target("attached", ""), Target("cpu", "cpu")]
+    devices, cpus = attached_devices(None), count_of("cpu")
+    platform, count = devices[0].platform, len(devices)
+    if platform == "cpu":
+        count, cpus = 1, count if count > 1 else 0  # all but one are simulated
+    here = [Target("attached", platform, count)]
+    return [*here, Target("cpu", "cpu", cpus)] if cpus else here
+
+
+def described(text: str) -> Target:
+    """The target of described hardware, parsed.
+
+    >>> str(described("tpu:v5p:8x8x16"))
+    'TPU v5p 8×8×16, described'
+    """
+    topology = Topology.parse(text)
+    kind = topology.chip.platform
+    return Target(
+        "described",
+        kind,
+        topology.devices,
+        str(topology),
+        True,
+        str(missing(kind) or ""),
+    )
+
+
+def decide(text: str | Target | None, needed: int) -> Target:
+    """The target of a compile or run, in this kernel or in the worker.
+
+    Args:
+        text: as for `choose`, or described hardware such as `"tpu:v5e:4x4"`.
+        needed: how many devices the mesh has.
+
+    >>> decide("cpu:64", 64).worker, decide("attached", 1).worker
+    (True, False)
+    """
+    word = _word(text)
+    if is_described(word):
+        target = described(word)
+        fits(Topology.parse(target.text), needed)
+        # Only now: a mesh that cannot fit should hear of that first.
+        if target.missing:
+            raise TargetError(target.missing)
+        return target
+    kind = word.partition(":")[0].strip()
+    if kind not in ("", "cpu") or (not word and _attached_fits(needed)):
+        return choose(word, needed)
+    count = _cpu_count(word, needed)
+    if count == 1:
+        return choose(word, needed)  # the CPU itself, which every kernel has
+    if count > MOST_SIMULATED:
+        raise TargetError(
+            f"{word or f'cpu:{count}'!r} asks for {plural(count, 'CPU device')}, and at"
+            f" most {MOST_SIMULATED:,} are simulated. Layouts, plans and pictures need"
+            " none; compile it for described hardware such as 'tpu:v5p:8x16x16', or use"
+            " a smaller mesh."
+        )
+    return Target("cpu", "cpu", count, worker=True)
+
+
+def lowering_platform(target: str | Target | None, needed: int) -> str:
+    """What jax calls the platform of a target: `"cpu"`, `"tpu"` or `"cuda"`.
+
+    `""` if the target does not name one, or cannot be used. Without a target it is that
+    of the devices a compile would use, for which jax's backend starts.
+
+    Args:
+        target: as for `decide`.
+        needed: how many devices the mesh has.
+
+    >>> lowering_platform("gpu:h100:2x8", 16), lowering_platform("cpu:8", 8)
+    ('cuda', 'cpu')
+    """
+    try:
+        word = _word(target)
+        kind = word.partition(":")[0].strip()
+        if is_described(word):
+            kind = Topology.parse(word).chip.platform
+        elif kind not in ("cpu", *_PLATFORMS):
+            kind = decide(target, needed).platform
+    except ShardvizError:
+        return ""
+    return "cuda" if kind == "gpu" else kind
+
+
+def choose(text: str | Target | None, needed: int) -> Target:
+    """The devices of this kernel that were named, or the best ones for a mesh.
+
+    Args:
+        text: `"attached"`, `"gpu"`, `"tpu"`, `"cpu"`, `"cpu:8"`; None or `""` for
+            attached devices where there are enough of them, else simulated ones.
+        needed: how many devices the mesh has.
+
+    >>> choose("cpu:1", 1).count
+    1
+    """
+    word = _word(text)
+    if is_described(word):
+        raise only_described(str(Topology.parse(word)))
+    kind, colon, _ = word.partition(":")
+    if kind == "cpu":
+        count = _cpu_count(word, needed)
+        # Before the first look at devices, which fixes their number.
+        ask_for_cpus(count, exactly=bool(colon))
+        refuse_too_few("cpu", len(attached_devices("cpu")), count)
+        return Target("cpu", "cpu", count)
+    if word not in ("", "attached", *_PLATFORMS):
+        raise TargetError(f"No target is called {shown(word)}. {_HOW}")
+    ask_for_cpus(needed)
+    devices = attached_devices(_PLATFORMS.get(word))
+    platform = devices[0].platform
+    if word or (platform != "cpu" and len(devices) >= needed):
+        refuse_too_few(platform, len(devices), needed)
+        # Of CPU devices only as many as are needed: all but one are simulated.
+        count = needed if platform == "cpu" else len(devices)
+        return Target("attached", platform, count)
+    if needed == 1 or jax.process_count() > 1:
+        return Target("attached", platform, needed)
+    refuse_too_few("cpu", count_of("cpu"), needed)
+    return Target("cpu", "cpu", needed)
+
+
+def _word(text: str | Target | None) -> str:
+    if isinstance(text, Target):
+        return text.name
+    if not isinstance(text, str | None):
+        raise TargetError(
+            f"A target is text such as 'cpu:8' or 'attached'; got {shown(text)}."
+        )
+    return (text or "").strip().lower()
+
+
+def _attached_fits(needed: int) -> bool:
+    """Whether a mesh fits on the attached devices, the CPU being one of them."""
+    if needed == 1:
+        return True
+    devices = attached_devices(None)
+    # Of several processes the CPU's simulated devices too are those of all of them.
+    several = jax.process_count() > 1
+    return (devices[0].platform != "cpu" or several) and len(devices) >= needed
+
+
+def _cpu_count(word: str, needed: int) -> int:
+    """How many CPU devices a target names; as many as are needed where it says none."""
+    if ":" not in word:
+        return needed
+    number = word.partition(":")[2].strip()
+    count = int(number) if re.fullmatch("0*[0-9]{1,9}", number) else 0
+    if not needed <= count <= MAX_DEVICES:
+        raise TargetError(
+            "A simulated target names its number of devices, at least those of the mesh,"
+            f" such as 'cpu:{needed}'; got {shown(word)}."
+        )
+    return count
+
+
+def devices_of(target: Target) -> tuple[Any, ...]:
+    """The jax devices of a target in this process; starts jax's backend."""
+    if target.text:
+        raise only_described(target.text)
+    devices = attached_devices(target.platform or None)
+    refuse_too_few(target.platform, len(devices), target.count or 0)
+    return devices[: target.count]
+
+
+def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
+    """The jax Mesh that puts every position of `mesh` on a device of the target.
+
+    Ids that the target has mean its devices. Ids that it lacks are names: the lowest of
+    them is its first device, and so on, so that permuted ids permute devices.
+    """
+    chosen = devices_for(mesh, devices_of(target))
+    if not own_devices(chosen):
+        raise TargetError(
+            f"Process {jax.process_index()} has nothing to run: no device of the mesh is"
+            f" its own. Use a mesh over all {plural(jax.device_count(), 'device')}, or"
+            " leave this call out there."
+        )
+    return mesh_of(chosen, mesh)
+
+
+_PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}
+_CUDNN = "dnn_version_info { major: 9 minor: 10 }"
+_CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
+
+
+def missing(platform: str) -> TargetError | None:
+    """What has to be installed to compile for `"tpu"` or `"gpu"`; None for nothing."""
+    if _installed(platform):
+        return None
+    return TargetError(
+        f"The {platform.upper()} compiler is not installed:"
+        f' pip install "shardviz[{platform}]", and restart the kernel.'
+    )
+
+
+def fits(topology: Topology, needed: int) -> None:
+    """Refuses a mesh whose size is not the number of devices.
+
+    >>> fits(Topology.parse("tpu:v5e:4x4"), 16)
+    """
+    if topology.devices == needed:
+        return
+    raise TargetError(
+        f"The mesh has {plural(needed, 'device')} and {str(topology)!r} has"
+        f" {topology.devices:,}. Use a mesh of {topology.devices:,} devices, or a target"
+        f" of {needed:,}."
+    )
+
+
+def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, ...]]:
+    """The jax Mesh of compile-only devices for a mesh, and notes about it.
+
+    A mesh with device ids of its own keeps them. Any other is laid over the slice by
+    jax's `mesh_utils`, as on a real one; where that refuses, devices keep their own
+    order and the reason is a note.
+
+    Args:
+        mesh: the mesh; as many devices as the target.
+        text: the target, `"tpu:v5e:4x4"`.
+    """
+    topology = Topology.parse(text)
+    fits(topology, mesh.size)
+    devices = compile_only_devices(topology)
+    # Who has numbered the devices means these.
+    if not mesh.ids_are_positions:
+        return mesh_of(_by_id(devices, mesh), mesh), ()
+    # Every GPU reaches every other one of its host directly, so there is no torus.
+    if topology.chip.platform == "gpu":
+        return mesh_of(devices, mesh), ()
+    try:
+        grid = _torus_order(mesh, topology, devices)
+    except (NotImplementedError, ValueError, AssertionError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        sizes = "×".join(map(str, mesh.axis_sizes))
+        note = found(
+            "not on torus", sizes=sizes, target=str(topology), said=said.rstrip(".")
+        )
+        return mesh_of(devices, mesh), (note,)
+    return mesh_of(list(grid.flat), mesh), ()
+
+
+def compile_only_devices(topology: Topology) -> list[Any]:
+    """The devices that the compiler makes of a description, in its order."""
+    platform = topology.chip.platform
+    if error := missing(platform):
+        raise error
+    options = dict(topology.jax_options)
+    if platform == "gpu":
+        options["target_config"] = target_config(topology)
+    try:
+        # Imported here, since other kernels never need it.
+        from jax.experimental import topologies
+
+        devices = list(topologies.get_topology_desc(**options).devices)
+    except Exception as error:  # whatever the plugin raises for what it does not know
+        reason = " ".join(str(error).split())[:400]
+        raise TargetError(
+            f"The {platform.upper()} compiler that is installed here cannot describe"
+            f" {str(topology)!r}: {reason} Try another shape or generation, or another"
+            f" version of jax and of shardviz[{platform}]."
+        ) from error
+    # The figures that we know a chip by may be wrong for this plugin.
+    if len(devices) != topology.devices:
+        raise TargetError(
+            f"The compiler makes {plural(len(devices), 'device')} of {str(topology)!r}, and"
+            f" {topology.devices:,} were expected. Try another shape of slice."
+        )
+    return devices
+
+
+def target_config(topology: Topology) -> str:
+    """The text that describes a GPU to XLA: a `GpuTargetConfigProto` as text.
+
+    >>> text = target_config(Topology.parse("gpu:h100:2x8"))
+    >>> "core_count: 132" in text, 'platform_name: "CUDA"' in text
+    (True, True)
+    """
+    figures = dict(topology.chip.gpu)
+    title = figures.pop("device_description_str", topology.chip.title)
+    major, minor = figures.pop("compute_major"), figures.pop("compute_minor")
+    extension = figures.pop("feature_extension", "NONE")
+    info = [f"  {name}: {value}" for name, value in figures.items()]
+    capability = {"major": major, "minor": minor, "feature_extension": extension}
+    words = " ".join(f"{name}: {value}" for name, value in capability.items())
+    info.append(f"  cuda_compute_capability {{ {words} }}")
+    # XLA compiles for the CUDA that the installed plugin is made for.
+    runtime = _CUDA.get(_installed("gpu"), 13)
+    lines = [
+        "gpu_device_info {",
+        *info,
+        "}",
+        'platform_name: "CUDA"',
+        _CUDNN,
+        f"runtime_version {{ major: {runtime} minor: 0 }}",
+        f'device_description_str: "{title}"',
+    ]
+    return "\n".join(lines)
+
+
+def _installed(platform: str) -> str:
+    """The package that compiles for a platform; `""` where none is installed."""
+    for name in _PACKAGES[platform]:
+        if importlib.util.find_spec(name) is not None:
+            return name
+    return ""
+
+
+def _torus_order(mesh: MeshSpec, topology: Topology, devices: list[Any]) -> np.ndarray:
+    from jax.experimental import mesh_utils
+
+    sizes = mesh.axis_sizes
+    if topology.slices == 1:
+        return mesh_utils.create_device_mesh(sizes, devices)
+    left, across = topology.slices, []
+    for size in sizes:  # slices are joined along the first axes, which carry the least
+        across.append(math.gcd(size, left))
+        left //= across[-1]
+    inside = tuple(n // a for n, a in zip(sizes, across, strict=True))
+    return mesh_utils.create_hybrid_device_mesh(inside, across, devices)
+
+
+def _by_id(devices: list[Any], mesh: MeshSpec) -> list[Any]:
+    wanted = mesh.device_ids.ravel().tolist()
+    by_id = {device.id: device for device in devices}
+    if by_id.keys() >= set(wanted):
+        return [by_id[i] for i in wanted]
+    # Ids of other devices are names: the lowest of them is the first device, and so on.
+    return [devices[rank] for rank in np.argsort(np.argsort(wanted))]

@@ -1,0 +1,92 @@
+"""What `python -m shardviz doctor` prints: versions, and the private names of jax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shardviz.base.format import plural
+
+# What one loses without a private name.
+LOSSES: Mapping[str, str] = {
+    "jax._src.distributed.global_state": "Processes that disagree hang.",
+    "jax._src.xla_bridge.backends_are_initialized": (
+        "The number of simulated devices is not chosen before jax starts."
+    ),
+    "jax._src.mesh.get_concrete_mesh": "Of jax.set_mesh only the axes are known.",
+    "jax._src.mesh.thread_resources": "Meshes of `with mesh:` are not shown.",
+    "jax._src.core.trace_state_clean": (
+        "A function of sv.cached must not be called inside jax.jit or jax.grad."
+    ),
+    "jax._src.config.trace_context": "sv.cached calls plain jax.jit each time.",
+    "jax._src.config.traceback_filtering": (
+        "Of what jax refuses on Explicit axes, only its own message is shown."
+    ),
+    "jax._src.source_info_util": "What jax accepts instead of an operation has no line.",
+    "jax._src.effects": "What is ordered is known by name only.",
+    "jax._src.dispatch.runtime_tokens": (
+        "With jax 0.10 and 0.11 the error of a callback comes back at the end."
+    ),
+    "jax.jit._jit_info": "Give in_specs, out_specs and donate to sv.program.",
+    "jax._src.pmap": "Give in_specs, out_specs and donate to sv.program.",
+    "jax._src.shard_map._shard_map": (
+        "A plan binds a shard_map without a mesh to the mesh of the program."
+    ),
+    "jax.extend.core.JaxprEqn.params": "Of what jax refuses, only the first is shown.",
+    "jax._src.pjit": "Plan.constraints is empty.",
+    "jax._src.api.eval_shape": "Plan.constraints may list a call twice.",
+    "jax.extend.core.JaxprEqn": "Operations are shown without their lines.",
+    "jax.stages.Compiled._executable": (
+        "With jax 0.10 and 0.11, programs with arguments of fewer than 8 bits do not run."
+    ),
+    "jax.stages.Lowered._lowering": "Programs compile and run in this process only.",
+    "jax._src.interpreters.mlir": (
+        "The plan of an exported program shows symbols in place of sizes."
+    ),
+    "jax._src.interpreters.mlir._platform_specific_lowerings": (
+        "Plans without a target do not name the operations whose lowering depends on the"
+        " platform."
+    ),
+    "jax.sharding.NamedSharding._to_xla_hlo_sharding": (
+        "Plans for large meshes take more time and memory."
+    ),
+    "jaxlib.mlir.passmanager": "There are no plans; compile in place of them.",
+    "ipykernel.comm.comm.BaseComm._reply_subshell_for": (
+        "After a page is loaded anew the Explorer may not answer."
+    ),
+}
+
+
+def doctor_text(versions: Mapping[str, str], rows: Sequence[tuple[str, str]]) -> str:
+    """The versions, a row for each private name, and what does not work.
+
+    Args:
+        versions: by name, `""` for what is not installed.
+        rows: the name, and what went wrong with it, or `""`.
+
+    >>> row = ("jax._src.pjit", "KeyError: 'x'")
+    >>> print(doctor_text({"jax": "9.9", "flax": ""}, [row]))
+    jax   9.9
+    flax  not installed
+    <BLANKLINE>
+    fails  jax._src.pjit
+           KeyError: 'x'
+           Plan.constraints is empty.
+    <BLANKLINE>
+    1 of 1 private name fails.
+    """
+    width = max(map(len, versions))
+    lines = []
+    for name, version in versions.items():
+        lines.append(f"{name:<{width}}  {version or 'not installed'}")
+    lines.append("")
+    broken = 0
+    for name, problem in rows:
+        lines.append(f"{'fails' if problem else 'works'}  {name}")
+        if problem:
+            broken += 1
+            lines += [f"       {problem}", f"       {LOSSES[name]}"]
+    count = plural(len(rows), "private name")
+    end = f"All {count} of jax and ipykernel work here."
+    if broken:
+        end = f"{broken} of {count} {'fails' if broken == 1 else 'fail'}."
+    return "\n".join([*lines, "", end])

@@ -1,1 +1,0 @@
-"""The Explorer and its parts: the only modules that import anywidget."""
