@@ -28,7 +28,7 @@ ARGUMENT = "argument"
 #   rule             rules, steps: another table, and each `Step` that changes it
 #   constraint       value, shape, variable, source, spec, places: on the result of an
 #                    operation, or `ARGUMENT`; the variable that its line assigns, or
-#                    ""; the line; where that is in the jaxpr (`tracing/edited.py`);
+#                    ""; the line; where that is in the jaxpr (`backend/edited.py`);
 #                    has_other_shapes, if the line runs for more than this shape
 #   mesh             mesh
 #   device order     mesh: the same, over the devices in another order

@@ -1,7 +1,7 @@
 """Whether arrays or a program have room in the memory of one device, as codes and
 numbers.
 
-`wording/fit.py` says them. Everything that asks "does it fit" makes a `Fit`: audits,
+`words/fit.py` says them. Everything that asks "does it fit" makes a `Fit`: audits,
 reports, rooflines, expectations, and a run before it places anything.
 """
 

@@ -33,7 +33,7 @@ class RooflineNote(Fact):
     """What is assumed or not known of a least time.
 
     Attributes:
-        code: a key of `NOTES` in `wording/roofline.py`.
+        code: a key of `NOTES` in `words/roofline.py`.
 
     >>> str(RooflineNote("no rate"))
     'This rate is not published.'

@@ -48,7 +48,7 @@ class Chip:
             4; `"full"`: where the axis is as long as the pod's; `""`: never.
         gpu: for a GPU, the fields of XLA's `gpu_device_info` that describe it to the
             compiler.
-        cited: field to the key of its source in `SOURCES` of `wording/hardware.py`.
+        cited: field to the key of its source in `SOURCES` of `words/hardware.py`.
 
     >>> chip = find_chip("v5e")
     >>> chip.title, chip.hbm_bytes >> 30, chip.cited["hbm_bytes"]

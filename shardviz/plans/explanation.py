@@ -1,6 +1,6 @@
 """How one value of a plan got its sharding, line by line, and the steps of all values.
 
-Each line is a fact; `wording/plan.py` says it.
+Each line is a fact; `words/plan.py` says it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Why Shardy plans a collective: which value is summed or moved, and for what.
 
-Each is a fact; `wording/estimate.py` says it.
+Each is a fact; `words/estimate.py` says it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a person should know about a value of a plan, or about all of it, as facts.
 
-`wording/plan.py` says each.
+`words/plan.py` says each.
 """
 
 from __future__ import annotations

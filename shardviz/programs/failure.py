@@ -1,4 +1,4 @@
-"""Failure: why a compile or run ended early. `wording/failures.py` says it."""
+"""Failure: why a compile or run ended early. `words/failures.py` says it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Failure:
             processes), `"compile"`, `"place"`, `"run"`, `"check"` or `"cancelled"`.
         said: what an error said: our own in full, one of jax or XLA on one line.
         source: the line of the user's code it comes from, where known.
-        code: what kind of failure it is, of `wording/failures.py`; `""` where `said`
+        code: what kind of failure it is, of `words/failures.py`; `""` where `said`
             says all that there is to say.
         fields: what else the words of that code need.
         lacks_memory: whether memory ran out, or would have.

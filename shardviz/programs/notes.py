@@ -9,7 +9,7 @@ from shardviz.base.display import Fact
 
 @dataclass(frozen=True)
 class Note(Fact):
-    """One thing to know. `wording/notes.py` lists the codes and says each.
+    """One thing to know. `words/notes.py` lists the codes and says each.
 
     Attributes:
         code: what it is, such as `"static numbers"`.

@@ -2,7 +2,7 @@
 
 Each check uses a name for what `jax_compat` uses it for, and may raise anything.
 `python -m shardviz doctor` prints the result; what one loses without a name stands in
-`wording/doctor.py`.
+`words/doctor.py`.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def said_by(error: BaseException) -> str:
 
 
 # What jax and XLA say where several processes are the cause, read off jax 0.10.2 and
-# 0.12.0.1, and a code of `wording/failures.py`.
+# 0.12.0.1, and a code of `words/failures.py`.
 _SEVERAL = (
     (
         r"spans non-addressable|first argument must be a fully addressable array"
