@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from shardviz import widgets
+from shardviz import explorer
 from tests.picture.javascript import run_script
 
-ROWS = Path(widgets.__file__).parent / "static" / "model_rows.js"
+ROWS = Path(explorer.__file__).parent / "static" / "model_rows.js"
 _SCRIPT = """
 import { readFileSync } from "node:fs";
 const { entries, sortedRows, tree, treeRows } = await import(%s);
