@@ -1,4 +1,4 @@
-"""paint(picture): a Picture in matplotlib; figure(value) and png(value) in one call.
+"""paint(picture): a Picture in matplotlib, and as a PNG file.
 
 No pyplot, no global state.
 """
@@ -125,7 +125,8 @@ def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
             asks for: after `plt.style.use("dark_background")` pictures are dark.
 
     >>> from shardviz.base.mesh import make_mesh
-    >>>     >>> figure = paint(draw_mesh(make_mesh(data=4, model=2)), theme="dark")
+    >>> from shardviz.pictures import draw
+    >>> figure = paint(draw(make_mesh(data=4, model=2)), theme="dark")
     >>> len(figure.axes[0].collections[0].get_paths())
     8
     """
@@ -480,7 +481,8 @@ class Figure(PlainFigure):
         words: the picture in words, which go into the description of the PNG.
 
     >>> from shardviz.base.mesh import make_mesh
-    >>> figure(make_mesh(data=4, model=2))._repr_png_()[:4]
+    >>> from shardviz.pictures import draw
+    >>> paint(draw(make_mesh(data=4, model=2)))._repr_png_()[:4]
     b'\\x89PNG'
     """
 

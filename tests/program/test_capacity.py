@@ -8,7 +8,7 @@ import pytest
 
 from shardviz.base.errors import OutOfMemory
 from shardviz.compiled.report import Memory
-from shardviz.programs.backend import devices
+from shardviz.runs.backend import device_memory
 from shardviz.runs.backend.device_memory import (
     Capacity,
     capacity_of,
@@ -50,7 +50,7 @@ def test_a_device_that_does_not_count_limits_nothing(error):
 
 
 def test_simulated_devices_share_the_host(monkeypatch):
-    monkeypatch.setattr(devices, "host_available", lambda: 39 * GIB)
+    monkeypatch.setattr(device_memory, "host_available", lambda: 39 * GIB)
     found = capacity_of([SimpleNamespace(platform="cpu", process_index=0)] * 8)
     assert found.shared
     assert fit_now(MEMORY, found, 7).ok is not False
@@ -73,7 +73,7 @@ def test_a_container_may_leave_less(monkeypatch, tmp_path):
     for name, text in {"memory.max": "1000", "memory.current": "700",
                        "memory.stat": "anon 500\ninactive_file 100"}.items():  # fmt: skip
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(devices, "_CGROUP", tmp_path)
+    monkeypatch.setattr(device_memory, "_CGROUP", tmp_path)
     assert host_available() == 400
     (tmp_path / "memory.max").write_text("max")
     free = host_available()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardviz.base.errors import ProgramError
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.checks import found
-from shardviz.programs.backend import devices
+from shardviz.runs.backend import device_memory
 from shardviz.runs.backend.worker.run import compile_program
 from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import array, program, run, run_here
@@ -139,7 +139,7 @@ def test_the_next_run_knows_nothing_of_a_failed_one():
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
-    monkeypatch.setattr(devices, "host_available", lambda: 416 * 8 - 1)
+    monkeypatch.setattr(device_memory, "host_available", lambda: 416 * 8 - 1)
     begun: list[str] = []
     report = run_here(program(matmul, X, W), progress=begun.append)
     assert report.error is not None
@@ -147,14 +147,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
     assert "416 B" in report.error.message
     assert begun[-1] == "place"
     assert report.place_s is None
-    monkeypatch.setattr(devices, "host_available", lambda: 416 * 8)
+    monkeypatch.setattr(device_memory, "host_available", lambda: 416 * 8)
     assert run_here(program(matmul, X, W)).error is None
 
 
 def test_what_does_not_fit_on_one_device_is_not_compared(monkeypatch):
     # On one device: 8 * 16 + 16 * 8 + 8 * 8 floats, 1,280 bytes; on eight, 8 * 416 in all.
     free = iter([416 * 8, 416 * 8, 1279])
-    monkeypatch.setattr(devices, "host_available", lambda: next(free))
+    monkeypatch.setattr(device_memory, "host_available", lambda: next(free))
     report = run_here(program(matmul, X, W))
     assert report.ok, report
     check = report.checks[-1]

@@ -10,9 +10,9 @@ import tempfile
 
 import pytest
 
+from shardviz.programs.backend.worker import answering
 from shardviz.programs.backend.worker.process import Pool
 from shardviz.programs.backend.worker.settings import Settings
-from shardviz.runs.backend.worker import child
 from tests.worker.crashes import number_of_this_process
 from tests.worker.forks import ROOT, nothing_left, processes
 from tests.worker.kernels import BUSY, IDLE, IMPORT, NEXT, Kernel
@@ -109,11 +109,11 @@ def test_jupyter_restarts_and_ends_a_kernel_and_its_busy_worker():
     with nothing_left() as left:
         kernel = Kernel.start()
         kernel.run(code)
-        (worker,) = processes(child.__name__) & set(_children(kernel))
+        (worker,) = processes(answering.__name__) & set(_children(kernel))
         kernel.restart()
         kernel.run(IMPORT)
         kernel.run(NEXT)
-        assert worker not in processes(child.__name__)
+        assert worker not in processes(answering.__name__)
         kernel.run(code)
         system = kernel.manager.provisioner.process
         kernel.manager.shutdown_wait_time = 60  # with Jupyter's own 5 s, a slow machine would fail

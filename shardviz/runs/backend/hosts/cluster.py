@@ -207,7 +207,11 @@ def start(count: int, platform: str) -> Engines:
             config=_launcher_config(_environment(platform)),
         )
         try:
-            return Engines(cluster.start_and_connect_sync(), cluster, folder)
+            cluster.start_cluster_sync(n=count)
+            client = cluster.connect_client_sync()
+            # Interactively, ipyparallel draws a bar of progress in the cell.
+            client.wait_for_engines(count, timeout=START_SECONDS, interactive=False)
+            return Engines(client, cluster, folder)
         except BaseException as error:
             with contextlib.suppress(Exception):
                 cluster.stop_cluster_sync()
