@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 from typing import Any
@@ -227,7 +228,21 @@ class Hosts(ProcessGroup):
                 seconds = time.monotonic() - stopped.get(rank, time.monotonic())
                 end = ProcessEnd("stopped", seconds=seconds, after=self._after)
                 return self._lost(rank, end, pending[rank])
-        return self._lost(lost, self._engines.end_of(lost), pending.get(lost))
+        rank, end = self._ended_from_outside(
+            {lost, *self._engines.ended()} & {lost, *pending}
+        )
+        return self._lost(rank, end, pending.get(rank))
+
+    def _ended_from_outside(self, ranks: Iterable[int]) -> tuple[int, ProcessEnd]:
+        """Of the processes that have ended, the one that a signal ended, or the first.
+
+        The others may have ended since, because they lost that one.
+        """
+        ends = {rank: self._engines.end_of(rank) for rank in sorted(ranks)}
+        for rank, end in ends.items():
+            if end.exit in (-signal.SIGKILL, -signal.SIGTERM):
+                return rank, end
+        return next(iter(ends.items()))
 
     def refuse_lost(self) -> None:
         """Refuses a group that cannot be used, or of which an engine has ended since.
@@ -238,8 +253,8 @@ class Hosts(ProcessGroup):
         if os.getpid() != self._engines.kernel:
             raise TargetError(GroupEnd("forked", self.name))
         self.require_usable()
-        for rank in self._engines.ended():
-            error = self._lost(rank, self._engines.end_of(rank))
+        if ended := self._engines.ended():
+            error = self._lost(*self._ended_from_outside(ended))
             self._break(error)
             raise error
 
