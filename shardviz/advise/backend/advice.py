@@ -30,17 +30,18 @@ def by_hand(wanted: Wanted) -> list[Advice]:
 
 def _kinds(wanted: Wanted, cause: Cause) -> Iterator[tuple[str, str]]:
     """Kinds of advice for one cause, and the line of each."""
-    operation, operand = cause.operation or cause.operand, cause.operand
-    if operation is None:
+    # With jax 0.12 the operation is the gather itself; what asked for it is the reader.
+    reader, operand = cause.wanted_by or cause.operation or cause.operand, cause.operand
+    if reader is None:
         return
-    name, source = operation.name, operation.source
+    name, source = reader.name, reader.source
     if cause.vmapped_loop:
         yield "loop", source
     elif name in UNSPLIT:
         yield UNSPLIT[name], source
     elif _has_random(wanted, source):
         yield "random", source
-    elif name in _SLICES and operand is not None:
+    elif (name in _SLICES or reader.code == "carried") and operand is not None:
         is_reshaped = operand.name == "reshape" and operand.source not in ("", source)
         if is_reshaped:
             yield "parts", operand.source
