@@ -110,6 +110,10 @@ class Engines:
         self.ids: tuple[int, ...] = tuple(sorted(client.ids))
         self.pids: dict[int, int] = {}
         self.kernel = os.getpid()
+        self._launchers: list[Any] = []
+        if cluster is not None:
+            # ipyparallel forgets the launcher of an engine that has ended.
+            self._launchers = list(cluster.engine_set.launchers.values())
 
     @property
     def controller(self) -> int | None:
@@ -150,10 +154,10 @@ class Engines:
     def end_of(self, rank: int) -> ProcessEnd:
         """How an engine ended, and what it printed about the cause."""
         # Only the parent of a process learns its exit code.
-        if self.cluster is None or self.cluster.engine_set is None:
+        if self.cluster is None:
             return ProcessEnd("lost", after="foreign")
         code = None
-        for launcher in self.cluster.engine_set.launchers.values():
+        for launcher in self._launchers:
             if launcher.pid == self.pids.get(rank):
                 # A second waiter would take the exit code from ipyparallel's thread.
                 if (waiting := getattr(launcher, "_wait_thread", None)) is not None:

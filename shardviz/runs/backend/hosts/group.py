@@ -242,6 +242,10 @@ class Hosts(ProcessGroup):
         for rank, end in ends.items():
             if end.exit in (-signal.SIGKILL, -signal.SIGTERM):
                 return rank, end
+        for rank, end in ends.items():
+            # A process that aborts prints why; one that is killed cannot.
+            if end.exit is None and not end.said:
+                return rank, end
         return next(iter(ends.items()))
 
     def refuse_lost(self) -> None:
