@@ -1,4 +1,4 @@
-"""Advice: code that people paste, for what cannot be tried on a traced program."""
+"""Advice: code to paste, for changes that cannot be tried on a traced program."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _LINEAR_ALGEBRA = (
 )  # fmt: skip
 UNSPLIT |= dict.fromkeys(_LINEAR_ALGEBRA, "linear algebra")
 _AROUND = "{name} = jax.shard_map({function}, mesh=mesh, in_specs={in_specs}, out_specs={split}"
-# Kind to the name of a function, and what a shard_map is put around. A convolution has
-# a kernel beside the batch.
+# Kind to the name of the result, and the function that the shard_map wraps.
 _FUNCTIONS = {
     "convolution": ("convolve", "convolve"),
     "fft": ("transform", "transform"),
@@ -50,18 +49,18 @@ _PARTS = 4
 
 @dataclass(frozen=True)
 class Advice(Fact):
-    """Code to write by hand, which has not been tried.
+    """Code to write by hand. It has not been tried.
 
     Attributes:
         kind: `"convolution"`, `"fft"`, `"top_k"`, `"linear algebra"`, `"kernel"`,
             `"loop"` (under `jax.vmap`) or `"map"` for a `jax.shard_map` around it;
             `"parts"` and `"accumulation"` for a batch that is taken in parts, the
             second for the gradients of these; `"random"` for an option of jax.
-        source: the line that it is about; `""` for the whole program.
+        source: the line to change; `""` for the whole program.
         axes: the mesh axes that split the batch.
         arrays: the arrays of the batch.
         all_axes: whether these are all axes of the mesh.
-        tried: False, beside changes that were.
+        tried: False. Changes are tried, advice is not.
 
     >>> print(Advice("fft", "f.py:3", ("data",)).code())
     transform = jax.shard_map(transform, mesh=mesh, in_specs=P("data"), out_specs=P("data"))

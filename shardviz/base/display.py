@@ -50,7 +50,7 @@ def explanation(value: object) -> str:
 class Fact:
     """A value of codes and fields. `str` of it is its sentence.
 
-    >>> from shardviz.programs.uncertain import Uncertain
+    >>> from shardviz.plans.uncertain import Uncertain
     >>> fact = Uncertain("along", ("model",))
     >>> fact.code, str(fact)[:27]
     ('along', 'The estimate is uncertain h')

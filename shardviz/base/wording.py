@@ -41,7 +41,7 @@ _FILES = {
     "compiled.comparison": "compiled.words.comparison",
     "advise.lock": "advise.words.lock",
     "compiled.stages": "compiled.words.comparison",
-    "compiled.checks": "runs.words.run",
+    "compiled.checks": "compiled.words.checks",
     "programs.failure": "programs.words.failures",
     "programs.refusals": "programs.words.refusals",
     "programs.notes": "programs.words.notes",
@@ -57,7 +57,7 @@ _FILES = {
     "axis_rules.resolution": "axis_rules.words.rules",
     "axis_rules.rule_uses": "axis_rules.words.rule_uses",
     "axis_rules.verdicts": "axis_rules.words.rules",
-    "programs.uncertain": "plans.words.estimate",
+    "plans.uncertain": "plans.words.estimate",
     "plans.plan_causes": "plans.words.estimate",
     "plans.plan_values": "plans.words.plan",
     "plans.plan_notes": "plans.words.plan",
@@ -73,7 +73,7 @@ def sentence(fact: object) -> str:
     Raises:
         LookupError: nothing here says it.
 
-    >>> from shardviz.programs.uncertain import Uncertain
+    >>> from shardviz.plans.uncertain import Uncertain
     >>> sentence(Uncertain("along", ("model",), "fft"))[:35]
     'The estimate is uncertain here: fft'
     """

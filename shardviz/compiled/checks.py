@@ -14,7 +14,7 @@ from shardviz.base.format import plural
 class Finding(Fact):
     """What was found in a compile or run: a code, and what its sentence needs.
 
-    `words/run.py` has the codes, each with its fields.
+    `words/checks.py` has the codes, each with its fields.
 
     >>> Finding("unequal", {"count": 3}).code
     'unequal'

@@ -74,7 +74,7 @@ from shardviz.plans.panel.values_view import explanation_view
 from shardviz.plans.plan import Plan
 from shardviz.programs.panel.effects_view import EffectsReader
 from shardviz.runs.cache import ExecutableCache
-from shardviz.runs.words.run import executables
+from shardviz.runs.words.cached import executables
 
 BEAT_WAIT_S = 0.5
 MOST_PAGES = 8  # whose open view is remembered

@@ -23,8 +23,8 @@ from shardviz.base.errors import ProgramError
 from shardviz.base.format import plural, shown, suggestion
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.plans.uncertain import Uncertain
 from shardviz.programs.failure import Failure
-from shardviz.programs.uncertain import Uncertain
 
 Tensor = tuple[tuple[str, ...], ...]
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from shardviz.plans.plan_notes import PlanNote
-from shardviz.programs.uncertain import Uncertain
+from shardviz.plans.uncertain import Uncertain
 from tests.propagation.planning import plan
 
 X = ((32, 64), "data, model")

@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from shardviz.compiled.read_collectives import read_collectives
 from shardviz.plans.backend.build_plan import plan_program
-from shardviz.programs.uncertain import KINDS
+from shardviz.plans.uncertain import KINDS
 from shardviz.runs.backend.compile import lower
 from shardviz.runs.backend.partitioner import compile_with_dump, dump_root
 from shardviz.runs.backend.targets import choose, device_mesh

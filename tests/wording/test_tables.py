@@ -10,7 +10,7 @@ import pytest
 import shardviz
 from shardviz.base import wording
 from shardviz.base.display import Fact
-from shardviz.programs.uncertain import KINDS, Uncertain
+from shardviz.plans.uncertain import KINDS, Uncertain
 
 ROOT = Path(shardviz.__file__).parent
 FILES = sorted({*wording._FILES.values()})

@@ -1,4 +1,4 @@
-"""by_hand(): what to write so that a collective goes, where no edit can be tried."""
+"""by_hand(): code that removes a collective, if no edit for it can be tried."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ _RANDOM = {"random_bits", "random_split"}
 
 
 def by_hand(wanted: Wanted) -> list[Advice]:
-    """Advice on a collective and its members, by what each is for."""
-    found = dict[Advice, None]()
-    for part in wanted.collective.members or (wanted.collective,):
-        if isinstance(part.cause, Cause):
-            for kind, source in _kinds(wanted, part.cause):
+    """Advice on a collective and its members, by the cause of each."""
+    # A dict, because several members may have the same advice.
+    advice = dict[Advice, None]()
+    mesh_axes = {*wanted.trials.program.mesh.axis_names}
+    for member in wanted.collective.members or (wanted.collective,):
+        if isinstance(member.cause, Cause):
+            for kind, source in _kinds(wanted, member.cause):
                 axes = () if kind in ("parts", "random") else wanted.axes
-                names = wanted.trials.program.mesh.axis_names
-                found[Advice(kind, source, axes, all_axes={*axes} == {*names})] = None
-    return [*found]
+                advice[Advice(kind, source, axes, all_axes={*axes} == mesh_axes)] = None
+    return [*advice]
 
 
 def _kinds(wanted: Wanted, cause: Cause) -> Iterator[tuple[str, str]]:
     """Kinds of advice for one cause, and the line of each."""
-    # With jax 0.12 the operation is the gather itself; what asked for it is the reader.
+    # In modules of jax 0.12 `operation` is the collective itself, and `wanted_by` the
+    # operation that reads its result.
     reader, operand = cause.wanted_by or cause.operation or cause.operand, cause.operand
     if reader is None:
         return
@@ -52,28 +54,31 @@ def _kinds(wanted: Wanted, cause: Cause) -> Iterator[tuple[str, str]]:
 
 
 def _has_random(wanted: Wanted, source: str) -> bool:
-    """Whether a line makes random numbers that jax is set not to partition."""
+    """Whether a line makes random numbers, and jax is configured not to partition them."""
     if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return False
-    for one in operations(wanted.trials.traced.stage.jaxpr):
-        if users_line(one.equation) == source:
-            # Inside functions of jax's an operation has no line of the user's.
-            inner = [op.name for body in one.inner for op in operations(body)]
-            if not _RANDOM.isdisjoint([one.name, *inner]):
-                return True
+    for operation in operations(wanted.trials.traced.stage.jaxpr):
+        if users_line(operation.equation) != source:
+            continue
+        # Operations inside jax's own functions have no line of the user's code.
+        names = {operation.name}
+        for body in operation.inner:
+            names |= {inner.name for inner in operations(body)}
+        if names & _RANDOM:
+            return True
     return False
 
 
 def _is_map(wanted: Wanted, source: str) -> bool:
-    """Whether a line has a scan whose steps read nothing of each other."""
-    for one in operations(wanted.trials.traced.stage.jaxpr):
-        if one.name == "scan" and users_line(one.equation) == source:
-            return scan_counts(one.equation)[1] == 0
+    """Whether a line has a scan without a carry, as `jax.lax.map` makes it."""
+    for operation in operations(wanted.trials.traced.stage.jaxpr):
+        if operation.name == "scan" and users_line(operation.equation) == source:
+            return scan_counts(operation.equation)[1] == 0
     return False
 
 
 def _takes_rows(wanted: Wanted, source: str) -> bool:
-    """Whether a line takes a part of the rows of what is split along them."""
+    """Whether a line slices some rows of a value whose rows are split over the axes."""
     values = wanted.plan.by_name
     for op in wanted.plan.ops:
         if op.opcode in _SLICES and op.source == source and op.operands[0] in values:

@@ -243,15 +243,6 @@ def untried(value: Changes) -> str:
     return f"{plural(count, 'more change')} {verb} not tried." if count else ""
 
 
-SENTENCES = {
-    Advice: advice,
-    Edit: edit,
-    Refusal: refusal,
-    Candidate: candidate,
-    Changes: changes,
-}
-
-
 def remedy_step(before: StepCost, after: StepCost) -> str:
     """What the program communicates and keeps with a remedy, by its plan.
 
@@ -269,3 +260,12 @@ def remedy_step(before: StepCost, after: StepCost) -> str:
 
 def _from_to(before: str, after: str) -> str:
     return after if before == after else f"{before} → {after}"
+
+
+SENTENCES = {
+    Advice: advice,
+    Edit: edit,
+    Refusal: refusal,
+    Candidate: candidate,
+    Changes: changes,
+}

@@ -50,9 +50,6 @@ def _saved(fact: MemoryPeak) -> str:
     return words
 
 
-SENTENCES = {MemoryPeak: peak}
-
-
 def about_buffer(buffer: Buffer) -> str:
     """What a buffer is for, and what it would take if it were split.
 
@@ -71,3 +68,6 @@ def about_buffer(buffer: Buffer) -> str:
         if beyond:
             words.append(f"another block for each device along {joined(beyond)}")
     return ", ".join(filter(None, words))
+
+
+SENTENCES = {MemoryPeak: peak}

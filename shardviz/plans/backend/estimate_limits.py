@@ -18,7 +18,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.mesh import MeshSpec
 from shardviz.plans.plan_causes import MoveCause
 from shardviz.plans.plan_values import PlannedOp, ShardingRule
-from shardviz.programs.uncertain import Uncertain
+from shardviz.plans.uncertain import Uncertain
 
 # Operations that read along a dimension what another device may hold, and along which
 # factors of their sharding rule they do; "sizes" are all factors.

@@ -14,7 +14,7 @@ from shardviz.plans.plan_causes import (
     SumCause,
     WrittenCause,
 )
-from shardviz.programs.uncertain import Uncertain
+from shardviz.plans.uncertain import Uncertain
 
 #: The code of what is uncertain to the kind of operation, or of move.
 KINDS: Mapping[str, str] = {

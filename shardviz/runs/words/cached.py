@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardviz.base.format import clause, plural
+from shardviz.runs.cache import ExecutableCache
 from shardviz.runs.cached import (
     STAGES,
     Difference,
@@ -95,6 +96,12 @@ def mesh_comparison(value: MeshComparison) -> str:
     done = " and ".join(_DONE[stage] for stage in again.misses)
     kept = [_DONE[stage] for stage in STAGES if stage not in again.misses]
     return f"For the second mesh it was {done} again{clause(', not {}', ' and '.join(kept))}."
+
+
+def executables(cache: ExecutableCache) -> str:
+    """How many are kept, and how often one was found."""
+    found = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
+    return f"{len(cache)} of {cache.size} executables kept · {found}"
 
 
 SENTENCES = {Difference: difference, Miss: miss}

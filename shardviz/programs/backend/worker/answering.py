@@ -1,4 +1,4 @@
-"""What runs in a worker process: it answers the calls of the kernel, one by one."""
+"""The main loop of a worker process: answers the kernel's calls one by one."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Engines:
         self.kernel = os.getpid()
         self._launchers: list[Any] = []
         if cluster is not None:
-            # ipyparallel forgets the launcher of an engine that has ended.
+            # ipyparallel drops the launcher of an engine once it has ended.
             self._launchers = list(cluster.engine_set.launchers.values())
 
     @property
@@ -213,7 +213,7 @@ def start(count: int, platform: str) -> Engines:
         try:
             cluster.start_cluster_sync(n=count)
             client = cluster.connect_client_sync()
-            # Interactively, ipyparallel draws a bar of progress in the cell.
+            # If interactive, ipyparallel draws a progress bar in the cell.
             client.wait_for_engines(count, timeout=START_SECONDS, interactive=False)
             return Engines(client, cluster, folder)
         except BaseException as error:

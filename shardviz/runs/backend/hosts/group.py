@@ -234,16 +234,16 @@ class Hosts(ProcessGroup):
         return self._lost(rank, end, pending.get(rank))
 
     def _ended_from_outside(self, ranks: Iterable[int]) -> tuple[int, ProcessEnd]:
-        """Of the processes that have ended, the one that a signal ended, or the first.
+        """The process that a signal ended, else the first of those that have ended.
 
-        The others may have ended since, because they lost that one.
+        When one process is lost the others abort, so several may have ended by now.
         """
         ends = {rank: self._engines.end_of(rank) for rank in sorted(ranks)}
         for rank, end in ends.items():
             if end.exit in (-signal.SIGKILL, -signal.SIGTERM):
                 return rank, end
         for rank, end in ends.items():
-            # A process that aborts prints why; one that is killed cannot.
+            # A process that aborts prints the reason; a killed one cannot.
             if end.exit is None and not end.said:
                 return rank, end
         return next(iter(ends.items()))

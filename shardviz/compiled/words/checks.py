@@ -8,7 +8,6 @@ from typing import Any
 
 from shardviz.base.format import bytes_text, joined, listed, plural
 from shardviz.compiled.checks import Finding
-from shardviz.runs.cache import ExecutableCache
 
 
 def _partial_sums(axes: Sequence[str]) -> str:
@@ -214,9 +213,3 @@ def finding(fact: Finding) -> str:
 
 
 SENTENCES = {Finding: finding}
-
-
-def executables(cache: ExecutableCache) -> str:
-    """How many are kept, and how often one was found."""
-    found = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
-    return f"{len(cache)} of {cache.size} executables kept · {found}"
