@@ -18,6 +18,7 @@ from PIL import Image
 from playwright.sync_api import Page
 
 import shardviz as sv
+from shardviz.axis_rules.words.cascade import PLANNING
 from shardviz.figures import png
 from shardviz.pictures import draw
 from tests.browser.chromium import HOW, find_chromium
@@ -54,6 +55,12 @@ def chosen_cell(page: Page) -> None:
     """A dimension that is not split, why, and what would split it."""
     show_view(page, "Rules")
     page.get_by_role("radiogroup", name="Dimensions").wait_for()
+    # Each remedy is planned, too.
+    page.wait_for_function(
+        "(words) => !document.querySelector('.shardviz-explorer').textContent.includes(words)",
+        arg=PLANNING,
+        timeout=RUN_MS,
+    )
     page.evaluate("() => document.activeElement.blur()")
 
 

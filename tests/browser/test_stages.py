@@ -84,7 +84,7 @@ def test_at_848_pixels_the_stages_the_headline_and_12_collectives_are_in_sight(p
     opened(page, tmp_path, results)
     open_tab(page, "Collectives")
     words = page.locator(".sv-changetext")
-    assert words.all_inner_texts() == ["1 got axes", "estimate was right", "12 combined into 1"]
+    assert words.all_inner_texts() == ["1 now sharded", "estimate was right", "12 combined into 1"]
     stages = page.locator(".sv-stage > span")
     assert stages.all_inner_texts()[-2:] == ["ran", "✓ 27 of 27"]
     for one in (*words.all(), *stages.all(), *page.locator(".sv-hfacts > *").all()):

@@ -81,7 +81,7 @@ def test_the_words_between_stages_say_what_changed():
     view = stages_view(RESULTS)
     assert mark(view, 0, 1)["tone"] == "more"
     assert mark(view, 1, 2)["text"] == "3 combined into 1"
-    assert mark(view, -1, 0)["text"] == "1 got axes"
+    assert mark(view, -1, 0)["text"] == "1 now sharded"
     same = stages_view(dataclasses.replace(RESULTS, report=REPORT.replace(partitioned=PLANNED)))
     assert mark(same, 0, 1) | {"title": ""} == {
         "between": [0, 1], "text": "estimate was right", "tone": "same", "title": "",

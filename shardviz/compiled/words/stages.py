@@ -73,7 +73,7 @@ def without_plan(seconds: float | None) -> str:
 
 def values_with_axes(count: int) -> str:
     """What propagation added to the request."""
-    return f"{count:,} got axes" if count else "no value got axes"
+    return f"{count:,} now sharded" if count else "no value newly sharded"
 
 
 def collective_counts(collectives: Iterable[Collective]) -> str:
