@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent), str(HERE)]
 
 import shardviz  # noqa: E402  after its path
+import shardviz.base.typing as aliases  # noqa: E402
 
 project = "shardviz"
 author = "the shardviz developers"
@@ -56,6 +57,8 @@ add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+# Signatures name an alias of shardviz.base.typing, such as MeshLike, instead of its whole union.
+autodoc_type_aliases = {name: name for name in aliases.__all__}
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True

@@ -36,7 +36,13 @@ GROUPS = {
     "values": ("Values", ("shardviz",)),
 }
 # Modules with names of their own, each a page.
-MODULES = ("shardviz.types", "shardviz.gallery", "shardviz.legacy", "shardviz.exercises")
+MODULES = (
+    "shardviz.types",
+    "shardviz.base.typing",
+    "shardviz.gallery",
+    "shardviz.legacy",
+    "shardviz.exercises",
+)
 _SCREENSHOT = re.compile(r"(!\[[^\]]*\])\(([^)]*)-light\.png\)")
 # Nothing that a lesson may have defined itself, such as a dict of programs.
 _GALLERY_EXPLORER = re.compile(r'sv\.explore\((puzzles\.get\("[^"]*"\))?\)')
@@ -251,6 +257,8 @@ def _reference_page(title: str, names: list[str]) -> str:
 def _directive(name: str) -> str:
     module, _, short = name.rpartition(".")
     value: Any = getattr(importlib.import_module(module), short)
+    if module == "shardviz.base.typing":  # an alias, which may look like a class or a function
+        return f".. autodata:: {name}\n   :no-value:\n"
     if isinstance(value, type):
         members = "" if issubclass(value, BaseException) else "   :members:\n"
         return f".. autoclass:: {name}\n{members}"
