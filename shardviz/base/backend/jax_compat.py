@@ -14,6 +14,7 @@ import functools
 import importlib
 import itertools
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -494,6 +495,35 @@ def platforms_of(equation: Any) -> frozenset[str]:
     rules = private("jax._src.interpreters.mlir", "_platform_specific_lowerings") or {}
     primitive = equation.primitive
     return frozenset(name for name in rules if primitive in rules[name])
+
+
+# Messages about meshes, for which jax has no classes of errors.
+
+_ASKS_FOR_MESH = re.compile(
+    r"non-empty mesh|mesh cannot be empty|in mesh: \(\)|mesh context|context mesh|set_mesh",
+    re.IGNORECASE,
+)
+
+
+def asks_for_mesh(error: BaseException) -> bool:
+    """True if jax, or a library that uses it, raised an error to ask for a mesh in context.
+
+    >>> asks_for_mesh(ValueError("The context mesh cannot be empty. Use `jax.set_mesh`"))
+    True
+    """
+    return bool(_ASKS_FOR_MESH.search(str(error)))
+
+
+def frame_refusing_mesh(error: BaseException) -> FrameType | None:
+    """The frame of the jax function that raised an error about a mesh.
+
+    The meshes that it compared are among the local variables. None if the error is about
+    something else, or was not raised by jax.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if "mesh" not in str(error) or not frames:
+        return None
+    return frames[-1] if _module_of(frames[-1]).startswith("jax.") else None
 
 
 # Types of values, and operations bound once more.

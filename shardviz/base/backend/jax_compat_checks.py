@@ -7,6 +7,7 @@ Each check uses a name for what `jax_compat` uses it for, and may raise anything
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -172,6 +173,35 @@ def _types() -> bool:
     return varying == [{"x"}] and compat.scan_counts(inner.eqns[0]) == (0, 0)
 
 
+def _mesh_messages() -> bool:
+    split = PartitionSpec("x")
+    mesh, other = AbstractMesh((2,), ("x",)), AbstractMesh((4,), ("x",))
+    mapped = jax.shard_map(abs, mesh=mesh, in_specs=split, out_specs=split)
+    struct = jax.ShapeDtypeStruct((4,), "float32")
+    compared: list[bool] = []
+
+    def constrained(x: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, split)
+
+    def on_other_mesh(x: jax.Array) -> jax.Array:
+        try:
+            return mapped(x)
+        # jax removes its own frames from the traceback later.
+        except ValueError as error:
+            frame = compat.frame_refusing_mesh(error)
+            compared.append(frame is not None and mesh in frame.f_locals.values())
+            raise
+
+    try:
+        jax.eval_shape(constrained, struct)
+        asks = False
+    except (ValueError, RuntimeError) as error:
+        asks = compat.asks_for_mesh(error)
+    with jax.sharding.use_abstract_mesh(other), contextlib.suppress(ValueError):
+        jax.eval_shape(on_other_mesh, struct)
+    return asks and compared == [True]
+
+
 def _has(module: str, name: str) -> Callable[[], bool]:
     return lambda: compat.private(module, name) is not None
 
@@ -211,4 +241,5 @@ PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     "jax._src.interpreters.mlir._platform_specific_lowerings": _platforms,
     f"jax.sharding.NamedSharding.{compat.XLA_FORM}": _large_sharding,
     "jaxlib.mlir.passmanager": _passes,
+    "messages of jax about meshes": _mesh_messages,
 }

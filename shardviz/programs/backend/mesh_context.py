@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -231,19 +230,3 @@ def other_mesh_note(context: MeshContext, own: MeshSpec) -> tuple[str, ...]:
         second = f"with {own.axis_types[0]} axes"
     by = _ENTERED_BY.get(context.in_force, "jax.set_mesh")
     return (str(Note("other mesh", (by, first, second))),)
-
-
-_WANTS_MESH = re.compile(
-    r"non-empty mesh|mesh cannot be empty|in mesh: \(\)|mesh context|context mesh|set_mesh",
-    re.IGNORECASE,
-)
-
-
-def wants_mesh(error: BaseException) -> bool:
-    """Whether a function was refused because no mesh is in context, by jax or by a
-    library.
-
-    >>> wants_mesh(ValueError("The context mesh cannot be empty. Use `jax.set_mesh(mesh)`"))
-    True
-    """
-    return not isinstance(error, ShardvizError) and bool(_WANTS_MESH.search(str(error)))

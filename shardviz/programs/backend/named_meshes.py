@@ -7,13 +7,13 @@ what it refuses on real devices. The checks here find such programs first.
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
 
+from shardviz.base.backend import jax_compat
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import joined, plural
 from shardviz.base.mesh import MeshSpec
@@ -106,10 +106,6 @@ class MeshConflict:
     named: AbstractMesh | None = None
     source: str = ""
 
-    def is_in(self, error: Exception) -> bool:
-        """Whether jax raised an error because of it."""
-        return isinstance(error, ValueError) and self.named is not None
-
 
 def noting_conflict(
     fn: Callable[..., Any], conflict: MeshConflict
@@ -158,18 +154,15 @@ def mesh_sizes(mesh: Mesh | AbstractMesh) -> str:
 
 def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
     """The other mesh among the variables of the jax function that raised the error."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if "mesh" not in str(error) or not frames:
+    frame = jax_compat.frame_refusing_mesh(error)
+    if frame is None:
         return None
-    innermost = frames[-1]
-    if not str(innermost.f_globals.get("__name__", "")).startswith("jax."):
-        return None
-    for value in innermost.f_locals.values():
-        found = mesh_of_value(value)
-        mesh = None if found is None else found.abstract_mesh
+    for value in frame.f_locals.values():
+        named = mesh_of_value(value)
+        mesh = None if named is None else named.abstract_mesh
         if mesh is None or mesh.empty or mesh == context:
             continue
-        # Inside shard_map its axes are Manual; the mesh outside is meant.
+        # Inside a shard_map its axes are Manual; jax compares the mesh outside.
         if all(axis_type.name != "Manual" for axis_type in mesh.axis_types):
             return mesh
     return None

@@ -19,7 +19,7 @@ import functools
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from shardviz.base.backend import jax_compat
 from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.mesh_context import MeshContext
 from shardviz.base.partition_spec import Spec, memory_of
@@ -48,7 +49,6 @@ from shardviz.programs.backend.mesh_context import (
     is_set,
     other_mesh_note,
     users_mesh,
-    wants_mesh,
 )
 from shardviz.programs.backend.named_meshes import (
     MeshConflict,
@@ -59,7 +59,6 @@ from shardviz.programs.backend.named_meshes import (
 )
 from shardviz.programs.backend.pmapped import check_devices
 from shardviz.programs.backend.shard_maps import UnboundShardMaps, unbound
-from shardviz.programs.backend.watching import CallListener
 from shardviz.programs.notes import Note
 from shardviz.programs.program import Program
 
@@ -144,7 +143,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     with in_rules(program.context):
         for called, notes in attempts:
             try:
-                traced = _in_some_context(program.replace(fn=called), mesh)
+                traced = _trace_where_accepted(program.replace(fn=called), mesh)
             except _READS_NUMBERS as error:
                 # The first error is that of the call as the user wrote it.
                 first = first or error
@@ -161,69 +160,186 @@ _READS_NUMBERS = (
 )
 
 
-def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
+@dataclass(frozen=True, eq=False)
+class _TracingContext:
+    """A context to trace a program in.
+
+    Attributes:
+        mesh: the jax mesh that the arguments are on.
+        compared: the mesh that jax compares with those that the function names.
+        enter: enters the context.
+        copies_shard_maps: traces a copy of each `shard_map` that has no mesh, because
+            jax binds the user's own to the first mesh it is called on.
+    """
+
+    mesh: Mesh | AbstractMesh
+    compared: AbstractMesh
+    enter: Callable[[], AbstractContextManager[None]]
+    copies_shard_maps: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _FailedWithoutMesh:
+    """The function raises an error in the user's context, which has no mesh.
+
+    Attributes:
+        error: what was raised.
+        asks_for_mesh: True if jax or a library asks for a mesh in context. jax does not
+            always do so, for instance for operations that only Explicit axes allow.
+    """
+
+    error: Exception
+    asks_for_mesh: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _NamesOtherMesh:
+    """jax compared the mesh in context with another one that the function names.
+
+    Attributes:
+        error: what jax raised.
+        conflict: both meshes.
+        named: the mesh that the function names.
+    """
+
+    error: ValueError
+    conflict: MeshConflict
+    named: AbstractMesh
+
+
+@dataclass(frozen=True, eq=False)
+class _Failed:
+    """The function fails in this context for another reason."""
+
+    error: Exception
+
+
+def _trace_where_accepted(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     """A program traced in the first of these contexts that jax accepts.
 
-    The mesh in context is the user's own, or none; that of the program; one that the
-    function names with the same axes; none, for a function that names several.
+    1. The user's own context. If it has a mesh, only that mesh is tried.
+    2. The program's mesh, after any error in a context without a mesh.
+    3. The mesh that the function names, if it has the axes of the program's.
+    4. No mesh, if the function names several.
     """
-    users, own = context_of(program.context), None
-    contexts = ["user", "program", "function", "none"]
+    users = context_of(program.context)
     notes = other_mesh_note(users, program.mesh)
     if program.mesh_from != "given":
         refuse_other_devices(users, program.mesh)
         if notes:
             return _with_other_mesh(program, mesh, users)
+    mesh_in_force: AbstractMesh | None = None
+    without_mesh: _FailedWithoutMesh | None = None
     if is_set(users):
-        contexts.remove("user")
-        own = users_mesh(users)
-        if isinstance(mesh, AbstractMesh) and own is not None and not notes:
-            mesh = own  # it knows the kind of device, too, which jax compares
-    # Arguments bring their mesh; without any, jax knows of none.
+        mesh_in_force = users_mesh(users)
+        if isinstance(mesh, AbstractMesh) and mesh_in_force is not None and not notes:
+            mesh = mesh_in_force  # it knows the kind of device, which jax compares
+    # jax takes the mesh from the arguments.
     elif not program.arrays:
-        contexts.remove("user")
         notes = (str(Note("no array arguments")),)
-    first: Exception | None = None  # what was raised in the user's own context
-    named: AbstractMesh | None = None  # the mesh that the function names
-    for context in contexts:
-        on, entered, listeners = mesh, mesh, []
-        if named is not None:
-            on = named if isinstance(mesh, AbstractMesh) else mesh
-            entered = NO_MESH if context == "none" else named
-        around: Any = functools.partial(in_context, entered)
-        if context == "user":
-            around = functools.partial(as_in, users, mesh, program.mesh)
-        elif entered.abstract_mesh != own:
-            # On the user's own mesh jax binds it as the user's call would.
-            listeners.append(UnboundShardMaps())
-        conflict = MeshConflict((named or mesh).abstract_mesh)
-        try:
-            traced = _traced(program, on, around, conflict, notes, listeners)
-            if context == "user" and _asks_when_lowered(traced):
-                raise ValueError("Please enter your `jit` into a mesh context.")
-        except _READS_NUMBERS:
-            raise
-        except Exception as error:
-            refused = isinstance(error, ShardvizError)
-            if context == "user" and not refused:
-                # jax does not always say that it wants a mesh, as for what Explicit
-                # axes allow.
-                first = error
-            elif context == "program" and conflict.is_in(error):
-                refuse_other_axes(conflict, program.mesh)
-                named = conflict.named
-            elif context == "function" and conflict.is_in(error):
-                pass
-            elif first is None or wants_mesh(first) or refused:
-                raise
-            else:
-                raise first from None
-            continue
-        if first is not None:
-            needed = str(Note("mesh needed", (in_words(first),)))
-            traced = replace(traced, notes=(needed, *traced.notes))
-        return traced
-    raise AssertionError(contexts)
+    else:
+        outcome = _trace_without_mesh(program, mesh, users, notes)
+        if isinstance(outcome, Traced):
+            return outcome
+        without_mesh = outcome
+    outcome = _trace_with_mesh(program, mesh, mesh_in_force, notes)
+    if isinstance(outcome, _NamesOtherMesh):
+        refuse_other_axes(outcome.conflict, program.mesh)
+        outcome = _trace_with_named_mesh(
+            program, mesh, outcome.named, mesh_in_force, notes
+        )
+    if isinstance(outcome, Traced):
+        if without_mesh is None:
+            return outcome
+        needed = str(Note("mesh needed", (in_words(without_mesh.error),)))
+        return replace(outcome, notes=(needed, *outcome.notes))
+    if (
+        without_mesh is None
+        or without_mesh.asks_for_mesh
+        or isinstance(outcome.error, ShardvizError)
+    ):
+        raise outcome.error
+    # A mesh in context does not help, so the user's own call raises the first error.
+    raise without_mesh.error from None
+
+
+def _trace_without_mesh(
+    program: Program,
+    mesh: Mesh | AbstractMesh,
+    users: MeshContext,
+    notes: tuple[str, ...],
+) -> Traced | _FailedWithoutMesh:
+    """Traces a program in the user's context, in which no mesh is set."""
+    enter = functools.partial(as_in, users, mesh, program.mesh)
+    context = _TracingContext(mesh, mesh.abstract_mesh, enter)
+    outcome = _attempt(program, context, notes)
+    if isinstance(outcome, Traced):
+        if not _asks_when_lowered(outcome):
+            return outcome
+        # What jax raises when it lowers such a program.
+        error = ValueError("Please enter your `jit` into a mesh context.")
+        return _FailedWithoutMesh(error, asks_for_mesh=True)
+    if isinstance(outcome.error, ShardvizError):
+        raise outcome.error
+    return _FailedWithoutMesh(outcome.error, jax_compat.asks_for_mesh(outcome.error))
+
+
+def _trace_with_mesh(
+    program: Program,
+    mesh: Mesh | AbstractMesh,
+    mesh_in_force: AbstractMesh | None,
+    notes: tuple[str, ...],
+) -> Traced | _NamesOtherMesh | _Failed:
+    """Traces a program with its own mesh in context."""
+    enter = functools.partial(in_context, mesh)
+    # On the mesh in force jax binds a shard_map as the user's call would.
+    copies = mesh.abstract_mesh != mesh_in_force
+    context = _TracingContext(mesh, mesh.abstract_mesh, enter, copies)
+    return _attempt(program, context, notes)
+
+
+def _trace_with_named_mesh(
+    program: Program,
+    mesh: Mesh | AbstractMesh,
+    named: AbstractMesh,
+    mesh_in_force: AbstractMesh | None,
+    notes: tuple[str, ...],
+) -> Traced | _NamesOtherMesh | _Failed:
+    """Traces a program with the mesh that it names in context, or with none if it names
+    several."""
+    on = named if isinstance(mesh, AbstractMesh) else mesh
+    outcome: Traced | _NamesOtherMesh | _Failed
+    for entered in (named, NO_MESH):
+        enter = functools.partial(in_context, entered)
+        context = _TracingContext(on, named, enter, entered != mesh_in_force)
+        outcome = _attempt(program, context, notes)
+        if not isinstance(outcome, _NamesOtherMesh):
+            break
+    return outcome
+
+
+def _attempt(
+    program: Program, context: _TracingContext, notes: tuple[str, ...]
+) -> Traced | _NamesOtherMesh | _Failed:
+    """A program traced in a context, or why it cannot be.
+
+    Raises:
+        jax.errors.ConcretizationTypeError: if Python reads a traced number; another
+            context does not change that. Likewise `TracerIntegerConversionError`.
+    """
+    conflict = MeshConflict(context.compared)
+    try:
+        return _traced(program, context, conflict, notes)
+    except _READS_NUMBERS:
+        raise
+    except ValueError as error:
+        if conflict.named is not None:
+            return _NamesOtherMesh(error, conflict, conflict.named)
+        return _Failed(error)
+    # The user's function may raise anything. The caller decides whether it is raised
+    # again or another context is tried.
+    except Exception as error:  # noqa: BLE001
+        return _Failed(error)
 
 
 def _with_other_mesh(
@@ -231,14 +347,14 @@ def _with_other_mesh(
 ) -> Traced:
     """A program traced in the user's context, whose mesh is not that of the arrays.
 
-    What jax refuses here it refuses in the user's own call.
+    The user's own call raises the same errors.
     """
     if isinstance(mesh, AbstractMesh) and program.mesh.concrete:
         # With its kind of device, which jax compares with that of the mesh in context.
         mesh = to_jax(program.mesh).abstract_mesh
-    around = functools.partial(in_users_context, users)
-    conflict = MeshConflict(mesh.abstract_mesh)
-    traced = _traced(program, mesh, around, conflict, (), [])
+    enter = functools.partial(in_users_context, users)
+    context = _TracingContext(mesh, mesh.abstract_mesh, enter)
+    traced = _traced(program, context, MeshConflict(context.compared), ())
     return replace(traced, other_mesh=True)
 
 
@@ -257,14 +373,12 @@ def _asks_when_lowered(traced: Traced) -> bool:
 
 def _traced(
     program: Program,
-    mesh: Mesh | AbstractMesh,
-    around: Callable[[], AbstractContextManager[None]],
+    context: _TracingContext,
     conflict: MeshConflict,
     notes: tuple[str, ...],
-    listeners: Sequence[CallListener],
 ) -> Traced:
-    """A program traced on a mesh, in a context; `listeners` hear of calls meanwhile."""
-    begun = time.perf_counter()
+    """A program traced in a context; records in `conflict` which mesh jax refuses."""
+    begun, mesh = time.perf_counter(), context.mesh
     arguments = argument_structs(program, mesh)
     results = Results(program)
     donated = donated_leaves(program)
@@ -281,23 +395,24 @@ def _traced(
             stage = jitted.trace(*arguments)
         return stage, specs
 
-    with around():
+    listeners = [UnboundShardMaps()] if context.copies_shard_maps else []
+    with context.enter():
         stage, specs = traced_with_calls(staged, lambda s: s[0].jaxpr, listeners)
     refuse_other_device_order(stage.jaxpr, program.mesh)
     outputs = []
     for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True):
         outputs.append(Output(name, tuple(info.shape), info.dtype))
     return Traced(
-        program,
-        mesh,
-        stage,
-        effect_names(stage.jaxpr),
-        tuple(outputs),
-        results.tree,
-        time.perf_counter() - begun,
-        specs,
-        (*notes, results.note) if results.note else notes,
-        around,
+        program=program,
+        mesh=mesh,
+        stage=stage,
+        effects=effect_names(stage.jaxpr),
+        outputs=tuple(outputs),
+        out_tree=results.tree,
+        seconds=time.perf_counter() - begun,
+        out_specs=specs,
+        notes=(*notes, results.note) if results.note else notes,
+        around=context.enter,
     )
 
 

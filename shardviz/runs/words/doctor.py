@@ -50,6 +50,10 @@ LOSSES: Mapping[str, str] = {
         "Plans for large meshes take more time and memory."
     ),
     "jaxlib.mlir.passmanager": "There are no plans; compile in place of them.",
+    "messages of jax about meshes": (
+        "Functions that name a mesh with another kind of device have no plan, and errors"
+        " without a mesh in context may be shown in place of later ones."
+    ),
     "ipykernel.comm.comm.BaseComm._reply_subshell_for": (
         "After a page is loaded anew the Explorer may not answer."
     ),
