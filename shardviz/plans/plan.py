@@ -17,7 +17,7 @@ from shardviz.plans.explanation import (
     values_after,
 )
 from shardviz.plans.plan_difference import PlanDiff, plan_difference
-from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_notes import AfterStep
 from shardviz.plans.plan_values import Record
 from shardviz.programs.constraints import Constraint
 
@@ -94,7 +94,7 @@ class Plan(Record, Displayed):
             self,
             ops=values_after(self, number),
             collectives=(),
-            notes=(PlanNote("after step", step=number), *self.notes),
+            notes=(AfterStep(number), *self.notes),
         )
 
     def diff(self, other: Plan) -> PlanDiff:

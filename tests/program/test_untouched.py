@@ -16,6 +16,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.plans.plan_notes import UnknownConstraints
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.mesh_context import mesh_context
 from tests.program.untouched import State
@@ -182,5 +183,5 @@ def test_what_jax_kept_before_the_first_plan_is_unknown(eight_devices):
         program = sv.program(lambda x: inner(x * 2), x)
     plan = sv.plan(program)
     assert plan.error is None
-    unknown = [note for note in plan.notes if getattr(note, "code", "") == "no calls"]
+    unknown = [note for note in plan.notes if isinstance(note, UnknownConstraints)]
     assert len(unknown) + len(plan.constraints) == 1

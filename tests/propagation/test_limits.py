@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_notes import UncertainValues
 from shardviz.plans.uncertain import Uncertain
 from tests.propagation.planning import plan
 
@@ -18,7 +18,7 @@ def test_what_is_uncertain_names_dimension_and_axes(eight_devices):
     (found,) = uncertain(made)
     assert found == Uncertain("along", ("model",), "reverse")
     assert found in made.why("rev").facts
-    assert PlanNote("uncertain", ("rev",)) in made.notes
+    assert UncertainValues(("rev",)) in made.notes
 
 
 def uncertain(made):

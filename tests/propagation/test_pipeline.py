@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import jax
 import pytest
 
 from shardviz.base.errors import ProgramError
-from shardviz.plans.backend import pipeline
+from shardviz.plans.backend import pipeline, shardy_passes
 from shardviz.plans.backend.build_plan import lower_to_plan
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.trace import trace
@@ -33,13 +34,13 @@ def test_the_passes_are_there():
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_origins_and_steps_change_no_sharding(eight_devices, monkeypatch, name):
+def test_origins_and_steps_change_no_sharding(eight_devices, name):
     made = module(name)
     found = shardings(pipeline.propagate(made))
-    passes = [re.sub(r"(debug[\w-]*)=true", r"\1=false", p) for p in pipeline._passes()]
-    monkeypatch.setattr(pipeline, "_passes", lambda: passes)
+    selection = shardy_passes.settling_passes()
+    passes = [re.sub(r"(debug[\w-]*)=true", r"\1=false", p) for p in selection.passes]
     assert len(found) > 3
-    assert found == shardings(pipeline.propagate(made))
+    assert found == shardings(pipeline.propagate(made, replace(selection, passes=tuple(passes))))
 
 
 def test_jax_keeps_its_module_as_it_was(eight_devices):
@@ -59,27 +60,35 @@ def test_gspmd_gets_one_clear_sentence(eight_devices):
         jax.config.update("jax_use_shardy_partitioner", True)
 
 
-WITHOUT = {
-    "no pipeline": ValueError("'sdy-propagation-pipeline' does not refer to a pass"),
+NO_PROPAGATION = {
     "another propagation": ("symbol-dce",),
-    "a pass nobody has tried": ("func.func(sdy-convert-global-to-local{x=1})",),
+    "a pass that jaxlib does not know": ("func.func(sdy-convert-global-to-local{x=1})",),
+    "the propagation under a name that jaxlib does not know": (
+        "symbol-dce",
+        "sdy-other-propagate{debug-sharding-origins=false propagation-strategy=aggressive}",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", WITHOUT)
-def test_what_is_missing_is_an_error(monkeypatch, name):
-    def replacement():
-        if isinstance(WITHOUT[name], Exception):
-            raise WITHOUT[name]
-        return WITHOUT[name]
+@pytest.mark.parametrize("name", NO_PROPAGATION)
+def test_a_pipeline_that_does_not_propagate_is_an_error(monkeypatch, name):
+    monkeypatch.setattr(shardy_passes, "pipeline_passes", lambda: NO_PROPAGATION[name])
+    with pytest.raises(ProgramError, match="has no pass sdy-user-priority-propagate"):
+        pipeline.propagate(None)
 
-    monkeypatch.setattr(pipeline, "_pipeline", replacement)
-    pipeline._unknown_passes.cache_clear()
-    try:
-        with pytest.raises(ProgramError):
-            pipeline.propagate(None)
-    finally:
-        pipeline._unknown_passes.cache_clear()
+
+def test_a_jaxlib_without_the_pipeline_is_an_error(monkeypatch, request):
+    monkeypatch.setattr(shardy_passes, "PIPELINE", "sdy-no-such-pipeline")
+    shardy_passes.pipeline_passes.cache_clear()
+    request.addfinalizer(shardy_passes.pipeline_passes.cache_clear)
+    with pytest.raises(ProgramError, match=r"no Shardy pipeline .*sdy-no-such-pipeline"):
+        pipeline.propagate(None)
+
+
+def test_every_pass_of_this_jaxlib_is_in_the_table():
+    selection = shardy_passes.settling_passes()
+    assert (selection.untried, selection.left_out) == ((), ())
+    assert shardy_passes.missing_estimate_passes() == ()
 
 
 def test_elementwise_operations_of_chlo_are_replaced(eight_devices):

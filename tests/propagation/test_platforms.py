@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.plans.backend.build_plan import plan_program
+from shardviz.plans.plan_notes import PlatformDependent
 from shardviz.runs.backend.targets import lowering_platform, missing
 
 MESH = AbstractMesh((8,), ("ep",), axis_types=(AxisType.Auto,))
@@ -59,10 +60,10 @@ def program(fn, *arrays):
 def test_without_a_target_a_note_names_what_depends_on_the_platform(fn, arrays, names):
     made = sv.plan(program(fn, *arrays))
     assert made.error is None
-    notes = [note for note in made.notes if getattr(note, "code", "") == "platform"]
-    assert [note.names for note in notes] == ([names] if names else [])
+    notes = [note for note in made.notes if isinstance(note, PlatformDependent)]
+    assert [note.operations for note in notes] == ([names] if names else [])
     for_cpu = plan_program(program(fn, *arrays), "cpu")
-    assert all(getattr(note, "code", "") != "platform" for note in for_cpu.notes)
+    assert not any(isinstance(note, PlatformDependent) for note in for_cpu.notes)
 
 
 MATRIX = [
@@ -90,7 +91,7 @@ def test_the_note_is_there_if_jax_lowers_another_program(fn):
     texts = {traced.lower(lowering_platforms=(p,)).as_text() for p in ("cpu", "tpu", "cuda")}
     made = sv.plan(program(fn, sv.array("x", (8, 8), spec="ep")))
     assert made.error is None
-    noted = any(getattr(note, "code", "") == "platform" for note in made.notes)
+    noted = any(isinstance(note, PlatformDependent) for note in made.notes)
     assert noted == (len(texts) > 1)
 
 

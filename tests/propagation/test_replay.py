@@ -10,6 +10,7 @@ import shardviz as sv
 from shardviz.base.errors import ProgramError
 from shardviz.base.mesh import make_mesh
 from shardviz.plans.plan import Plan
+from shardviz.plans.plan_notes import AfterStep
 from shardviz.programs.failure import Failure
 
 
@@ -76,7 +77,7 @@ def test_a_still_and_a_text_of_a_step():
     assert early.collectives == ()
     for number in (-1, 0):
         note = plan.after(number).notes[0]
-        assert (note.code, note.step) == ("after step", number)
+        assert note == AfterStep(number)
         assert str(note) in " ".join(sv.text(plan.after(number)).split())
     assert len(sv.plot(early).axes) == 1
 

@@ -6,7 +6,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.plan import Plan
-from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_notes import NoShardingRule, OpaqueCall
 from shardviz.plans.plan_values import (
     Origin,
     PlannedOp,
@@ -72,7 +72,7 @@ def _value(
         operands=(before, f"w_{layer}") if opcode.startswith("dot") else (before,),
         scope=("jit(f)", f"layer_{layer}"), region="loop body" if looped else "",
         trips=12 if looped else None, backward=backward, covered=not hidden,
-        notes=(PlanNote("call", ("mine",)), PlanNote("no rule")) if hidden else (),
+        notes=(OpaqueCall("mine"), NoShardingRule()) if hidden else (),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.panel.values_view import BACKWARD, NOT_COVERED, explanation_view, values_view
 from shardviz.plans.plan import Plan
-from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_notes import Unused
 from shardviz.plans.plan_values import Origin, PlannedOp
 from tests.widgets.plans import MESH, layers
 
@@ -25,7 +25,7 @@ PLANS = {
                 "v", "op", shape=(8, 4), dtype="float32",
                 spec=Spec.of(("data:(1)2", "model"), None, unreduced=("data:(2)2",)),
                 origins={"data:(1)2": Origin("data:(1)2", "constraint", "v", "f.py:3")},
-                operands=("s", "gone"), notes=(PlanNote("unused"),),
+                operands=("s", "gone"), notes=(Unused(),),
             ),
             PlannedOp("five", "result", shape=(2, 2, 2, 2, 2), spec=Spec.of(None, "model")),
         ),

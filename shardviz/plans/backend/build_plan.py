@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shardviz.base.collective import Collective
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec
@@ -18,13 +19,23 @@ from shardviz.plans.backend.estimate import read_estimate
 from shardviz.plans.backend.estimate_limits import with_uncertain
 from shardviz.plans.backend.lowering import (
     LoweredProgram,
+    choose_passes,
     lower_to_plan,
-    try_in_worker,
 )
 from shardviz.plans.backend.reader import PlanReader, argument_names
+from shardviz.plans.backend.shardy_passes import missing_estimate_passes
 from shardviz.plans.backend.uneven import note_uneven
 from shardviz.plans.plan import Plan
-from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_notes import (
+    NoEstimate,
+    NotCovered,
+    PlanNote,
+    SizeOneAxes,
+    UncertainValues,
+    UnknownConstraints,
+    UntriedPasses,
+    Unused,
+)
 from shardviz.plans.plan_values import Origin, PlannedOp
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.constraint_calls import (
@@ -145,14 +156,15 @@ class _PlanRun:
             finally:
                 self.plan = replace(self.plan, constraints=tuple(self.calls.found))
                 if self.calls.unknown:
-                    self._note(PlanNote("no calls", words=self.calls.unknown))
+                    self._note(UnknownConstraints(self.calls.unknown))
 
     def _propagate(self, lowered: LoweredProgram) -> None:
         traced, mesh = lowered.traced, self.program.mesh
         jaxpr = traced.stage.jaxpr
-        if has_partial_sums(jaxpr):
-            try_in_worker(lowered.module)
-        copy = pipeline.propagate(lowered.module)
+        selection = choose_passes(lowered.module, has_partial_sums(jaxpr))
+        if selection.untried or selection.left_out:
+            self._note(UntriedPasses(selection.untried, selection.left_out))
+        copy = pipeline.propagate(lowered.module, selection)
         requested = {}
         for request in self.program.requests:
             if request.spec:
@@ -164,11 +176,23 @@ class _PlanRun:
             reader = PlanReader(copy, names, results, requested, mesh, attributes)
             ops = reader.read()
         ops = note_uneven(self._with_unused(ops), mesh)
-        collectives = read_estimate(copy, reader, ops)
+        collectives = self._estimate(copy, reader, ops)
         ops = with_uncertain(ops, collectives, mesh)
         ops = _with_axes_of_size_one(ops, self._written(traced, reader), mesh)
         self.plan = replace(self.plan, ops=ops, collectives=collectives)
         self._note(*_notes_on(ops, mesh))
+
+    def _estimate(
+        self, propagated: Any, reader: PlanReader, ops: Sequence[PlannedOp]
+    ) -> tuple[Collective, ...]:
+        """The collectives that Shardy plans; none, with a note, if this jaxlib lacks
+        the passes that insert them.
+        """
+        missing = missing_estimate_passes()
+        if missing:
+            self._note(NoEstimate(missing))
+            return ()
+        return read_estimate(propagated, reader, ops)
 
     def _written(self, traced: Traced, reader: PlanReader) -> dict[str, Spec]:
         """The specs of jax's own types by value, with axes of size 1."""
@@ -217,7 +241,7 @@ class _PlanRun:
                     dtype=array.dtype,
                     spec=spec,
                     origins={a: Origin(a, "argument", array.name) for a in spec.axes},
-                    notes=(PlanNote("unused"),),
+                    notes=(Unused(),),
                 )
             memory = array.memory_kind or ""
             if memory or position in donated:
@@ -266,18 +290,24 @@ def _with_axes_of_size_one(
 
 
 def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
-    """Notes on a plan: axes of size 1, what is not covered, what is uncertain."""
-    names: dict[str, list[str]] = {"size one": [], "not covered": [], "uncertain": []}
-    named = set().union(*(op.spec.axes for op in ops))
+    """Notes on a plan: axes of size 1, values not covered, values with an uncertain
+    estimate.
+    """
+    axes_in_specs = set().union(*(op.spec.axes for op in ops))
+    size_one = []
     for axis, size in mesh.shape.items():
-        if size == 1 and axis not in named:
-            names["size one"].append(axis)
-    for op in ops:
-        if not op.covered:
-            names["not covered"].append(op.name)
-        if op.uncertain:
-            names["uncertain"].append(op.name)
-    return [PlanNote(code, tuple(own)) for code, own in names.items() if own]
+        if size == 1 and axis not in axes_in_specs:
+            size_one.append(axis)
+    not_covered = tuple(op.name for op in ops if not op.covered)
+    uncertain = tuple(op.name for op in ops if op.uncertain)
+    notes: list[PlanNote] = []
+    if size_one:
+        notes.append(SizeOneAxes(tuple(size_one)))
+    if not_covered:
+        notes.append(NotCovered(not_covered))
+    if uncertain:
+        notes.append(UncertainValues(uncertain))
+    return notes
 
 
 def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:

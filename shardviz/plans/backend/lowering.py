@@ -15,7 +15,13 @@ from typing import Any
 from shardviz.base.backend.jax_compat import stablehlo_module
 from shardviz.base.errors import ProgramError
 from shardviz.plans.backend import pipeline
-from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.backend.shardy_passes import PassSelection, settling_passes
+from shardviz.plans.plan_notes import (
+    LoweredForTpus,
+    NotLowered,
+    PlanNote,
+    PlatformDependent,
+)
 from shardviz.programs.backend.devices import mesh_to_lower_on
 from shardviz.programs.backend.failures import in_words
 from shardviz.programs.backend.jaxprs import (
@@ -68,7 +74,8 @@ def lower_to_plan(
         ProgramError: for callbacks on a mesh too large for fake devices.
         Exception: whatever jax raises.
     """
-    begun, notes = time.perf_counter(), list[PlanNote]()
+    begun = time.perf_counter()
+    notes: list[PlanNote] = []
     names = depends_on_platform(traced.stage.jaxpr)
     # Other operations are lowered alike, and jax may have them for CPUs already.
     chosen = platform if names and platform else "cpu"
@@ -77,15 +84,15 @@ def lower_to_plan(
     except Exception as error:
         if chosen == "cpu" and _WANTS_TPU in str(error):
             chosen = "tpu"
-            notes = [PlanNote("for TPUs")]
+            notes.append(LoweredForTpus())
         elif chosen != "cpu":
             chosen = "cpu"
-            notes.append(PlanNote("not lowered", (platform,), words=in_words(error)))
+            notes.append(NotLowered(platform, in_words(error)))
         else:
             raise
         traced, module = _lowered(program, traced, chosen)
     if names and not platform and chosen == "cpu" and _differs(traced, module):
-        notes.append(PlanNote("platform", names))
+        notes.append(PlatformDependent(names))
     seconds = time.perf_counter() - begun
     return LoweredProgram(traced, module, seconds, chosen, tuple(notes))
 
@@ -132,24 +139,40 @@ def _module(traced: Traced, platform: str) -> Any:
         return stablehlo_module(traced.stage.lower(lowering_platforms=(platform,)))
 
 
-def try_in_worker(module: Any) -> None:
-    """Runs the passes of a plan in the worker first: Shardy aborts at some partial
-    sums.
+def choose_passes(module: Any, has_partial_sums: bool) -> PassSelection:
+    """The passes that settle the shardings of a module without ending this process.
 
-    Tried on jaxlib 0.10.0 and 0.12: both abort.
+    A plan runs in the worker first if it may end its process: Shardy aborts at a few
+    partial sums (on jaxlib 0.10.0 and 0.12), and passes that shardviz has not been
+    tried with may abort outside of XLA. If one of these fails there, all are left out.
 
     Args:
         module: as for `pipeline.propagate`.
+        has_partial_sums: whether the program has arrays of partial sums.
 
     Raises:
-        ShardvizError: where they ended the worker, as they would have ended this
+        ShardvizError: if the passes end the worker as they would have ended this
             process.
     """
+    selection = settling_passes()
+    if selection.untried:
+        try:
+            _try_in_worker(module, with_untried=True)
+        except Exception:  # noqa: BLE001  a pass may raise anything, or end the worker
+            selection = selection.without_untried()
+        else:
+            return selection
+    if has_partial_sums:
+        _try_in_worker(module, with_untried=False)
+    return selection
+
+
+def _try_in_worker(module: Any, with_untried: bool) -> None:
     file = io.BytesIO()
     module.operation.write_bytecode(file)
     bytecode, settings = file.getvalue(), Settings.of("cpu", 1, 1)
     try:
-        workers.call(settings, pipeline.run_all, bytecode)
+        workers.call(settings, pipeline.run_all, bytecode, with_untried)
     except WorkerError as error:
         if not error.crashed:
             raise

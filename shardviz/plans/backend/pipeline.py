@@ -13,20 +13,17 @@ Shardy knows, which keeps its name in an attribute. A composite operation become
 of its decomposition, and a concatenation loses operands without elements. XLA also
 simplifies and inlines first, and so does `before_propagation`.
 
-None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager,
-under names that may change. So they are looked up, and `check_available` says what is
-missing.
+The passes themselves are in `shardy_passes`.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from shardviz.base.errors import ProgramError
@@ -37,6 +34,15 @@ from shardviz.plans.backend.before_propagation import (
     inline_calls,
     operations_in,
     remove_dead,
+)
+from shardviz.plans.backend.shardy_passes import (
+    INSERT_RESHARDS,
+    TO_COLLECTIVES,
+    PassSelection,
+    merging_passes,
+    missing_estimate_passes,
+    pass_manager,
+    settling_passes,
 )
 from shardviz.plans.backend.simplify import REPLACES, simplify
 
@@ -321,71 +327,24 @@ def _is_inside(value: Any, loop: Any) -> bool:
     return around is not None
 
 
-# Some passes crash the process when run outside of XLA, so only these run.
-_KNOWN = frozenset({
-    "symbol-dce", "sdy-lift-inlined-meshes", "sdy-remove-size-one-axes",
-    "sdy-manual-axes-cleanup", "sdy-propagate-sharding-from-func-to-call",
-    "sdy-constant-or-scalar-splitter", "sdy-add-data-flow-edges",
-    "sdy-flatten-call-graph", "sdy-add-func-data-flow-edges",
-    "sdy-apply-sharding-constraints", "sdy-sink-func-data-flow-edges",
-    "sdy-sharding-group-import", "sdy-import-func-calls", "sdy-pre-order-funcs",
-    "sdy-user-priority-propagate", "sdy-export-named-computations",
-    "sdy-propagate-to-func-results", "sdy-unflatten-call-graph",
-    "sdy-insert-func-call-reshards", "sdy-constant-or-scalar-merger",
-    "sdy-sink-data-flow-edges", "sdy-remove-sharding-groups",
-    "sdy-sharding-constraint-to-reshard", "sdy-close-shardings",
-    "sdy-update-non-divisible-input-output-shardings",
-    "sdy-remove-sub-axes-in-input-output-shardings",
-})  # fmt: skip
-# What follows propagation in Shardy's pipeline; `planned_module_on` runs others instead.
-_AFTER = frozenset({
-    "sdy-save-module", "sdy-verify-unreduced-axes", "sdy-insert-explicit-reshards",
-    "canonicalize", "sdy-drop-sharding-rules",
-})  # fmt: skip
-_SHARE_CALLS = "sdy-unflatten-call-graph"
-_ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
-# Shardy crashes when it has to name the origin of a sharding that comes from none of
-# the values of an operation. That happens in this pass where a constraint is put before
-# a shard_map (the pass that propagates names its origin all the same), and in any pass
-# where values are grouped by `shard_alike`, which jax 0.12 has no more.
-_NO_ORIGINS = "sdy-apply-sharding-constraints"
-_PROPAGATE = "sdy-user-priority-propagate"
 _MESH = re.compile(r"<(@\w+)")
-_INSERT = "func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
-_COLLECTIVES = "func.func(sdy-reshard-to-collectives)"
-
-
-@functools.cache
-def _unknown_passes() -> set[str]:
-    """The passes of this jaxlib's pipeline that nobody has tried, or that it lacks."""
-    names = {_name(text) for text in _pipeline()}
-    return names - _KNOWN - _AFTER or {_PROPAGATE} - names
 
 
 def check_available() -> None:
     """Checks that Shardy's passes can be run.
 
     Raises:
-        ProgramError: where they cannot.
+        ProgramError: if they cannot.
     """
     if not getattr(jax.config, "jax_use_shardy_partitioner", True):
         raise ProgramError(
             "jax is set to GSPMD, which explains nothing: jax_use_shardy_partitioner is"
             " False. Set it to True to see why; everything else works."
         )
-    try:
-        unknown = _unknown_passes()
-    except Exception as error:  # noqa: BLE001  MLIR raises several kinds for an unknown name
-        unknown = {str(error).strip().partition("\n")[0]}
-    if unknown:
-        raise ProgramError(
-            "This jaxlib's Shardy has other passes than shardviz has been tried with"
-            f" ({min(unknown)}). A program cannot be explained before it is compiled;"
-            " everything else works."
-        )
+    settling_passes()
 
 
-def propagate(module: Any) -> Any:
+def propagate(module: Any, selection: PassSelection | None = None) -> Any:
     """A copy of a lowered module, calls inlined, in which Shardy has settled every
     sharding.
 
@@ -396,6 +355,7 @@ def propagate(module: Any) -> Any:
     Args:
         module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is,
             since jax keeps it.
+        selection: the passes to run; None for those of `settling_passes`.
 
     Raises:
         ProgramError: where jaxlib has no such passes.
@@ -416,7 +376,7 @@ def propagate(module: Any) -> Any:
         copy = module.operation.clone()
         _keep_axes_of_size_one(copy)
         _rewrite(copy)
-        _manager(_passes()).run(copy)
+        pass_manager((selection or settling_passes()).passes).run(copy)
     return copy
 
 
@@ -428,12 +388,10 @@ def planned_module_on(propagated: Any) -> Any:
     operation, not a module; it lives no longer than the context of the module.
     """
     copy = propagated.operation.clone()
-    # The pipeline's own last step merges reshards that follow each other.
-    merge = [p for p in _pipeline() if _name(p) == "canonicalize"]
     with propagated.context:
-        _manager((_INSERT, *merge)).run(copy)
+        pass_manager((INSERT_RESHARDS, *merging_passes())).run(copy)
         _without_reshards_between_meshes(copy)
-        _manager((_COLLECTIVES,)).run(copy)
+        pass_manager((TO_COLLECTIVES,)).run(copy)
     return copy
 
 
@@ -456,17 +414,23 @@ def _without_reshards_between_meshes(module: Any) -> None:
             op.erase()
 
 
-def run_all(bytecode: bytes, folder: str) -> None:
+def run_all(bytecode: bytes, with_untried: bool, folder: str) -> None:
     """Propagates a module and plans its collectives, in a worker, which may end there.
 
     Args:
         bytecode: a lowered module.
-        folder: the worker's, for what a call leaves: nothing.
+        with_untried: whether passes that `shardy_passes.PASSES` does not have run too.
+        folder: the worker's folder for files of a call; not used.
     """
     # The context of any module of jax has all dialects.
     any_module: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
     module = ir.Module.parse(bytecode, any_module.operation.context)
-    planned_module_on(propagate(module))
+    selection = settling_passes()
+    if not with_untried:
+        selection = selection.without_untried()
+    propagated = propagate(module, selection)
+    if not missing_estimate_passes():
+        planned_module_on(propagated)
 
 
 def _keep_axes_of_size_one(module: Any) -> None:
@@ -501,52 +465,3 @@ def _rewrite(copy: Any) -> None:
     remove_dead(copy)
     if loops:
         open_what_loops_read(copy)
-
-
-def _manager(passes: Sequence[str]) -> Any:
-    made = passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
-    # jaxlib 0.10 refuses its own data-flow edges inside loops once they carry their
-    # origins; the shardings are the same as without.
-    made.enable_verifier(False)
-    return made
-
-
-@functools.cache
-def _passes() -> tuple[str, ...]:
-    """The pipeline's passes up to the settled shardings, with origins and steps."""
-    passes = []
-    for text in _pipeline():
-        # Of the calls that are left, each has a copy of its function, with its own
-        # origins and steps.
-        if _name(text) in _KNOWN - {_SHARE_CALLS}:
-            debug = text.replace(f"{_STEPS}=false", f"{_STEPS}=true")
-            if _name(text) != _NO_ORIGINS:
-                debug = debug.replace(f"{_ORIGINS}=false", f"{_ORIGINS}=true")
-            passes.append(debug)
-    return tuple(passes)
-
-
-@functools.cache
-def _pipeline() -> tuple[str, ...]:
-    with ir.Context():
-        # The alias takes no options, but written out its passes do.
-        alias = "builtin.module(sdy-propagation-pipeline)"
-        text = str(passmanager.PassManager.parse(alias))
-    return tuple(_split(text[len("builtin.module(") : -1]))
-
-
-def _split(text: str) -> list[str]:
-    """The passes of a pipeline: its parts between commas that are in no brackets."""
-    parts: list[str] = []
-    depth = start = 0
-    for position, letter in enumerate(text):
-        depth += (letter in "({") - (letter in ")}")
-        if letter == "," and depth == 0:
-            parts.append(text[start:position])
-            start = position + 1
-    return [*parts, text[start:]]
-
-
-def _name(text: str) -> str:
-    """The name of a pass, without its options and the pass manager around it."""
-    return text.removeprefix("func.func(").split("{")[0].rstrip(")")

@@ -43,7 +43,15 @@ from shardviz.plans.backend.builder import (
     not_split,
 )
 from shardviz.plans.backend.trip_counts import trip_count
-from shardviz.plans.plan_notes import PlanNote
+from shardviz.plans.plan_notes import (
+    InsideShardMap,
+    IsShardMap,
+    NoBody,
+    NoShardingRule,
+    OpaqueCall,
+    PlanNote,
+    PythonCall,
+)
 from shardviz.plans.plan_values import PlannedOp, ShardingRule
 
 T = TypeVar("T")
@@ -52,7 +60,6 @@ _SUMS = {"dot_general", "convolution", "dot"}
 #: What jax calls for `jax.lax.ragged_all_to_all`.
 RAGGED = "ragged_all_to_all"
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
-_NO_RULE = PlanNote("no rule")
 
 
 class PlanReader(PlanBuilder):
@@ -145,7 +152,7 @@ class PlanReader(PlanBuilder):
             fields["covered"], own = _custom_call(target, rule)
             fields["notes"] = (*notes, *own)
         elif not rule and operands and any(map(self.attributes.tensor, op.results)):
-            fields |= {"covered": False, "notes": (*notes, _NO_RULE)}
+            fields |= {"covered": False, "notes": (*notes, NoShardingRule())}
         values = self.add(op, read, self.attributes.specs(op), operands, **fields)
         edges = parse_edges(self.attributes.text(op, "sdy.propagation_edges"))
         names = [value.op.name for value in values]
@@ -156,7 +163,7 @@ class PlanReader(PlanBuilder):
         """A call that XLA leaves in place: the operations of the function."""
         function, context = callee(op, self._functions), read.context
         if function is None:
-            notes = (PlanNote("no body"),)
+            notes = (NoBody(),)
             self.add(op, read, (), operands, covered=False, notes=notes)
             return
         # Calls that were inlined have positive numbers.
@@ -197,10 +204,9 @@ class PlanReader(PlanBuilder):
     def _read_manual(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
         """A shard_map: its results, then its body, whose shapes are those of one shard."""
         over = parse_axes(self.attributes.text(op, "manual_axes"))
-        specs, notes = self.attributes.specs(op, "out_shardings"), ("shard_map", over)
-        values = self.add(
-            op, read, specs, operands, opcode="shard_map", notes=(PlanNote(*notes),)
-        )
+        specs = self.attributes.specs(op, "out_shardings")
+        notes = (IsShardMap(over),)
+        values = self.add(op, read, specs, operands, opcode="shard_map", notes=notes)
         # What Shardy means by the origins that it names after a shard_map.
         key = self.attributes.text(op, "sdy.sharding_origin_name").strip('"')
         base, source = "shard_map", read.location.source
@@ -219,7 +225,7 @@ class PlanReader(PlanBuilder):
             call=read.location,
             scope=read.context.scope_of(f"{read.location.op}/"),
             region="manual",
-            notes=(PlanNote("inside shard_map", over),),
+            notes=(InsideShardMap(over),),
             manual=True,
         )
         block = op.regions[0].blocks[0]
@@ -382,12 +388,12 @@ def _custom_call(
     """Whether Shardy looks into a call of other code, and the notes on its value."""
     if target == RAGGED:
         return True, ()  # a collective
-    note = PlanNote("call", (target,))
+    note: PlanNote = OpaqueCall(target)
     if "callback" in target:
-        note = PlanNote("host", (target,))
+        note = PythonCall(target)
     if rule is not None and rule.propagates:
         return True, (note,)
-    return False, (note, _NO_RULE)
+    return False, (note, NoShardingRule())
 
 
 def _aligned(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from shardviz.base.layout import Misfit
 from shardviz.base.mesh import MeshSpec
-from shardviz.plans.plan_notes import UnevenNote
+from shardviz.plans.plan_notes import PaddedDimension, UnevenResult
 from shardviz.plans.plan_values import PlannedOp
 
 
@@ -18,24 +18,26 @@ def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ..
     >>> split = PlannedOp("y", "op", shape=(10,), spec=Spec.parse("data"))
     >>> result = PlannedOp("output", "result", shape=(10,), operands=("y",))
     >>> noted = note_uneven((split, result), MeshSpec(("data",), (4,)))
-    >>> [op.notes[0].code for op in noted]
-    ['padded', 'lost']
+    >>> [type(op.notes[0]).__name__ for op in noted]
+    ['PaddedDimension', 'UnevenResult']
     """
     by_name = {op.name: op for op in ops}
     noted = []
     for op in ops:
-        code, value = "padded", op
+        value = op
         if op.kind == "result" and op.operands and op.operands[0] in by_name:
-            code, value = "lost", by_name[op.operands[0]]
+            value = by_name[op.operands[0]]
         for dim in range(min(len(value.shape), value.spec.rank)):
-            # A result is only noted where it lost what splits the value.
-            if code == "lost" and op.spec.dims[dim : dim + 1] == (
-                value.spec.dims[dim],
-            ):
+            # A result gets a note only if it is not split as the value it returns.
+            is_kept = op.spec.dims[dim : dim + 1] == (value.spec.dims[dim],)
+            if value is not op and is_kept:
                 continue
             misfit = _misfit(value, dim, mesh)
             if misfit is not None:
-                note = UnevenNote(code, value.name, dim, misfit)
+                if value is op:
+                    note = PaddedDimension(value.name, dim, misfit)
+                else:
+                    note = UnevenResult(value.name, dim, misfit)
                 op = op.changed(notes=(*op.notes, note))
                 break
         noted.append(op)

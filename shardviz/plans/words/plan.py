@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shardviz.base.format import by_count, bytes_text, clause, joined, plural, shown
 from shardviz.plans.explanation import (
     CostLine,
@@ -18,8 +20,26 @@ from shardviz.plans.plan_difference import (
     ValueChange,
 )
 from shardviz.plans.plan_notes import (
+    AfterStep,
+    InsideShardMap,
+    IsShardMap,
+    LoweredForTpus,
+    NoBody,
+    NoEstimate,
+    NoShardingRule,
+    NotCovered,
+    NotLowered,
+    OpaqueCall,
+    PaddedDimension,
     PlanNote,
-    UnevenNote,
+    PlatformDependent,
+    PythonCall,
+    SizeOneAxes,
+    UncertainValues,
+    UnevenResult,
+    UnknownConstraints,
+    UntriedPasses,
+    Unused,
 )
 from shardviz.plans.plan_values import OpRule, Record
 from shardviz.plans.words.estimate import reduces
@@ -168,88 +188,102 @@ def _at(source: str) -> str:
     return clause(" at {}", source)
 
 
-_NO_RULE = (
-    "Shardy has no rule for it, so its result gets no sharding from what it reads."
-)
+def _sentence(text: str) -> Callable[[PlanNote], str]:
+    """Words for a kind of note that has no fields."""
+    return lambda note: text
 
 
-def note(fact: PlanNote) -> str:
-    """A remark on a value or a plan.
-
-    >>> note(PlanNote("unused"))
-    'The program does not use it.'
-    """
-    names = fact.names
-    first = next(iter(names), "")
-    values = plural(len(names), "value")
-    axes = ", ".join(names) or "no axis"
+def _size_one(note: SizeOneAxes) -> str:
     have, it, split = "have", "they", "split"
-    if len(names) == 1:
+    if len(note.axes) == 1:
         have, it, split = "has", "it", "splits"
-    them = by_count(len(names), "it", "them")
+    them = by_count(len(note.axes), "it", "them")
+    return (
+        f"{joined(note.axes)} {have} size 1: {it} {split} nothing and no sharding names"
+        f" {them}."
+    )
+
+
+def _not_covered(note: NotCovered) -> str:
+    values = plural(len(note.values), "value")
+    return (
+        f"{values} not covered: {joined(note.values, 'and', 3)}. A compile for the target"
+        " shows what its partitioner does there."
+    )
+
+
+def _uncertain_values(note: UncertainValues) -> str:
+    values = plural(len(note.values), "value")
+    return (
+        f"The estimate is uncertain at {values}: {joined(note.values, 'and', 3)}."
+        f" plan.why({shown(note.values[0])}) says why; a compile says what XLA's"
+        " partitioner does."
+    )
+
+
+def _platform_dependent(note: PlatformDependent) -> str:
+    return (
+        f"It is lowered for CPUs. Other platforms run {joined(note.operations)} in"
+        " another way, with other collectives perhaps: sv.stages(program, target) plans"
+        " for the target's platform."
+    )
+
+
+def _not_lowered(note: NotLowered) -> str:
+    return (
+        f"It is lowered for CPUs: jax cannot lower it for {note.platform} here."
+        f" {note.reason}"
+    )
+
+
+def _after_step(note: AfterStep) -> str:
     when = "it was requested"
-    if fact.step >= 0:
-        when = f"it stood after step {fact.step}"
-    return {
-        "unused": "The program does not use it.",
-        "call": f"It calls {first}, which XLA does not look into.",
-        "host": (
-            "It calls Python on the host of one device, so its operands are gathered"
-            " there."
-        ),
-        "no rule": _NO_RULE,
-        "no body": "The function it calls has no body here.",
-        "shard_map": f"A shard_map over {axes}: its body says itself what is sent.",
-        "inside shard_map": (
-            f"Inside of a shard_map over {axes}: the shape is that of one device's block."
-        ),
-        "size one": (
-            f"{joined(names)} {have} size 1: {it} {split} nothing and no sharding names"
-            f" {them}."
-        ),
-        "not covered": (
-            f"{values} not covered: {joined(names, 'and', 3)}. A compile for the target"
-            " shows what its partitioner does there."
-        ),
-        "uncertain": (
-            f"The estimate is uncertain at {values}: {joined(names, 'and', 3)}."
-            f" plan.why({shown(first)}) says why; a compile says what XLA's partitioner"
-            " does."
-        ),
-        "for TPUs": "It is lowered for TPUs: a Pallas kernel has no form for CPUs.",
-        "platform": (
-            f"It is lowered for CPUs. Other platforms run {joined(names)} in another way,"
-            " with other collectives perhaps: sv.stages(program, target) plans for the"
-            " target's platform."
-        ),
-        "not lowered": (
-            f"It is lowered for CPUs: jax cannot lower it for {first} here. {fact.words}"
-        ),
-        "no calls": f"Which constraints are called is unknown. {fact.words}",
-        "after step": f"As {when}, without collectives: these are those of the end.",
-    }[fact.code]
+    if note.step >= 0:
+        when = f"it stood after step {note.step}"
+    return f"As {when}, without collectives: these are those of the end."
 
 
-def _uneven(fact: UnevenNote) -> str:
-    misfit = fact.misfit
+def _untried_passes(note: UntriedPasses) -> str:
+    plan = []
+    if note.run:
+        plan.append(f"ran {joined(note.run)}")
+    if note.left_out:
+        plan.append(f"left out {joined(note.left_out)}")
+    return (
+        "shardviz has not been tried with all passes of this jaxlib's Shardy. The plan"
+        f" {' and '.join(plan)}, and may differ from what XLA does."
+    )
+
+
+def _no_estimate(note: NoEstimate) -> str:
+    return (
+        "There is no estimate of collectives: this jaxlib's Shardy has no pass"
+        f" {joined(note.missing, 'or')}. A compile shows the collectives."
+    )
+
+
+def _uneven_result(note: UnevenResult) -> str:
+    axes = " × ".join(note.misfit.axes)
+    return (
+        f"{note.value} is split over {axes} along dimension {note.dim}, but not as a"
+        f" result of the program: results must divide evenly, and {note.misfit}"
+    )
+
+
+def _padded(note: PaddedDimension) -> str:
+    misfit = note.misfit
     axes = " × ".join(misfit.axes)
-    if fact.code == "lost":
-        return (
-            f"{fact.value} is split over {axes} along dimension {fact.dim}, but not as a"
-            " result of the program: results must divide evenly, and"
-            f" {misfit}"
-        )
     # XLA pads every shard to the size of the largest.
     size = -(-misfit.size // misfit.parts)
-    full, rest = divmod(misfit.size, size)
-    empty = misfit.parts - full - bool(rest)
+    full, remainder = divmod(misfit.size, size)
+    empty = misfit.parts - full - bool(remainder)
     shards = [f"{plural(full, 'shard')} of {size:,}"]
-    if rest:
-        shards.append(f"one of {rest:,}")
+    if remainder:
+        shards.append(f"one of {remainder:,}")
     if empty:
         shards.append(f"{plural(empty, 'shard')} of padding alone")
     return (
-        f"Dimension {fact.dim} is uneven over {axes}: {', then '.join(shards)}; the"
+        f"Dimension {note.dim} is uneven over {axes}: {', then '.join(shards)}; the"
         f" compiler pads. {misfit}"
     )
 
@@ -313,8 +347,39 @@ SENTENCES = {
     UnreducedLine: _unreduced,
     CostLine: _cost,
     LeftOutLine: _left_out,
-    PlanNote: note,
-    UnevenNote: _uneven,
+    Unused: _sentence("The program does not use it."),
+    OpaqueCall: lambda note: f"It calls {note.target}, which XLA does not look into.",
+    PythonCall: _sentence(
+        "It calls Python on the host of one device, so its operands are gathered there."
+    ),
+    NoShardingRule: _sentence(
+        "Shardy has no rule for it, so its result gets no sharding from what it reads."
+    ),
+    NoBody: _sentence("The function it calls has no body here."),
+    IsShardMap: lambda note: (
+        f"A shard_map over {', '.join(note.axes) or 'no axis'}: its body says itself what"
+        " is sent."
+    ),
+    InsideShardMap: lambda note: (
+        f"Inside of a shard_map over {', '.join(note.axes) or 'no axis'}: the shape is"
+        " that of one device's block."
+    ),
+    PaddedDimension: _padded,
+    UnevenResult: _uneven_result,
+    SizeOneAxes: _size_one,
+    NotCovered: _not_covered,
+    UncertainValues: _uncertain_values,
+    LoweredForTpus: _sentence(
+        "It is lowered for TPUs: a Pallas kernel has no form for CPUs."
+    ),
+    PlatformDependent: _platform_dependent,
+    NotLowered: _not_lowered,
+    UnknownConstraints: lambda note: (
+        f"Which constraints are called is unknown. {note.reason}"
+    ),
+    AfterStep: _after_step,
+    UntriedPasses: _untried_passes,
+    NoEstimate: _no_estimate,
     ValueChange: value_change,
     PlanChange: _plan_change,
     Counts: _counts,
