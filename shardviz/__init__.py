@@ -43,7 +43,7 @@ def __dir__() -> list[str]:
 
 
 def _mimebundle(value: Any) -> dict[str, Any]:
-    from shardviz.api.show import mimebundle
+    from shardviz.draw.public.show import mimebundle
 
     return mimebundle(value)
 

@@ -23,21 +23,21 @@ from typing import Any, NoReturn
 
 from shardviz.advise.contracts import STAGES, Expectation
 from shardviz.advise.lock import Lock, read_lock
-from shardviz.api.adopt import as_mesh
-from shardviz.api.doctor import checked_names, versions
-from shardviz.api.layouts import audit, capacity_of, rules
-from shardviz.api.programs import expect, lock
-from shardviz.api.show import text
-from shardviz.api.words import commands as wording
+from shardviz.advise.public import expect, lock
 from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.public import audit, capacity_of, rules
 from shardviz.axis_rules.rules import Dialect
 from shardviz.base.errors import ContractError, ShardvizError
 from shardviz.base.format import suggestion
+from shardviz.base.public.adopt import as_mesh
+from shardviz.commands.doctor import checked_names, versions
+from shardviz.commands.words import help as wording
+from shardviz.commands.words.doctor import doctor_text
 from shardviz.compiled.report import Report
 from shardviz.compiled.stages import Stages
+from shardviz.draw.public.show import text
 from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
-from shardviz.runs.words.doctor import doctor_text
 
 OK, BROKEN, WRONG = 0, 1, 2
 EXIT_CODES = {True: OK, False: BROKEN}  # by whether all is as expected

@@ -80,7 +80,7 @@ class LockChecker:
         """
         __tracebackhide__ = True
         from shardviz.advise.lock import read_lock
-        from shardviz.api.programs import expect
+        from shardviz.advise.public import expect
         from shardviz.base.errors import ContractError
 
         file = self._file(name)

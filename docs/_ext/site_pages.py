@@ -27,12 +27,12 @@ FROM_ROOT = {
 }
 # Pages of the reference: public names by the start of the module that defines them.
 GROUPS = {
-    "layouts": ("Layouts", ("shardviz.api.meshes", "shardviz.api.layouts")),
+    "layouts": ("Layouts", ("shardviz.base.public", "shardviz.hardware.public", "shardviz.axis_rules.public", "shardviz.move.public.arrays")),
     "programs": (
         "Programs",
-        ("shardviz.api.programs", "shardviz.api.movements", "shardviz.runs.cache"),
+        ("shardviz.programs.public", "shardviz.plans.public", "shardviz.compiled.public", "shardviz.runs.public", "shardviz.advise.public", "shardviz.move.public.collectives"),
     ),
-    "pictures": ("Pictures", ("shardviz.api.show", "shardviz.api.treescope_leaves")),
+    "pictures": ("Pictures", ("shardviz.draw.public", "shardviz.explorer.public")),
     "values": ("Values", ("shardviz",)),
 }
 # Modules with names of their own, each a page.

@@ -23,7 +23,7 @@ from shardviz.axis_rules.libraries import (
 from shardviz.axis_rules.path_matching import MAX_PATTERN, compiled
 from shardviz.axis_rules.python_source import table_in_source
 from shardviz.axis_rules.rules import MAX_RULES, Dialect, PathRules, Rules
-from shardviz.base.errors import RuleError, ShardvizError, import_optional
+from shardviz.base.errors import RuleError, ShardvizError, needed_by
 from shardviz.base.format import clause, listed, shown, suggestion
 from shardviz.base.parse import (
     MAX_TEXT,
@@ -239,7 +239,8 @@ def read_yaml(text: str) -> Any:
     Raises:
         RuleError: for what is no YAML, and for tags that would make objects.
     """
-    yaml: Any = import_optional("yaml", "A table in YAML", "PyYAML")
+    with needed_by("A table in YAML"):
+        import yaml
     try:
         value = _first_document(yaml, text)
     except (

@@ -17,8 +17,8 @@ Every message says what was wrong, what we got, and what to do, in that order.
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -80,28 +80,34 @@ class ContractError(AssertionError):
         return None if isinstance(self.args[0], str) else self.args[0]
 
 
-def import_optional(module: str, what: str, package: str) -> ModuleType:
-    """Imports a module that needs a package which may not be installed.
+#: The name to install a package by, if its module is called otherwise.
+_DISTRIBUTIONS = {"yaml": "PyYAML", "ipyparallel": "shardviz[hosts]"}
+
+
+@contextlib.contextmanager
+def needed_by(feature: str) -> Iterator[None]:
+    """Reports a missing package in one sentence, for imports that stand inside.
 
     Args:
-        module: the module, of shardviz or of the package.
-        what: what needs it, such as `"sv.plot"`, for the message.
-        package: the package, where the failed import does not name one.
+        feature: what needs the imports, such as `"sv.plot"`, for the message.
 
     Raises:
-        MissingPackage: naming the package, in one sentence.
+        MissingPackage: if an import fails because a package is not installed.
+
+    >>> with needed_by("sv.plot"):
+    ...     import a_package_that_is_not_there
+    Traceback (most recent call last):
+        ...
+    shardviz.base.errors.MissingPackage: sv.plot needs a_package_that_is_not_there, ...
     """
     try:
-        return importlib.import_module(module)
+        yield
     except ImportError as error:
-        # The module and the package may have different names: yaml and PyYAML.
-        missing = (
-            package
-            if error.name == module
-            else (error.name or package).partition(".")[0]
-        )
-        if missing == "shardviz":
+        module = (error.name or "").partition(".")[0]
+        # A package that is broken, or a mistake of ours, is not a package that is missing.
+        if module in ("", "shardviz"):
             raise
+        package = _DISTRIBUTIONS.get(module, module)
         raise MissingPackage(
-            f"{what} needs {missing}, which is not installed here: pip install {missing}."
+            f"{feature} needs {package}, which is not installed here: pip install {package}."
         ) from error

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.api.adopt import as_mesh, as_spec, is_jax
-from shardviz.api.layouts import rules as make_rules
 from shardviz.axis_rules.audit import Unmatched
+from shardviz.axis_rules.public import rules as make_rules
 from shardviz.axis_rules.resolution import Resolution
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
@@ -22,6 +21,7 @@ from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import limited, parse_bytes
 from shardviz.base.partition_spec import Spec
+from shardviz.base.public.adopt import as_mesh, as_spec, is_jax
 from shardviz.exercises import words as words
 from shardviz.programs.program import Program
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from shardviz.api.layouts import array as make_array
-from shardviz.api.layouts import audit
-from shardviz.api.programs import expect
+from shardviz.advise.public import expect
 from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.public import audit
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.array_spec import read_names as read_logical
@@ -17,6 +16,7 @@ from shardviz.base.format import shown
 from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
+from shardviz.base.public.layouts import array as make_array
 from shardviz.exercises import words as words
 from shardviz.exercises.answers import (
     Wrong,

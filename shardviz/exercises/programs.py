@@ -12,10 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.api.layouts import array as make_array
-from shardviz.api.programs import compile as compile_program
-from shardviz.api.programs import plan as plan_program
-from shardviz.api.programs import program, run
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.collective import Collective
@@ -23,6 +19,8 @@ from shardviz.base.format import joined, shown
 from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
+from shardviz.base.public.layouts import array as make_array
+from shardviz.compiled.public import compile as compile_program
 from shardviz.exercises import words as words
 from shardviz.exercises.answers import (
     Wrong,
@@ -43,7 +41,10 @@ from shardviz.hardware.interconnect import collective_link_use
 from shardviz.hardware.targets import Target
 from shardviz.hardware.topology import Topology
 from shardviz.plans.plan import Plan
+from shardviz.plans.public import plan as plan_program
 from shardviz.programs.program import Program
+from shardviz.programs.public.programs import program
+from shardviz.runs.public import run
 
 
 @lru_cache(maxsize=64)  # many answers are alike

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shardviz.api.layouts import array as make_array
-from shardviz.api.programs import plan, program
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.layout import lay_out
 from shardviz.base.mesh import make_mesh
 from shardviz.base.partition_spec import Spec
+from shardviz.base.public.layouts import array as make_array
 from shardviz.exercises import words as words
 from shardviz.exercises.answers import check_names, check_number, read_layout, require
 from shardviz.exercises.registry import Setup, add
 from shardviz.hardware.topology import Topology
+from shardviz.plans.public import plan
+from shardviz.programs.public.programs import program
 
 
 def _shard_bytes(given: Setup, array: ArraySpec) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from shardviz.advise.candidates import Changes
 from shardviz.base.collective import Collective
-from shardviz.base.errors import import_optional
+from shardviz.base.errors import needed_by
 from shardviz.compiled.memory_in_plan import with_values
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Roofline, with_operations
@@ -358,12 +358,14 @@ def do_job(
     preview: Callable[[Report], None],
 ) -> Report:
     """The report of a compile, or of a run."""
-    folder = "worker"
-    if hosts_size(job.target) is not None:
-        folder = "hosts"
-    runner = import_optional(f"shardviz.runs.backend.{folder}.run", "sv.run", "jax")
-    do = runner.run_program if job.kind == "run" else runner.compile_program
-    report = do(
+    with needed_by("sv.run"):
+        from shardviz.runs.backend.hosts import run as hosts_runner
+        from shardviz.runs.backend.worker import run as worker_runner
+    runner = worker_runner if hosts_size(job.target) is None else hosts_runner
+    compile_or_run = runner.compile_program
+    if job.kind == "run":
+        compile_or_run = runner.run_program
+    report = compile_or_run(
         job.program,
         target=job.target or _automatic_target(job),
         cache=cache,

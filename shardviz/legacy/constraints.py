@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from shardviz.base.errors import ProgramError, import_optional
+from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import shown
 from shardviz.legacy.partitions import (
     Partition,
@@ -63,8 +63,9 @@ def with_sharding_constraint(x: Any, parts: Parts | None) -> Any:
     >>> jax.jit(split)(jax.numpy.zeros(2)).tolist()
     [1.0, 1.0]
     """
-    jax = import_optional("jax", "legacy.with_sharding_constraint", "jax")
-    from jax.core import Tracer
+    with needed_by("legacy.with_sharding_constraint"):
+        import jax
+        from jax.core import Tracer
 
     if not is_partition(parts):
         raise ProgramError(

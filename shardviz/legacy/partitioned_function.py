@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shardviz.base.array_spec import ArraySpec
-from shardviz.base.errors import ProgramError, TargetError, import_optional
+from shardviz.base.errors import ProgramError, TargetError, needed_by
 from shardviz.base.format import listed, plural, shown
 from shardviz.base.mesh import MAX_DEVICES
 from shardviz.base.parse import check_size
@@ -75,7 +75,8 @@ def sharded_jit(
     >>> scale(jnp.ones((2, 2)), 3.0).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    import_optional("jax", "legacy.sharded_jit", "jax")
+    with needed_by("legacy.sharded_jit"):
+        import jax  # noqa: F401
     if not callable(fun):
         raise ProgramError(f"sharded_jit takes a function first; got {shown(fun)}.")
     # Who asks for how many devices; all have to agree.

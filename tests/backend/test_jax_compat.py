@@ -3,9 +3,9 @@ from __future__ import annotations
 import jax
 import pytest
 
-from shardviz.api.doctor import checked_names, versions
 from shardviz.base.backend import jax_compat
-from shardviz.runs.words.doctor import LOSSES, doctor_text
+from shardviz.commands.doctor import checked_names, versions
+from shardviz.commands.words.doctor import LOSSES, doctor_text
 
 
 def test_each_private_name_works_in_the_installed_version(eight_devices):

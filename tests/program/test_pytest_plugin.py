@@ -8,7 +8,7 @@ import pytest
 
 import shardviz as sv
 import shardviz.advise.contracts
-import shardviz.api.programs  # so that it is not imported anew in the runs below
+import shardviz.advise.public  # so that it is not imported anew in the runs below
 import shardviz.pytest_plugin
 from tests.structure.isolation import loaded_by
 

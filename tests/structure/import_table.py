@@ -25,7 +25,8 @@ FEATURES = (
     "pictures",
     "figures",
     "explorer",
-    "api",
+    "public",
+    "commands",
     "types",
     "exercises",
     "pytest_plugin",
@@ -40,6 +41,7 @@ ROLES = {
     "draw": ("values", "words", "draw"),
     "backend": ("values", "backend"),
     "panel": ("values", "words", "draw", "backend", "panel"),
+    "public": ("values", "words", "draw", "backend", "panel", "public"),
 }
 #: Features whose modules may import every role of those below.
 ABOVE = FEATURES[FEATURES.index("gallery") :]
@@ -63,8 +65,10 @@ class Module:
 
     @property
     def rank(self) -> int:
-        """The place of its feature. Panels of all features stand with the Explorer."""
-        return FEATURES.index("explorer" if self.role == "panel" else self.feature)
+        """The place of its feature. Panels of all features stand with the Explorer, and
+        public functions right above it."""
+        levels = {"panel": "explorer", "public": "public"}
+        return FEATURES.index(levels.get(self.role, self.feature))
 
 
 def module_at(name: str) -> Module:
@@ -76,14 +80,19 @@ def module_at(name: str) -> Module:
     parts = name.split(".")
     if parts[0] not in FEATURES:
         raise LookupError(f"{name!r} belongs to no feature")
-    role = parts[1] if len(parts) > 1 and parts[1] in ROLES and parts[0] != "draw" else "values"
+    role = parts[1] if len(parts) > 1 and parts[1] in ROLES else "values"
+    # The drawing toolkit has no roles except its public functions.
+    if parts[0] == "draw" and role != "public":
+        role = "values"
     return Module(name, parts[0], role)
 
 
 #: Packages that a module may import beside numpy and the standard library, by the longest
 #: name that it begins with; those in CALLS only inside a call.
 FOREIGN = {
+    "axis_rules.rule_tables": ("yaml",),
     "draw.paint": ("matplotlib",),
+    "draw.public.treescope_leaves": ("treescope",),
     "explorer": _WIDGETS,
     "explorer.ipykernel_compat": ("ipykernel",),
     "gallery.functions": ("jax", "flax"),
@@ -94,6 +103,8 @@ FOREIGN = {
     "runs.backend.hosts.cluster": (*_JAX, "ipyparallel", "psutil", "traitlets"),
 }
 CALLS = {
+    "axis_rules.rule_tables": ("yaml",),
+    "draw.public.treescope_leaves": ("treescope",),
     "explorer.ipykernel_compat": ("ipykernel",),
     "exercises": ("jax",),
     "legacy": _JAX,
@@ -102,12 +113,9 @@ CALLS = {
 }
 #: Modules that import by a name that is made at run time, and why.
 BY_NAME = (
-    "base.errors",  # what may be missing, to say so
     "base.wording",  # words, when the first fact of their kind is shown
     "base.backend",  # private names of jax, which may be gone
     "gallery",
-    "api",
-    "explorer.planner",  # one of two runners
     "exercises",  # the modules that hold the exercises
     "__main__",
     "",
@@ -172,6 +180,8 @@ def _problem_inside(module: Module, imported: Import) -> str:
 
 def _is_heavy(module: Module) -> bool:
     """Whether importing the module imports jax, matplotlib or widgets."""
+    if module.role == "public":
+        return False
     above = module.feature in ("figures", "explorer") or module.name == "draw.paint"
     return above or module.role in ("backend", "panel")
 

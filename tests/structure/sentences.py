@@ -81,7 +81,7 @@ def _makes_error(node: ast.AST) -> bool:
         return False
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     # A note is printed with its error.
-    return name.endswith("Error") or name in ("warn", "import_optional", "add_note")
+    return name.endswith("Error") or name in ("warn", "needed_by", "add_note")
 
 
 def _text(node: ast.AST) -> str:

@@ -10,7 +10,7 @@ from tests.structure.import_table import EXCEPTIONS, FEATURES, module_at, violat
 from tests.structure.imports import Import, file_cycles, imports_of, python_files
 
 ROOT = Path(shardviz.__file__).parent
-FRONT = "from shardviz import api\n"
+FRONT = "from shardviz.runs import public\n"
 
 
 def planted(**sources: str) -> dict[str, ast.Module]:
@@ -116,12 +116,13 @@ def test_no_files_import_each_other(imports):
          "in <a string> imports shardviz.draw.paint"),
         ({"gallery__arrays": "import jax"}, "gallery.arrays may import numpy"),
         ({"gallery__functions": "import torch"}, "imports torch"),
-        ({"gallery__arrays": FRONT, "api": ""}, "api is above gallery"),
+        ({"gallery__arrays": FRONT, "runs__public": ""}, "public is above gallery"),
         ({"gallery__arrays": "import shardviz as sv", "init": ""}, "the package's front is above"),
-        ({"api": "import jax"}, "api may import numpy"),
-        ({"api__show": "from shardviz.draw import paint", "draw__paint": ""}, "in a call only"),
-        ({"api__show": "from shardviz import figures", "figures": ""}, "in a call only"),
-        ({"api": "def f():\n    import ipywidgets"}, "imports ipywidgets"),
+        ({"runs__public": "import jax"}, "runs.public may import numpy"),
+        ({"draw__public__show": "from shardviz.draw import paint", "draw__paint": ""},
+         "in a call only"),
+        ({"draw__public__show": "from shardviz import figures", "figures": ""}, "in a call only"),
+        ({"draw__public": "def f():\n    import ipywidgets"}, "imports ipywidgets"),
         ({"init": "import jax"}, "imports jax"),
         ({"things__mesh": ""} | {"things__mesh": "import json"}, "belongs to no feature"),
     ],
@@ -149,9 +150,9 @@ def test_a_planted_import_is_found(sources: dict[str, str], words: str):
          "axis_rules__panel__view": ""},
         {"figures": "from shardviz.draw import paint", "draw__paint": ""},
         {"legacy__call": "def f():\n    import jax"},
-        {"init": "def __getattr__(n):\n    from shardviz import api", "api": ""},
-        {"init": "_NAMES = {'run': 'shardviz.api'}", "api": ""},
-        {"api": "def f():\n    from shardviz.explorer import explorer",
+        {"init": "def __getattr__(n):\n    from shardviz.runs import public", "runs__public": ""},
+        {"init": "_NAMES = {'run': 'shardviz.runs.public'}", "runs__public": ""},
+        {"explorer__public": "def f():\n    from shardviz.explorer import explorer",
          "explorer__explorer": "import anywidget"},
     ],
 )  # fmt: skip

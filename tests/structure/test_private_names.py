@@ -12,7 +12,7 @@ from tests.structure.imports import python_files
 
 ROOT = Path(shardviz.__file__).parent
 COMPAT = ("base/backend/jax_compat.py", "base/backend/jax_compat_checks.py")
-WORDS = "runs/words/doctor.py"
+WORDS = "commands/words/doctor.py"
 # Of Python itself and of named tuples.
 PUBLIC = {
     "_DummyThread",

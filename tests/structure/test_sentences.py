@@ -47,7 +47,7 @@ CODES = {
 }
 # Files in which an error is put together of parts: what it is about, or why.
 PARTS_OF_ERRORS = {
-    "api/adopt.py",
+    "base/public/adopt.py",
     "runs/backend/hosts/run.py",
     "runs/backend/worker/export.py",
     "base/format.py",

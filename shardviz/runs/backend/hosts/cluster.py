@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardviz.base.errors import TargetError, import_optional
+from shardviz.base.errors import TargetError, needed_by
 from shardviz.base.format import shown
 from shardviz.programs.backend.worker.exits import cause, read_log
 from shardviz.programs.backend.worker.folders import (
@@ -257,7 +257,9 @@ def imported() -> Any:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return import_optional("ipyparallel", "sv.hosts", "shardviz[hosts]")
+        with needed_by("sv.hosts"):
+            import ipyparallel
+    return ipyparallel
 
 
 def _launcher_config(environment: Mapping[str, str]) -> Any:

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Step(NamedTuple):
+class FunctionWithKeywords(NamedTuple):
     """A function with those keywords of a call that are its own."""
 
     fn: Any
@@ -68,7 +68,7 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
                     f" {joined(known)}; the function takes"
                     f" {joined(named) or 'no keywords'}."
                 )
-        step: Any = Step(first, theirs, tuple(notes))
+        step: Any = FunctionWithKeywords(first, theirs, tuple(notes))
         return function(step, *arrays, **keywords)  # type: ignore[call-arg]
 
     return sharing

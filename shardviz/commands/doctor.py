@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
-from shardviz.base.errors import import_optional
+from shardviz.base.errors import needed_by
 
 _PACKAGES = ("shardviz", "jax", "jaxlib", "flax", "libtpu", "numpy", "ipykernel")
 
@@ -33,8 +33,7 @@ def checked_names() -> list[tuple[str, str]]:
     """
     from shardviz.explorer import ipykernel_compat
 
-    checks = import_optional(
-        "shardviz.base.backend.jax_compat_checks", "python -m shardviz doctor", "jax"
-    )
+    with needed_by("python -m shardviz doctor"):
+        from shardviz.base.backend import jax_compat_checks
     page = {ipykernel_compat.PRIVATE_NAME: ipykernel_compat.works}
-    return checks.check_names({**checks.PRIVATE_NAMES, **page})
+    return jax_compat_checks.check_names({**jax_compat_checks.PRIVATE_NAMES, **page})

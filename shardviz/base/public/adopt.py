@@ -1,4 +1,4 @@
-"""What people give: jax's own objects, text, tuples, and values of ours, made ours."""
+"""Converts what callers pass (JAX objects, text, tuples) to shardviz values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from shardviz.axis_rules.requests import request
 from shardviz.axis_rules.rule_tables import read_yaml
 from shardviz.axis_rules.rules import Dialect, Rules
 from shardviz.base.array_spec import ArraySpec
-from shardviz.base.errors import LayoutError, MeshError, SpecError, import_optional
+from shardviz.base.errors import LayoutError, MeshError, SpecError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.parse import MAX_TEXT, limited, read_text_file
 from shardviz.base.partition_spec import MAX_RANK, Spec
+from shardviz.hardware.topology import Topology
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, sharding_spec_layout
 from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
@@ -82,7 +83,9 @@ def as_mesh(
 
 def _attached_devices() -> int:
     """How many devices jax has, which starts it."""
-    return import_optional("jax", "A size of -1", "jax").device_count()
+    with needed_by("A size of -1"):
+        from shardviz.programs.backend.devices import attached_devices
+    return len(attached_devices(None))
 
 
 def foreign_mesh(thing: Any) -> MeshSpec | None:
@@ -101,9 +104,9 @@ def mesh_in_context() -> MeshSpec | None:
     # A mesh is in context only if the user has imported jax.
     if "jax" not in sys.modules:
         return None
-    context = import_optional(
-        "shardviz.programs.backend.mesh_context", "The mesh in context", "jax"
-    ).mesh_context()
+    with needed_by("The mesh in context"):
+        from shardviz.programs.backend.mesh_context import mesh_context
+    context = mesh_context()
     if context.current is not None and not context.overlaid:
         return context.current
     return context.mesh
@@ -115,6 +118,11 @@ def children_of(container: Any) -> list[tuple[str, Any]] | None:
     if "jax" not in sys.modules:
         return None
     return bridge().tree_children(container)
+
+
+def as_topology(thing: Topology | str) -> Topology:
+    """A topology, parsed if it is text such as `"tpu:v5e:4x4"`."""
+    return thing if isinstance(thing, Topology) else Topology.parse(thing)
 
 
 def as_spec(thing: Any) -> Spec:
@@ -151,9 +159,9 @@ def as_legacy(thing: Any) -> ShardingSpec | Parts | None:
 
 def bridge() -> ModuleType:
     """The module that converts jax's own objects; imported when one is first met."""
-    return import_optional(
-        "shardviz.programs.backend.bridge", "jax's own objects", "jax"
-    )
+    with needed_by("jax's own objects"):
+        from shardviz.programs.backend import bridge
+    return bridge
 
 
 def layout_of(

@@ -7,9 +7,9 @@ import functools
 import html
 from typing import Any
 
-from shardviz.api.adopt import bridge, is_jax
-from shardviz.base.errors import LayoutError, import_optional
+from shardviz.base.errors import LayoutError, needed_by
 from shardviz.base.layout import Layout
+from shardviz.base.public.adopt import bridge, is_jax
 
 
 def treescope_leaf(value: Any, path: str | None = None) -> Any:
@@ -48,8 +48,11 @@ def treescope_leaf(value: Any, path: str | None = None) -> Any:
         return None
     if len(layout.device_ids) == 1:
         return None
-    treescope = import_optional("treescope", "sv.treescope_leaf", "treescope")
-    return treescope.IPythonVisualization(_Leaf(layout))
+    with needed_by("sv.treescope_leaf"):
+        import treescope
+    # treescope asks for `_repr_html_` by an abstract class that a checker cannot see into.
+    leaf: Any = _Leaf(layout)
+    return treescope.IPythonVisualization(leaf)
 
 
 class _Leaf:
@@ -67,7 +70,8 @@ def _picture(layout: Layout) -> str:
     """A layout as HTML: the layers of a model have few different ones."""
     from shardviz.pictures import draw
 
-    figures = import_optional("shardviz.figures", "sv.treescope_leaf", "matplotlib")
+    with needed_by("sv.treescope_leaf"):
+        from shardviz import figures
     data = base64.b64encode(figures.png(layout)).decode()
     alt = html.escape(draw(layout).alt)
     return f'<img alt="{alt}" style="width: 28em; max-width: 100%" src="data:image/png;base64,{data}">'

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.api.adopt import as_mesh, bridge, children_of, foreign_mesh, optional
 from shardviz.axis_rules.array_tree import (
     MAX_DEPTH,
     ArrayTree,
@@ -38,6 +37,13 @@ from shardviz.base.format import listed, shown
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
+from shardviz.base.public.adopt import (
+    as_mesh,
+    bridge,
+    children_of,
+    foreign_mesh,
+    optional,
+)
 from shardviz.move.restore import (
     SavedArray,
     SavedCheckpoint,

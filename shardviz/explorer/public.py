@@ -1,64 +1,20 @@
-"""Any value as a figure, as text, and in the Explorer."""
+"""`sv.explore`: opens the Explorer."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.adopt import adopt, as_mesh, children_of, is_jax, optional
-from shardviz.api.programs import program
 from shardviz.axis_rules.rule_tables import read_rules
-from shardviz.base.errors import MissingPackage, ProgramError, import_optional
+from shardviz.axis_rules.rules import PathRules
+from shardviz.base.errors import ProgramError, RuleError, needed_by
 from shardviz.base.format import shown
+from shardviz.base.public.adopt import adopt, as_mesh, children_of, is_jax, optional
 from shardviz.programs.program import Program
+from shardviz.programs.public.programs import program
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from shardviz.explorer.explorer import Explorer
-
-
-def plot(thing: Any, **options: Any) -> Figure:
-    """The picture of any value, as a matplotlib Figure.
-
-    Args:
-        thing: anything that shardviz returns, or jax's own mesh, spec, sharding or
-            array.
-        **options: `theme="dark"`, and what the value's picture understands, such as
-            `dims=(0, 2)`.
-
-    Raises:
-        ShardvizError: where the value has no picture, or matplotlib is not installed.
-
-    >>> from shardviz.base.mesh import make_mesh
-    >>> type(plot(make_mesh(data=4, model=2))).__name__
-    'Figure'
-    """
-    figures = import_optional("shardviz.figures", "sv.plot", "matplotlib")
-    return figures.figure(adopt(thing), **options)
-
-
-def text(thing: Any, width: int = 80, **options: Any) -> str:
-    """The picture of any value, as text for terminals and screen readers.
-
-    Args:
-        thing: anything that shardviz returns, or jax's own mesh, spec, sharding or
-            array.
-        width: how many characters a line may have.
-        **options: `full=True` for all that a large plan, report or explanation holds,
-            of which the text otherwise shows the largest.
-
-    Raises:
-        ShardvizError: where the value has no text.
-
-    >>> from shardviz.base.mesh import make_mesh
-    >>> "model" in text(make_mesh(data=4, model=2))
-    True
-    """
-    from shardviz.pictures import to_text
-
-    return to_text(adopt(thing), width, **options)
 
 
 def explore(
@@ -114,8 +70,14 @@ def explore(
             f" batch); got {shown(thing)} alone."
         )
 
-    explorer = import_optional("shardviz.explorer.explorer", "sv.explore", "anywidget")
+    with needed_by("sv.explore"):
+        from shardviz.explorer import explorer
     on_mesh, table = optional(as_mesh, mesh), optional(read_rules, rules)
+    if isinstance(table, PathRules):
+        raise RuleError(
+            "The Explorer edits tables of logical names; got a table of paths. Audit it"
+            " first: sv.explore(sv.audit(tree, rules, mesh, dialect='regex'))."
+        )
     return explorer.open_explorer(
         adopt(thing), cache, children_of, on_mesh, table, _svg
     )
@@ -140,18 +102,6 @@ def _program_to_show(
 
 def _svg(value: Any) -> str:
     """The picture of a value as SVG."""
-    figures = import_optional("shardviz.figures", "a picture", "matplotlib")
+    with needed_by("a picture"):
+        from shardviz import figures
     return figures.svg(value)
-
-
-def mimebundle(value: Any) -> dict[str, Any]:
-    """How a value shows itself in a notebook: text always, PNG where matplotlib is
-    installed.
-    """
-    from shardviz.pictures import to_text
-
-    bundle: dict[str, Any] = {"text/plain": to_text(value)}
-    with contextlib.suppress(MissingPackage):
-        figures = import_optional("shardviz.figures", "a picture", "matplotlib")
-        bundle["image/png"] = figures.png(value)
-    return bundle

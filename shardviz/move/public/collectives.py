@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.adopt import as_mesh, optional
 from shardviz.base.collective import Collective
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import plural, shown
 from shardviz.base.parse import check_size, parse_bytes
+from shardviz.base.public.adopt import as_mesh, optional
 from shardviz.compiled.report import Report
 from shardviz.hardware.topology import Topology
 

@@ -1,31 +1,13 @@
-"""Public functions for layouts: meshes, rules, arrays, and which device holds which
-bytes.
-
-All of them take jax's own objects, too.
-"""
+"""Public functions for axis rules: `sv.rules`, `sv.resolve`, `sv.audit`, `sv.remedies`."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from shardviz.api.adopt import (
-    as_mesh,
-    as_spec,
-    bridge,
-    children_of,
-    layout_of,
-    mesh_in_context,
-    optional,
-)
-from shardviz.api.wanted_layouts import layouts_on, wanted_restore
-from shardviz.axis_rules.array_tree import ArrayTree, read_tree
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.audit import audit as _audit
 from shardviz.axis_rules.path_rules import PathResolution, resolve_path
@@ -36,23 +18,26 @@ from shardviz.axis_rules.resolution import resolve as _resolve
 from shardviz.axis_rules.rule_tables import dialect_of, read_rules
 from shardviz.axis_rules.rules import Dialect, PathRules, Rules, is_pair
 from shardviz.axis_rules.state_remedies import with_names_of_parameter
-from shardviz.base.array_spec import ArraySpec, dtype_name, read_shape
-from shardviz.base.errors import LayoutError, ShardvizError, import_optional
+from shardviz.base.array_spec import dtype_name, read_shape
+from shardviz.base.errors import LayoutError, ShardvizError, needed_by
 from shardviz.base.format import shown
-from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import read_text_file
-from shardviz.hardware.interconnect import device_rows, least_send_seconds
+from shardviz.base.public.adopt import (
+    as_mesh,
+    as_spec,
+    as_topology,
+    children_of,
+    mesh_in_context,
+    optional,
+)
 from shardviz.hardware.targets import Target
-from shardviz.hardware.topology import Topology
-from shardviz.hardware.words.hardware import published_rates
-from shardviz.move.process_rows import ProcessRows
-from shardviz.move.process_rows import process_rows as _process_rows
-from shardviz.move.reshard import Reshard, reshard_layouts
-from shardviz.move.restore import Restore, plan_restore
 from shardviz.programs.program import Program
 
 MAX_JSON = 1 << 25  # bytes; MaxText's record of a model of 671B parameters has 1 MB
+
+if TYPE_CHECKING:
+    pass
 
 
 def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
@@ -82,28 +67,6 @@ def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
     if len(pairs) == 1 and not is_pair(pairs[0]):
         return read_rules(pairs[0], reader)
     return read_rules(pairs, reader)
-
-
-def array(
-    name: str, shape: Any, logical: Any = None, dtype: Any = "float32", spec: Any = None
-) -> ArraySpec:
-    """An array that need not exist.
-
-    Args:
-        name: what to call it.
-        shape: its global shape, in elements.
-        logical: one logical axis name for each dimension, as text or a sequence.
-        dtype: its element type.
-        spec: a PartitionSpec that wins over any rules.
-
-    Raises:
-        ShardvizError: for a shape, dtype, names or spec that no array has.
-
-    >>> array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
-    'bf16[512, 2048]'
-    """
-    own_spec = optional(as_spec, spec)
-    return ArraySpec(name, read_shape(shape), logical, dtype, own_spec)
 
 
 def resolve(
@@ -148,72 +111,6 @@ def resolve(
         sizes = optional(read_shape, shape)
         return resolve_path(names, rules, mesh, sizes, reader)
     return _resolve(names, rules, mesh=mesh, shape=shape, dialect=reader)
-
-
-def layout(
-    thing: Any,
-    spec: Any = None,
-    mesh: Any = None,
-    *,
-    rules: Any = None,
-    dtype: Any = None,
-    dialect: Any = "linen",
-) -> Layout:
-    """Which part of an array each device holds.
-
-    Args:
-        thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a
-            live array, also in a box of flax.
-        spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec
-            or Parts.
-        mesh: the mesh, where `spec` has none.
-        rules: axis rules, for an ArraySpec with logical names.
-        dtype: the element type, where `thing` has none; float32 by default.
-        dialect: who reads the rules.
-
-    Raises:
-        ShardvizError: where the array cannot be laid out so, with what would work.
-
-    >>> from shardviz.base.mesh import make_mesh
-    >>> layout((512, 2048), "None, model", make_mesh(data=4, model=2)).shard_shape
-    (512, 1024)
-    """
-    return layout_of(thing, spec, mesh, rules, dtype, dialect)
-
-
-def process_rows(
-    thing: Any,
-    spec: Any = None,
-    mesh: Any = None,
-    *,
-    rules: Any = None,
-    dtype: Any = None,
-    dialect: Any = "linen",
-) -> ProcessRows:
-    """Which rows of an array each process loads, for
-    `jax.make_array_from_process_local_data`.
-
-    `.parts` has the ranges and the local shape of every process, and `.sentences` what a
-    loader has to heed.
-
-    Args:
-        thing: an input batch: a Layout, or whatever `sv.layout` takes, as are the others.
-        mesh: the mesh, with the process of every device: `sv.mesh(data=8,
-            processes=2)`, or a jax `Mesh` of several processes.
-
-    Raises:
-        ShardvizError: where the array cannot be laid out so, and for arrays of partial
-            sums.
-
-    >>> from shardviz.base.mesh import make_mesh
-    >>> found = process_rows((256, 512), "data", make_mesh(data=4, model=2, processes=2))
-    >>> [part.rows for part in found.parts]
-    [((0, 128),), ((128, 256),)]
-    """
-    # A Layout as it is, unless a spec says to lay it out anew.
-    if not isinstance(thing, Layout) or spec is not None:
-        thing = layout_of(thing, spec, mesh, rules, dtype, dialect)
-    return _process_rows(thing)
 
 
 def audit(
@@ -271,9 +168,8 @@ def audit(
         tree = _read_json(tree)
     reader = dialect_of(rules, dialect)
     if isinstance(tree, Program):
-        arguments = import_optional(
-            "shardviz.programs.backend.arguments", "sv.audit", "jax"
-        )
+        with needed_by("sv.audit"):
+            from shardviz.programs.backend import arguments
         # What is left out is the program's.
         if reader is Dialect.LINEN:
             reader = tree.dialect
@@ -289,12 +185,6 @@ def audit(
             in_context = mesh_in_context()
     more = names, children_of, capacity, title, in_context
     return _audit(tree, table, grid, reader, *more)
-
-
-def _topology(thing: Any) -> Topology:
-    if isinstance(thing, Topology):
-        return thing
-    return Topology.parse(thing)
 
 
 def _is_json_file(tree: Any) -> bool:
@@ -317,7 +207,7 @@ def capacity_of(target: Any) -> tuple[int, str, Callable[[], int]]:
     """
     if isinstance(target, Target):
         target = target.topology or target.name
-    topology = _topology(target)
+    topology = as_topology(target)
     size = topology.chip.device_bytes
     if size is None:
         raise ShardvizError(
@@ -364,142 +254,3 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
         "Remedies are found for what sv.resolve returns and for a row of an Audit, as"
         f" audit.rows[0]; got {shown(thing)}."
     )
-
-
-def reshard(
-    tree: Any, from_: Any, to: Any, *, dialect: Any = "linen", topology: Any = None
-) -> Reshard:
-    """Who sends what to whom when arrays move from one mesh and spec to another.
-
-    Nothing is moved or compiled, and no array is read. The devices of either side are
-    found by their ids; there may be fewer, more or others. What a device has already
-    stays, and the rest comes from the nearest device that has it. `from_` and `to` say
-    where the arrays are and are to be, each as one of
-
-    - a mesh: by the arrays' own shardings and names, read on its axes;
-    - `(mesh, rules)`: by rules, for arrays with logical names, or by patterns of paths;
-    - `(mesh, specs)`: one spec for all, or a tree of them as that of the arrays or a
-      prefix of it;
-    - a sharding, a Layout, or a tree of these or of arrays that have shardings; or an
-      Audit.
-
-    Args:
-        tree: the arrays: whatever `sv.audit` takes.
-        from_: where they are; None where they say it by themselves, as live arrays do.
-        to: where they are to be.
-        dialect: who reads rules.
-        topology: the slice or cluster of the devices, `"tpu:v5e:4x4"`, for the rates of
-            its links, and for its hosts.
-
-    Returns:
-        A Reshard: `.moves`, `.bytes_between_hosts`, `.peak_bytes_per_device` and more.
-        Arrays that cannot be moved are in `.left_behind`, each with the reason.
-
-    Raises:
-        ShardvizError: for a tree or sides that cannot be read, and devices that are not
-            those of the topology.
-
-    >>> state = {"w": ((512, 2048), "embed mlp"), "b": ((2048,), "mlp")}
-    >>> old = "data=4, model=2", [("mlp", "model")]
-    >>> found = reshard(state, old, ("data=8", [("mlp", "data")]))
-    >>> found.bytes_moved, found.rows[0].path, found.peak_bytes_per_device
-    (2101248, 'w', 2626560)
-    """
-    reader = Dialect.of(dialect)
-    if isinstance(tree, Program):
-        arguments = import_optional(
-            "shardviz.programs.backend.arguments", "sv.reshard", "jax"
-        )
-        if from_ is None and tree.mesh is not None:
-            from_ = tree.mesh, tree.rules
-        tree = arguments.argument_tree(tree)
-    read = tree
-    if not isinstance(tree, ArrayTree):
-        read = read_tree(tree, children=children_of)
-    # Both sides are found for the same arrays, so that they pair up one by one.
-    before = layouts_on(read, from_, reader, "from_")
-    after = layouts_on(read, to, reader, "to")
-    arrays = [leaf.array for leaf in read.leaves]
-    # Without a topology the links are unknown, and hosts are those of the meshes.
-    if topology is None:
-        return reshard_layouts(arrays, before, after)
-    return _reshard_over_links(arrays, before, after, _topology(topology))
-
-
-def _reshard_over_links(
-    arrays: list[ArraySpec],
-    before: list[Layout | str],
-    after: list[Layout | str],
-    where: Topology,
-) -> Reshard:
-    """A reshard with the hosts of a topology, and the least time that its links need."""
-
-    def rows(ids: np.ndarray) -> np.ndarray:
-        """The positions of devices in the topology's order."""
-        return device_rows(MeshSpec(("device",), (len(ids),), (), ids), where)
-
-    def hosts(ids: np.ndarray) -> np.ndarray:
-        return where.process_indices[rows(ids)]
-
-    moved = reshard_layouts(arrays, before, after, hosts)
-    # Of each pair of devices: sender, receiver, bytes.
-    pairs = rows(moved.device_ids)[moved.sends[:, :2]]
-    seconds = least_send_seconds(where, np.c_[pairs, moved.sends[:, 2]])
-    return replace(moved, link_seconds=seconds, rate_source=published_rates(where))
-
-
-def to_jax(thing: Any) -> Any:
-    """jax's own object for a value: a Mesh, PartitionSpec, NamedSharding,
-    ShapeDtypeStruct.
-
-    Args:
-        thing: a MeshSpec, Spec, Layout, ArraySpec, Resolution, Rules or Program.
-
-    Raises:
-        ShardvizError: where there is none.
-
-    >>> to_jax(layout((8,), "data", "data=4")).spec
-    P('data',)
-    """
-    return bridge().to_jax(thing)
-
-
-def restore(
-    path: Any,
-    wanted: Any = None,
-    mesh: Any = None,
-    *,
-    rules: Any = (),
-    dialect: Any = "linen",
-    step: int | None = None,
-) -> Restore:
-    """What every process would read to restore an orbax checkpoint, found from its
-    metadata alone.
-
-    No array is read, and jax's devices are not started. What is counted is what orbax
-    does by default: every process reads, for each distinct shard of its devices, the
-    chunks that it meets.
-
-    Args:
-        path: the folder of a checkpoint, of a step, or of a CheckpointManager.
-        wanted: how it is to be split: a tree of PartitionSpecs or shardings, or one for
-            all; pairs of a pattern of paths and a spec; the tree that it is restored
-            into, as for `sv.audit`; by default as it was saved.
-        mesh: the mesh to restore on; with `processes=` for several. That of the
-            shardings, or that it was saved on, where it is left out.
-        rules: axis rules, for a tree with logical names.
-        dialect: who reads the rules.
-        step: which step of a CheckpointManager; the last by default.
-
-    Raises:
-        ShardvizError: where there is no finished checkpoint of orbax, no mesh, or no
-            such step.
-
-    >>> restore("no/such/folder", "kernel -> P('model')", "model=2")
-    Traceback (most recent call last):
-        ...
-    shardviz.base.errors.ShardvizError: There is no folder 'no/such/folder'. Give that of...
-    """
-    reader = import_optional("shardviz.move.backend.checkpoints", "sv.restore", "jax")
-    found = reader.read_checkpoint(path, step)
-    return plan_restore(found, wanted_restore(found, wanted, mesh, rules, dialect))

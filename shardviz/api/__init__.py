@@ -1,1 +1,0 @@
-"""The public functions by subject, each a few lines over the module that does the work."""

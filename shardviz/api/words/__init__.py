@@ -1,1 +1,0 @@
-"""What the command line says, in English."""

@@ -1,0 +1,1 @@
+"""The commands of `python -m shardviz` that are not public functions."""

@@ -1,0 +1,1 @@
+"""Sentences of the command line: its help, and the report of the doctor."""

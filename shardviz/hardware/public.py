@@ -1,0 +1,23 @@
+"""`sv.topology`: described hardware."""
+
+from __future__ import annotations
+
+from shardviz.hardware.topology import Topology
+
+
+def topology(text: str) -> Topology:
+    """A slice of TPUs or a cluster of GPUs: chips, coordinates, hosts, links. Needs no
+    jax.
+
+    Args:
+        text: as a target is written: `"tpu:v5e:4x4"`, `"tpu:v5p:8x8x16"`,
+            `"tpu:v5e:4x4*2"` for two slices, `"gpu:h100:2x8"` for two hosts of eight.
+
+    Raises:
+        ShardvizError: with what could not be read, and how it is written.
+
+    >>> pod = topology("tpu:v5p:8x8x16")
+    >>> pod.size, pod.hosts, pod.coords[-1].tolist()
+    (1024, 256, [7, 7, 15])
+    """
+    return Topology.parse(text)
