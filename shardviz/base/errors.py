@@ -10,6 +10,8 @@
     ├── TargetError         devices that are not there, too few, or too small
     └── MissingPackage      a package that is needed and not installed
 
+    UntestedJax (a UserWarning): a jax newer than those that shardviz was tested with
+
     ContractError (an AssertionError): what `sv.expect` or a lock asks for is not so
 
 Every message says what was wrong, what we got, and what to do, in that order.
@@ -56,6 +58,14 @@ class TargetError(ShardvizError):
 
 class OutOfMemory(ProgramError):
     """A run that needs more memory than is free; nothing was tried."""
+
+
+#: The newest version of jax that shardviz has been tested with.
+NEWEST_JAX = (0, 12)
+
+
+class UntestedJax(UserWarning):
+    """The installed jax is newer than every version that shardviz was tested with."""
 
 
 class MissingPackage(ShardvizError):

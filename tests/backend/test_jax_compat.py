@@ -3,7 +3,9 @@ from __future__ import annotations
 import jax
 import pytest
 
+import shardviz as sv
 from shardviz.base.backend import jax_compat
+from shardviz.base.errors import UntestedJax
 from shardviz.commands.doctor import checked_names, versions
 from shardviz.commands.words.doctor import LOSSES, doctor_text
 
@@ -38,3 +40,27 @@ def test_nothing_breaks_without_a_name(name, monkeypatch, request):
     jax_compat.private.cache_clear()
     request.addfinalizer(jax_compat.private.cache_clear)
     assert WITHOUT[name]()
+
+
+@pytest.fixture
+def a_newer_jax(monkeypatch):
+    monkeypatch.setattr(jax, "__version_info__", (0, 14, 1))
+    monkeypatch.setattr(jax, "__version__", "0.14.1")
+    jax_compat.warn_if_untested.cache_clear()
+    yield
+    jax_compat.warn_if_untested.cache_clear()
+
+
+def test_a_newer_jax_gives_one_line_once_and_plans_as_before(eight_devices, a_newer_jax):
+    arguments = {"mesh": "data=4", "in_specs": jax.sharding.PartitionSpec("data")}
+    struct = jax.ShapeDtypeStruct((8,), "float32")
+    with pytest.warns(UntestedJax, match=r"jax 0\.14\.1 is newer") as caught:
+        plans = [sv.plan(sv.program(jax.numpy.sin, struct, **arguments)) for _ in range(3)]
+    assert len(caught) == 1
+    assert len(str(caught[0].message).splitlines()) == 1
+    assert all(plan.ok for plan in plans)
+
+
+def test_a_tested_jax_gives_no_warning():
+    jax_compat.warn_if_untested.cache_clear()
+    jax_compat.warn_if_untested()

@@ -17,6 +17,7 @@ import linecache
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from typing import Any
 import jax
 from jax.core import eval_jaxpr
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from shardviz.base.errors import NEWEST_JAX, UntestedJax
 
 
 @functools.cache
@@ -39,6 +42,23 @@ def private(module: str, name: str) -> Any | None:
         return getattr(importlib.import_module(module), name, None)
     except ImportError:
         return None
+
+
+@functools.cache
+def warn_if_untested() -> None:
+    """Warns, once per process, if jax is newer than shardviz was tested with.
+
+    Nothing else depends on the version: what is missing is noticed where it is used.
+    """
+    if jax.__version_info__[:2] > NEWEST_JAX:
+        newest = ".".join(map(str, NEWEST_JAX))
+        warnings.warn(
+            f"jax {jax.__version__} is newer than the versions that shardviz was tested"
+            f" with (up to {newest}); `python -m shardviz doctor` shows what does not work"
+            " with it.",
+            UntestedJax,
+            stacklevel=2,
+        )
 
 
 # Parts of jax.extend.core. In jax 0.12 importing jax.extend brings pallas, which adds to

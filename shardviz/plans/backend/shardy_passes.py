@@ -28,8 +28,10 @@ class Use(Enum):
     """What a plan does with a pass of Shardy's pipeline."""
 
     RUN = "run"
-    SKIP = "skipped: it would lose or write what a plan does not need"
-    AFTER = "follows the settled shardings; a plan runs passes of its own instead"
+    #: Not run: it would share functions between calls, or write files.
+    SKIP = "skip"
+    #: Not run: it follows the settled shardings, and a plan runs passes of its own instead.
+    AFTER = "after"
 
 
 #: Every pass of the pipelines of jaxlib 0.10 to 0.12.

@@ -21,6 +21,7 @@ from shardviz.axis_rules.array_tree import Names
 from shardviz.axis_rules.requests import request
 from shardviz.axis_rules.rules import Dialect, Rules
 from shardviz.base.array_spec import ArraySpec
+from shardviz.base.backend.jax_compat import warn_if_untested
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import joined, plural, shown
 from shardviz.base.layout import lay_out
@@ -72,6 +73,7 @@ def build_program(
     Raises:
         ProgramError: where the parts do not fit together.
     """
+    warn_if_untested()
     call = read_call(fn, args, keywords or {})
     settings, context = call.jitted.settings, mesh_context()
     arrays, tree, on = program_arrays(
