@@ -1,36 +1,275 @@
-"""Checks: predictions, each compared with what happened."""
+"""Checks: predictions, each compared with what happened.
+
+A Finding is the evidence for a check, or a note on a compile or run. Each kind of
+finding is a class with the fields that its sentence in `words/checks.py` needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from shardviz.base.display import Fact
 from shardviz.base.format import plural
 
+Bounds = tuple[tuple[int, int], ...]  # start and stop in each dimension
+
 
 @dataclass(frozen=True)
 class Finding(Fact):
-    """What was found in a compile or run: a code, and what its sentence needs.
+    """The evidence for a check, or a note on a compile or run. `str` is its sentence."""
 
-    `words/checks.py` has the codes, each with its fields.
 
-    >>> Finding("unequal", {"count": 3}).code
-    'unequal'
+# Where shards are.
+
+
+@dataclass(frozen=True)
+class ShardsInPlace(Finding):
+    """Every shard has the indices that the layout predicts."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ShardElsewhere(Finding):
+    """A device holds another part of the array than the layout predicts."""
+
+    device: int
+    bounds: Bounds
+    shape: tuple[int, ...]
+    predicted_bounds: Bounds
+    predicted_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ShardOutsideMesh(Finding):
+    """A shard is on a device that the program's mesh does not have."""
+
+    device: str
+
+
+@dataclass(frozen=True)
+class FewerShards(Finding):
+    """Fewer devices hold the array than the mesh has.
+
+    Attributes:
+        shards: how many devices hold it.
+        devices: how many devices the mesh has.
+        as_compiled: True if jax compiled the program for so few devices, which it does
+            if the program reads no argument.
     """
 
-    code: str
-    fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    shards: int
+    devices: int
+    as_compiled: bool = False
 
 
-def found(code: str, **fields: Any) -> Finding:
-    """A Finding with these fields.
+@dataclass(frozen=True)
+class PartialSums(Finding):
+    """Devices hold partial sums over `axes`; jax gives no shards of such an array."""
 
-    >>> found("unequal", count=3).fields["count"]
-    3
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SpecCompared(Finding):
+    """The requested spec and the compiler's, or None if no spec describes its layout."""
+
+    requested: str
+    compiled: str | None
+
+
+@dataclass(frozen=True)
+class UnevenBlocks(Finding):
+    """The compiler's blocks differ in shape, so no layout describes them."""
+
+    requested: str
+
+
+# Values, compared with those of the unsharded function.
+
+
+@dataclass(frozen=True)
+class OtherType(Finding):
+    """The results differ in dtype or shape, such as `float32[8]` and `int32[8]`."""
+
+    result: str
+    reference: str
+
+
+@dataclass(frozen=True)
+class ValuesEqual(Finding):
+    """Values that must be equal, such as integers, are."""
+
+
+@dataclass(frozen=True)
+class HiddenBlock:
+    """One block differs by a median as large as its values; the rest hides it."""
+
+    median: float
+
+
+@dataclass(frozen=True)
+class RoundingMoves:
+    """The unsharded function changes when its arguments move by one rounding step.
+
+    Attributes:
+        moves: by how much its results change at most.
+        unlike: how many elements change otherwise: integers, or to or from NaN.
+        conclusive: whether that explains the difference. It doesn't if it could hide a
+            mistake.
+        made_up: whether shardviz made up the arguments.
     """
-    return Finding(code, fields)
+
+    moves: float
+    unlike: int
+    conclusive: bool
+    made_up: bool
+
+
+@dataclass(frozen=True)
+class ElementsDiffer(Finding):
+    """Some elements that must be equal, such as integers, differ."""
+
+    count: int
+    reason: RoundingMoves | None = None
+
+
+@dataclass(frozen=True)
+class ValuesApart(Finding):
+    """How far floating point values are apart.
+
+    Attributes:
+        worst: the largest difference of an element.
+        scale: the largest absolute value of the reference.
+        allowed: the largest difference that is usual, relative to `scale`.
+        unlike: how many elements are finite in only one of the two.
+        not_finite: how many are NaN or infinite in both.
+        reason: what decided, if it was not `allowed`.
+    """
+
+    worst: float
+    scale: float
+    allowed: float
+    unlike: int = 0
+    not_finite: int = 0
+    reason: HiddenBlock | RoundingMoves | None = None
+
+
+@dataclass(frozen=True)
+class UndecidedInShardMap(Finding):
+    """Values differ, but `shard_map` regions may depend on the number of devices."""
+
+    difference: Finding
+
+
+@dataclass(frozen=True)
+class MeshOfOneDevice(Finding):
+    """Nothing to compare: on one device the unsharded function ran."""
+
+
+@dataclass(frozen=True)
+class EffectsNotRepeated(Finding):
+    """Not compared: a second run would repeat the effects."""
+
+    effects: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TooBigForOneDevice(Finding):
+    """Not compared: one device has too little memory, in bytes."""
+
+    needed: int
+    free: int
+
+
+@dataclass(frozen=True)
+class ValuesOnSeveralProcesses(Finding):
+    """Not compared: no process has all of the values."""
+
+
+@dataclass(frozen=True)
+class NotOnOneDevice(Finding):
+    """Not compared: the unsharded function fails on one device, with this error."""
+
+    error: str
+
+
+# Values of a changed program, compared with the original's.
+
+
+@dataclass(frozen=True)
+class SameAsOriginal(Finding):
+    """The changed program returns the same, except for rounding."""
+
+
+@dataclass(frozen=True)
+class DiffersFromOriginal(Finding):
+    """The named result is not what the original returns."""
+
+    result: str
+
+
+@dataclass(frozen=True)
+class OriginalAmplifiesRounding(Finding):
+    """The named result cannot be compared: rounding changes it too much."""
+
+    result: str
+
+
+@dataclass(frozen=True)
+class ChangeNotRun(Finding):
+    """The changed program was not run next to the original."""
+
+    why: str
+
+
+# Notes on a compile, and on several processes.
+
+
+@dataclass(frozen=True)
+class UnusedDonations(Finding):
+    """Donated arrays whose memory no output takes: the first ones, and how many."""
+
+    arrays: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class NotOnTorus(Finding):
+    """jax's `mesh_utils` refused to lay the mesh over the torus of the target."""
+
+    sizes: str
+    target: str
+    error: str
+
+
+@dataclass(frozen=True)
+class OwnShards(Finding):
+    """Each of several processes checks its own shards."""
+
+    process: int
+    processes: int
+
+
+@dataclass(frozen=True)
+class NoStore(Finding):
+    """Processes can't be compared: jax's key-value store was not found."""
+
+
+@dataclass(frozen=True)
+class IdleProcesses(Finding):
+    """The mesh has no device of these processes."""
+
+    devices: int
+    processes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OutputsStay(Finding):
+    """The outputs take more than `most` bytes and are not sent to the kernel."""
+
+    most: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,10 +278,10 @@ class Check:
 
     Attributes:
         about: what was checked, such as `"x: indices"`.
-        ok: True, False, or None where it could not be checked.
-        finding: the evidence or the reason, or a sentence of another package or an
-            error.
-        shards: how many shards were compared; 0 where no shards were.
+        ok: True, False, or None if it could not be checked.
+        finding: the evidence or the reason; a sentence if another package or an error
+            gives it.
+        shards: how many shards were compared; 0 for other checks.
         process: which one of several processes compared them; None for one.
 
     >>> Check("x: indices", True, "Every shard is where the layout puts it.", shards=8)

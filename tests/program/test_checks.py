@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardviz.base.layout import lay_out
 from shardviz.base.partition_spec import Spec
-from shardviz.compiled.checks import found
+from shardviz.compiled import checks as findings
 from shardviz.programs.backend.trace import Output
 from shardviz.runs.backend.checks import output_layouts, shards_check, spec_checks
 from shardviz.runs.backend.rounding import Comparison, tolerance
@@ -50,22 +50,22 @@ def test_boxes_that_are_right_pass(spec):
 )
 def test_boxes_that_are_wrong_fail_at_the_first_difference(actual, predicted, device, held):
     check = boxes(actual, predicted)
-    assert (check.ok, check.finding.code) == (False, "elsewhere")
-    assert (check.finding.fields["device"], check.finding.fields["held"]) == (device, held)
+    assert (check.ok, type(check.finding)) == (False, findings.ShardElsewhere)
+    assert (check.finding.device, [*check.finding.bounds]) == (device, held)
 
 
 def test_a_shard_outside_the_mesh_fails():
     array = on_mesh(np.zeros(8, np.float32))
     few = dict(list(ids().items())[:4])
     check = shards_check("x", lay_out((8,), Spec(), MESH), array, few)
-    assert (check.ok, check.finding.code) == (False, "outside the mesh")
+    assert (check.ok, type(check.finding)) == (False, findings.ShardOutsideMesh)
 
 
 def test_an_array_on_some_of_the_devices_fails():
     array = jax.device_put(np.zeros(8, np.float32), jax.devices("cpu")[0])
     check = shards_check("x", lay_out((8,), Spec(), MESH), array, ids())
     assert check.ok is False
-    assert check.finding == found("on some", shards=1, devices=8)
+    assert check.finding == findings.FewerShards(shards=1, devices=8)
 
 
 def test_specs_are_held_against_layouts():
@@ -99,15 +99,15 @@ GOOD = {
     "complex": ([1 + 2j], [1.00001 + 2j]),
 }
 BAD = {
-    "far apart": ([1.0, 2.0], [1.0, 2.1], "apart", {"unlike": 0}),
-    "summed too often": ([8.0], [1.0], "apart", {"worst": 7.0, "allowed": 1e-4}),
-    "NaN in one": ([NAN, 1.0], [0.0, 1.0], "apart", {"unlike": 1}),
-    "infinite the other way": ([INF], [-INF], "apart", {"unlike": 1}),
-    "one integer": ([1, 2, 3], [1, 2, 4], "unequal", {"count": 1}),
-    "one boolean": ([True], [False], "unequal", {"count": 1}),
-    "another shape": ([1.0], [1.0, 2.0], "other type", {}),
-    "another type": ([1.0], [1], "other type", {"there": "int32[1]"}),
-    "imaginary": ([1 + 2j], [1 + 3j], "apart", {"worst": 1.0}),
+    "far apart": ([1.0, 2.0], [1.0, 2.1], findings.ValuesApart, {"unlike": 0}),
+    "summed too often": ([8.0], [1.0], findings.ValuesApart, {"worst": 7.0, "allowed": 1e-4}),
+    "NaN in one": ([NAN, 1.0], [0.0, 1.0], findings.ValuesApart, {"unlike": 1}),
+    "infinite the other way": ([INF], [-INF], findings.ValuesApart, {"unlike": 1}),
+    "one integer": ([1, 2, 3], [1, 2, 4], findings.ElementsDiffer, {"count": 1}),
+    "one boolean": ([True], [False], findings.ElementsDiffer, {"count": 1}),
+    "another shape": ([1.0], [1.0, 2.0], findings.OtherType, {}),
+    "another type": ([1.0], [1], findings.OtherType, {"reference": "int32[1]"}),
+    "imaginary": ([1 + 2j], [1 + 3j], findings.ValuesApart, {"worst": 1.0}),
 }
 
 
@@ -117,11 +117,11 @@ def test_results_that_agree_pass(values, reference):
     assert check.ok is True, check.detail
 
 
-@pytest.mark.parametrize(("values", "reference", "code", "fields"), BAD.values(), ids=BAD)
-def test_results_that_differ_fail(values, reference, code, fields):
+@pytest.mark.parametrize(("values", "reference", "kind", "fields"), BAD.values(), ids=BAD)
+def test_results_that_differ_fail(values, reference, kind, fields):
     check = compared(values, reference)
-    assert (check.ok, check.finding.code) == (False, code)
-    assert fields.items() <= check.finding.fields.items()
+    assert (check.ok, type(check.finding)) == (False, kind)
+    assert fields.items() <= vars(check.finding).items()
 
 
 def test_results_are_as_coarse_as_what_they_came_from():

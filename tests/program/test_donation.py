@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.compiled.checks import Finding
+from shardviz.compiled.checks import UnusedDonations
 from shardviz.runs.backend.compile import reused_leaves
 from shardviz.runs.backend.targets import choose, device_mesh
 from shardviz.runs.backend.worker.run import compile_program
@@ -37,7 +37,7 @@ def test_what_is_not_usable_is_said(fn, arrays, out, donate, unused):
     made = program(fn, *arrays, out_specs=out, donate=donate)
     report = compile_program(made, cache=ExecutableCache())
     assert report.error is None, report.error
-    found = [n.fields["arrays"] for n in report.notes if isinstance(n, Finding)]
+    found = [note.arrays for note in report.notes if isinstance(note, UnusedDonations)]
     assert found == ([unused] if unused else [])
 
 

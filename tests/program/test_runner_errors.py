@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardviz.base.errors import ProgramError
 from shardviz.base.mesh import make_mesh
-from shardviz.compiled.checks import found
+from shardviz.compiled.checks import TooBigForOneDevice
 from shardviz.runs.backend import device_memory
 from shardviz.runs.backend.worker.run import compile_program
 from shardviz.runs.cache import ExecutableCache
@@ -159,7 +159,7 @@ def test_what_does_not_fit_on_one_device_is_not_compared(monkeypatch):
     assert report.ok, report
     check = report.checks[-1]
     assert (check.name, check.ok) == ("unsharded function", None)
-    assert check.finding == found("too big for one", needed=1280, free=1279)
+    assert check.finding == TooBigForOneDevice(needed=1280, free=1279)
 
 
 def test_an_interrupt_passes():

@@ -13,7 +13,13 @@ from shardviz.advise.backend.apply import INSIDE, apply_edit
 from shardviz.advise.candidates import Candidate, Edit, Refusal
 from shardviz.base.errors import ProgramError
 from shardviz.base.partition_spec import Spec
-from shardviz.compiled.checks import Check, found
+from shardviz.compiled.checks import (
+    ChangeNotRun,
+    Check,
+    DiffersFromOriginal,
+    OriginalAmplifiesRounding,
+    SameAsOriginal,
+)
 from shardviz.compiled.op_costs import op_costs
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import with_operations
@@ -38,8 +44,8 @@ _MOST_WORK = 3e10  # operations and bytes of one run that is compared, on all de
 # For one run, whose loops may be longer than a plan can know.
 _MOST_SECONDS = 120.0
 _Item = TypeVar("_Item")
-# What a comparison of values found, the worst first.
-_COMPARED = {False: "value differs", None: "undecided", True: "as the original"}
+# The outcome of a comparison of values, the worst first.
+_OUTCOMES = (False, None, True)
 
 
 class Trials:
@@ -223,16 +229,18 @@ class Trials:
             if not why:
                 results, why = self._run(program)
         if why:
-            return Check("values", None, found("not run", said=why))
+            return Check("values", None, ChangeNotRun(why))
         dtypes, checks = [array.dtype for array in program.arrays], []
         for number, (mine, other) in enumerate(zip(results, expected, strict=True)):
             comparison = Comparison(f"output[{number}]", mine, other, dtypes, "cpu")
             if not comparison.decided:
                 comparison.add(self._unsplit[number])
             checks.append(comparison.check())
-        worst = min(checks, key=lambda one: [*_COMPARED].index(one.ok))
-        finding = found(_COMPARED[worst.ok], name=worst.about)
-        return Check("values", worst.ok, finding)
+        worst = min(checks, key=lambda check: _OUTCOMES.index(check.ok))
+        if worst.ok:
+            return Check("values", True, SameAsOriginal())
+        kind = OriginalAmplifiesRounding if worst.ok is None else DiffersFromOriginal
+        return Check("values", worst.ok, kind(worst.about))
 
     @cached_property
     def is_comparable(self) -> bool:

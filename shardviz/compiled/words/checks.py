@@ -1,215 +1,270 @@
-"""What was found when a program was compiled and run."""
+"""Findings of a compile or run in English."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from shardviz.base.display import sentence
 from shardviz.base.format import bytes_text, joined, listed, plural
-from shardviz.compiled.checks import Finding
-
-
-def _partial_sums(axes: Sequence[str]) -> str:
-    return (
-        f"Every device holds a partial sum, unreduced over {listed(axes)}; jax gives no"
-        " shard indices or values of such an array."
-    )
-
-
-def _elsewhere(
-    device: int,
-    held: Sequence[tuple[int, int]],
-    held_shape: list[int],
-    predicted: Sequence[tuple[int, int]],
-    predicted_shape: list[int],
-) -> str:
-    return (
-        f"Device {device} holds {_bounds(held)} as {held_shape}; the layout puts"
-        f" {_bounds(predicted)} there, {predicted_shape}."
-    )
-
-
-def _bounds(bounds: Sequence[tuple[int, int]]) -> str:
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"
-
-
-def _unequal(count: int, why: str = "", **more: Any) -> str:
-    words = f"{plural(count, 'element')} differ from the unsharded function's."
-    return words + _why_judged(why, **more)
-
-
-def _apart(
-    worst: float,
-    scale: float,
-    allowed: float,
-    unlike: int,
-    not_finite: int,
-    why: str = "",
-    **more: Any,
-) -> str:
-    relative = math.inf if worst else 0.0
-    if scale:
-        relative = worst / scale
-    words = (
-        f"Largest difference from the unsharded function: {worst:.2g}, which is"
-        f" {relative:.2g} of the largest value {scale:.3g}; allowed is {allowed:g} of it."
-    )
-    # These count beside the difference, which is of finite elements.
-    if unlike:
-        words += f" {plural(unlike, 'element')} finite in one of the two only."
-    if not_finite:
-        words += f" {plural(not_finite, 'element')} NaN or infinite in both."
-    return words + _why_judged(why, **more)
-
-
-def _why_judged(
-    why: str,
-    median: float = 0.0,
-    moves: float = 0.0,
-    moved_unlike: int = 0,
-    made_up: bool = False,
-) -> str:
-    """What decided on a difference, if it was not the tolerance."""
-    if why == "hidden block":
-        return (
-            f" In one block the median difference is {median:.2g}, as large as the values"
-            " there."
-        )
-    if not why:
-        return ""
-    moved = f"moves by {moves:.2g}" if moves else "changes as well"
-    if moved_unlike:
-        moved += f", and {plural(moved_unlike, 'element')} otherwise,"
-    words = (
-        f" The unsharded function itself {moved} when its arguments move by one rounding"
-        " step"
-    )
-    if why == "rounding":
-        return f"{words}: this is rounding."
-    words += (
-        ", so this decides nothing: it amplifies rounding too much for these values."
-    )
-    # Whoever gave values needn't be told to.
-    return f"{words} Give values of your own to sv.run." if made_up else words
-
-
-_SHARD_MAP = (
-    " The program has shard_map regions, whose results may depend on the number of"
-    " devices, so this decides nothing."
+from shardviz.compiled.checks import (
+    Bounds,
+    ChangeNotRun,
+    DiffersFromOriginal,
+    EffectsNotRepeated,
+    ElementsDiffer,
+    FewerShards,
+    Finding,
+    HiddenBlock,
+    IdleProcesses,
+    MeshOfOneDevice,
+    NoStore,
+    NotOnOneDevice,
+    NotOnTorus,
+    OriginalAmplifiesRounding,
+    OtherType,
+    OutputsStay,
+    OwnShards,
+    PartialSums,
+    RoundingMoves,
+    SameAsOriginal,
+    ShardElsewhere,
+    ShardOutsideMesh,
+    ShardsInPlace,
+    SpecCompared,
+    TooBigForOneDevice,
+    UndecidedInShardMap,
+    UnevenBlocks,
+    UnusedDonations,
+    ValuesApart,
+    ValuesEqual,
+    ValuesOnSeveralProcesses,
 )
 
 
-def _spec(wanted: str, given: str | None) -> str:
-    return f"{wanted} was requested and the compiler gives {given or 'other shard indices'}."
+def _in_place(fact: ShardsInPlace) -> str:
+    shape = list(fact.shape)
+    return f"Every shard is where the layout puts it, {fact.dtype}{shape} each."
 
 
-def _effects(effects: Sequence[str]) -> str:
+def _elsewhere(fact: ShardElsewhere) -> str:
     return (
-        f"Not compared: the program has effects ({listed(effects)}), and a second run would"
-        " repeat them."
+        f"Device {fact.device} holds {_bounds(fact.bounds)} as {list(fact.shape)}; the"
+        f" layout puts {_bounds(fact.predicted_bounds)} there,"
+        f" {list(fact.predicted_shape)}."
     )
 
 
-def _too_big(needed: int, free: int) -> str:
+def _bounds(bounds: Bounds) -> str:
+    return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"
+
+
+def _outside_mesh(fact: ShardOutsideMesh) -> str:
+    return f"A shard is on {fact.device}, outside the mesh."
+
+
+def _fewer_shards(fact: FewerShards) -> str:
+    if fact.as_compiled:
+        return (
+            f"On {fact.shards} devices of {fact.devices}, as compiled: jax asked for no"
+            " others."
+        )
+    return f"Only {fact.shards} devices of {fact.devices} hold it."
+
+
+def _partial_sums(fact: PartialSums) -> str:
     return (
-        f"Not compared: on one device it needs {bytes_text(needed)}, and"
-        f" {bytes_text(free)} are free."
+        f"Every device holds a partial sum, unreduced over {listed(fact.axes)}; jax gives"
+        " no shard indices or values of such an array."
     )
 
 
-def _unused_donations(arrays: Sequence[str], count: int) -> str:
-    some = "; ".join(arrays)
-    if count > len(arrays):
-        some += f"; and {count - len(arrays)} more"
+def _spec(fact: SpecCompared) -> str:
+    compiled = fact.compiled or "other shard indices"
+    return f"{fact.requested} was requested and the compiler gives {compiled}."
+
+
+def _uneven_blocks(fact: UnevenBlocks) -> str:
+    return f"{fact.requested} was requested and the blocks differ in shape."
+
+
+def _other_type(fact: OtherType) -> str:
+    return f"{fact.result} here, {fact.reference} on one device."
+
+
+def _equal(fact: ValuesEqual) -> str:
+    return "Equal to the unsharded function, element by element."
+
+
+def _elements_differ(fact: ElementsDiffer) -> str:
+    differ = f"{plural(fact.count, 'element')} differ from the unsharded function's."
+    return differ + _reason(fact.reason)
+
+
+def _apart(fact: ValuesApart) -> str:
+    relative = math.inf if fact.worst else 0.0
+    if fact.scale:
+        relative = fact.worst / fact.scale
+    text = (
+        f"Largest difference from the unsharded function: {fact.worst:.2g}, which is"
+        f" {relative:.2g} of the largest value {fact.scale:.3g}; allowed is"
+        f" {fact.allowed:g} of it."
+    )
+    # These are counted separately, since the difference is that of finite elements.
+    if fact.unlike:
+        text += f" {plural(fact.unlike, 'element')} finite in one of the two only."
+    if fact.not_finite:
+        text += f" {plural(fact.not_finite, 'element')} NaN or infinite in both."
+    return text + _reason(fact.reason)
+
+
+def _reason(reason: HiddenBlock | RoundingMoves | None) -> str:
+    """What decided about a difference, if it was not the tolerance."""
+    if reason is None:
+        return ""
+    if isinstance(reason, HiddenBlock):
+        return (
+            f" In one block the median difference is {reason.median:.2g}, as large as the"
+            " values there."
+        )
+    change = f"moves by {reason.moves:.2g}" if reason.moves else "changes as well"
+    if reason.unlike:
+        change += f", and {plural(reason.unlike, 'element')} otherwise,"
+    text = (
+        f" The unsharded function itself {change} when its arguments move by one rounding"
+        " step"
+    )
+    if reason.conclusive:
+        return f"{text}: this is rounding."
+    text += (
+        ", so this decides nothing: it amplifies rounding too much for these values."
+    )
+    return f"{text} Give values of your own to sv.run." if reason.made_up else text
+
+
+def _undecided_in_shard_map(fact: UndecidedInShardMap) -> str:
+    return (
+        f"{sentence(fact.difference)} The program has shard_map regions, whose results may"
+        " depend on the number of devices, so this decides nothing."
+    )
+
+
+def _one_device(fact: MeshOfOneDevice) -> str:
+    return "The mesh has one device: what ran is the unsharded function."
+
+
+def _effects(fact: EffectsNotRepeated) -> str:
+    return (
+        f"Not compared: the program has effects ({listed(fact.effects)}), and a second run"
+        " would repeat them."
+    )
+
+
+def _too_big(fact: TooBigForOneDevice) -> str:
+    return (
+        f"Not compared: on one device it needs {bytes_text(fact.needed)}, and"
+        f" {bytes_text(fact.free)} are free."
+    )
+
+
+def _several_processes(fact: ValuesOnSeveralProcesses) -> str:
+    return (
+        "Not compared: the values are spread over several processes, and none has all of"
+        " them. Without values, sv.run makes up some that each process has."
+    )
+
+
+def _not_on_one_device(fact: NotOnOneDevice) -> str:
+    return f"It does not run on one device. {fact.error}"
+
+
+def _same_as_original(fact: SameAsOriginal) -> str:
+    return "All results are the original's, except for rounding."
+
+
+def _differs_from_original(fact: DiffersFromOriginal) -> str:
+    return f"{fact.result} is not what the original returns."
+
+
+def _amplifies_rounding(fact: OriginalAmplifiesRounding) -> str:
+    return f"{fact.result} amplifies rounding too much to compare it."
+
+
+def _not_run(fact: ChangeNotRun) -> str:
+    return f"Not compared: {fact.why}."
+
+
+def _unused_donations(fact: UnusedDonations) -> str:
+    arrays, count = "; ".join(fact.arrays), fact.count
+    if count > len(fact.arrays):
+        arrays += f"; and {count - len(fact.arrays)} more"
     was, its, it = ("was", "its", "it") if count == 1 else ("were", "their", "them")
     return (
-        f"{plural(count, 'donated array')} {was} not usable: {some}. No output takes {its}"
+        f"{plural(count, 'donated array')} {was} not usable: {arrays}. No output takes {its}"
         f" memory: none of the same bytes on each device is left for {it}."
     )
 
 
-def _not_on_torus(sizes: str, target: str, said: str) -> str:
+def _not_on_torus(fact: NotOnTorus) -> str:
     return (
-        f"jax does not lay a mesh of {sizes} over the torus of {target}: {said}. Devices"
-        " keep their own order instead, so neighbours in the mesh may be far apart in the"
-        " torus."
+        f"jax does not lay a mesh of {fact.sizes} over the torus of {fact.target}:"
+        f" {fact.error}. Devices keep their own order instead, so neighbours in the mesh"
+        " may be far apart in the torus."
     )
 
 
-def _idle_processes(devices: int, processes: Sequence[int]) -> str:
-    some = joined(f"process {rank}" for rank in processes)
-    take = "takes" if len(processes) == 1 else "take"
-    return f"The mesh has {plural(devices, 'device')}; {some} {take} no part in it."
+def _own_shards(fact: OwnShards) -> str:
+    return f"Process {fact.process} of {fact.processes}: each checks its own shards."
 
 
-def _outputs_stay(most: int) -> str:
+def _no_store(fact: NoStore) -> str:
     return (
-        f"The outputs take more than {bytes_text(most)} and stay on the processes:"
+        "Several processes run this, and what they run was not compared: this version of"
+        " jax has no key-value store where shardviz looks for it, or"
+        " jax.distributed.initialize was not called."
+    )
+
+
+def _idle_processes(fact: IdleProcesses) -> str:
+    processes = joined(f"process {rank}" for rank in fact.processes)
+    take = "takes" if len(fact.processes) == 1 else "take"
+    return f"The mesh has {plural(fact.devices, 'device')}; {processes} {take} no part in it."
+
+
+def _outputs_stay(fact: OutputsStay) -> str:
+    return (
+        f"The outputs take more than {bytes_text(fact.most)} and stay on the processes:"
         " report.outputs has their shapes."
     )
 
 
-# Text with the fields in braces, or what makes it of them.
-_WORDS: Mapping[str, str | Callable[..., str]] = {
-    # Shards and specs.
-    "in place": "Every shard is where the layout puts it, {dtype}{shape} each.",
-    "elsewhere": _elsewhere,
-    "outside the mesh": "A shard is on {device}, outside the mesh.",
-    "on some as compiled": (
-        "On {shards} devices of {devices}, as compiled: jax asked for no others."
-    ),
-    "on some": "Only {shards} devices of {devices} hold it.",
-    "partial sums": _partial_sums,
-    "spec": _spec,
-    "shapes differ": "{wanted} was requested and the blocks differ in shape.",
-    # Values.
-    "other type": "{here} here, {there} on one device.",
-    "equal": "Equal to the unsharded function, element by element.",
-    "unequal": _unequal,
-    "apart": _apart,
-    "one device": "The mesh has one device: what ran is the unsharded function.",
-    "effects": _effects,
-    "too big for one": _too_big,
-    "spread": (
-        "Not compared: the values are spread over several processes, and none has all of"
-        " them. Without values, sv.run makes up some that each process has."
-    ),
-    "not on one device": "It does not run on one device. {said}",
-    # Values of a changed program, next to the original's.
-    "as the original": "All results are the original's, except for rounding.",
-    "value differs": "{name} is not what the original returns.",
-    "other results": "It returns another number of results.",
-    "undecided": "{name} amplifies rounding too much to compare it.",
-    "not run": "Not compared: {said}.",
-    "original failed": "Not compared: the original did not run. {said}",
-    "candidate failed": "Not compared: it did not run on simulated devices. {said}",
-    # Notes on a compile.
-    "unused donations": _unused_donations,
-    "not on torus": _not_on_torus,
-    # Notes on several processes.
-    "own shards": "Process {process} of {processes}: each checks its own shards.",
-    "no store": (
-        "Several processes run this, and what they run was not compared: this version of"
-        " jax has no key-value store where shardviz looks for it, or"
-        " jax.distributed.initialize was not called."
-    ),
-    "idle processes": _idle_processes,
-    "outputs stay": _outputs_stay,
+SENTENCES: Mapping[type[Finding], Callable[[Any], str]] = {
+    ShardsInPlace: _in_place,
+    ShardElsewhere: _elsewhere,
+    ShardOutsideMesh: _outside_mesh,
+    FewerShards: _fewer_shards,
+    PartialSums: _partial_sums,
+    SpecCompared: _spec,
+    UnevenBlocks: _uneven_blocks,
+    OtherType: _other_type,
+    ValuesEqual: _equal,
+    ElementsDiffer: _elements_differ,
+    ValuesApart: _apart,
+    UndecidedInShardMap: _undecided_in_shard_map,
+    MeshOfOneDevice: _one_device,
+    EffectsNotRepeated: _effects,
+    TooBigForOneDevice: _too_big,
+    ValuesOnSeveralProcesses: _several_processes,
+    NotOnOneDevice: _not_on_one_device,
+    SameAsOriginal: _same_as_original,
+    DiffersFromOriginal: _differs_from_original,
+    OriginalAmplifiesRounding: _amplifies_rounding,
+    ChangeNotRun: _not_run,
+    UnusedDonations: _unused_donations,
+    NotOnTorus: _not_on_torus,
+    OwnShards: _own_shards,
+    NoStore: _no_store,
+    IdleProcesses: _idle_processes,
+    OutputsStay: _outputs_stay,
 }
-
-
-def finding(fact: Finding) -> str:
-    """What was found, in one sentence or a few.
-
-    >>> finding(Finding("unequal", {"count": 3}))
-    "3 elements differ from the unsharded function's."
-    """
-    words, fields = _WORDS[fact.code], dict(fact.fields)
-    undecided = _SHARD_MAP if fields.pop("shard_map", False) else ""
-    if isinstance(words, str):
-        return words.format(**fields) + undecided
-    return words(**fields) + undecided
-
-
-SENTENCES = {Finding: finding}

@@ -18,7 +18,7 @@ from jaxlib.version import __version__ as jaxlib_version
 from shardviz.base.array_spec import dtype_name
 from shardviz.base.backend.jax_compat import key_value_store
 from shardviz.base.format import joined
-from shardviz.compiled.checks import found
+from shardviz.compiled.checks import NoStore, OwnShards
 from shardviz.programs.backend.devices import processes_of
 from shardviz.programs.backend.failures import calling_line
 from shardviz.runs.agreement import Account
@@ -36,9 +36,9 @@ def join(job: Job, mesh: Mesh) -> None:
         return
     store, process = key_value_store(), jax.process_index()
     if store is None:
-        job.add_notes([found("no store")])
+        job.add_notes([NoStore()])
         return
-    job.add_notes([found("own shards", process=process, processes=len(every))])
+    job.add_notes([OwnShards(process, len(every))])
     call = "sv.compile" if job.repeat is None else "sv.run"
     job.rendezvous = Rendezvous(store, process, every, f"{call}({job.program.name!r})")
 

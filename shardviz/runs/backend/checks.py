@@ -16,7 +16,23 @@ from shardviz.base.errors import LayoutError
 from shardviz.base.layout import Layout, lay_out, layout_from_indices
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
-from shardviz.compiled.checks import Check, Finding, found
+from shardviz.compiled.checks import (
+    Check,
+    EffectsNotRepeated,
+    FewerShards,
+    Finding,
+    MeshOfOneDevice,
+    NotOnOneDevice,
+    PartialSums,
+    ShardElsewhere,
+    ShardOutsideMesh,
+    ShardsInPlace,
+    SpecCompared,
+    TooBigForOneDevice,
+    UndecidedInShardMap,
+    UnevenBlocks,
+    ValuesOnSeveralProcesses,
+)
 from shardviz.compiled.report import Memory
 from shardviz.programs.backend.devices import mesh_of, own_devices, processes_of
 from shardviz.programs.backend.failures import said_by
@@ -48,46 +64,48 @@ def shards_check(
         ids: jax device to its id in the layout.
     """
     about = f"{name}: indices"
-    # jax refuses to tell the shards of such an array.
+    # jax gives no shards of such an array.
     if axes := partial_axes(array):
-        return Check(about, None, found("partial sums", axes=axes))
+        return Check(about, None, PartialSums(tuple(axes)))
     shards = array.addressable_shards
-    several = len(processes_of(list(ids))) > 1
-    # Each process sees its own shards alone.
-    process = jax.process_index() if several else None
-    ok, finding = _compare_shards(layout, array, shards, ids)
+    # Each of several processes sees only its own shards.
+    process = jax.process_index() if len(processes_of(list(ids))) > 1 else None
+    finding = _compare_shards(layout, array, shards, ids)
+    ok = isinstance(finding, ShardsInPlace)
+    # jax runs a program that reads no argument on fewer devices.
+    if isinstance(finding, FewerShards):
+        ok = finding.as_compiled
     return Check(about, ok, finding, len(shards), process)
 
 
 def _compare_shards(
-    layout: Layout, array: jax.Array, shards: Sequence[Any], ids: Mapping[Any, int]
-) -> tuple[bool, Finding]:
+    layout: Layout,
+    array: jax.Array,
+    shards: Sequence[jax.Shard],
+    ids: Mapping[jax.Device, int],
+) -> Finding:
+    """The first difference between the shards of an array and its layout, if any."""
     for shard in shards:
         device = ids.get(shard.device)
         if device is None:
-            return False, found("outside the mesh", device=str(shard.device))
-        predicted = [(s.start, s.stop) for s in layout.box(device)]
-        # Random keys have an index for their words too, after those of their shape.
-        held = [
+            return ShardOutsideMesh(str(shard.device))
+        predicted = tuple((s.start, s.stop) for s in layout.box(device))
+        # For random keys jax adds the index of their integers, which zip leaves out.
+        bounds = tuple(
             s.indices(n)[:2] for s, n in zip(shard.index, array.shape, strict=False)
-        ]
-        if held != predicted or shard.data.shape != layout.shard_shape:
-            return False, found(
-                "elsewhere",
-                device=device,
-                held=held,
-                held_shape=list(shard.data.shape),
-                predicted=predicted,
-                predicted_shape=list(layout.shard_shape),
+        )
+        if bounds != predicted or shard.data.shape != layout.shard_shape:
+            return ShardElsewhere(
+                device,
+                bounds=bounds,
+                shape=shard.data.shape,
+                predicted_bounds=predicted,
+                predicted_shape=layout.shard_shape,
             )
     if len(shards) == len(own_devices(list(ids))):
-        shape = list(layout.shard_shape)
-        return True, found("in place", dtype=layout.dtype, shape=shape)
-    some = {"shards": len(shards), "devices": len(ids)}
-    # jax runs a program that reads no argument on fewer devices.
-    if len(shards) == layout.mesh.size:
-        return True, found("on some as compiled", **some)
-    return False, found("on some", **some)
+        return ShardsInPlace(layout.dtype, layout.shard_shape)
+    as_compiled = len(shards) == layout.mesh.size
+    return FewerShards(len(shards), len(ids), as_compiled)
 
 
 def output_layouts(
@@ -204,21 +222,20 @@ def spec_checks(
 ) -> list[Check]:
     """The spec requested for each output, compared with the compiler's layout."""
     checks = []
-    for output, wanted in zip(outputs, specs, strict=True):
+    for output, requested in zip(outputs, specs, strict=True):
         # The compiler was free to choose.
-        if wanted is None:
+        if requested is None:
             continue
         about, compiled = f"{output.name}: out_specs", layouts.get(output.name)
         if compiled is None:
-            finding = found("shapes differ", wanted=str(wanted))
-            checks.append(Check(about, False, finding))
+            checks.append(Check(about, False, UnevenBlocks(str(requested))))
             continue
-        layout = lay_out(output.shape, wanted, mesh, output.dtype)
-        # Two specs that split alike are the same layout, however they are written.
+        layout = lay_out(output.shape, requested, mesh, output.dtype)
+        # Differently written specs may split alike: then they are the same layout.
         same = np.array_equal(layout.groups, compiled.groups)
         same = same and layout.shard_shape == compiled.shard_shape
-        given = None if compiled.spec is None else str(compiled.spec)
-        finding = found("spec", wanted=str(wanted), given=given)
+        compiled_spec = None if compiled.spec is None else str(compiled.spec)
+        finding = SpecCompared(str(requested), compiled_spec)
         checks.append(Check(about, same, finding))
     return checks
 
@@ -247,7 +264,7 @@ def unsharded_checks(
         return ()
     reason = _why_not_comparable(program, lowered, devices)
     if reason is None and inputs.elsewhere:
-        reason = found("spread")
+        reason = ValuesOnSeveralProcesses()
     if reason is not None:
         return (Check(UNSHARDED, None, reason),)
     single = unsharded(program)
@@ -262,8 +279,7 @@ def unsharded_checks(
         reference = executable.reference(make) if lowered.cacheable else make()
         return _compared(reference, mesh, lowered, devices, inputs, results)
     except Exception as error:  # noqa: BLE001  a function may be made for many devices only
-        finding = found("not on one device", said=said_by(error))
-        return (Check(UNSHARDED, None, finding),)
+        return (Check(UNSHARDED, None, NotOnOneDevice(said_by(error))),)
 
 
 def _why_not_comparable(
@@ -271,10 +287,10 @@ def _why_not_comparable(
 ) -> Finding | None:
     """Why a program is not run unsharded; None where it can be."""
     if program.mesh.size == 1:
-        return found("one device")
+        return MeshOfOneDevice()
     if lowered.effects:
-        return found("effects", effects=lowered.effects)
-    # At least the arguments and the results must fit; the compiler knows more later.
+        return EffectsNotRepeated(lowered.effects)
+    # At least arguments and results must fit; the compiler will add its temporaries.
     size = sum(a.bytes for a in program.arrays)
     for output in lowered.traced.outputs:
         size += output.dtype.itemsize * math.prod(output.shape)
@@ -285,7 +301,7 @@ def _too_big(memory: Memory, devices: Sequence[Any]) -> Finding | None:
     capacity = capacity_of(devices[:1])
     if fit_now(memory, capacity, 1).ok is not False:
         return None
-    return found("too big for one", needed=run_bytes(memory), free=capacity.free or 0)
+    return TooBigForOneDevice(run_bytes(memory), capacity.free or 0)
 
 
 def _compared(
@@ -296,7 +312,7 @@ def _compared(
     inputs: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
-    # Now the compiler has said what the temporaries take.
+    # Now the compiler has reported the size of the temporaries.
     if reason := _too_big(reference.memory, devices):
         return (Check(UNSHARDED, None, reason),)
     arguments = inputs.place_unsharded(mesh)
@@ -309,12 +325,16 @@ def _compared(
     for number, output in enumerate(lowered.traced.outputs):
         result = results[number]
         if axes := partial_axes(result):
-            finding = found("partial sums", axes=axes)
+            finding = PartialSums(tuple(axes))
             checks.append(Check(f"{output.name}: values", None, finding))
             continue
-        reference_value, made_up = expected[number], inputs.leaves is None
         comparison = Comparison(
-            output.name, result, reference_value, dtypes, platform, made_up
+            output.name,
+            result,
+            expected[number],
+            dtypes,
+            platform,
+            made_up=inputs.leaves is None,
         )
         checks.append(comparison)
     step = step_of(lowered.text, platform)
@@ -333,11 +353,11 @@ def _compared(
     for check in checks:
         if isinstance(check, Comparison):
             check = check.check()
-        # Inside `shard_map` a function sees its device coordinates, and may do
+        # Inside `shard_map` a function sees its device coordinates, and may compute
         # something else on one device.
         if lowered.manual and check.ok is False:
             assert isinstance(check.finding, Finding)
-            fields = {**check.finding.fields, "shard_map": True}
-            check = replace(check, ok=None, finding=found(check.finding.code, **fields))
+            undecided_finding = UndecidedInShardMap(check.finding)
+            check = replace(check, ok=None, finding=undecided_finding)
         judged.append(check)
     return tuple(judged)

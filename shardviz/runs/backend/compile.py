@@ -26,7 +26,7 @@ from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.source_lines import is_user_file
 from shardviz.compiled.buffers import read_memory
-from shardviz.compiled.checks import Finding, found
+from shardviz.compiled.checks import UnusedDonations
 from shardviz.compiled.dataflow import Placement
 from shardviz.compiled.inherited import inherited
 from shardviz.compiled.memory import MemoryTimeline
@@ -414,14 +414,16 @@ def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
     return tuple(sorted(names[name] for name in reused if name in names))
 
 
-def donation_note(program: Program, reused: Sequence[int] | None) -> Finding | None:
+def donation_note(
+    program: Program, reused: Sequence[int] | None
+) -> UnusedDonations | None:
     """A note on donated arguments that are not in `reused`; None for none.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
     >>> x = ArraySpec("x", (8, 8))
     >>> program = Program(abs, (x,), make_mesh(data=4), options={"donate": (0,)})
-    >>> donation_note(program, (0,)), donation_note(program, ()).fields["arrays"]
+    >>> donation_note(program, (0,)), donation_note(program, ()).arrays
     (None, ('x, f32[8, 8]',))
     """
     if reused is None:
@@ -433,4 +435,4 @@ def donation_note(program: Program, reused: Sequence[int] | None) -> Finding | N
     for position in unused[:_MOST]:
         array = program.arrays[position]
         arrays.append(f"{array.name}, {array.short}")
-    return found("unused donations", arrays=tuple(arrays), count=len(unused))
+    return UnusedDonations(tuple(arrays), len(unused))

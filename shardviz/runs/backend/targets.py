@@ -26,7 +26,7 @@ from shardviz.base.backend.jax_compat import backend_started
 from shardviz.base.errors import ShardvizError, TargetError
 from shardviz.base.format import plural, shown
 from shardviz.base.mesh import MAX_DEVICES, MeshSpec
-from shardviz.compiled.checks import Finding, found
+from shardviz.compiled.checks import Finding, NotOnTorus
 from shardviz.hardware.targets import Target, Targets, only_described
 from shardviz.hardware.topology import (
     EXAMPLES,
@@ -299,9 +299,7 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, .
     except (NotImplementedError, ValueError, AssertionError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         sizes = "×".join(map(str, mesh.axis_sizes))
-        note = found(
-            "not on torus", sizes=sizes, target=str(topology), said=said.rstrip(".")
-        )
+        note = NotOnTorus(sizes, str(topology), said.rstrip("."))
         return mesh_of(devices, mesh), (note,)
     return mesh_of(list(grid.flat), mesh), ()
 

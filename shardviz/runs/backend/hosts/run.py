@@ -15,7 +15,7 @@ import jax
 from shardviz.base.errors import TargetError
 from shardviz.base.format import plural, shown
 from shardviz.base.parse import check_size
-from shardviz.compiled.checks import found
+from shardviz.compiled.checks import IdleProcesses, OutputsStay
 from shardviz.compiled.processes import prepared_report
 from shardviz.compiled.report import Report
 from shardviz.hardware.targets import Target
@@ -200,8 +200,7 @@ class OnHosts(Elsewhere):
         job.note(in_layouts=requested_layouts(job.program), mesh=mesh)
         idle = [p.rank for p in hosts.processes if p.rank not in self.ranks]
         if idle:
-            note = found("idle processes", devices=mesh.size, processes=tuple(idle))
-            job.add_notes([note])
+            job.add_notes([IdleProcesses(mesh.size, tuple(idle))])
 
     def compile(self, lowered: ExportedProgram) -> None:
         """Has every process compile it, and compares what they compiled."""
@@ -225,7 +224,7 @@ class OnHosts(Elsewhere):
         values = answers[self.ranks[0]].outputs
         outputs: list[Any] = []
         if values is None:
-            job.add_notes([found("outputs stay", most=MOST_GATHERED)])
+            job.add_notes([OutputsStay(MOST_GATHERED)])
             for output in self.traced.outputs:
                 outputs.append(jax.ShapeDtypeStruct(output.shape, output.dtype))
         else:
