@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -27,6 +27,22 @@ MOST_SIMULATED = 1024
 MOST_NAMED = 1 << 16
 OPTION = "jax_num_cpu_devices"
 _FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+
+class Device(Protocol):
+    """A device of jax, whose own class is compiled and unknown to type checkers."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def process_index(self) -> int: ...
+    @property
+    def platform(self) -> str: ...
+    @property
+    def device_kind(self) -> str: ...
+    @property
+    def client(self) -> Any: ...
+    def memory_stats(self) -> dict[str, int] | None: ...
 
 
 def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:

@@ -34,7 +34,7 @@ from shardviz.compiled.checks import (
     ValuesOnSeveralProcesses,
 )
 from shardviz.compiled.report import Memory
-from shardviz.programs.backend.devices import mesh_of, own_devices, processes_of
+from shardviz.programs.backend.devices import Device, mesh_of, own_devices, processes_of
 from shardviz.programs.backend.failures import said_by
 from shardviz.programs.backend.retraced import unsharded
 from shardviz.programs.backend.trace import Output
@@ -82,10 +82,11 @@ def _compare_shards(
     layout: Layout,
     array: jax.Array,
     shards: Sequence[jax.Shard],
-    ids: Mapping[jax.Device, int],
+    ids: Mapping[Device, int],
 ) -> Finding:
     """The first difference between the shards of an array and its layout, if any."""
     for shard in shards:
+        assert shard.data is not None  # it is addressable
         device = ids.get(shard.device)
         if device is None:
             return ShardOutsideMesh(str(shard.device))
