@@ -1,14 +1,12 @@
-"""Chips whose figures are published: TPUs of Google, GPUs of NVIDIA; and the sources.
+"""Chips with their published figures: TPUs by Google, GPUs by NVIDIA; and the sources.
 
 Nothing here is measured or guessed: a figure that is not published is None. Rates are
-per chip and one way, in bytes or operations per second; the figures of a device (jax's
-word for what a program runs on, which may be half a chip) are those of the chip,
-divided.
+per chip and one way, in bytes or operations per second. A device, jax's word for the
+hardware that runs one shard, may be half a chip; its figures are the chip's, divided.
 
-What the driver of a GPU reports to XLA, the fields of `gpu_device_info` in
-`GpuTargetConfigProto`, is as OpenXLA publishes it for its own compiler in
-`xla/backends/gpu/target_config/specs` (`a100_sxm_80`, `h100_sxm`, `h200` and
-`b200.txtpb`). Sizes are in bytes.
+To add a chip, add an entry to `_CHIPS`, any new source to `SOURCES`, and a row to the
+table in `docs/stages.md`. An entry names every figure, with its source or as
+`NOT_PUBLISHED`.
 """
 
 from __future__ import annotations
@@ -16,10 +14,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from shardviz.base.errors import TargetError
 from shardviz.base.format import shown, suggestion
+
+Shape = tuple[int, ...]
+
+SOURCES: Mapping[str, str] = {
+    "book-tpus": "How to Scale Your Model, part 2, https://jax-ml.github.io/scaling-book/tpus",
+    "book-gpus": "How to Scale Your Model, part 12, https://jax-ml.github.io/scaling-book/gpus",
+    "google-v2": "Google Cloud, TPU v2, https://cloud.google.com/tpu/docs/v2",
+    "google-v3": "Google Cloud, TPU v3, https://cloud.google.com/tpu/docs/v3",
+    "google-v4": "Google Cloud, TPU v4, https://cloud.google.com/tpu/docs/v4",
+    "google-v5e": "Google Cloud, TPU v5e, https://cloud.google.com/tpu/docs/v5e",
+    "google-v5p": "Google Cloud, TPU v5p, https://cloud.google.com/tpu/docs/v5p",
+    "google-v6e": "Google Cloud, TPU v6e, https://cloud.google.com/tpu/docs/v6e",
+    "google-7x": "Google Cloud, TPU7x (Ironwood), https://cloud.google.com/tpu/docs/tpu7x",
+    "nvidia-a100": "NVIDIA A100 data sheet, https://www.nvidia.com/en-us/data-center/a100",
+    "nvidia-h100": "NVIDIA H100 data sheet, https://www.nvidia.com/en-us/data-center/h100",
+    "nvidia-h200": "NVIDIA H200 data sheet, https://www.nvidia.com/en-us/data-center/h200",
+    "nvidia-b200": "NVIDIA Blackwell architecture technical brief,"
+    " https://resources.nvidia.com/en-us-blackwell-architecture",
+    "nvidia-dgx-a100": "NVIDIA DGX A100 data sheet, https://www.nvidia.com/en-us/data-center/dgx-a100",
+    "xla": "OpenXLA, xla/backends/gpu/target_config/specs, https://github.com/openxla/xla",
+}
+"""Title and address of every source that `Chip.cited` names by its key."""
 
 
 @dataclass(frozen=True)
@@ -27,28 +47,35 @@ class Chip:
     """One kind of chip, with its published figures.
 
     Attributes:
-        name: as it is typed: `v5e`, `h100`.
+        name: the name users type: `v5e`, `h100`.
         platform: `"tpu"` or `"gpu"`.
-        title: as people call it: `TPU v5e`.
-        kinds: what jax calls its devices: `device.device_kind`.
-        axes: the axes of its torus; 0 for a GPU, whose hosts are joined by switches.
+        title: the name in sentences: `TPU v5e`.
+        aliases: other names users may type: `trillium`.
+        kinds: jax's names for its devices: `device.device_kind`.
+        axes: the number of axes of its torus; 0 for a GPU, whose hosts are joined by
+            switches.
         host_shape: the chips of one host along each axis.
-        pod, pod_chips: the shape of the largest machine, and how many chips it has;
-            `()` and None where that is not published.
-        devices: how many devices jax makes of one chip.
-        config: libtpu's name of the configuration in which it does.
+        pod, pod_chips: the shape of the largest machine and its number of chips; `()`
+            and None if not published.
+        devices: the number of jax devices per chip.
+        tensor_cores: cores per chip. Clouds count cores in names such as `v5p-64`
+            (Cloud TPU's page on each generation, "TPU type" and "topology"; for TPU7x,
+            xpk's table of systems).
+        libtpu_name: libtpu's name for the generation in the name of a topology.
+        libtpu_config: libtpu's name for the configuration that makes this many devices
+            of a chip; `""` for the default.
         hbm_bytes: memory of the chip, in bytes.
         hbm_bandwidth: bytes per second between memory and cores.
         peak_bf16, peak_int8: operations per second; dense, without sparsity.
-        link_bandwidth: bytes per second, one way: of one ICI link of a TPU, of all the
+        link_bandwidth: bytes per second, one way, of one ICI link of a TPU, or of all
             NVLinks of a GPU together.
         network_bandwidth: bytes per second, one way, of one chip's share of the
-            data-center network: what joins slices, and the hosts of GPUs.
-        wrap: how an axis closes to a ring: `"cube"`: where every axis is a multiple of
-            4; `"full"`: where the axis is as long as the pod's; `""`: never.
+            data-center network, which joins slices of TPUs and hosts of GPUs.
+        wrap: when an axis closes to a ring: `"cube"` if every axis is a multiple of 4,
+            `"full"` if the axis is as long as the pod's, `""` never.
         gpu: for a GPU, the fields of XLA's `gpu_device_info` that describe it to the
             compiler.
-        cited: field to the key of its source in `SOURCES` of `words/hardware.py`.
+        cited: the key in `SOURCES` for each published figure, by field.
 
     >>> chip = find_chip("v5e")
     >>> chip.title, chip.hbm_bytes >> 30, chip.cited["hbm_bytes"]
@@ -58,12 +85,16 @@ class Chip:
     name: str
     platform: str
     title: str
+    kinds: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
     axes: int = 0
-    host_shape: tuple[int, ...] = (2, 2, 1)
-    pod: tuple[int, ...] = ()
+    host_shape: Shape = (2, 2, 1)
+    pod: Shape = ()
     pod_chips: int | None = None
     devices: int = 1
-    config: str = ""
+    tensor_cores: int = 1
+    libtpu_name: str = ""
+    libtpu_config: str = ""
     hbm_bytes: int | None = None
     hbm_bandwidth: float | None = None
     peak_bf16: float | None = None
@@ -71,7 +102,6 @@ class Chip:
     link_bandwidth: float | None = None
     network_bandwidth: float | None = None
     wrap: str = ""
-    kinds: tuple[str, ...] = ()
     gpu: Mapping[str, int | float | str] = field(default_factory=dict, hash=False)
     cited: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
@@ -86,11 +116,10 @@ class Chip:
         return None if self.hbm_bytes is None else self.hbm_bytes // self.devices
 
     def peak(self, dtype: str) -> float | None:
-        """Operations per second that matrices of one type may reach; None where not
-        published.
+        """The peak rate of matrix products of one type; None if not published.
 
-        On a TPU float32 goes through the matrix unit as bfloat16, jax's default
-        precision, so bfloat16's figure bounds it too.
+        TPUs compute float32 products in bfloat16, jax's default precision, so
+        bfloat16's figure bounds them too.
 
         >>> find_chip("v5p").peak("int8") / find_chip("v5p").peak("float32")
         2.0
@@ -99,12 +128,12 @@ class Chip:
             return self.peak_int8 or self.peak_bf16
         return self.peak_bf16
 
-    def wraps(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
+    def wraps(self, shape: Shape) -> tuple[bool, ...]:
         """Which axes of a slice of this shape close to a ring.
 
-        The rule is the scaling book's, part 2: TPU v4, v5p and 7x join cubes of 4x4x4
-        chips by optical switches, which also close the rings; v5e and v6e close an axis
-        of the pod's full 16 chips.
+        The rule is from the scaling book, part 2: TPU v4, v5p and 7x join cubes of
+        4x4x4 chips by optical switches, which also close the rings; v5e and v6e close
+        an axis of the pod's full 16 chips.
 
         >>> find_chip("v5p").wraps((4, 4, 8)), find_chip("v5e").wraps((8, 16))
         ((True, True, True), (False, True))
@@ -119,9 +148,115 @@ class Chip:
         return self.title
 
 
-_Fields = Mapping[str, int | float | str]
-# The same for every GPU here.
-_COMMON: _Fields = {
+# --- published figures -----------------------------------------------------------------
+
+Figure: TypeAlias = tuple[float, str] | None
+"""A published figure with the key of its source; or `NOT_PUBLISHED`."""
+
+NOT_PUBLISHED: Final = None
+
+
+def _values_and_sources(
+    figures: Mapping[str, tuple[float | Shape, str] | None],
+) -> tuple[dict[str, float | Shape], dict[str, str]]:
+    """The value and the source of each published figure, by field of `Chip`."""
+    values: dict[str, float | Shape] = {}
+    cited: dict[str, str] = {}
+    for name, figure in figures.items():
+        if figure is None:
+            continue
+        value, source = figure
+        if source not in SOURCES:
+            raise LookupError(f"{name} cites {source!r}, which is not in SOURCES.")
+        values[name], cited[name] = value, source
+    return values, cited
+
+
+# In the following functions no figure has a default, so that none can be forgotten.
+def _tpu(
+    name: str,
+    title: str,
+    kinds: tuple[str, ...],
+    *,
+    axes: int,
+    wrap: str,
+    tensor_cores: int,
+    pod: tuple[Shape | int, str] | None,
+    hbm_bytes: tuple[int, str] | None,
+    hbm_bandwidth: Figure,
+    peak_bf16: Figure,
+    peak_int8: Figure,
+    link_bandwidth: Figure,
+    network_bandwidth: Figure,
+    devices: int = 1,
+    libtpu_name: str = "",
+    libtpu_config: str = "",
+    aliases: tuple[str, ...] = (),
+) -> Chip:
+    """A generation of TPUs. `pod` is its shape, or its number of chips without a shape."""
+    shape, chips = None, pod
+    if pod is not None and isinstance(pod[0], tuple):
+        shape, chips = pod, (math.prod(pod[0]), pod[1])
+    values, cited = _values_and_sources(
+        {
+            "pod": shape,
+            "pod_chips": chips,
+            "hbm_bytes": hbm_bytes,
+            "hbm_bandwidth": hbm_bandwidth,
+            "peak_bf16": peak_bf16,
+            "peak_int8": peak_int8,
+            "link_bandwidth": link_bandwidth,
+            "network_bandwidth": network_bandwidth,
+        }
+    )
+    traits = {
+        "aliases": aliases,
+        "axes": axes,
+        "wrap": wrap,
+        "devices": devices,
+        "tensor_cores": tensor_cores,
+        "libtpu_name": libtpu_name or name,
+        "libtpu_config": libtpu_config,
+    }
+    fields: dict[str, Any] = {**traits, **values}
+    return Chip(name, "tpu", title, kinds, cited=cited, **fields)
+
+
+def _gpu(
+    name: str,
+    title: str,
+    kinds: tuple[str, ...],
+    *,
+    driver: _DriverFields,
+    hbm_bandwidth: Figure,
+    peak_bf16: Figure,
+    peak_int8: Figure,
+    link_bandwidth: Figure,
+    network_bandwidth: Figure,
+) -> Chip:
+    """A GPU, eight to a host. Its memory is the amount that its driver reports."""
+    values, cited = _values_and_sources(
+        {
+            "hbm_bytes": (int(driver["device_memory_size"]), "xla"),
+            "hbm_bandwidth": hbm_bandwidth,
+            "peak_bf16": peak_bf16,
+            "peak_int8": peak_int8,
+            "link_bandwidth": link_bandwidth,
+            "network_bandwidth": network_bandwidth,
+        }
+    )
+    fields: dict[str, Any] = dict(values)
+    return Chip(
+        name, "gpu", title, kinds, host_shape=(8,), gpu=driver, cited=cited, **fields
+    )
+
+
+# What the driver of a GPU reports to XLA: the fields of `gpu_device_info` in
+# `GpuTargetConfigProto`, as OpenXLA publishes them for its own compiler in
+# `xla/backends/gpu/target_config/specs` (`a100_sxm_80`, `h100_sxm`, `h200` and
+# `b200.txtpb`). Sizes are in bytes.
+_DriverFields: TypeAlias = Mapping[str, int | float | str]
+_SAME_FOR_ALL: _DriverFields = {
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,
     "shared_memory_per_block": 49152,
@@ -132,70 +267,27 @@ _COMMON: _Fields = {
     "registers_per_core_limit": 65536,
     "registers_per_block_limit": 65536,
 }
-_OWN = (
+_DIFFERENT = (
     "device_description_str", "core_count", "fpus_per_core", "memory_bandwidth",
     "l2_cache_size", "clock_rate_ghz", "device_memory_size", "compute_major", "compute_minor",
     "feature_extension", "shared_memory_per_core", "shared_memory_per_block_optin",
 )  # fmt: skip
 
 
-def _driver(*own: Any) -> _Fields:
-    """What the driver of a GPU reports: the fields of `_OWN`, and the common ones."""
-    return {**_COMMON, **dict(zip(_OWN, own, strict=True))}
+def _driver(*values: int | float | str) -> _DriverFields:
+    """The fields of a GPU's driver, from the values of those in `_DIFFERENT`."""
+    return {**_SAME_FOR_ALL, **dict(zip(_DIFFERENT, values, strict=True))}
 
 
-_HOPPER = ("ACCELERATED_FEATURES", 233472, 232448)
+_ACCELERATED = ("ACCELERATED_FEATURES", 233472, 232448)
 _A100 = _driver("NVIDIA A100-SXM4-80GB", 108, 64, 2039040000000, 41943040, 1.41, 85100068864,
                 8, 0, "NONE", 167936, 166912)  # fmt: skip
 _H100 = _driver("NVIDIA H100 80GB HBM3", 132, 128, 3352320000000, 52428800, 1.98, 84942979072,
-                9, 0, *_HOPPER)  # fmt: skip
+                9, 0, *_ACCELERATED)  # fmt: skip
 _H200 = _driver("NVIDIA H200 141GB HBM3e", 132, 128, 4800000000000, 52428800, 1.98,
-                151397597184, 9, 0, *_HOPPER)  # fmt: skip
+                151397597184, 9, 0, *_ACCELERATED)  # fmt: skip
 _B200 = _driver("NVIDIA B200", 148, 128, 7672320000000, 132644864, 1.965, 191514411008,
-                10, 0, *_HOPPER)  # fmt: skip
-
-
-def _chip(
-    platform: str, published: Mapping[str, tuple[Any, str]], *named: Any, **more: Any
-) -> Chip:
-    """A chip with its published figures, each a value and the key of its source."""
-    cited = {}
-    for field_name, (value, source) in published.items():
-        more[field_name], cited[field_name] = value, source
-    name, title, kinds = named
-    return Chip(name, platform, title, kinds=kinds, cited=cited, **more)
-
-
-def _gpu(
-    name: str,
-    title: str,
-    kinds: tuple[str, ...],
-    gpu: Mapping[str, int | float | str],
-    **published: tuple[Any, str],
-) -> Chip:
-    """A GPU of a host of eight, with the fields that XLA's compiler asks for."""
-    published["hbm_bytes"] = int(gpu["device_memory_size"]), "xla"
-    return _chip("gpu", published, name, title, kinds, host_shape=(8,), gpu=gpu)
-
-
-def _tpu(
-    name: str,
-    title: str,
-    kinds: tuple[str, ...],
-    axes: int,
-    wrap: str,
-    *,
-    devices: int = 1,
-    config: str = "",
-    **published: tuple[Any, str],
-) -> Chip:
-    """A TPU; the shape of the largest machine, where published, says its chips, too."""
-    if "pod" in published:
-        shape, source = published["pod"]
-        published["pod_chips"] = math.prod(shape), source
-    more = {"axes": axes, "wrap": wrap, "devices": devices, "config": config}
-    return _chip("tpu", published, name, title, kinds, **more)
-
+                10, 0, *_ACCELERATED)  # fmt: skip
 
 _CHIPS = (
     _tpu(
@@ -204,8 +296,15 @@ _CHIPS = (
         ("TPU v2",),
         axes=2,
         wrap="full",
+        tensor_cores=2,
         devices=2,
         pod=((16, 16), "google-v2"),
+        hbm_bytes=NOT_PUBLISHED,
+        hbm_bandwidth=NOT_PUBLISHED,
+        peak_bf16=NOT_PUBLISHED,
+        peak_int8=NOT_PUBLISHED,
+        link_bandwidth=NOT_PUBLISHED,
+        network_bandwidth=NOT_PUBLISHED,
     ),
     _tpu(
         "v3",
@@ -213,12 +312,15 @@ _CHIPS = (
         ("TPU v3",),
         axes=2,
         wrap="full",
+        tensor_cores=2,
         devices=2,
         pod=((32, 32), "google-v3"),
         hbm_bytes=(32 << 30, "google-v3"),
         hbm_bandwidth=(900e9, "google-v3"),
         peak_bf16=(123e12, "google-v3"),
+        peak_int8=NOT_PUBLISHED,
         link_bandwidth=(1e11, "book-tpus"),
+        network_bandwidth=NOT_PUBLISHED,
     ),
     _tpu(
         "v4",
@@ -226,7 +328,8 @@ _CHIPS = (
         ("TPU v4",),
         axes=3,
         wrap="cube",
-        config="megacore",
+        tensor_cores=2,
+        libtpu_config="megacore",
         pod=((16, 16, 16), "book-tpus"),
         hbm_bytes=(32 << 30, "google-v4"),
         hbm_bandwidth=(1200e9, "google-v4"),
@@ -242,6 +345,8 @@ _CHIPS = (
         ("TPU v5 lite", "TPU v5e"),
         axes=2,
         wrap="full",
+        tensor_cores=1,
+        aliases=("v5litepod",),
         pod=((16, 16), "google-v5e"),
         hbm_bytes=(16 << 30, "book-tpus"),
         hbm_bandwidth=(819e9, "google-v5e"),
@@ -258,6 +363,7 @@ _CHIPS = (
         ("TPU v5", "TPU v5p"),
         axes=3,
         wrap="cube",
+        tensor_cores=2,
         pod=((16, 20, 28), "book-tpus"),
         hbm_bytes=(95 << 30, "google-v5p"),
         hbm_bandwidth=(2765e9, "google-7x"),
@@ -274,6 +380,8 @@ _CHIPS = (
         ("TPU v6 lite", "TPU v6e"),
         axes=2,
         wrap="full",
+        tensor_cores=1,
+        aliases=("trillium",),
         pod=((16, 16), "google-v6e"),
         hbm_bytes=(32 << 30, "google-7x"),
         hbm_bandwidth=(1638e9, "google-7x"),
@@ -290,11 +398,16 @@ _CHIPS = (
         ("TPU7x",),
         axes=3,
         wrap="cube",
+        tensor_cores=2,
+        aliases=("v7x", "tpu7x", "ironwood"),
         devices=2,
-        pod_chips=(9216, "google-7x"),
+        libtpu_name="tpu7x",
+        # Its shape is not published.
+        pod=(9216, "google-7x"),
         hbm_bytes=(192 << 30, "google-7x"),
         hbm_bandwidth=(7380e9, "google-7x"),
         peak_bf16=(2307e12, "google-7x"),
+        peak_int8=NOT_PUBLISHED,
         # 1200 GB/s both ways, over 6 links.
         link_bandwidth=(1e11, "google-7x"),
         # 100 Gbit/s per chip.
@@ -304,7 +417,7 @@ _CHIPS = (
         "a100",
         "NVIDIA A100 80GB SXM",
         ("NVIDIA A100-SXM4-80GB",),
-        _A100,
+        driver=_A100,
         hbm_bandwidth=(2039e9, "nvidia-a100"),
         peak_bf16=(312e12, "nvidia-a100"),
         peak_int8=(624e12, "nvidia-a100"),
@@ -316,7 +429,7 @@ _CHIPS = (
         "h100",
         "NVIDIA H100 SXM",
         ("NVIDIA H100 80GB HBM3",),
-        _H100,
+        driver=_H100,
         hbm_bandwidth=(3350e9, "nvidia-h100"),
         peak_bf16=(989.4e12, "nvidia-h100"),
         peak_int8=(1978.9e12, "nvidia-h100"),
@@ -328,7 +441,7 @@ _CHIPS = (
         "h200",
         "NVIDIA H200 SXM",
         ("NVIDIA H200", "NVIDIA H200 141GB HBM3e"),
-        _H200,
+        driver=_H200,
         hbm_bandwidth=(4800e9, "nvidia-h200"),
         peak_bf16=(989.4e12, "nvidia-h200"),
         peak_int8=(1978.9e12, "nvidia-h200"),
@@ -339,7 +452,7 @@ _CHIPS = (
         "b200",
         "NVIDIA B200 (HGX)",
         ("NVIDIA B200",),
-        _B200,
+        driver=_B200,
         hbm_bandwidth=(8000e9, "book-gpus"),
         peak_bf16=(2250e12, "nvidia-b200"),
         peak_int8=(4500e12, "nvidia-b200"),
@@ -348,41 +461,35 @@ _CHIPS = (
     ),
 )
 CHIPS: Mapping[str, Chip] = {chip.name: chip for chip in _CHIPS}
-_ALIASES = {
-    "v7x": "7x",
-    "tpu7x": "7x",
-    "ironwood": "7x",
-    "trillium": "v6e",
-    "v5litepod": "v5e",
-}
+_BY_ANY_NAME = CHIPS | {alias: chip for chip in _CHIPS for alias in chip.aliases}
 
 
 def find_chip(name: str, platform: str = "") -> Chip:
-    """A chip by the name that is typed, in any case; `trillium` and `ironwood` too.
+    """A chip by its name or an alias, such as `trillium`, in upper or lower case.
 
     Args:
         name: such as `v5e` or `h100`.
-        platform: `"tpu"` or `"gpu"`, where only those are meant.
+        platform: `"tpu"` or `"gpu"` to find only chips of that platform.
 
     Raises:
-        TargetError: where no such chip is known, with the nearest name.
+        TargetError: if no such chip is known, with the nearest name.
 
     >>> find_chip("Ironwood").name
     '7x'
     """
     key = str(name).lower()
-    chip = CHIPS.get(_ALIASES.get(key, key))
-    known = [c.name for c in _CHIPS if platform in ("", c.platform)]
-    if chip is None or chip.name not in known:
+    chip = _BY_ANY_NAME.get(key)
+    names = [c.name for c in _CHIPS if platform in ("", c.platform)]
+    if chip is None or chip.name not in names:
         kind = {"tpu": "TPU", "gpu": "GPU"}.get(platform, "chip")
         raise TargetError(
-            f"No figures of a {kind} {shown(name)} here.{suggestion(key, known)}"
+            f"No figures of a {kind} {shown(name)} here.{suggestion(key, names)}"
         )
     return chip
 
 
 def chip_of_kind(device_kind: str) -> Chip | None:
-    """The chip of a device as jax names its kind; None for one without figures here.
+    """The chip with a device of this jax `device_kind`; None if it is not known.
 
     >>> chip_of_kind("TPU v5 lite").name, chip_of_kind("cpu")
     ('v5e', None)

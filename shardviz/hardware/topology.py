@@ -40,10 +40,6 @@ EXAMPLES = (
 # by GPUs.
 _CLOUD = re.compile(r"(?:tpu-?)?(?P<chip>[a-z]?[a-z0-9]*)-(?P<count>[0-9]{1,9})")
 _GPUS = re.compile(r"(?P<count>[0-9]{1,9})\s*[x×]\s*(?P<chip>[a-z]+[0-9]+)")
-# Of TPUs with two cores a chip, the number in a cloud's name is that of cores (Cloud
-# TPU's pages on each generation, "TPU type" and "topology"; xpk's table of systems for
-# TPU7x).
-_TWO_CORES = ("v2", "v3", "v4", "v5p", "7x")
 _TEXT = re.compile(
     r"(?P<platform>[^:]+):(?P<chip>[^:]+):(?P<shape>[^:*]+)(?:\*(?P<slices>[^:*]+))?"
 )
@@ -146,14 +142,12 @@ def _from_cloud(text: str) -> Topology | None:
     if (found := _cloud_name(text.strip().lower())) is None:
         return None
     chip, count = found
-    cores, counted = 1, "chips"
+    counted = "chips" if chip.tensor_cores == 1 else "cores"
     if chip.platform == "gpu":
         counted = "GPUs"
-    elif chip.name in _TWO_CORES:
-        cores, counted = 2, "cores"
     topology = None
-    if count % cores == 0:
-        topology = even_topology(chip, count // cores)
+    if count % chip.tensor_cores == 0:
+        topology = even_topology(chip, count // chip.tensor_cores)
     if topology is None:
         raise _misread(
             f"{shown(text.strip())} would be {count:,} {counted} of {chip.title}, and there is no"
@@ -313,7 +307,7 @@ class Topology(Displayed):
             return (1, self.shape[1])
         if math.prod(self.shape) == 1:
             return (1,) * len(self.shape)
-        return (2, 2, 1)[: len(self.shape)]
+        return self.chip.host_shape[: len(self.shape)]
 
     @property
     def hosts(self) -> int:
@@ -381,17 +375,14 @@ class Topology(Displayed):
         shape = "x".join(map(str, self.shape))
         if self.chip.platform == "gpu":
             return {"platform": "cuda", "topology": f"1x{shape}"}
-        options: dict[str, Any] = {
+        options: dict[str, object] = {
             "platform": "tpu",
-            "topology_name": f"{self.chip.name}:{shape}",
+            "topology_name": f"{self.chip.libtpu_name}:{shape}",
         }
-        # libtpu says "tpu7x", and "v5e" of others.
-        if self.chip.name == "7x":
-            options["topology_name"] = f"tpu7x:{shape}"
         if self.slices > 1:
             options["num_slices"] = self.slices
-        if self.chip.config:
-            options["chip_config_name"] = self.chip.config
+        if self.chip.libtpu_config:
+            options["chip_config_name"] = self.chip.libtpu_config
         if math.prod(self.shape) == 1:
             options["chips_per_host_bounds"] = (1, 1, 1)
         return options

@@ -17,8 +17,7 @@ from shardviz.axis_rules.verdicts import Outcome, Verdict
 from shardviz.base.mesh import make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.compiled.comparison import CHANGES
-from shardviz.hardware.chips import CHIPS
-from shardviz.hardware.words.hardware import SOURCES
+from shardviz.hardware.chips import CHIPS, SOURCES
 from tests.docs.pages import PAGES, ROOT, Block, blocks, reader_values, table
 
 STAGES = (ROOT / "docs" / "stages.md").read_text()

@@ -7,35 +7,60 @@ import dataclasses
 import pytest
 
 from shardviz.base.errors import TargetError
-from shardviz.hardware.chips import CHIPS, chip_of_kind, find_chip
-from shardviz.hardware.topology import Topology
-from shardviz.hardware.words.hardware import SOURCES
+from shardviz.hardware import chips
+from shardviz.hardware.chips import CHIPS, NOT_PUBLISHED, SOURCES, chip_of_kind, find_chip
+from shardviz.hardware.topology import Topology, even_topology
 
 TPUS = [c for c in CHIPS.values() if c.platform == "tpu"]
 GPUS = [c for c in CHIPS.values() if c.platform == "gpu"]
-FIGURES = (
-    "hbm_bytes",
-    "hbm_bandwidth",
-    "peak_bf16",
-    "peak_int8",
-    "link_bandwidth",
-    "network_bandwidth",
-    "pod_chips",
-)
+GPU_FIGURES = ("hbm_bandwidth", "peak_bf16", "peak_int8", "link_bandwidth", "network_bandwidth")
+FIGURES = ("hbm_bytes", "pod_chips", *GPU_FIGURES)
 
 
 @pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
 def test_every_figure_names_its_source_and_no_other_does(chip):
     for figure in FIGURES:
-        known = getattr(chip, figure) is not None
-        assert known == (figure in chip.cited), figure
-        if known:
-            assert "https://" in SOURCES[chip.cited[figure]]
+        published = getattr(chip, figure) is not None
+        assert published == (figure in chip.cited), figure
+    assert bool(chip.pod) == ("pod" in chip.cited)
     assert set(chip.cited) <= {f.name for f in dataclasses.fields(chip)}
 
 
-def test_every_source_is_cited():
+def test_sources_are_addresses_and_all_are_cited():
     assert {key for chip in CHIPS.values() for key in chip.cited.values()} == set(SOURCES)
+    assert all("https://" in source for source in SOURCES.values())
+
+
+TRAITS = {
+    "tpu": {"axes": 2, "wrap": "full", "tensor_cores": 1},
+    "gpu": {"driver": CHIPS["h100"].gpu},
+}
+ENTRIES = {
+    "tpu": dict.fromkeys(("hbm_bytes", *GPU_FIGURES), (1, "xla")) | {"pod": ((8, 8), "xla")},
+    "gpu": dict.fromkeys(GPU_FIGURES, (1, "xla")),
+}
+MAKERS = {"tpu": chips._tpu, "gpu": chips._gpu}
+
+
+def planted(platform, figures):
+    """A made-up chip with these figures."""
+    return MAKERS[platform]("p1", "P1", ("P1",), **TRAITS[platform], **figures)
+
+
+@pytest.mark.parametrize(
+    ("platform", "figure"), [(p, figure) for p, entry in ENTRIES.items() for figure in entry]
+)
+def test_a_figure_that_is_forgotten_or_has_no_source_is_refused(platform, figure):
+    entry = ENTRIES[platform]
+    assert figure in planted(platform, entry).cited
+    assert figure not in planted(platform, entry | {figure: NOT_PUBLISHED}).cited
+    forgotten = {name: value for name, value in entry.items() if name != figure}
+    with pytest.raises(TypeError, match=figure):
+        planted(platform, forgotten)
+    with pytest.raises(TypeError):
+        planted(platform, entry | {figure: 5e9})
+    with pytest.raises(LookupError, match="rumour"):
+        planted(platform, entry | {figure: (5e9, "rumour")})
 
 
 # Google's "bidirectional ICI bandwidth per chip", in GB/s.
@@ -86,9 +111,12 @@ def test_a_gpu_has_what_its_compiler_asks_for_and_rates_that_agree(chip):
 
 @pytest.mark.parametrize("chip", TPUS, ids=lambda c: c.name)
 def test_the_largest_machine_is_a_topology(chip):
-    shape = chip.pod or (16, 24, 24)
-    assert Topology(chip, shape).chips == chip.pod_chips
-    assert Topology(chip, shape).devices == chip.pod_chips * chip.devices
+    if not chip.pod_chips:
+        pytest.skip("the size of its largest machine is not published")
+    topology = Topology(chip, chip.pod) if chip.pod else even_topology(chip, chip.pod_chips)
+    assert topology.chips == chip.pod_chips
+    assert topology.devices == chip.pod_chips * chip.devices
+    assert topology.jax_options["topology_name"].startswith(chip.libtpu_name)
 
 
 def test_devices_share_the_memory_of_their_chip():

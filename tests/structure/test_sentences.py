@@ -19,8 +19,9 @@ ELSEWHERE = (
     "exercises/programs.py",
     "exercises/short.py",
 )
-# Templates of code and of a page, and patterns for what jax and XLA print.
+# Templates of code and of a page, patterns for what jax and XLA print, and titles of publications.
 NO_ENGLISH = {
+    "hardware/chips.py",
     "programs/backend/worker/exits.py",
     "programs/backend/failures.py",
     "runs/backend/hosts/cluster.py",

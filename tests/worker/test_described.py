@@ -13,6 +13,7 @@ import pytest
 
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.roofline import roofline
+from shardviz.hardware.chips import CHIPS
 from shardviz.hardware.topology import Topology
 from shardviz.programs.backend.worker.settings import Settings
 from shardviz.runs.backend.targets import described, missing, target_config
@@ -111,7 +112,7 @@ def test_gpus_have_their_hosts():
     assert "H100" in found["kind"]
 
 
-@pytest.mark.parametrize("chip", ["a100", "h100", "h200", "b200"])
+@pytest.mark.parametrize("chip", [c.name for c in CHIPS.values() if c.platform == "gpu"])
 def test_every_gpu_is_described_to_the_compiler(chip):
     text = target_config(Topology.parse(f"gpu:{chip}:1x8"))
     assert f"device_memory_size: {Topology.parse(f'gpu:{chip}:1x8').chip.hbm_bytes}" in text

@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from shardviz.base.format import joined, plural
 from shardviz.hardware.targets import Target
 from shardviz.hardware.topology import Topology
-
-#: Where the figures of a chip are published: what `Chip.cited` names.
-SOURCES: Mapping[str, str] = {
-    "book-tpus": "How to Scale Your Model, part 2, https://jax-ml.github.io/scaling-book/tpus",
-    "book-gpus": "How to Scale Your Model, part 12, https://jax-ml.github.io/scaling-book/gpus",
-    "google-v3": "Google Cloud, TPU v3, https://cloud.google.com/tpu/docs/v3",
-    "google-v4": "Google Cloud, TPU v4, https://cloud.google.com/tpu/docs/v4",
-    "google-v5e": "Google Cloud, TPU v5e, https://cloud.google.com/tpu/docs/v5e",
-    "google-v5p": "Google Cloud, TPU v5p, https://cloud.google.com/tpu/docs/v5p",
-    "google-v6e": "Google Cloud, TPU v6e, https://cloud.google.com/tpu/docs/v6e",
-    "google-7x": "Google Cloud, TPU7x (Ironwood), https://cloud.google.com/tpu/docs/tpu7x",
-    "google-v2": "Google Cloud, TPU v2, https://cloud.google.com/tpu/docs/v2",
-    "nvidia-a100": "NVIDIA A100 data sheet, https://www.nvidia.com/en-us/data-center/a100",
-    "nvidia-h100": "NVIDIA H100 data sheet, https://www.nvidia.com/en-us/data-center/h100",
-    "nvidia-h200": "NVIDIA H200 data sheet, https://www.nvidia.com/en-us/data-center/h200",
-    "nvidia-b200": "NVIDIA Blackwell architecture technical brief,"
-    " https://resources.nvidia.com/en-us-blackwell-architecture",
-    "nvidia-dgx-a100": "NVIDIA DGX A100 data sheet, https://www.nvidia.com/en-us/data-center/dgx-a100",
-    "xla": "OpenXLA, xla/backends/gpu/target_config/specs, https://github.com/openxla/xla",
-}
 
 
 def target(what: Target) -> str:
