@@ -25,7 +25,7 @@ ARGUMENT = "argument"
 #
 #   argument         array, spec, before: a Spec, and the one before it or None
 #   result           result, spec, before; out_specs: those of all results
-#   rule             rules, steps: another table, and each `Step` that changes it
+#   rule             rules, steps: another table, and each `TableAction` that changes it
 #   constraint       value, shape, variable, source, spec, places: on the result of an
 #                    operation, or `ARGUMENT`; the variable that its line assigns, or
 #                    ""; the line; where that is in the jaxpr (`backend/edited.py`);

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from shardviz.advise.candidates import Edit, edit
 from shardviz.axis_rules.matching import without_size_one
-from shardviz.axis_rules.remedies import Kind, Step
+from shardviz.axis_rules.remedies import AddLine, RetargetLine, TableAction
 from shardviz.axis_rules.rules import Rule, Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import ProgramError
@@ -73,15 +73,15 @@ def _specs_now(program: Program) -> dict[str, Any]:
     return {request.array.name: request.spec for request in program.requests}
 
 
-def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, Step]:
+def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, TableAction]:
     """The table with one rule for a logical name, and what that changes."""
     lines = rules.by_name.get(new.logical, ())
     table = [rule for rule in rules if rule.logical != new.logical]
     place = lines[0] if lines else len(table)
     table.insert(place, new)
-    step = Step(Kind.ADD, place=place, new=new, rules=tuple(rules))
+    step: TableAction = AddLine(rules.entries, place, new)
     if lines:
-        step = Step(Kind.AXES, place, new=new, rules=tuple(rules))
+        step = RetargetLine(rules.entries, place, new)
     return Rules(tuple(table)), step
 
 

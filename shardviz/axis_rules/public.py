@@ -220,10 +220,10 @@ def capacity_of(target: Any) -> tuple[int, str, Callable[[], int]]:
 def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     """The smallest edits of a rule table with which an array is split as you want.
 
-    Lines of the table are moved, added, removed, corrected or changed; or a dimension of
-    the array gets a name or a size that divides. Every remedy was checked by resolving
-    all known arrays again: none makes one of them impossible to lay out. Where no
-    single edit helps, pairs are tried.
+    Each remedy is one edit: a line of the table is moved, added, removed, corrected or
+    changed, or a dimension of the array gets a name. Every remedy was checked by
+    resolving all known arrays again: none makes one of them impossible to lay out. If
+    the array fails now, the last remedy leaves it unsplit.
 
     Args:
         thing: what `sv.resolve` returns, or a row of an Audit, of which the other

@@ -1,6 +1,6 @@
-"""Remedies: the smallest edits of a table that split an array as somebody wants.
+"""Remedies: the smallest edits of a rule table that split an array as requested.
 
-These are the values; `remedy_search.py` finds them.
+This module has the values; `remedy_search.py` finds them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, overload
+from typing import ClassVar, overload
 
 from shardviz.axis_rules.matching import Names, without_size_one
 from shardviz.axis_rules.rules import Dialect, PathRule, PathRules, Rule, Rules
@@ -21,55 +20,49 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import parse_bytes
 from shardviz.base.partition_spec import Spec, rank_problem
 
-Shape = tuple[int, ...] | None
+Line = Rule | PathRule
 _SPLIT = re.compile(r"split(?:\s+(?:dimension\s+|dim\s+)?(.+))?")
+
+
+# --- the wish: what a caller asks of an array ------------------------------------------
 
 
 @dataclass(frozen=True)
 class Wish(Fact):
-    """What somebody wants of one array: a spec, to be split, or a limit of bytes.
-
-    `str` of it is the rest of a sentence that begins with "to".
+    """What the caller wants of one array; `str` of it completes "to ...".
 
     Attributes:
-        spec: the wanted spec, or None.
-        dim: the dimension that is to be split, or None for any.
-        limit: at most so many bytes per device, or None.
-        path: the array, or None where it has no name.
-
-    >>> mesh = MeshSpec(("data",), (4,))
-    >>> Wish.of("8 MiB", ("embed",), mesh, Dialect.LINEN).limit
-    8388608
-    >>> Wish.of("split embed", ("embed",), mesh, Dialect.LINEN).dim
-    0
+        path: the path of the array, or None if it has no name.
     """
 
-    spec: Spec | None = None
-    dim: int | None = None
-    limit: int | None = None
-    path: str | None = None
+    path: str | None
 
     @staticmethod
     def of(
-        want: Any,
+        want: object,
         names: Names,
         mesh: MeshSpec | None,
         dialect: Dialect,
         path: str | None = None,
     ) -> Wish:
-        """The wish that a Spec or a text is: `split`, `split 1`, `8 MiB`, or a spec.
+        """Reads a wish: a Spec, or text such as `split`, `split 1`, `8 MiB` or a spec.
 
         Raises:
-            RuleError: for a dimension that the array has not.
-            SpecError: for what cannot be read as a spec either.
+            RuleError: the array does not have that dimension.
+            SpecError: `want` is neither of these, and cannot be read as a spec.
+
+        >>> mesh = MeshSpec(("data",), (4,))
+        >>> Wish.of("8 MiB", ("embed",), mesh, Dialect.LINEN)
+        BytesWish(path=None, limit=8388608)
+        >>> Wish.of("split embed", ("embed",), mesh, Dialect.LINEN)
+        SplitWish(path=None, dim=0)
         """
-        # A number, alone or with a unit, is a limit of bytes; no spec begins so.
+        # A number, alone or with a unit, is a limit of bytes; no spec starts with one.
         if isinstance(want, int) or re.match(r"\s*[0-9]", str(want)):
-            limit = parse_bytes(want, "What is wanted", SpecError)
-            return Wish(limit=limit, path=path)
+            return BytesWish(path, parse_bytes(want, "What is wanted", SpecError))
         if isinstance(want, str):
             if (match := _SPLIT.fullmatch(want.strip())) is not None:
-                return Wish(dim=_dimension(match[1], names), path=path)
+                return SplitWish(path, _dimension(match[1], names))
             want = Spec.parse(want)
         if not isinstance(want, Spec):
             raise SpecError(
@@ -79,29 +72,66 @@ class Wish(Fact):
         if problem := rank_problem(want, len(names)):
             raise SpecError(str(problem))
         spec = want.of_rank(len(names))
-        # MaxText drops axes of size 1, so a spec that has them is never met.
+        # The dialect never produces axes of size 1, so such a spec could never be met.
         if dialect is Dialect.MAXTEXT and mesh is not None:
             spec = without_size_one(spec, mesh)
-        return Wish(spec, path=path)
+        return SpecWish(path, spec)
 
     def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
-        """Whether the spec, or the layout that it makes, is what is wanted."""
-        if self.spec is not None:
-            return spec.equivalent(self.spec)
-        if self.limit is not None:
-            return layout is not None and layout.bytes_per_device <= self.limit
-        axes = spec.axes
-        if self.dim is not None:
-            axes = spec.dims[self.dim]
+        """True if the spec, or the layout that it gives, grants the wish."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SpecWish(Wish):
+    """Split the array as this spec does."""
+
+    spec: Spec
+
+    def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
+        return spec.equivalent(self.spec)
+
+
+@dataclass(frozen=True)
+class BytesWish(Wish):
+    """At most `limit` bytes of the array on each device."""
+
+    limit: int
+
+    def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
+        return layout is not None and layout.bytes_per_device <= self.limit
+
+
+@dataclass(frozen=True)
+class SplitWish(Wish):
+    """Split dimension `dim`, or any dimension if `dim` is None."""
+
+    dim: int | None = None
+
+    def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
+        axes = spec.axes if self.dim is None else spec.dims[self.dim]
         # An axis of size 1 splits nothing.
         return any(mesh is None or mesh.shape[axis] > 1 for axis in axes)
 
 
+@dataclass(frozen=True)
+class UnsplitWish(Wish):
+    """Lay the array out with dimension `dim` not split, or no dimension if it is None.
+
+    The search adds it if the array cannot be laid out as its table says.
+    """
+
+    dim: int | None = None
+
+    def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
+        return not (spec.axes if self.dim is None else spec.dims[self.dim])
+
+
 def _dimension(text: str | None, names: Names) -> int | None:
-    """The dimension of that number or logical name."""
+    """The dimension with that number or logical name."""
     if text is None:
         return None
-    # A name may be a number, too, and then it is meant.
+    # A logical name may consist of digits; then the text means the name.
     if text in names:
         return names.index(text)
     if re.fullmatch(r"[0-9]{1,3}", text) and int(text) < len(names):
@@ -113,146 +143,344 @@ def _dimension(text: str | None, names: Names) -> int | None:
     )
 
 
-class Kind(IntEnum):
-    """What an edit does; of two with the same effect the first named here comes first.
-
-    `RULE_NAME` corrects the name or the pattern of a line, `AXES` gives it others.
-    `NAMES` is for an array of an optimizer that lost the names of its parameter.
-
-    >>> Kind.MOVE < Kind.ADD
-    True
-    """
-
-    RULE_NAME = 0
-    ARRAY_NAME = 1
-    MOVE = 2
-    AXES = 3
-    ADD = 4
-    REMOVE = 5
-    SIZE = 6
-    NAMES = 7
+# --- actions: one edit of a table or of an array ---------------------------------------
 
 
 @dataclass(frozen=True)
-class Step(Fact):
-    """One edit of one table or one array.
+class Action(Fact):
+    """One edit of a table or of an array. `str` of it says what to do.
 
     Attributes:
-        kind: what it does.
-        subject: the index of a line, or a dimension of the array; None for a new line.
-        place: the index that a line goes to, as in `list.insert`.
-        new: what becomes of it: a line, a name, a size or all names; None where a place
-            says all.
-        old: the name or size of the array before.
-        typo: whether it corrects a mistake in spelling and nothing else.
-        rules: the lines of the table before it.
-        path: the array, or None.
-        alike: how many other arrays are edited with it.
-        parts: for a size, what it becomes a multiple of.
-
-    >>> print(Step(Kind.REMOVE, 0, rules=(Rule("embed", ()),)))
-    Remove rule 1 (embed → None)
+        order: of two actions with the same effect, the one with the smaller number is
+            proposed first.
     """
 
-    kind: Kind
-    subject: int | None = None
-    place: int = 0
-    new: Rule | PathRule | str | int | Names | None = None
-    old: str | int | None = None
-    typo: bool = False
-    # From here on for the sentence: what was there before.
-    rules: tuple[Rule | PathRule, ...] = ()
+    order: ClassVar[int]
+
+    @property
+    def typo(self) -> bool:
+        """True if it corrects a spelling mistake and changes nothing else."""
+        return False
+
+
+@dataclass(frozen=True)
+class TableAction(Action):
+    """One edit of the table.
+
+    Attributes:
+        table: the lines of the table before the edit, which its sentence quotes.
+
+    >>> action = RemoveLine((Rule("embed", ()), Rule("mlp", ("model",))), 0)
+    >>> print(action)
+    Remove rule 1 (embed → None)
+    >>> print(*action.apply(action.table))
+    mlp → model
+    """
+
+    table: tuple[Line, ...]
+
+    def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
+        """The lines of the table after the edit."""
+        raise NotImplementedError
+
+    @property
+    def touched(self) -> tuple[Line, ...]:
+        """The lines that are moved, removed or new: only their arrays can change."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RenameLine(TableAction):
+    """Corrects the logical name or the pattern of a line."""
+
+    order = 0
+    index: int
+    new: Line
+
+    @property
+    def typo(self) -> bool:
+        return True
+
+    def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
+        return (*lines[: self.index], self.new, *lines[self.index + 1 :])
+
+    @property
+    def touched(self) -> tuple[Line, ...]:
+        return self.table[self.index], self.new
+
+
+@dataclass(frozen=True)
+class MoveLine(TableAction):
+    """Moves a line to the position `place` of the table without it."""
+
+    order = 2
+    index: int
+    place: int
+
+    def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
+        moved = list(lines)
+        moved.insert(self.place, moved.pop(self.index))
+        return tuple(moved)
+
+    @property
+    def touched(self) -> tuple[Line, ...]:
+        return (self.table[self.index],)
+
+
+@dataclass(frozen=True)
+class RetargetLine(TableAction):
+    """Gives a rule other mesh axes, or a pattern another spec.
+
+    Attributes:
+        corrects: True if `new` differs from the line by misspelt axes or a wrong rank.
+    """
+
+    order = 3
+    index: int
+    new: Line
+    corrects: bool = False
+
+    @property
+    def typo(self) -> bool:
+        return self.corrects
+
+    def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
+        return (*lines[: self.index], self.new, *lines[self.index + 1 :])
+
+    @property
+    def touched(self) -> tuple[Line, ...]:
+        return self.table[self.index], self.new
+
+
+@dataclass(frozen=True)
+class AddLine(TableAction):
+    """Inserts a line at the position `place`."""
+
+    order = 4
+    place: int
+    new: Line
+
+    def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
+        return (*lines[: self.place], self.new, *lines[self.place :])
+
+    @property
+    def touched(self) -> tuple[Line, ...]:
+        return (self.new,)
+
+
+@dataclass(frozen=True)
+class RemoveLine(TableAction):
+    """Removes a line."""
+
+    order = 5
+    index: int
+
+    def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
+        return (*lines[: self.index], *lines[self.index + 1 :])
+
+    @property
+    def touched(self) -> tuple[Line, ...]:
+        return (self.table[self.index],)
+
+
+@dataclass(frozen=True)
+class NameDimension(Action):
+    """Names a dimension of the array, or corrects its name.
+
+    Attributes:
+        dim: the dimension.
+        new: its new logical name.
+        old: its name before, or None if it had none.
+        path: the path of the array, or None.
+        alike: how many other arrays get the name, too.
+    """
+
+    order = 1
+    dim: int
+    new: str
+    old: str | None = None
     path: str | None = None
     alike: int = 0
-    parts: int = 0
+
+    @property
+    def typo(self) -> bool:
+        return self.old is not None
+
+    def apply(self, names: Names) -> Names:
+        """The names of the array after the edit."""
+        return (*names[: self.dim], self.new, *names[self.dim + 1 :])
 
 
 @dataclass(frozen=True)
-class NoRemedy(Fact):
-    """Why there is no remedy.
+class KeepParameterNames(Action):
+    """Gives an array of an optimizer the names of its parameter, which it lost."""
 
-    Attributes:
-        code: `"split already"`, `"own spec"`, `"no names"`, `"no layout"`, `"bytes
-            unknown"`, `"no axes"`, `"too small"`, `"breaks others"` or `"no edit"`.
-        wish: what was wanted.
-        spec: for `"split already"` and `"own spec"`, the spec.
-        bytes: per device: as it is, or at least.
-        error: for `"no layout"`, `"no names"` and `"breaks others"`, what was raised.
-        steps: for `"breaks others"`, one of the edits that do.
-        path: an array that breaks.
+    order = 6
+    names: Names
+    path: str
 
-    >>> print(NoRemedy("no axes", Wish(path="step")))
-    No table can split step: the mesh has no axis of more than one device.
-    """
 
-    code: str
-    wish: Wish
-    spec: Spec | None = None
-    bytes: int | None = None
-    error: str = ""
-    steps: tuple[Step, ...] = ()
-    path: str = ""
+# --- remedies ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
 class Remedy(Fact):
-    """One way to split an array as it was wanted, checked on every known array.
+    """One edit that splits an array as requested, checked on every known array.
 
     Attributes:
-        steps: what to do, as facts, one edit after the other.
+        action: the edit.
         rules: the table after it.
         names: the array's logical names after it.
-        shape: its shape after it, or None where that is not known.
-        spec: how it is split then.
-        leaf_bytes_saved: how many bytes per device this array takes less; None where
-            the shape or the mesh is not known. An array that could not be laid out
+        spec: how the array is then split.
+        leaf_bytes_saved: bytes per device that the edit saves on this array; None if its
+            shape or the mesh is unknown. An array that could not be laid out before
             counts as not split.
         bytes_saved: the same over all known arrays.
-        others: the paths of the other arrays that are split otherwise, too.
-        alike: of these, the paths of those that get the same names and shape: the same
-            array of other layers, and the moments of an optimizer.
+        others: the paths of the other arrays whose split changes.
+        alike: those of `others` that get the same names: the same array of other
+            layers, and the moments that an optimizer keeps.
+        leaves_unsplit: True if the array fails now, and the edit lets it pass unsplit.
 
-    >>> one = Step(Kind.REMOVE, 0, rules=(Rule("embed", ()),))
-    >>> Remedy((one,), Rules(), ("embed",), None, Spec(((),))).edit
+    >>> action = RemoveLine((Rule("embed", ()),), 0)
+    >>> Remedy(action, Rules(), ("embed",), Spec(((),))).edit
     'Remove rule 1 (embed → None)'
     """
 
-    steps: tuple[Step, ...]
+    action: Action
     rules: Rules | PathRules
     names: Names
-    shape: Shape
     spec: Spec
     leaf_bytes_saved: int | None = None
     bytes_saved: int | None = None
     others: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
+    leaves_unsplit: bool = False
 
     @property
     def edit(self) -> str:
-        """What to do, as a sentence."""
-        first, *rest = map(str, self.steps)
-        for more in rest:
-            first += f", then {more[0].lower()}{more[1:]}"
-        return first
+        """What to do, as a sentence without a full stop."""
+        return explanation(self)
 
     def __repr__(self) -> str:
         return f"Remedy({self})"
 
 
+# --- no remedy --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NoRemedy(Fact):
+    """Why there is no remedy. `str` of it is the sentence.
+
+    Attributes:
+        code: the kind of reason.
+        wish: the wish that cannot be granted.
+
+    >>> print(NoAxes(SplitWish("step")))
+    No table can split step: the mesh has no axis of more than one device.
+    """
+
+    code: ClassVar[str]
+    wish: Wish
+
+
+@dataclass(frozen=True)
+class AlreadySplit(NoRemedy):
+    """The array is already as requested.
+
+    Attributes:
+        spec: its spec.
+        bytes: its bytes per device, or None if they are unknown.
+    """
+
+    code = "split already"
+    spec: Spec
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class OwnSpec(NoRemedy):
+    """The array's own PartitionSpec wins over every table."""
+
+    code = "own spec"
+    spec: Spec | None
+
+
+@dataclass(frozen=True)
+class NoNames(NoRemedy):
+    """The array has no logical names, or they cannot be resolved because of `error`."""
+
+    code = "no names"
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class NoLayout(NoRemedy):
+    """The mesh cannot have the requested spec because of `error`."""
+
+    code = "no layout"
+    error: str
+
+
+@dataclass(frozen=True)
+class BytesUnknown(NoRemedy):
+    """The bytes per device are unknown, as the shape or the mesh is missing."""
+
+    code = "bytes unknown"
+
+
+@dataclass(frozen=True)
+class NoAxes(NoRemedy):
+    """The mesh has no axis of more than one device."""
+
+    code = "no axes"
+
+
+@dataclass(frozen=True)
+class TooSmall(NoRemedy):
+    """Split as far as its sizes allow, the array still takes `bytes` per device."""
+
+    code = "too small"
+    bytes: int
+
+
+@dataclass(frozen=True)
+class BreaksOthers(NoRemedy):
+    """Every edit that would do makes another array impossible to lay out.
+
+    Attributes:
+        action: one of these edits.
+        path: an array that it breaks.
+        error: why that array cannot be laid out then.
+    """
+
+    code = "breaks others"
+    action: Action
+    path: str
+    error: str
+
+
+@dataclass(frozen=True)
+class NoEdit(NoRemedy):
+    """No edit that was tried grants the wish."""
+
+    code = "no edit"
+
+
 @dataclass(frozen=True, repr=False)
 class Remedies(Displayed, Sequence[Remedy]):
-    """The edits that give what was wanted, the smallest first.
+    """The edits that grant a wish, the smallest first; made by `shardviz.remedies`.
 
-    Made by `shardviz.remedies`.
+    If the array fails, the last one leaves it unsplit.
 
     Attributes:
         items: the remedies.
-        want: what was wanted; `str` of it is the rest of a sentence.
-        why: where there is none, why; else None.
+        want: the wish.
+        why: why there is no remedy; None if there is one.
 
-    >>> wish = Wish(path="w")
-    >>> found = Remedies((), wish, NoRemedy("split already", wish, Spec.parse("x")))
-    >>> len(found), found.reason
+    >>> wish = SplitWish("w")
+    >>> remedies = Remedies((), wish, AlreadySplit(wish, Spec.parse("x")))
+    >>> len(remedies), remedies.reason
     (0, "Nothing to change: w is split as P('x').")
     """
 
@@ -272,13 +500,13 @@ class Remedies(Displayed, Sequence[Remedy]):
 
     @property
     def reason(self) -> str | None:
-        """Where there is no remedy, one sentence on why; else None."""
+        """One sentence on why there is no remedy; None if there is one."""
         if self.why is None:
             return None
         return sentence(self.why)
 
     def explain(self) -> str:
-        """All of them, one line each, or why there is none."""
+        """All remedies, one line each, or why there is none."""
         return explanation(self)
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from shardviz.axis_rules.array_tree import TreeLeaf
 from shardviz.axis_rules.matching import without_size_one
 from shardviz.axis_rules.path_rules import PathResolution
-from shardviz.axis_rules.remedies import NoRemedy, Remedies, Wish
+from shardviz.axis_rules.remedies import NoNames, NoRemedy, OwnSpec, Remedies, Wish
 from shardviz.axis_rules.remedy_search import Arrays, Leaf
 from shardviz.axis_rules.resolution import Resolution, resolve
 from shardviz.axis_rules.rule_remedies import RuleSearch
@@ -171,8 +171,8 @@ class Request(Displayed):
         """How many devices hold each of its shards; None where that is not known."""
         return None if self.layout is None else self.layout.replicas
 
-    def remedies(self, want: Any) -> Remedies:
-        """The smallest edits with which the array is split as wanted, for `sv.remedies`.
+    def remedies(self, want: object) -> Remedies:
+        """The smallest edits that split the array as requested, for `sv.remedies`.
 
         Raises:
             ShardvizError: for a wish that cannot be read.
@@ -194,9 +194,9 @@ class Request(Displayed):
             search = RuleSearch(leaf, source.rules, source.mesh, source.dialect, arrays)
             return search.find(want)
         wish = Wish.of(want, names, None, Dialect.LINEN, self.path)
-        why = NoRemedy("no names", wish, error=self.problem or "")
+        why: NoRemedy = NoNames(wish, self.problem or "")
         if self.spec_wins:
-            why = NoRemedy("own spec", wish, self.spec)
+            why = OwnSpec(wish, self.spec)
         return Remedies((), wish, why)
 
 

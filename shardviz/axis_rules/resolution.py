@@ -204,8 +204,7 @@ class Resolution(Displayed):
         search = self._search()
         for decision in fails + asks:
             dim = decision.dimension
-            # Pairs of edits take long to find.
-            remedies = search.find(f"split {dim}", most=1, pairs=False)
+            remedies = search.find(f"split {dim}", most=1)
             # A rule for a name that looks misspelt would make the mistake permanent.
             if remedies and not (decision.near and remedies[0].names == self.names):
                 return dim, remedies[0]

@@ -1,7 +1,7 @@
-"""The edits of a table of names with which an array may be split as wanted.
+"""The edits of a table of names that may split an array as requested.
 
-A rule is moved, added, removed, given other axes, or a misspelt name of it corrected;
-or a dimension of the array gets a name, a corrected one, or a size that divides.
+A rule is moved, added, removed or given other axes, or a misspelt name in it is corrected;
+or a dimension of the array gets a name or has its misspelt name corrected.
 """
 
 from __future__ import annotations
@@ -10,50 +10,69 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
-from shardviz.axis_rules.matching import match_rules
-from shardviz.axis_rules.remedies import Kind, Step, Wish
-from shardviz.axis_rules.remedy_search import RemedySearch, State
+from shardviz.axis_rules.matching import Names, match_rules
+from shardviz.axis_rules.remedies import (
+    Action,
+    AddLine,
+    BytesWish,
+    MoveLine,
+    NameDimension,
+    RemoveLine,
+    RenameLine,
+    RetargetLine,
+    SpecWish,
+    UnsplitWish,
+    Wish,
+)
+from shardviz.axis_rules.remedy_search import RemedySearch, Row
 from shardviz.axis_rules.rules import Dialect, Rule, Rules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
 
-MOST_AXES = 3  # that a rule is given at once, where only a size was wanted
+MOST_AXES = 3  # in one rule, if the wish is a number of bytes
 
 
-class RuleSearch(RemedySearch):
+class RuleSearch(RemedySearch[Rule, Rules]):
     """A search under a table of logical names."""
 
-    def table(self, entries: tuple[Any, ...]) -> Rules:
-        return Rules(entries)
+    @property
+    def lines(self) -> tuple[Rule, ...]:
+        return self.rules.entries
 
-    def resolve(self, state: State) -> Spec | None:
-        # Rules for other names cannot change how it is split.
-        own = tuple([rule for rule in state.entries if rule.logical in state.names])
+    def concerns(self, line: Rule) -> bool:
+        return line.logical in self.leaf.names
+
+    def table(self, lines: tuple[Rule, ...]) -> Rules:
+        return Rules(lines)
+
+    def resolve(self, lines: tuple[Rule, ...], names: Names) -> Spec | None:
+        # Rules for other names cannot change how the array is split.
+        relevant = tuple([rule for rule in lines if rule.logical in names])
         try:
-            return match_rules(state.names, Rules(own), self.mesh, self.dialect).spec
+            return match_rules(names, Rules(relevant), self.mesh, self.dialect).spec
         except RuleError:
             return None
 
-    def resolved(self, state: State, lines: list[Any]) -> Iterator[tuple[Any, Any]]:
-        rules = Rules(state.entries)
-        groups = self.arrays.of({line.logical for line in lines})
-        if self._broken is not None:  # which most likely breaks again
-            path = self._broken.path
-            groups.sort(key=lambda group: path != group[0].path)
+    def resolved(
+        self, lines: tuple[Rule, ...], touched: Sequence[Rule]
+    ) -> Iterator[tuple[list[Row], object]]:
+        rules = Rules(lines)
+        groups = self.arrays.of({rule.logical for rule in touched})
+        if self._broken is not None:  # this edit will most likely break it, too
+            broken_path = self._broken.path
+            groups.sort(key=lambda group: broken_path != group[0].path)
         for group in groups:
-            names = group[0].names
             try:
-                spec = match_rules(names, rules, self.mesh, self.dialect).spec
+                names = group[0].names or ()
+                yield group, match_rules(names, rules, self.mesh, self.dialect).spec
             except RuleError as error:
-                spec = error
-            yield group, spec
+                yield group, error
 
     @cached_property
-    def alike(self) -> Sequence[Any]:
+    def alike(self) -> Sequence[Row]:
         leaf, alike = self.leaf, []
-        mine = self.arrays.kind(leaf.path or "")
+        kind = self.arrays.kind(leaf.path or "")
         groups = list(self.arrays.groups.values())
         if not any(leaf.names):
             groups = [[row] for row in self.arrays.unnamed if row.shape == leaf.shape]
@@ -61,92 +80,92 @@ class RuleSearch(RemedySearch):
             names = group[0].names or (None,) * len(group[0].shape)
             if (names, group[0].shape) == (leaf.names, leaf.shape):
                 for row in group:
-                    if row.path != leaf.path and self.arrays.kind(row.path) == mine:
+                    if row.path != leaf.path and self.arrays.kind(row.path) == kind:
                         alike.append(row)
         return alike
 
-    def edits(self, state: State, wish: Wish, few: bool = False) -> Iterator[Step]:
-        rules = state.entries
-        own = [i for i, rule in enumerate(rules) if rule.logical in state.names]
-        yield from self._spelling(state)
-        yield from self._named(state)
-        # The places before and after rules for other names change other arrays only.
-        places: Sequence[int] = range(len(rules))
-        if few:
-            places = own
-        for i in own:
-            for place in reversed(places[: places.index(i)]):  # the nearest first
-                yield self.step(state, Kind.MOVE, i, place)
-        for i in own:
-            for place in places[places.index(i) + 1 :]:
-                yield self.step(state, Kind.MOVE, i, place)
-        targets = self._targets(state, wish)
-        for i in own:
+    def edits(self, wish: Wish) -> Iterator[Action]:
+        rules, names = self.lines, self.leaf.names
+        relevant = [i for i, rule in enumerate(rules) if rule.logical in names]
+        if not isinstance(wish, UnsplitWish):
+            yield from self._corrections()
+            yield from self._named()
+            for i in relevant:
+                for place in reversed(range(i)):  # the nearest first
+                    yield MoveLine(rules, i, place)
+            for i in relevant:
+                for place in range(i + 1, len(rules)):
+                    yield MoveLine(rules, i, place)
+        targets = self._targets(wish)
+        for i in relevant:
             for rule in targets:
                 if rule.logical == rules[i].logical and rule != rules[i]:
-                    yield self.step(state, Kind.AXES, i, new=rule)
+                    yield RetargetLine(rules, i, rule)
         for rule in targets:
-            for place in reversed([*places, len(rules)]):
-                yield self.step(state, Kind.ADD, None, place, rule)
-        for i in own:
-            yield self.step(state, Kind.REMOVE, i)
-        yield from self.sizes(state)
+            for place in reversed(range(len(rules) + 1)):
+                yield AddLine(rules, place, rule)
+        for i in relevant:
+            yield RemoveLine(rules, i)
 
-    def _spelling(self, state: State) -> Iterator[Step]:
+    def _corrections(self) -> Iterator[Action]:
         """Misspelt names and axes, in the table and in the array, corrected."""
-        table = tuple(dict.fromkeys(rule.logical for rule in state.entries))
-        unknown = tuple(n for n in state.names if isinstance(n, str) and n not in table)
-        others = self.arrays.names
-        for i, rule in enumerate(state.entries):
-            # Of one array alone nobody knows which rules are for others.
-            if others and rule.logical not in others:
+        rules, names = self.lines, self.leaf.names
+        rule_names = tuple(dict.fromkeys(rule.logical for rule in rules))
+        unknown = tuple(n for n in names if isinstance(n, str) and n not in rule_names)
+        names_in_use = self.arrays.names
+        for i, rule in enumerate(rules):
+            # Without the other arrays, a rule for another name may well be meant for one
+            # of them.
+            if names_in_use and rule.logical not in names_in_use:
                 close = near(rule.logical, unknown)
                 if close is not None:
-                    new = Rule(close, rule.axes, rule.free)
-                    yield self.step(state, Kind.RULE_NAME, i, new=new, typo=True)
-            if rule.logical in state.names:
+                    yield RenameLine(rules, i, Rule(close, rule.axes, rule.free))
+            if rule.logical in names:
                 axes = self.corrected(rule.axes)
                 if axes != rule.axes:
                     new = replace(rule, axes=axes)
-                    yield self.step(state, Kind.AXES, i, new=new, typo=True)
-        for d, name in enumerate(state.names):
+                    yield RetargetLine(rules, i, new, corrects=True)
+        for d, name in enumerate(names):
             if not isinstance(name, str) or name not in unknown:
                 continue
-            close = near(name, table)
+            close = near(name, rule_names)
             # Only in nnx may two dimensions have the same name.
-            twice = close in state.names and self.dialect is not Dialect.NNX
-            if close is not None and not twice:
-                yield self.step(
-                    state, Kind.ARRAY_NAME, d, new=close, old=name, typo=True
-                )
+            repeats = close in names and self.dialect is not Dialect.NNX
+            if close is not None and not repeats:
+                yield self._name(d, close, name)
 
-    def _named(self, state: State) -> Iterator[Step]:
-        """A dimension without a name under one that the table knows."""
-        splitting = {}
-        for rule in state.entries:
-            # An axis of size 1 splits nothing: none is proposed.
-            if rule.logical not in state.names and set(rule.axes) & set(self.axes):
-                splitting[rule.logical] = rule
-        for d, name in enumerate(state.names):
+    def _named(self) -> Iterator[Action]:
+        """A dimension without a name gets one that a splitting rule is for."""
+        names = self.leaf.names
+        candidates: dict[str, None] = {}
+        for rule in self.lines:
+            # An axis of size 1 splits nothing, so its rule would not help.
+            if rule.logical not in names and set(rule.axes) & set(self.axes):
+                candidates[rule.logical] = None
+        for d, name in enumerate(names):
             if name is None:
-                for new in splitting:
-                    yield self.step(state, Kind.ARRAY_NAME, d, new=new)
+                for candidate in candidates:
+                    yield self._name(d, candidate)
 
-    def _targets(self, state: State, wish: Wish) -> list[Rule]:
-        """The rules that names of the array may get: what is wanted, or any axes."""
-        most = 1  # one axis splits; only to save bytes may it take more
-        if wish.limit is not None:
-            most = MOST_AXES
+    def _name(self, dim: int, new: str, old: str | None = None) -> NameDimension:
+        return NameDimension(dim, new, old, self.leaf.path, len(self.alike))
+
+    def _targets(self, wish: Wish) -> list[Rule]:
+        """The rules that the names of the array may get for this wish."""
         choices: list[tuple[str, ...]] = []
-        for count in range(1, most + 1):
-            choices += itertools.combinations(self.axes, count)
+        # One axis splits a dimension; several are tried only to save bytes.
+        most = MOST_AXES if isinstance(wish, BytesWish) else 1
+        if not isinstance(wish, UnsplitWish):
+            for count in range(1, most + 1):
+                choices += itertools.combinations(self.axes, count)
         targets: dict[Rule, None] = {}
-        for d, name in enumerate(state.names):
+        for d, name in enumerate(self.leaf.names):
             if not isinstance(name, str):
                 continue
-            rules = [Rule(name, axes) for axes in (*choices, ())]
-            if wish.spec is not None:
-                free = d in wish.spec.unconstrained
-                rules = [Rule(name, wish.spec.dims[d], free=free)]
-            targets |= dict.fromkeys(rules)
+            if isinstance(wish, SpecWish):
+                unconstrained = d in wish.spec.unconstrained
+                targets[Rule(name, wish.spec.dims[d], unconstrained)] = None
+                continue
+            for axes in (*choices, ()):
+                targets[Rule(name, axes)] = None
         return list(targets)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from shardviz.axis_rules.remedies import Kind, Remedies, Remedy, Step, Wish
+from shardviz.axis_rules.remedies import KeepParameterNames, Remedies, Remedy, Wish
 from shardviz.axis_rules.requests import Request
 
 
-def with_names_of_parameter(row: Request, want: Any) -> Remedies | None:
+def with_names_of_parameter(row: Request, want: object) -> Remedies | None:
     """The remedy for an array of an optimizer that lost its names, or None.
 
-    Names are lost where an optimizer is given bare arrays in place of flax's boxes.
+    An optimizer that is given bare arrays, instead of flax's boxes, loses the names.
 
     Args:
-        row: of an audit.
-        want: what is wanted, as `shardviz.remedies` reads it.
+        row: a row of an audit.
+        want: what is requested, as `shardviz.remedies` reads it.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> w, moment = ((512, 8), "embed mlp"), ((512, 8), None)
@@ -28,31 +26,38 @@ def with_names_of_parameter(row: Request, want: Any) -> Remedies | None:
     if audit is None or row.by_path is not None:
         return None
     by_path = {r.path: r for r in audit.rows}
-    mine, others, saved, total = None, [], 0, 0
-    for other in audit.rows:
-        parameter = by_path.get(other.partner or "")
+    row_parameter, row_saved, total, others = None, 0, 0, []
+    for moment in audit.rows:
+        parameter = by_path.get(moment.partner or "")
         if parameter is None or parameter.names is None or parameter.layout is None:
             continue
-        # Its names must do for both.
-        if other.names is not None or other.spec_wins or other.layout is None:
+        # A moment with its own names or spec did not lose them.
+        if moment.names is not None or moment.spec_wins or moment.layout is None:
             continue
-        if parameter.shape != other.shape or parameter.spec_wins:
+        if parameter.shape != moment.shape or parameter.spec_wins:
             continue
-        each = other.array.bytes // parameter.layout.num_blocks
-        less = other.layout.bytes_per_device - each
-        if other.path == row.path:
-            mine, saved = parameter, less
-        elif not parameter.spec.equivalent(other.spec):
-            others.append(other.path)
+        bytes_after = moment.array.bytes // parameter.layout.num_blocks
+        saved = moment.layout.bytes_per_device - bytes_after
+        if moment.path == row.path:
+            row_parameter, row_saved = parameter, saved
+        elif not parameter.spec.equivalent(moment.spec):
+            others.append(moment.path)
         else:
             continue
-        total += less
-    if mine is None:
+        total += saved
+    if row_parameter is None:
         return None
-    wish = Wish.of(want, mine.names, audit.mesh, audit.dialect, row.path)
-    if not wish.met(mine.spec, mine.layout, audit.mesh):
+    names = row_parameter.names
+    wish = Wish.of(want, names, audit.mesh, audit.dialect, row.path)
+    if not wish.met(row_parameter.spec, row_parameter.layout, audit.mesh):
         return None
-    edit = Step(Kind.NAMES, new=mine.names, path=row.path)
-    now = (mine.names, row.shape, mine.spec)
-    remedy = Remedy((edit,), audit.rules, *now, saved, total, tuple(others))
+    remedy = Remedy(
+        KeepParameterNames(names, row.path),
+        audit.rules,
+        names,
+        row_parameter.spec,
+        leaf_bytes_saved=row_saved,
+        bytes_saved=total,
+        others=tuple(others),
+    )
     return Remedies((remedy,), wish)

@@ -347,20 +347,20 @@ def _choose_dialect(document: Document, value: str) -> Document:
 
 
 def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
-    """Takes a remedy: its rules, and the names and shape of the arrays that it is for."""
+    """Takes a remedy: its rules, and the names of the arrays that it is for."""
     index, remedy = value
     assert isinstance(remedy.rules, Rules)  # the session has no tables of paths
     changed = {document.fields[_array_number(document, index)].good.name}
     changed.update(remedy.alike)
-    new = {"logical": remedy.names, "shape": remedy.shape}
     fields = list(document.fields)
     for number, one in enumerate(fields):
         if one.good.name in changed:
-            array = one.good.replace(**new)
+            array = one.good.replace(logical=remedy.names)
             if array != one.good:
                 fields[number] = ArrayFields.of(array)
     if document.model is not None:
-        leaves = [a.replace(**new) for a in document.model.arrays if a.name in changed]
+        arrays = [a for a in document.model.arrays if a.name in changed]
+        leaves = [array.replace(logical=remedy.names) for array in arrays]
         document = document.replace(model=document.model.edited(leaves))
     return _with_rules(_with_fields(document, fields), remedy.rules)
 

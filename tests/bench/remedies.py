@@ -4,8 +4,7 @@ The same for 76 patterns and 1,000 paths under each dialect of paths, on an audi
 asked for a remedy yet.
 
 Two models: 12 kinds of arrays in 84 layers, and 1,000 arrays with names at random, of which hardly
-two are alike. A wish with an answer of one edit, one of two edits, one that only bytes decide, and
-one without an answer.
+two are alike. Some wishes have an answer of one edit, some would need two, and some have none.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def test_arrays_without_logical_names_are_named_with_a_remedy():
     assert [row.path for row in found.unnamed] == ["layers/0/wo", "layers/1/wo", "scale"]
     first = sv.remedies(found["1/wo"], "split")[0]
     # `batch` would save more, and no weight has that name.
-    assert (first.steps[0].new, first.alike) == ("embed", ("layers/0/wo",))
+    assert (first.action.new, first.alike) == ("embed", ("layers/0/wo",))
     assert first.bytes_saved == 2 * found["1/wo"].array.bytes * 3 // 4
     assert str(sv.remedies(found["0/wo"], "split")[0]) in found.explain()
     assert str(first) in found.why("1/wo")
@@ -304,7 +304,7 @@ def test_live_arrays_without_names_and_arrays_off_the_mesh_are_said(eight_device
     found = sv.audit(tree, [("embed", "data")], adopt_mesh(mesh))
     assert [row.path for row in found.unnamed] == ["bare"]
     assert found.unplaced == ("alone",)
-    assert sv.remedies(found["bare"], "split")[0].steps[0].new == "embed"
+    assert sv.remedies(found["bare"], "split")[0].action.new == "embed"
     # What somebody wrote is no lack of names.
     written = sv.audit([sv.array("w", (8, 8), spec="")], [("embed", "data")], adopt_mesh(mesh))
     assert written.unnamed == ()

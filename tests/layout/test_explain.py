@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.axis_rules.remedies import Kind
+from shardviz.axis_rules.remedies import AddLine, MoveLine, NameDimension, RetargetLine
 from shardviz.axis_rules.resolution import resolve
 from shardviz.axis_rules.rules import Rules
 from shardviz.axis_rules.verdicts import Outcome, Verdict
@@ -37,28 +37,28 @@ RULES = Rules.parse("""
         ),
         (
             "mlp heads", (7, 8), "linen", "P(('model', 'expert'), None)",
-            ["does not divide", None], (0, Kind.SIZE),
+            ["does not divide", None], (0, RetargetLine),
         ),
         (
             "mlp _", (9, 8), "linen", "P(('model', 'expert'), None)",
-            ["does not divide", None], (0, Kind.SIZE),
+            ["does not divide", None], (0, RetargetLine),
         ),
-        ("batch", (510,), "linen", "P('data')", ["does not divide"], (0, Kind.AXES)),
+        ("batch", (510,), "linen", "P('data')", ["does not divide"], (0, RetargetLine)),
         (
             "vocab seq", (8, 8), "linen", "P('tensor', 'expert')",
-            ["axis not in the mesh", "axis of size 1"], (0, Kind.AXES),
+            ["axis not in the mesh", "axis of size 1"], (0, RetargetLine),
         ),
         ("seq heads", (8, 8), "maxtext", "P(None, 'model')", ["axis of size 1", "applied"], None),
         ("kv mlp", (8, 8), "linen", "P('data', ('model', 'expert'))", ["applied", "applied"], None),
-        ("hedas zzz", (8, 8), "linen", "P(None, None)", [None, None], (0, Kind.ARRAY_NAME)),
-        ("embed nope", (8, 8), "nnx", "P('data', 'nope')", ["applied", None], (1, Kind.ADD)),
+        ("hedas zzz", (8, 8), "linen", "P(None, None)", [None, None], (0, NameDimension)),
+        ("embed nope", (8, 8), "nnx", "P('data', 'nope')", ["applied", None], (1, AddLine)),
         (
             "batch embed", (8, 8), "nnx", "P('data', 'data')",
-            ["axis named twice", "axis named twice"], (0, Kind.MOVE),
+            ["axis named twice", "axis named twice"], (0, MoveLine),
         ),
         (
             "two free", None, "linen", "P(('data', 'data'), P.UNCONSTRAINED)",
-            ["axis named twice", "applied"], (0, Kind.AXES),
+            ["axis named twice", "applied"], (0, RetargetLine),
         ),
     ],
     ids=lambda v: v if isinstance(v, str) and len(v) < 12 else "",
@@ -69,7 +69,7 @@ def test_what_decides_and_what_to_change(names, shape, dialect, spec, kinds, rem
     assert str(found.spec) == spec
     assert [d.deciding.kind if d.deciding else None for d in found.decisions] == kinds
     first = found.first_remedy()
-    assert (first and (first[0], first[1].steps[0].kind)) == remedy
+    assert (first and (first[0], type(first[1].action))) == remedy
     # The spec, a line per dimension, further failures and the remedy.
     further = sum(failure.code != "verdict" for failure in found.failures)
     lines = 1 + len(kinds) + further + (remedy is not None)

@@ -16,7 +16,7 @@ from typing import Any
 from shardviz.advise.backend.edited import TracedValue, values_of
 from shardviz.advise.backend.trials import Trials
 from shardviz.advise.candidates import ARGUMENT, CONSTRAINTS, Edit, edit
-from shardviz.axis_rules.remedies import Kind
+from shardviz.axis_rules.remedies import TableAction
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.cause import Cause, ValueName
 from shardviz.base.collective import Collective
@@ -39,7 +39,6 @@ _COLLECTIVES = {
     "unreduced_psum", "unreduced_reduce_scatter", "ragged_all_to_all", "pbroadcast",
 }  # fmt: skip
 _MOST_RULED = 3  # arrays for which edits of the table are looked for
-_RULE_EDITS = (Kind.RULE_NAME, Kind.MOVE, Kind.AXES, Kind.ADD, Kind.REMOVE)
 
 
 @dataclass(frozen=True)
@@ -250,9 +249,9 @@ def _rules(wanted: Wanted) -> Iterator[Proposal]:
                 table = str(remedy.rules.pairs())
                 if table in tables:
                     break
-                if all(step.kind in _RULE_EDITS for step in remedy.steps):
+                if isinstance(remedy.action, TableAction):
                     tables.add(table)
-                    made = edit("rule", rules=remedy.rules, steps=remedy.steps)
+                    made = edit("rule", rules=remedy.rules, steps=(remedy.action,))
                     yield Proposal((made,), far, (f"rule {array.name}",))
                     break
 

@@ -288,7 +288,10 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
     if request.array.logical is None and not (request.problem or document.rules):
         return CellRemedies()
     search = row.remedies(f"split {cell.dim}")
-    found, views = tuple(search.items[:MOST_REMEDIES]), []
+    found, views = search.items[:MOST_REMEDIES], []
+    # The last one may leave a failing dimension unsplit, which is always on offer.
+    if len(search) > MOST_REMEDIES and search[-1].leaves_unsplit:
+        found = (*found[:-1], search[-1])
     for remedy in found:
         saves = row.layout is not None and (remedy.bytes_saved or 0) > 0
         view = {"edit": remedy.edit, "spec": str(remedy.spec), "saves": saves}

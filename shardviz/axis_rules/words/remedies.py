@@ -1,15 +1,33 @@
-"""What to change in a table or an array, what that does, and why nothing does."""
+"""Sentences on remedies: what to change, what that does, and why nothing helps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from shardviz.axis_rules.remedies import (
-    Kind,
+    Action,
+    AddLine,
+    AlreadySplit,
+    BreaksOthers,
+    BytesUnknown,
+    BytesWish,
+    KeepParameterNames,
+    Line,
+    MoveLine,
+    NameDimension,
+    NoAxes,
+    NoEdit,
+    NoLayout,
+    NoNames,
     NoRemedy,
+    OwnSpec,
     Remedies,
     Remedy,
-    Step,
+    RemoveLine,
+    RenameLine,
+    RetargetLine,
+    SpecWish,
+    SplitWish,
+    TooSmall,
+    UnsplitWish,
     Wish,
 )
 from shardviz.axis_rules.rules import PathRule, Rule
@@ -35,102 +53,106 @@ def decapitalised(text: str) -> str:
 
 
 def wish(fact: Wish) -> str:
-    """What is wanted, as the rest of a sentence that begins with "to"."""
+    """The wish, to complete a sentence that begins with "to"."""
     title = fact.path or "the array"
-    # The most exact wish first: a spec says what each dimension gets.
-    if fact.spec is not None:
-        return f"split {title} as {fact.spec}"
-    if fact.limit is not None:
-        return f"have at most {bytes_text(fact.limit)} of {title} per device"
-    if fact.dim is not None:
-        return f"split dimension {fact.dim} of {title}"
+    match fact:
+        case SpecWish(spec=spec):
+            return f"split {title} as {spec}"
+        case BytesWish(limit=limit):
+            return f"have at most {bytes_text(limit)} of {title} per device"
+        case SplitWish(dim=int(dim)):
+            return f"split dimension {dim} of {title}"
+        case UnsplitWish(dim=int(dim)):
+            return f"leave dimension {dim} of {title} unsplit"
+        case UnsplitWish():
+            return f"leave {title} unsplit"
     return f"split {title}"
 
 
-def step(fact: Step) -> str:
+def action(fact: Action) -> str:
     """What to do.
 
     >>> table = (Rule("embed", ("data",)), Rule("mlp", ()))
-    >>> step(Step(Kind.MOVE, 1, 0, rules=table))
+    >>> action(MoveLine(table, 1, 0))
     'Move rule 2 (mlp → None) before rule 1'
     """
-    if isinstance(fact.new, tuple):
-        # Flax's boxes have the names, and some optimizers are given what is in them.
-        return (
-            "Make the optimizer's state from parameters that have their names"
-            f" ({joined(map(shown, fact.new))} for {fact.path}), not from bare arrays"
-        )
-    if fact.kind in (Kind.ARRAY_NAME, Kind.SIZE):
-        return _other_array(fact)
-    if fact.kind is Kind.ADD:
-        noun = "pattern" if isinstance(fact.new, PathRule) else "rule"
-        return f"Add the {noun} {_line(fact.new)} {_where(fact, 'before')}"
-    assert fact.subject is not None
-    line = _numbered(fact, fact.subject)
-    if fact.kind is Kind.REMOVE:
-        return f"Remove {line}"
-    if fact.kind is Kind.MOVE:
-        # A line that goes down has moved up those that it passes.
-        side = "after"
-        if fact.place < fact.subject:
-            side = "before"
-        return f"Move {line} {_where(fact, side)}"
-    return _other_line(fact, line)
+    match fact:
+        case KeepParameterNames(names=names, path=path):
+            # Flax's boxes have the names, and some optimizers get the arrays in them.
+            return (
+                "Make the optimizer's state from parameters that have their names"
+                f" ({joined(map(shown, names))} for {path}), not from bare arrays"
+            )
+        case NameDimension():
+            return _name_dimension(fact)
+        case AddLine(table, place, new):
+            noun = "pattern" if isinstance(new, PathRule) else "rule"
+            return f"Add the {noun} {_line(new)} {_position(table, place, 'before')}"
+        case RemoveLine(table, index):
+            return f"Remove {_numbered(table, index)}"
+        case MoveLine(table, index, place):
+            # If a line moves down, the lines that it passes move up.
+            side = "before" if place < index else "after"
+            return f"Move {_numbered(table, index)} {_position(table, place, side)}"
+        case RenameLine(table, index, Rule(logical=name)):
+            old = table[index]
+            assert isinstance(old, Rule)
+            line = _numbered(table, index)
+            return f"Rename {shown(old.logical)} to {shown(name)} in {line}"
+        case RenameLine(table, index, PathRule(pattern=pattern)):
+            return f"Change {_numbered(table, index)} to {shown(pattern)}"
+        case RetargetLine():
+            return _retarget(fact)
+    raise TypeError(type(fact))
 
 
-def _other_array(fact: Step) -> str:
-    """What becomes of the array, and of those that are like it."""
+def _name_dimension(fact: NameDimension) -> str:
     array = clause("array {}", fact.path) or "the array"
     array += clause(" and {:,} like it", fact.alike)
-    if fact.kind is Kind.SIZE:
-        words = (
-            f"Make dimension {fact.subject} a multiple of {fact.parts:,}:"
-            f" {fact.new:,} instead of {fact.old:,}"
-        )
-        # The array itself is known from the wish; that others change with it is not.
-        return words + clause(", in {}", fact.alike and array)
     if fact.old is None:
-        return f"Name dimension {fact.subject} of {array} {shown(fact.new)}"
+        return f"Name dimension {fact.dim} of {array} {shown(fact.new)}"
     return f"Rename {shown(fact.old)} to {shown(fact.new)} in {array}"
 
 
-def _other_line(fact: Step, line: str) -> str:
-    """What becomes of a line that stays where it is."""
-    new, old = fact.new, fact.rules[fact.subject or 0]
-    if isinstance(new, Rule) and isinstance(old, Rule):
-        if fact.kind is Kind.RULE_NAME:
-            return f"Rename {shown(old.logical)} to {shown(new.logical)} in {line}"
-        becomes, now = new.target, listed(old.axes) or old.target
-        if new.axes:
-            noun = by_count(len(new.axes), "axis", "axes")
-            becomes = f"the {noun} {listed(new.axes)}"
-        return f"Give {line} {becomes} in place of {now}"
-    assert isinstance(new, PathRule)
-    if fact.kind is Kind.AXES:
+def _retarget(fact: RetargetLine) -> str:
+    line, old, new = _numbered(fact.table, fact.index), fact.table[fact.index], fact.new
+    if isinstance(new, PathRule):
         return f"Give {line} the spec {new.spec}"
-    return f"Change {line} to {shown(new.pattern)}"
+    target = new.target
+    if new.axes:
+        noun = by_count(len(new.axes), "axis", "axes")
+        target = f"the {noun} {listed(new.axes)}"
+    assert isinstance(old, Rule)
+    return f"Give {line} {target} in place of {listed(old.axes) or old.target}"
 
 
-def _where(fact: Step, side: str) -> str:
-    """Where a line goes to, among the lines as they are."""
-    # After the last line, which has no number yet.
-    if fact.place == len(fact.rules):
+def _position(table: tuple[Line, ...], place: int, side: str) -> str:
+    """The new position of a line, relative to the lines of the table before the edit."""
+    if place == len(table):
         return "at the end"
-    if isinstance(fact.rules[fact.place], PathRule):
-        return f"{side} {_numbered(fact, fact.place)}"
-    return f"{side} rule {fact.place + 1}"
+    if isinstance(table[place], PathRule):
+        return f"{side} {_numbered(table, place)}"
+    return f"{side} rule {place + 1}"
 
 
-def _line(line: object) -> str:
+def _line(line: Line) -> str:
     if isinstance(line, PathRule):
         return f"{shown(line.pattern)} → {line.spec}"
     return str(line)
 
 
-def _numbered(fact: Step, index: int) -> str:
-    line = fact.rules[index]
+def _numbered(table: tuple[Line, ...], index: int) -> str:
+    line = table[index]
     noun = "pattern" if isinstance(line, PathRule) else "rule"
     return f"{noun} {index + 1} ({_line(line)})"
+
+
+def edit(fact: Remedy) -> str:
+    """What to do, and whether the array is then left unsplit."""
+    words = action(fact.action)
+    if fact.leaves_unsplit:
+        return f"Leave it unsplit: {decapitalised(words)}"
+    return words
 
 
 def effect(fact: Remedy) -> str:
@@ -141,8 +163,7 @@ def effect(fact: Remedy) -> str:
     if fact.others:
         verb = by_count(len(fact.others), "changes", "change")
         # A rule often changes the same array in every layer.
-        alike = [one.name for one in fold(fact.others, str)]
-        names = joined(alike, limit=4)
+        names = joined((layers.name for layers in fold(fact.others, str)), limit=4)
         parts.append(f"{plural(len(fact.others), 'other array')} {verb}: {names}")
     return "; ".join(parts)
 
@@ -168,64 +189,63 @@ def _saving(count: int) -> str:
 
 def remedy(fact: Remedy) -> str:
     """A remedy and what it does."""
-    return f"{fact.edit}: {effect(fact)}."
-
-
-#: Code to why there is no remedy; `{title}` is the array, `{wish}` what is wanted.
-REASONS: Mapping[str, str] = {
-    "own spec": (
-        "{title} has a PartitionSpec of its own, {spec}, which no rule changes. Change"
-        " that."
-    ),
-    "no layout": "No table can {wish}. {error}",
-    "no names": "No rule splits {title}. {error}",
-    "bytes unknown": (
-        "How many bytes {title} takes is not known: its shape or the mesh is missing."
-    ),
-    "too small": (
-        "No table can do that: split as far as its sizes allow, {title} still takes"
-        " {bytes} per device."
-    ),
-    "no edit": "No edit that was tried can {wish}.",
-    "breaks others": (
-        "No edit that was tried can {wish} and leave all other arrays as good: {steps}"
-        " breaks {path}: {error}"
-    ),
-    "split already": "Nothing to change: {title} is split as {spec}{takes}.",
-    "no axes": "No table can split {title}: the mesh has no axis of more than one device.",
-}
+    return f"{edit(fact)}: {effect(fact)}."
 
 
 def no_remedy(fact: NoRemedy) -> str:
     """Why there is no remedy."""
-    # A template takes what it needs of these; the others stay empty.
-    size, error = "", fact.error
-    if fact.bytes is not None:
-        size = bytes_text(fact.bytes)
-    if fact.code == "no names" and not error:
-        error = "It has no logical names that rules are for."
-    return REASONS[fact.code].format(
-        title=fact.wish.path or "the array",
-        wish=fact.wish,
-        spec=fact.spec,
-        error=error,
-        bytes=size,
-        takes=clause(" and takes {} per device", size),
-        steps=", then ".join(decapitalised(str(one)) for one in fact.steps),
-        path=fact.path,
-    )
+    title = fact.wish.path or "the array"
+    match fact:
+        case AlreadySplit(spec=spec, bytes=size):
+            takes = ""
+            if size is not None:
+                takes = f" and takes {bytes_text(size)} per device"
+            return f"Nothing to change: {title} is split as {spec}{takes}."
+        case OwnSpec(spec=spec):
+            return (
+                f"{title} has a PartitionSpec of its own, {spec}, which no rule changes."
+                " Change that."
+            )
+        case NoLayout(error=error):
+            return f"No table can {wish(fact.wish)}. {error}"
+        case NoNames(error=error):
+            error = error or "It has no logical names that rules are for."
+            return f"No rule splits {title}. {error}"
+        case BytesUnknown():
+            return (
+                f"How many bytes {title} takes is not known: its shape or the mesh is"
+                " missing."
+            )
+        case NoAxes():
+            return (
+                f"No table can split {title}: the mesh has no axis of more than one"
+                " device."
+            )
+        case TooSmall(bytes=size):
+            return (
+                f"No table can do that: split as far as its sizes allow, {title} still"
+                f" takes {bytes_text(size)} per device."
+            )
+        case BreaksOthers(action=broken_by, path=path, error=error):
+            return (
+                f"No edit that was tried can {wish(fact.wish)} and leave all other arrays"
+                f" as good: {decapitalised(action(broken_by))} breaks {path}: {error}"
+            )
+        case NoEdit():
+            return f"No edit that was tried can {wish(fact.wish)}."
+    raise TypeError(type(fact))
 
 
 def remedies(value: Remedies) -> str:
-    """All of them, one line each, or why there is none."""
+    """All remedies, one line each, or why there is none."""
     if value.why is not None:
         return no_remedy(value.why)
     lines = [f"To {wish(value.want)}:"]
-    for number, one in enumerate(value, 1):
-        lines.append(f"{number}. {remedy(one)}")
+    for number, fact in enumerate(value, 1):
+        lines.append(f"{number}. {remedy(fact)}")
     return "\n".join(lines)
 
 
-SENTENCES = {Wish: wish, Step: step, Remedy: remedy, NoRemedy: no_remedy}
+SENTENCES = {Wish: wish, Action: action, Remedy: remedy, NoRemedy: no_remedy}
 
-EXPLANATIONS = {Remedies: remedies}
+EXPLANATIONS = {Remedies: remedies, Remedy: edit}

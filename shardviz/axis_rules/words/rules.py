@@ -234,7 +234,10 @@ def resolution(value: Resolution) -> str:
     first = value.first_remedy()
     if first is not None:
         dim, remedy = first
-        lines.append(f"To split dimension {dim}: {decapitalised(remedy.edit)}.")
+        purpose = f"To split dimension {dim}: "
+        if remedy.leaves_unsplit:
+            purpose = f"No edit of the table splits dimension {dim}. To "
+        lines.append(f"{purpose}{decapitalised(remedy.edit)}.")
     return "\n".join(lines)
 
 
@@ -260,7 +263,10 @@ def path_resolution(value: PathResolution) -> str:
         lines.append(f"Patterns {ids_text([n + 1 for n in lacking])} do not match.")
     remedy = value.first_remedy()
     if remedy is not None:
-        lines.append(f"To split it: {decapitalised(remedy.edit)}.")
+        purpose = "To split it: "
+        if remedy.leaves_unsplit:
+            purpose = "No edit of the table splits it. To "
+        lines.append(f"{purpose}{decapitalised(remedy.edit)}.")
     return "\n".join(lines)
 
 
