@@ -33,7 +33,7 @@ from shardviz.axis_rules.remedies import (
     UnsplitWish,
     Wish,
 )
-from shardviz.axis_rules.remedy_search import RemedySearch, Row
+from shardviz.axis_rules.remedy_search import AuditRow, RemedySearch
 from shardviz.axis_rules.rules import Dialect, PathRule, PathRules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
@@ -68,7 +68,7 @@ class PathSearch(RemedySearch[PathRule, PathRules]):
 
     def resolved(
         self, lines: tuple[PathRule, ...], touched: Sequence[PathRule]
-    ) -> Iterator[tuple[list[Row], object]]:
+    ) -> Iterator[tuple[list[AuditRow], object]]:
         changed: set[object] = set()
         for line in touched:
             paths = self.arrays.matched(line.pattern, self.dialect)

@@ -153,6 +153,9 @@ class Action(Fact):
     Attributes:
         order: of two actions with the same effect, the one with the smaller number is
             proposed first.
+
+    >>> NameDimension.order < AddLine.order
+    True
     """
 
     order: ClassVar[int]

@@ -54,8 +54,14 @@ LineT = TypeVar("LineT", Rule, PathRule)
 TableT = TypeVar("TableT", Rules, PathRules)
 
 
-class Row(Protocol):
-    """What the search reads of a `Request`, the row of an audit."""
+class AuditRow(Protocol):
+    """What the search reads of a `Request`, the row of an audit.
+
+    >>> from shardviz.axis_rules.audit import audit
+    >>> row: AuditRow = audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2").rows[0]
+    >>> row.path, row.spec
+    ('w', P('x'))
+    """
 
     @property
     def array(self) -> ArraySpec: ...
@@ -104,9 +110,9 @@ class Arrays:
     [['a', 'b']]
     """
 
-    def __init__(self, rows: Iterable[Row] = ()):
-        self.groups: dict[Hashable, list[Row]] = {}  # by path in a table of paths
-        self.unnamed: list[Row] = []
+    def __init__(self, rows: Iterable[AuditRow] = ()):
+        self.groups: dict[Hashable, list[AuditRow]] = {}  # by path in a table of paths
+        self.unnamed: list[AuditRow] = []
         self._parameters: dict[str, str] = {}  # path of a moment to its parameter's
         self._matched: dict[tuple[str, Dialect], frozenset[str] | None] = {}
         for row in rows:
@@ -125,7 +131,7 @@ class Arrays:
                 key = (row.names, row.shape, row.dtype)
                 self.groups.setdefault(key, []).append(row)
 
-    def of(self, names: set[str]) -> list[list[Row]]:
+    def of(self, names: set[str]) -> list[list[AuditRow]]:
         """The groups that have one of these logical names."""
         groups = self.groups.values()
         return [g for g in groups if not names.isdisjoint(g[0].names or ())]
@@ -219,7 +225,7 @@ class RemedySearch(Generic[LineT, TableT]):
 
     def resolved(
         self, lines: tuple[LineT, ...], touched: Sequence[LineT]
-    ) -> Iterator[tuple[list[Row], object]]:
+    ) -> Iterator[tuple[list[AuditRow], object]]:
         """The groups that the touched lines may change, each with its new spec.
 
         If a group cannot be resolved, the error takes the place of its spec.
@@ -227,7 +233,7 @@ class RemedySearch(Generic[LineT, TableT]):
         raise NotImplementedError
 
     @property
-    def alike(self) -> Sequence[Row]:
+    def alike(self) -> Sequence[AuditRow]:
         """The rows of arrays whose dimensions are renamed together with this one's."""
         return ()
 
@@ -378,7 +384,7 @@ class RemedySearch(Generic[LineT, TableT]):
             wish: the wish that it grants.
         """
         self._checked += 1
-        alike: Sequence[Row] = ()
+        alike: Sequence[AuditRow] = ()
         if isinstance(action, NameDimension):
             alike = self.alike
         leaf_saved = self._saves(spec)
@@ -416,7 +422,7 @@ class RemedySearch(Generic[LineT, TableT]):
             leaves_unsplit=isinstance(wish, UnsplitWish),
         )
 
-    def _changed(self, row: Row, spec: object) -> Layout | str | None:
+    def _changed(self, row: AuditRow, spec: object) -> Layout | str | None:
         """The new layout of another array, or its error; None if it does not change."""
         if spec == row.spec:
             return None
@@ -523,7 +529,7 @@ def _form(action: Action) -> Hashable:
     return type(action), subject, getattr(new, "axes", new)
 
 
-def _stored(row: Row) -> int:
+def _stored(row: AuditRow) -> int:
     """Bytes per device; an array that cannot be laid out counts as not split."""
     if row.layout is None:
         return row.array.bytes

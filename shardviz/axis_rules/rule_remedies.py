@@ -25,7 +25,7 @@ from shardviz.axis_rules.remedies import (
     UnsplitWish,
     Wish,
 )
-from shardviz.axis_rules.remedy_search import RemedySearch, Row
+from shardviz.axis_rules.remedy_search import AuditRow, RemedySearch
 from shardviz.axis_rules.rules import Dialect, Rule, Rules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
@@ -56,7 +56,7 @@ class RuleSearch(RemedySearch[Rule, Rules]):
 
     def resolved(
         self, lines: tuple[Rule, ...], touched: Sequence[Rule]
-    ) -> Iterator[tuple[list[Row], object]]:
+    ) -> Iterator[tuple[list[AuditRow], object]]:
         rules = Rules(lines)
         groups = self.arrays.of({rule.logical for rule in touched})
         if self._broken is not None:  # this edit will most likely break it, too
@@ -70,7 +70,7 @@ class RuleSearch(RemedySearch[Rule, Rules]):
                 yield group, error
 
     @cached_property
-    def alike(self) -> Sequence[Row]:
+    def alike(self) -> Sequence[AuditRow]:
         leaf, alike = self.leaf, []
         kind = self.arrays.kind(leaf.path or "")
         groups = list(self.arrays.groups.values())
