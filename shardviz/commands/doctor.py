@@ -34,6 +34,7 @@ def checked_names() -> list[tuple[str, str]]:
     from shardviz.explorer import ipykernel_compat
 
     with needed_by("python -m shardviz doctor"):
-        from shardviz.base.backend import jax_compat_checks
+        from shardviz.base.backend.jax_compat_checks import PRIVATE_NAMES, check_names
+        from shardviz.programs.backend.jaxpr_checks import JAXPR_NAMES
     page = {ipykernel_compat.PRIVATE_NAME: ipykernel_compat.works}
-    return jax_compat_checks.check_names({**jax_compat_checks.PRIVATE_NAMES, **page})
+    return check_names({**PRIVATE_NAMES, **JAXPR_NAMES, **page})

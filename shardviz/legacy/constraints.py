@@ -133,16 +133,18 @@ def constraints_inside(jaxpr: Any) -> Iterator[tuple[str, Partition, int]]:
     >>> list(constraints_inside(f(jax.numpy.zeros((4, 4)))))
     [('with_sharding_constraint(…, Parts(2, 1))', Parts(2, 1), 2)]
     """
+    from shardviz.programs.backend import jaxpr_names as names
     from shardviz.programs.backend.jaxprs import operations
 
     for operation in operations(jaxpr):
-        equation, params = operation.equation, operation.equation.params
-        if operation.name == "sharding_constraint":
-            pairs = [(params["sharding"], equation.invars[0])]
+        equation = operation.equation
+        if operation.name == names.CONSTRAINT:
+            pairs = [(names.CONSTRAINT_SHARDING.of(equation), equation.invars[0])]
             who = "with_sharding_constraint(…, {})"
         else:
             # The shardings of a nested jit: one for each argument and result.
-            shardings = params.get("in_shardings", ()) + params.get("out_shardings", ())
+            shardings = [*names.IN_SHARDINGS.find(equation, ())]
+            shardings += names.OUT_SHARDINGS.find(equation, ())
             variables = [*equation.invars, *equation.outvars]
             pairs = list(zip(shardings, variables, strict=False))
             who = "sharded_jit(…, {}, …)"

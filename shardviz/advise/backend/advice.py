@@ -10,6 +10,7 @@ from shardviz.advise.advice import UNSPLIT, Advice
 from shardviz.advise.backend.proposals import Wanted
 from shardviz.base.backend.jax_compat import scan_counts
 from shardviz.base.cause import Cause
+from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.jaxprs import operations, users_line
 
 _SLICES = ("slice", "dynamic_slice")
@@ -72,7 +73,7 @@ def _has_random(wanted: Wanted, source: str) -> bool:
 def _is_map(wanted: Wanted, source: str) -> bool:
     """Whether a line has a scan without a carry, as `jax.lax.map` makes it."""
     for operation in operations(wanted.trials.traced.stage.jaxpr):
-        if operation.name == "scan" and users_line(operation.equation) == source:
+        if operation.name == names.SCAN and users_line(operation.equation) == source:
             return scan_counts(operation.equation)[1] == 0
     return False
 

@@ -24,6 +24,7 @@ from shardviz.base.backend.jax_compat import (
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 from shardviz.base.source_lines import is_user_file
+from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.bridge import abstract_mesh, named_sharding
 from shardviz.programs.backend.jaxprs import (
     plain_jaxpr,
@@ -70,9 +71,10 @@ class PlacedOperation(NamedTuple):
 def operation_name(equation: Any) -> str:
     """What jax calls an operation, or the function that it calls."""
     # jax calls it jit or pjit; the function has a name of its own.
-    name = equation.params.get("name")
-    is_call = isinstance(name, str) and "jaxpr" in equation.params
-    return name if is_call else equation.primitive.name
+    name = names.CALL_NAME.find(equation, None)
+    if isinstance(name, str) and names.CALL_BODY.find(equation, None) is not None:
+        return name
+    return equation.primitive.name
 
 
 def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]:

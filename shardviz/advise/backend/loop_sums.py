@@ -23,8 +23,8 @@ from shardviz.advise.candidates import Edit, edit
 from shardviz.base.backend import jax_compat
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.source_lines import is_user_file
+from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.jaxprs import (
-    CALLS,
     JaxprOperation,
     operations,
     plain_jaxpr,
@@ -35,7 +35,7 @@ from shardviz.programs.backend.jaxprs import (
 from shardviz.programs.backend.typed import TypedEvaluation
 
 _SUMS = ("psum", "psum_invariant")
-_CALLS = (*CALLS, "checkpoint", "remat2")
+_CALLS = (*names.CALLS, names.CHECKPOINT)
 # Operations of one value that a sum over devices may come after as well.
 _LINEAR = {
     "neg", "copy", "convert_element_type", "broadcast_in_dim", "reshape", "transpose",
@@ -79,10 +79,11 @@ class LoopSums:
 def loop_sums(jaxpr: Any) -> Iterator[LoopSums]:
     """The sums that can wait, of each loop in a `shard_map` that checks what varies."""
     for operation in operations(jaxpr):
-        if operation.name != "shard_map" or not operation.equation.params["check_vma"]:
+        is_mapped = operation.name == names.SHARD_MAP
+        if not is_mapped or not names.CHECK_VMA.of(operation.equation):
             continue
-        for inner in operations(operation.equation.params["jaxpr"]):
-            if inner.name == "scan" and inner.equation.params["length"] > 1:
+        for inner in operations(names.SHARD_MAP_BODY.of(operation.equation)):
+            if inner.name == names.SCAN and names.LENGTH.of(inner.equation) > 1:
                 for waiting in _sums_of(inner.equation):
                     around = (operation.equation, inner.equation, *waiting.sums)
                     is_backward = any(map(jax_compat.is_backward, around))
@@ -91,11 +92,11 @@ def loop_sums(jaxpr: Any) -> Iterator[LoopSums]:
 
 def _sums_of(loop: Any) -> Iterator[LoopSums]:
     by_axes: dict[tuple[str, ...], dict[int, Any]] = {}
-    for operation in operations(loop.params["jaxpr"]):
-        groups = operation.equation.params.get("axis_index_groups")
+    for operation in operations(names.SCAN_BODY.of(loop)):
+        groups = names.SUM_GROUPS.find(operation.equation, None)
         is_sum = operation.name in _SUMS and groups is None
-        if is_sum and "scan" not in operation.around:
-            axes = tuple(operation.equation.params["axes"])
+        if is_sum and names.SCAN not in operation.around:
+            axes = tuple(names.SUMMED_AXES.of(operation.equation))
             by_axes.setdefault(axes, {})[id(operation.equation)] = operation.equation
     yield from waiting_sums(loop, by_axes)
 
@@ -136,7 +137,7 @@ class _Analysis:
     def carries(self) -> tuple[int, ...]:
         """The numbers of the carries to which nothing but sums is added."""
         first, count = jax_compat.scan_counts(self.loop)
-        body = plain_jaxpr(self.loop.params["jaxpr"])
+        body = plain_jaxpr(names.SCAN_BODY.of(self.loop))
         inputs: list[_Part | None] = [None] * len(body.invars)
         for number in range(count):
             inputs[first + number] = _Part(number)
@@ -232,10 +233,11 @@ class _SummedAfter(TypedEvaluation):
     def _bind(self, equation: Any, operands: Any, spec: Any) -> Any:
         if id(equation) in self._left_out:
             return operands
-        if equation.primitive.name == "pvary":
+        if equation.primitive.name == names.PVARY:
             # What waits varies already.
             return [
-                self._like(one, frozenset(equation.params["axes"])) for one in operands
+                self._like(one, frozenset(names.SUMMED_AXES.of(equation)))
+                for one in operands
             ]
         return super()._bind(equation, operands, spec)
 
@@ -311,7 +313,7 @@ def _with_sums_after(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
     fields = edit.fields
 
     def change(equation: Any) -> list[Any]:
-        if equation.primitive.name != "shard_map":
+        if equation.primitive.name != names.SHARD_MAP:
             return [with_inner(equation, lambda inner: rewritten(inner, change))]
         waiting = []
         for one in loop_sums(_Equations([equation])):
@@ -320,13 +322,13 @@ def _with_sums_after(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
                 waiting.append(one)
         if not waiting:
             return [equation]
-        params, evaluation = equation.params, _SummedAfter(waiting)
+        body, evaluation = names.SHARD_MAP_BODY.of(equation), _SummedAfter(waiting)
         call = jax.shard_map(
-            lambda *shards: evaluation.run(params["jaxpr"], *shards),
-            mesh=params["mesh"],
-            in_specs=tuple(params["in_specs"]),
-            out_specs=[*params["out_specs"]],
-            axis_names={*params["newly_manual_axes"]},
+            lambda *shards: evaluation.run(body, *shards),
+            mesh=names.SHARD_MAP_MESH.of(equation),
+            in_specs=tuple(names.IN_SPECS.of(equation)),
+            out_specs=[*names.OUT_SPECS.of(equation)],
+            axis_names={*names.MANUAL_AXES.of(equation)},
         )
         (made,) = plain_jaxpr(
             jax.make_jaxpr(call)(*(v.aval for v in equation.invars))

@@ -25,6 +25,7 @@ from shardviz.base.backend.jax_compat import (
     scan_counts,
 )
 from shardviz.base.errors import ProgramError
+from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend import jaxprs
 
 #: Policies of `jax.checkpoint_policies`, the one that saves least first.
@@ -68,15 +69,16 @@ class _Loops:
         """What evaluates a loop; None for other operations."""
         # What prints does so once. Collectives in a shard_map have an effect, too.
         effects = set(map(effect_class, equation.effects)) - {"NamedAxisEffect"}
-        is_loop = equation.primitive.name == "scan" and not effects
+        is_loop = equation.primitive.name == names.SCAN and not effects
         return partial(self._evaluate, equation) if is_loop else None
 
     def _evaluate(self, equation: Any, *operands: Any) -> list[Any]:
-        params, (consts, count) = equation.params, scan_counts(equation)
+        consts, count = scan_counts(equation)
+        reverse = names.REVERSE.of(equation)
         start = consts + count
         same, slices = operands[:consts], operands[start:]
         # Steps of microbatches are loops around the loops over layers.
-        jaxpr = inlined(params["jaxpr"], self.function_for)
+        jaxpr = inlined(names.SCAN_BODY.of(equation), self.function_for)
         body = jaxprs.plain_jaxpr(jaxpr)
         before, after = body.invars, body.outvars
         saved, computing, computed = before[consts:start], [], set()
@@ -92,7 +94,7 @@ class _Loops:
         again = function_of(jaxpr, invars=given, eqns=computing, outvars=after[count:])
         needed, values_of_step = (), dict  # none
         for stack in slices:
-            found = self.again.get((id(stack), params["reverse"]))
+            found = self.again.get((id(stack), reverse))
             if found is not None:
                 line, needed, values_of_step = found
                 self.lines[line] = None
@@ -106,10 +108,11 @@ class _Loops:
             found = once(*same, *carried, *own)
             return found[:count], (found[count : len(after)], found[len(after) :])
 
-        how = {"length": params["length"], "unroll": params["unroll"]}
-        how["reverse"] = params["reverse"]
+        length, unroll = names.LENGTH.of(equation), names.UNROLL.of(equation)
         carry = list(operands[consts:start])
-        end, (stacks, kept) = jax.lax.scan(step, carry, (slices, needed), **how)
+        end, (stacks, kept) = jax.lax.scan(
+            step, carry, (slices, needed), length=length, reverse=reverse, unroll=unroll
+        )
 
         def values_again(*given: Any) -> dict[int, Any]:
             return dict(zip(map(id, stacks), again(*same, *given), strict=True))
@@ -117,7 +120,7 @@ class _Loops:
         for stack, variable in zip(stacks, after[count:], strict=True):
             # To copy what is saved is not worth another loop.
             if id(variable) in computed:
-                key = id(stack), not params["reverse"]
+                key = id(stack), not reverse
                 line = jaxprs.users_line(equation)
                 self.again[key] = line, (*slices, *kept), values_again
         return [*end, *stacks]
@@ -147,15 +150,18 @@ def inlined(jaxpr: Any, function_for: _Function = lambda _: None) -> Any:
     """
 
     def changed(equation: Any) -> list[Any]:
-        function, params = function_for(equation), equation.params
-        if equation.primitive.name == "shard_map":
+        function = function_for(equation)
+        if equation.primitive.name == names.SHARD_MAP:
             # It evaluates its jaxpr itself, in a context of its own.
             inside = partial(jaxprs.rewritten, change=changed)
             return [jaxprs.with_inner(equation, inside)]
-        if equation.primitive.name == "jit":
-            shardings = (*params["in_shardings"], *params["out_shardings"])
+        if equation.primitive.name == names.JIT:
+            shardings = [*names.IN_SHARDINGS.of(equation)]
+            shardings += names.OUT_SHARDINGS.of(equation)
             if set(map(str, shardings)) <= {"UnspecifiedValue"}:
-                function = jaxpr_as_fun(jaxprs.rewritten(params["jaxpr"], changed))
+                function = jaxpr_as_fun(
+                    jaxprs.rewritten(names.CALL_BODY.of(equation), changed)
+                )
         if function is None:
             return [equation]
         params = {"function": function}

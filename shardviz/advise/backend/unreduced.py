@@ -25,9 +25,9 @@ from shardviz.axis_rules.libraries import spec_of
 from shardviz.base.backend import jax_compat
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.bridge import named_sharding
 from shardviz.programs.backend.jaxprs import (
-    CALLS,
     JaxprOperation,
     operations,
     plain_jaxpr,
@@ -62,12 +62,13 @@ def _proposals(wanted: Wanted) -> Iterator[Proposal]:
 
 def _sums_of(loop: Any) -> Iterator[LoopSums]:
     """The products in a loop whose sums over devices can wait."""
-    if loop.primitive.name != "scan" or loop.params["length"] < 2:
+    if loop.primitive.name != names.SCAN or names.LENGTH.of(loop) < 2:
         return
     by_axes: dict[tuple[str, ...], dict[int, Any]] = {}
     is_backward = jax_compat.is_backward(loop)
-    for operation in operations(loop.params["jaxpr"]):
-        if operation.name != "dot_general" or not {*operation.around} <= {*CALLS}:
+    for operation in operations(names.SCAN_BODY.of(loop)):
+        is_nested = not {*operation.around} <= {*names.CALLS}
+        if operation.name != names.DOT_GENERAL or is_nested:
             continue
         equation = operation.equation
         if axes := _summed_axes(equation):
@@ -80,7 +81,7 @@ def _sums_of(loop: Any) -> Iterator[LoopSums]:
 def _summed_axes(product: Any) -> tuple[str, ...]:
     """The mesh axes that split a dimension along which both operands are summed."""
     left, right = (_spec_of(variable) for variable in product.invars)
-    (lefts, rights), _ = product.params["dimension_numbers"]
+    (lefts, rights), _ = names.DOT_DIMENSIONS.of(product)
     axes: list[str] = []
     for one, other in zip(lefts, rights, strict=True):
         if left.dims[one] == right.dims[other]:
@@ -123,11 +124,11 @@ class _Evaluation:
     def _results(self, equation: Any, operands: list[Any]) -> Sequence[Any]:
         primitive, params = equation.primitive, {**equation.params}
         inner = JaxprOperation(equation).inner
-        if primitive.name in CALLS and len(inner) == 1:
+        if primitive.name in names.CALLS and len(inner) == 1:
             return self.run(inner[0], *operands)
         if axes := self._axes.get(id(equation)):
             spec = _unreduced(_spec_of(equation.outvars[0]), axes)
-            params["out_sharding"] = named_sharding(self._mesh, spec)
+            params[names.DOT_SHARDING.name] = named_sharding(self._mesh, spec)
         results = primitive.bind(*operands, **primitive.get_bind_params(params))
         return results if primitive.multiple_results else [results]
 
@@ -153,11 +154,13 @@ def _with_sums_after(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
 def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
     """A call of the loop with sums after it."""
     first, count = jax_compat.scan_counts(loop)
-    end, params = first + count, loop.params
+    end, body = first + count, names.SCAN_BODY.of(loop)
     variables = [one for one in loop.invars if not hasattr(one, "val")]
     on = loop.outvars[waiting[0].carries[0]].aval.sharding.mesh
     evaluation = _Evaluation(waiting, on)
-    options = {key: params[key] for key in ("length", "reverse", "unroll")}
+    options: dict[str, Any] = {}
+    for parameter in (names.LENGTH, names.REVERSE, names.UNROLL):
+        options[parameter.name] = parameter.of(loop)
 
     def call(*values: Any) -> list[Any]:
         given = dict(zip(variables, values, strict=True))
@@ -174,7 +177,7 @@ def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
                 carry[number] = jax.sharding.reshard(zeros, named_sharding(on, spec))
 
         def step(carry: Any, rows: Any) -> Any:
-            results = evaluation.run(params["jaxpr"], *operands[:first], *carry, *rows)
+            results = evaluation.run(body, *operands[:first], *carry, *rows)
             return results[:count], results[count:]
 
         last, stacked = jax.lax.scan(step, carry, operands[end:], **options)

@@ -6,8 +6,77 @@ from collections.abc import Mapping, Sequence
 
 from shardviz.base.format import plural
 
+# What is lost if jaxprs of this jax have no operation of a name, or not its parameters.
+_LOST_WITHOUT_OPERATIONS = (
+    (
+        "Constraints of traced programs are not seen.",
+        ("sharding_constraint", "reshard"),
+    ),
+    (
+        "Operations after one that jax refuses for its types are not checked.",
+        (
+            "while",
+            "cond",
+            "remat2",
+            "custom_jvp_call",
+            "custom_vjp_call",
+            "select_n",
+            "psum",
+        ),
+    ),
+    (
+        "sv.changes proposes no sums after a loop, and less is known of what jax refuses.",
+        ("scan", "shard_map", "pvary", "dot_general"),
+    ),
+    (
+        "Plans have no notes on sums that jax.grad adds in a shard_map.",
+        ("psum_invariant",),
+    ),
+    ("sv.changes does not look into functions under jax.jit.", ("jit",)),
+    (
+        "Edits of the results of a shard_map are guesses.",
+        (
+            "ppermute",
+            "all_gather",
+            "all_to_all",
+            "pmax",
+            "pmin",
+            "axis_index",
+            "conv_general_dilated",
+            "reshape",
+            "transpose",
+            "squeeze",
+            "broadcast_in_dim",
+            "iota",
+            "concatenate",
+            "gather",
+            "reduce_sum",
+            "add_any",
+            "operations on blocks",
+        ),
+    ),
+    (
+        "A run may draw negative values for arguments that must be positive.",
+        ("integer_pow", "name", "operations that keep a sign"),
+    ),
+    ("Plans have no note on random numbers that jax does not split.", ("random_bits",)),
+    (
+        "Plans without a target do not name functions that depend on the platform.",
+        ("platform_index",),
+    ),
+    (
+        "Programs that print are not compiled for described hardware.",
+        ("debug_callback", "debug_print"),
+    ),
+)
+
 # What one loses without a private name.
 LOSSES: Mapping[str, str] = {
+    **{
+        f"jaxpr: {operation}": loss
+        for loss, operations in _LOST_WITHOUT_OPERATIONS
+        for operation in operations
+    },
     "jax._src.distributed.global_state": "Processes that disagree hang.",
     "jax._src.xla_bridge.backends_are_initialized": (
         "The number of simulated devices is not chosen before jax starts."

@@ -47,9 +47,7 @@ from shardviz.programs.backend.failures import failure
 from shardviz.programs.backend.jaxprs import (
     has_partial_sums,
     meshes_in,
-    random_note,
-    spec_notes,
-    sum_notes,
+    notes_on,
 )
 from shardviz.programs.backend.named_meshes import (
     mesh_sizes,
@@ -127,8 +125,7 @@ class _PlanRun:
         self.stage = "trace"
         traced = self._trace()
         jaxpr = traced.stage.jaxpr
-        self._note(*traced.notes, *random_note(jaxpr))
-        self._note(*sum_notes(jaxpr), *spec_notes(jaxpr))
+        self._note(*traced.notes, *notes_on(jaxpr))
         self.stage = "propagate"
         refuse_other_meshes(jaxpr, self.program.mesh)
         self.plan = replace(self.plan, trace_s=traced.seconds)

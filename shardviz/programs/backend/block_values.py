@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardviz.base.backend import jax_compat
+from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.jaxprs import (
-    CALLS,
     JaxprOperation,
     plain_jaxpr,
     users_line,
@@ -45,11 +45,18 @@ _REDUCTIONS = {
     "argmin": "",
 }
 _CALLS = (
-    *CALLS,
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "remat2",
-    "checkpoint",
+    *names.CALLS,
+    names.CUSTOM_JVP,
+    names.CUSTOM_VJP,
+    names.CHECKPOINT,
+)
+_COLLECTIVES = (
+    names.AXIS_INDEX,
+    names.PPERMUTE,
+    names.ALL_TO_ALL,
+    names.ALL_GATHER,
+    names.PMAX,
+    names.PMIN,
 )
 _MOST_ROUNDS = 4  # of a loop, until the relations of its carry stay the same
 
@@ -139,11 +146,11 @@ class _Comparison:
                 return _of_literals(variable, other)
             return relations.get(variable)
 
-        names = [
+        operations, in_whole = (
             [equation.primitive.name for equation in body.eqns]
             for body in (ours, theirs)
-        ]
-        if names[0] != names[1]:  # the body itself depends on the size of a block
+        )
+        if operations != in_whole:  # the body itself depends on the size of a block
             return [None] * len(ours.outvars)
         for equation, other in zip(ours.eqns, theirs.eqns, strict=True):
             operands = [*map(read, equation.invars, other.invars)]
@@ -166,22 +173,15 @@ class _Comparison:
                 JaxprOperation(other).inner,
             )
             return self.run(block, whole, operands)
-        if name == "scan":
+        if name == names.SCAN:
             return self._scan(equation, other, operands)
-        if name in ("psum", "psum_invariant"):
+        if name in names.SUMS:
             return [self._summed(equation, operand) for operand in operands]
-        if name in (
-            "axis_index",
-            "ppermute",
-            "all_to_all",
-            "all_gather",
-            "pmax",
-            "pmin",
-        ):
+        if name in _COLLECTIVES:
             return [self._collective(equation, operand) for operand in operands] or (
-                unknown if self.axis in _axes(equation) else [_SAME]
+                unknown if self.axis in names.collective_axes(equation) else [_SAME]
             )
-        if name == "pvary":
+        if name == names.PVARY:
             return operands
         if None in operands:
             return unknown
@@ -234,7 +234,7 @@ class _Comparison:
         return blocks.pop() if blocks else _SAME
 
     def _summed(self, equation: Any, operand: Relation | None) -> Relation | None:
-        if operand is None or self.axis not in _axes(equation):
+        if operand is None or self.axis not in names.collective_axes(equation):
             return (
                 operand
                 if operand and operand.kind in ("sum", "block", *EQUAL)
@@ -247,10 +247,10 @@ class _Comparison:
         return operand if operand.kind == "zero" else None
 
     def _collective(self, equation: Any, operand: Relation | None) -> Relation | None:
-        name, params = equation.primitive.name, equation.params
-        if self.axis not in _axes(equation):
+        name = equation.primitive.name
+        if self.axis not in names.collective_axes(equation):
             is_kept = (
-                name == "ppermute" and operand and operand.kind in ("block", *EQUAL)
+                name == names.PPERMUTE and operand and operand.kind in ("block", *EQUAL)
             )
             if is_kept or operand is None:
                 return operand
@@ -259,15 +259,24 @@ class _Comparison:
         if operand is not None:
             if name[1:] == operand.kind and operand.scale == 1:
                 return _SAME
-            if name in ("ppermute", "pmax", "pmin") and operand.kind in EQUAL:
+            if (
+                name in (names.PPERMUTE, names.PMAX, names.PMIN)
+                and operand.kind in EQUAL
+            ):
                 # A device that receives nothing has zeros.
-                is_full = len(params.get("perm", ())) in (0, self.size)
+                is_full = len(names.PERMUTED_PAIRS.find(equation, ())) in (0, self.size)
                 return operand if is_full else None
-            is_block = operand.kind == "block" and _axes(equation) == (self.axis,)
-            if name == "all_gather" and is_block and params["tiled"]:
-                if params["all_gather_dimension"] == operand.dim:
+            is_block = operand.kind == "block" and names.collective_axes(equation) == (
+                self.axis,
+            )
+            if name == names.ALL_GATHER and is_block and names.IS_TILED.of(equation):
+                if names.GATHERED_DIM.of(equation) == operand.dim:
                     return Relation("same", scale=operand.scale)
-        return Relation("equal") if name in ("all_gather", "pmax", "pmin") else None
+        return (
+            Relation("equal")
+            if name in (names.ALL_GATHER, names.PMAX, names.PMIN)
+            else None
+        )
 
     def _scan(self, equation: Any, other: Any, operands: _Relations) -> _Relations:
         first, count = jax_compat.scan_counts(equation)
@@ -278,8 +287,8 @@ class _Comparison:
             operands[end:],
         )
         unknown = [None] * len(equation.outvars)
-        bodies = equation.params["jaxpr"], other.params["jaxpr"]
-        if equation.params["length"] != other.params["length"]:
+        bodies = names.SCAN_BODY.of(equation), names.SCAN_BODY.of(other)
+        if names.LENGTH.of(equation) != names.LENGTH.of(other):
             return self._scan_of_rows(bodies, constants, carry, rows)
         inside = []
         for row in rows:
@@ -329,7 +338,7 @@ def _of_rows(name: str, kinds: set[str], operands: Any) -> Relation | None:
     if "total" in kinds:
         if first.kind != "total" and name == "add":
             first, others = others[0], [first]
-        if first.kind != "total" or name not in ("add", "sub", "add_any"):
+        if first.kind != "total" or name not in ("add", "sub", names.ADD_ANY):
             return None
         (other,) = others
         if other.kind not in ("row", "zero") or first.scale not in (0, other.scale):
@@ -343,10 +352,10 @@ def _of_rows(name: str, kinds: set[str], operands: Any) -> Relation | None:
             factor if name == "mul" else 1 / factor
         )
     is_linear = name in (
-        "reduce_sum",
-        "broadcast_in_dim",
-        "reshape",
-        "transpose",
+        names.REDUCE_SUM,
+        names.BROADCAST,
+        names.RESHAPE,
+        names.TRANSPOSE,
         *_LINEAR,
     )
     scales = {one.scale for one in operands if one != _ZERO}
@@ -369,12 +378,6 @@ def _of_literals(literal: Any, other: Any) -> Relation | None:
     )
 
 
-def _axes(equation: Any) -> tuple[str, ...]:
-    params = equation.params
-    named = params.get("axes", params.get("axis_name", ()))
-    return (named,) if isinstance(named, str) else tuple(named)
-
-
 def _joined(before: Relation | None, after: Relation | None) -> Relation | None:
     """What holds of a carry both before a loop and after a step."""
     if before == after or after == _ZERO:
@@ -383,7 +386,7 @@ def _joined(before: Relation | None, after: Relation | None) -> Relation | None:
 
 
 def _reduced(equation: Any, operand: Any, kind: str) -> Relation | None:
-    axes = equation.params["axes"]
+    axes = names.REDUCED_DIMS.of(equation)
     if operand.kind == "block":
         if operand.dim in axes:
             is_exact = kind == "sum" or operand.scale == 1
@@ -454,7 +457,7 @@ def _divided(
 def _product(
     self: _Comparison, equation: Any, other: Any, operands: Any
 ) -> Relation | None:
-    (summed, batch), (left, right) = equation.params["dimension_numbers"], operands
+    (summed, batch), (left, right) = names.DOT_DIMENSIONS.of(equation), operands
     scale = round(left.scale * right.scale, 9)
     if _ZERO in operands:
         return _ZERO
@@ -488,7 +491,7 @@ def _broadcast(
     if shapes is None or operand.kind == "zero":
         return shapes and operand
     if operand.kind == "block":
-        dim = equation.params["broadcast_dimensions"][operand.dim]
+        dim = names.BROADCAST_DIMS.of(equation)[operand.dim]
         return operand._replace(dim=dim) if shapes == Relation("block", dim) else None
     if shapes.kind == "block":  # the same number in each place
         return shapes.scaled(operand.scale) if operand.kind == "same" else None
@@ -515,7 +518,7 @@ def _transposed(
     (operand,) = operands
     if operand.kind != "block":
         return operand
-    return operand._replace(dim=equation.params["permutation"].index(operand.dim))
+    return operand._replace(dim=names.PERMUTATION.of(equation).index(operand.dim))
 
 
 def _squeezed(
@@ -524,7 +527,7 @@ def _squeezed(
     (operand,) = operands
     if operand.kind != "block":
         return operand
-    dims = equation.params["dimensions"]
+    dims = names.SQUEEZED_DIMS.of(equation)
     return operand._replace(dim=operand.dim - sum(d < operand.dim for d in dims))
 
 
@@ -533,7 +536,7 @@ def _counted(
 ) -> Relation | None:
     shapes = self.of_shapes(*_shapes(equation, other))
     # Each device counts from zero along a dimension that is split.
-    is_counted = shapes == Relation("block", equation.params["dimension"])
+    is_counted = shapes == Relation("block", names.IOTA_DIM.of(equation))
     return None if is_counted else shapes
 
 
@@ -543,7 +546,7 @@ def _joined_up(
     kinds = {*operands} - {_ZERO} or {_ZERO}
     relation = kinds.pop()
     is_split = relation == Relation(
-        "block", equation.params["dimension"], relation.scale
+        "block", names.CONCATENATED_DIM.of(equation), relation.scale
     )
     return relation if not kinds and not is_split else None
 
@@ -552,7 +555,7 @@ def _looked_up(
     self: _Comparison, equation: Any, other: Any, operands: Any
 ) -> Relation | None:
     table, indices = operands
-    numbers = equation.params["dimension_numbers"]
+    numbers = names.GATHER_DIMENSIONS.of(equation)
     if {table, indices} <= {_SAME, _ZERO}:
         return self.of_shapes(*_shapes(equation, other))
     if table != _SAME or indices.kind != "block" or indices.scale != 1:
@@ -566,12 +569,12 @@ def _looked_up(
 def _convolved(
     self: _Comparison, equation: Any, other: Any, operands: Any
 ) -> Relation | None:
-    (left, right), numbers = operands, equation.params["dimension_numbers"]
+    (left, right), numbers = operands, names.CONVOLUTION_DIMENSIONS.of(equation)
     if left.kind == right.kind == "same":
         return left.scaled(right.scale)
     if left.kind != "block" or right.kind != "same" or left.dim != numbers.lhs_spec[0]:
         return None
-    if equation.params["batch_group_count"] != 1:
+    if names.BATCH_GROUPS.of(equation) != 1:
         return None
     return Relation("block", numbers.out_spec[0]).scaled(left.scale * right.scale)
 
@@ -583,18 +586,20 @@ def _shapes(equation: Any, other: Any) -> Iterator[Sequence[int]]:
 
 _RULES: dict[str, Any] = {
     "add": _added,
-    "add_any": _added,
+    names.ADD_ANY: _added,
     "sub": _added,
     "mul": _multiplied,
     "div": _divided,
     "convert_element_type": _converted,
-    "dot_general": _product,
-    "conv_general_dilated": _convolved,
-    "broadcast_in_dim": _broadcast,
-    "reshape": _reshaped,
-    "transpose": _transposed,
-    "squeeze": _squeezed,
-    "iota": _counted,
-    "concatenate": _joined_up,
-    "gather": _looked_up,
+    names.DOT_GENERAL: _product,
+    names.CONVOLUTION: _convolved,
+    names.BROADCAST: _broadcast,
+    names.RESHAPE: _reshaped,
+    names.TRANSPOSE: _transposed,
+    names.SQUEEZE: _squeezed,
+    names.IOTA: _counted,
+    names.CONCATENATE: _joined_up,
+    names.GATHER: _looked_up,
 }
+#: The operations with a rule for their relations.
+PRIMITIVES = frozenset({*_RULES, *_LINEAR, *_ELEMENTWISE, *_REDUCTIONS})

@@ -26,10 +26,9 @@ from shardviz.base.backend.jax_compat import (
 )
 from shardviz.base.partition_spec import Spec
 from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.notes import Note
 
-#: Operations that only wrap a function, so an operation inside is no deeper.
-CALLS = ("jit", "pjit", "closed_call")
 _NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
 
@@ -74,14 +73,10 @@ def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperat
         yield operation
         inside = around
         # What is inside of a jit runs where that is called.
-        if operation.name not in CALLS:
+        if operation.name not in names.CALLS:
             inside = (*around, operation.name)
         for inner in operation.inner:
             yield from operations(inner, inside)
-
-
-#: The operations of `jax.debug.callback` and `jax.debug.print`, which have no results.
-DEBUG_CALLS = ("debug_callback", "debug_print")
 
 
 def plain_jaxpr(jaxpr: Any) -> Any:
@@ -156,15 +151,15 @@ def without_shardings(jaxpr: Any) -> Any:
 
     def change(equation: Any) -> list[Any]:
         equation = without_context_mesh(equation)
-        if equation.primitive.name in ("sharding_constraint", "reshard"):
+        if equation.primitive.name in (names.CONSTRAINT, names.RESHARD):
             # A copy, so that its result stays a value of its own.
             return [equation.replace(primitive=jax.lax.copy_p, params={})]
         equation = with_inner(equation, without_shardings)
         params = dict(equation.params)
         # jax's own functions add them, as for a gradient.
-        for name in ("sharding", "out_sharding"):
-            if mesh_of_value(params.get(name)) is not None:
-                params[name] = None
+        for parameter in (names.RESHAPE_SHARDING, names.DOT_SHARDING):
+            if mesh_of_value(parameter.find(equation, None)) is not None:
+                params[parameter.name] = None
         return [equation.replace(params=params)]
 
     return rewritten(jaxpr, change)
@@ -193,7 +188,7 @@ def users_line(equation: Any) -> str:
 
 def names_shardings(jaxpr: Any) -> bool:
     """Whether the program says anywhere how an array is split."""
-    naming = ("shard_map", "sharding_constraint", "reshard")
+    naming = (names.SHARD_MAP, names.CONSTRAINT, names.RESHARD)
     return any(operation.name in naming for operation in operations(jaxpr))
 
 
@@ -233,15 +228,15 @@ def depends_on_platform(jaxpr: Any) -> tuple[str, ...]:
     >>> depends_on_platform(jax.make_jaxpr(jax.numpy.linalg.qr)(jax.numpy.ones((2, 2))))
     ('qr',)
     """
-    names = set()
+    dependent = set()
     for operation in operations(jaxpr):
         name = operation.name
-        if name == "platform_index":
-            names.add("platform_dependent")
-        elif name not in _SPLIT_ALIKE and name not in names:
+        if name == names.PLATFORM_INDEX:
+            dependent.add("platform_dependent")
+        elif name not in _SPLIT_ALIKE and name not in dependent:
             if name in _THROUGH_OTHERS or platforms_of(operation.equation):
-                names.add(name)
-    return tuple(sorted(names))
+                dependent.add(name)
+    return tuple(sorted(dependent))
 
 
 def device_meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
@@ -290,8 +285,10 @@ _SIGN_PRESERVING = {
     "convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy",
     "rev", "slice", "dynamic_slice", "gather", "concatenate", "cumsum", "all_gather",
     "optimization_barrier", "name", "sharding_constraint", "reshard", "device_put",
-    "reduce_precision", "expand_dims",
+    "reduce_precision",
 }  # fmt: skip
+#: The operations with a rule for the sign of their results.
+SIGN_PRIMITIVES = frozenset({*_ROOTS, *_SIGN_PRESERVING})
 # Variable to the positions of the arguments that give it its sign.
 _Signs = dict[Any, frozenset[int]]
 
@@ -340,7 +337,7 @@ def _sign_of_result(equation: Any, operands: list[frozenset[int]]) -> frozenset[
     if name == "sub":
         return operands[0]
     square = name == "mul" and equation.invars[0] is equation.invars[1]
-    odd = name == "integer_pow" and equation.params["y"] % 2
+    odd = name == names.INTEGER_POW and names.EXPONENT.find(equation, 0) % 2
     if (name in _SIGN_PRESERVING and not square) or odd:
         return frozenset().union(*operands)
     return frozenset()
@@ -362,13 +359,27 @@ def _follow_calls(
     return results
 
 
-def random_note(jaxpr: Any) -> list[str]:
-    """A note where a program makes random numbers that jax is set not to partition."""
+def notes_on(jaxpr: Any) -> list[Note]:
+    """Notes on a program's random numbers, and on the sums and specs of its `shard_map`s.
+
+    If this jax lacks a parameter that one of them needs, a note names it instead.
+    """
+    notes: list[Note] = []
+    for find in (random_notes, sum_notes, spec_notes):
+        try:
+            notes += find(jaxpr)
+        except names.UnknownParameter as error:
+            notes.append(Note("unknown parameter", (error.primitive, error.name)))
+    return notes
+
+
+def random_notes(jaxpr: Any) -> list[Note]:
+    """A note if a program makes random numbers that jax is set not to partition."""
     if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return []
     for operation in operations(jaxpr):
-        if operation.name == "random_bits":
-            return [str(Note("random numbers"))]
+        if operation.name == names.RANDOM_BITS:
+            return [Note("random numbers")]
     return []
 
 
@@ -378,16 +389,16 @@ def sum_notes(jaxpr: Any) -> list[Note]:
     """
     found = []
     for operation in operations(jaxpr):
-        inside = "shard_map" in (operation.name, *operation.around)
+        inside = names.SHARD_MAP in (operation.name, *operation.around)
         for body in operation.inner if inside else ():
             same = set()  # results of a value that is the same on all devices
             for equation in plain_jaxpr(body).eqns:
                 name, mesh = equation.primitive.name, equation.ctx.cur_abstract_mesh
-                if name == "pvary":
+                if name == names.PVARY:
                     same.add(equation.outvars[0])
-                if name != "psum_invariant":
+                if name != names.PSUM_INVARIANT:
                     continue
-                axes, line = equation.params["axes"], users_line(equation)
+                axes, line = names.SUMMED_AXES.of(equation), users_line(equation)
                 about = (", ".join(axes), line or name)
                 if is_backward(equation):
                     found.append(Note("sum of grad", about))
@@ -408,12 +419,13 @@ def spec_notes(jaxpr: Any) -> list[Note]:
     """
     notes = []
     for operation in operations(jaxpr):
-        if operation.name != "shard_map":
+        if operation.name != names.SHARD_MAP:
             continue
-        params, body = operation.equation.params, operation.inner[0]
-        mesh_shape = params["mesh"].shape
-        operands = list(zip(map(spec_of, params["in_specs"]), body.invars, strict=True))
-        for number, out_spec in enumerate(map(spec_of, params["out_specs"])):
+        equation, body = operation.equation, operation.inner[0]
+        mesh_shape = names.SHARD_MAP_MESH.of(equation).shape
+        in_specs = map(spec_of, names.IN_SPECS.of(equation))
+        operands = list(zip(in_specs, body.invars, strict=True))
+        for number, out_spec in enumerate(map(spec_of, names.OUT_SPECS.of(equation))):
             shape = body.outvars[number].aval.shape
             for dim, axes in enumerate(out_spec.dims):
                 for axis in axes:

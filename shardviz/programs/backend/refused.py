@@ -23,6 +23,7 @@ from shardviz.programs.backend import mesh_context
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.failures import source_of
 from shardviz.programs.backend.jaxpr_function import as_jaxpr
+from shardviz.programs.backend.jaxpr_names import SHARD_MAP_BODY
 from shardviz.programs.backend.jaxprs import operations, plain_jaxpr
 from shardviz.programs.backend.shard_map_results import (
     Body,
@@ -168,7 +169,7 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
         (equation,) = plain_jaxpr(jaxpr).eqns
         evaluation = TypedEvaluation(None, chosen or {})
         evaluations.append(evaluation)
-        return Body(partial(evaluation.run, equation.params["jaxpr"]), returned)
+        return Body(partial(evaluation.run, SHARD_MAP_BODY.of(equation)), returned)
 
     with mesh_context.in_context(mesh_context.NO_MESH):
         base, _ = unchecked()

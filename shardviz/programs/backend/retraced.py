@@ -18,8 +18,8 @@ from shardviz.base.partition_spec import Spec
 from shardviz.programs.backend.bridge import abstract_mesh, named_sharding
 from shardviz.programs.backend.build_program import SpecsByName
 from shardviz.programs.backend.effect_rules import effect_names
+from shardviz.programs.backend.jaxpr_names import DEBUG_CALLS
 from shardviz.programs.backend.jaxprs import (
-    DEBUG_CALLS,
     meshes_in,
     rewritten,
     users_line,

@@ -19,6 +19,12 @@ from shardviz.axis_rules.libraries import spec_of
 from shardviz.base.backend import jax_compat
 from shardviz.base.partition_spec import Spec
 from shardviz.programs.backend.block_values import EQUAL, Relation, result_relations
+from shardviz.programs.backend.jaxpr_names import (
+    AXIS_INDEX,
+    PPERMUTE,
+    SHARD_MAP_BODY,
+    collective_axes,
+)
 from shardviz.programs.backend.jaxprs import operations, plain_jaxpr, users_line
 from shardviz.programs.refusals import TypeEdit, TypeRefusal
 
@@ -109,9 +115,8 @@ class ShardMapResults:
         Then its values on fewer devices are not those to compare with.
         """
         for operation in operations(self._jaxpr):
-            if operation.name in ("axis_index", "ppermute"):
-                named = operation.equation.params["axis_name"]
-                if {named} & {*self.axes} or {*named} & {*self.axes}:
+            if operation.name in (AXIS_INDEX, PPERMUTE):
+                if not {*self.axes}.isdisjoint(collective_axes(operation.equation)):
                     return True
         return False
 
@@ -305,7 +310,7 @@ class ShardMapResults:
             check_vma=True,
         )
         (equation,) = plain_jaxpr(jax.make_jaxpr(mapped)(*self.types)).eqns
-        return equation.params["jaxpr"]
+        return SHARD_MAP_BODY.of(equation)
 
     def _line_of(self, variable: Any) -> str:
         """The user's line that makes a value of the body."""

@@ -22,9 +22,9 @@ from jax.sharding import AbstractMesh
 from shardviz.axis_rules.libraries import spec_of
 from shardviz.base.backend import jax_compat
 from shardviz.base.partition_spec import Spec
+from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.bridge import named_sharding
 from shardviz.programs.backend.jaxprs import (
-    CALLS,
     JaxprOperation,
     plain_jaxpr,
     users_line,
@@ -32,9 +32,14 @@ from shardviz.programs.backend.jaxprs import (
 from shardviz.programs.refusals import TypeEdit, TypeRefusal
 
 _MOST, _MOST_TRIED = 4, 32  # edits of operands: kept and tried for a refusal
-_CALLS = (*CALLS, "custom_jvp_call", "custom_vjp_call")
+_CALLS = (*names.CALLS, names.CUSTOM_JVP, names.CUSTOM_VJP)
 # Operations that are told how to split their result, and the parameter for it.
-_TOLD = {"dot_general": "out_sharding", "reshape": "sharding"}
+_TOLD = {
+    names.DOT_GENERAL: names.DOT_SHARDING,
+    names.RESHAPE: names.RESHAPE_SHARDING,
+}
+# Parameters that name shardings. The first stands for the same name of a reshape.
+_SHARDINGS = (names.CONSTRAINT_SHARDING, names.DOT_SHARDING, names.RESHARD_SHARDING)
 # How a value is split, or in a `shard_map` the axes over which it varies.
 _Type = Spec | frozenset[str]
 _Call = Callable[[Sequence[Any]], Sequence[Any]]  # operands to results
@@ -158,53 +163,68 @@ class TypedEvaluation:
 
     def _call(self, equation: Any, operands: Any, edit: TypeEdit | None = None) -> Any:
         """The results of an operation; with an edit in the jaxprs that it calls."""
-        name, params = equation.primitive.name, equation.params
-        if name == "shard_map":
-            return self._shard_map(params, operands, checked=edit is None)
-        if name == "remat2":
-            run = partial(self.run, params["jaxpr"])
-            kept = {key: params[key] for key in ("prevent_cse", "policy")}
-            return jax.checkpoint(run, **kept)(*operands)
-        if name not in ("scan", "while", "cond"):
+        name = equation.primitive.name
+        if name == names.SHARD_MAP:
+            return self._shard_map(equation, operands, checked=edit is None)
+        if name == names.CHECKPOINT:
+            run = partial(self.run, names.CHECKPOINT_BODY.of(equation))
+            return jax.checkpoint(
+                run,
+                prevent_cse=names.PREVENT_CSE.of(equation),
+                policy=names.POLICY.of(equation),
+            )(*operands)
+        if name not in (names.SCAN, names.WHILE, names.COND):
             return self._bind(equation, operands, edit and edit.spec)
-        if name == "cond":
+        if name == names.COND:
             axes = frozenset(edit.axes if edit else ())
 
             def branch(jaxpr: Any, *inputs: Any) -> list[Any]:
                 return [self._like(one, axes) for one in self.run(jaxpr, *inputs)]
 
-            branches = [partial(branch, jaxpr) for jaxpr in params["branches"]]
+            branches = [partial(branch, jaxpr) for jaxpr in names.BRANCHES.of(equation)]
             return jax.lax.switch(operands[0], branches, *operands[1:])
         first, end = _carry(equation)
         init = [*operands[first:end]]
-        if name == "while":
-            asked = params["cond_nconsts"]
-            goes_on = partial(self.run, params["cond_jaxpr"], *operands[:asked])
-            body = partial(self.run, params["body_jaxpr"], *operands[asked:first])
-            return jax.lax.while_loop(
-                lambda c: goes_on(*c)[0], lambda c: body(*c), init
+        if name == names.WHILE:
+            constants = names.CONDITION_CONSTANTS.of(equation)
+            condition = partial(
+                self.run, names.WHILE_CONDITION.of(equation), *operands[:constants]
             )
+            body = partial(
+                self.run, names.WHILE_BODY.of(equation), *operands[constants:first]
+            )
+            return jax.lax.while_loop(
+                lambda carry: condition(*carry)[0], lambda carry: body(*carry), init
+            )
+        scanned = names.SCAN_BODY.of(equation)
 
         def step(carry: Any, x: Any) -> Any:
-            results = self.run(params["jaxpr"], *operands[:first], *carry, *x)
+            results = self.run(scanned, *operands[:first], *carry, *x)
             return results[: end - first], results[end - first :]
 
-        options = {key: params[key] for key in ("length", "reverse", "unroll")}
-        last, ys = jax.lax.scan(step, init, operands[end:], **options)
+        last, ys = jax.lax.scan(
+            step,
+            init,
+            operands[end:],
+            length=names.LENGTH.of(equation),
+            reverse=names.REVERSE.of(equation),
+            unroll=names.UNROLL.of(equation),
+        )
         return [*last, *ys]
 
-    def _shard_map(self, params: Any, operands: Any, checked: bool) -> Sequence[Any]:
-        mesh, body = self.mesh, partial(eval_jaxpr, params["jaxpr"], ())
+    def _shard_map(self, equation: Any, operands: Any, checked: bool) -> Sequence[Any]:
+        jaxpr = names.SHARD_MAP_BODY.of(equation)
+        mesh, body = self.mesh, partial(eval_jaxpr, jaxpr, ())
         if mesh is not None:  # types say nothing in its body
-            checked = params["check_vma"]
+            checked = names.CHECK_VMA.of(equation)
         elif checked:
-            body = partial(self.run, params["jaxpr"])
+            body = partial(self.run, jaxpr)
         return jax.shard_map(
             lambda *shards: [*body(*shards)],
-            mesh=mesh or params["mesh"],
-            in_specs=tuple(params["in_specs"]),
-            out_specs=[*params["out_specs"]],
-            axis_names={*params["newly_manual_axes"]},
+            mesh=mesh or names.SHARD_MAP_MESH.of(equation),
+            in_specs=tuple(names.IN_SPECS.of(equation)),
+            out_specs=[*names.OUT_SPECS.of(equation)],
+            axis_names={*names.MANUAL_AXES.of(equation)},
             check_vma=checked,
         )(*operands)
 
@@ -212,12 +232,15 @@ class TypedEvaluation:
         """The results of an operation, bound as jax's own functions do."""
         primitive, params = equation.primitive, {**equation.params}
         if self.mesh is not None:
-            for key in ("sharding", "out_sharding", "dst_sharding"):
-                if params.get(key) is not None:
-                    params[key] = named_sharding(self.mesh, spec_of(params[key].spec))
-                    if id(equation) in self._backward and key != "dst_sharding":
-                        params[key] = None  # jax derived it, from other types
-            if primitive.name == "select_n":
+            for parameter in _SHARDINGS:
+                sharding = parameter.find(equation, None)
+                if sharding is not None:
+                    on_mesh = named_sharding(self.mesh, spec_of(sharding.spec))
+                    is_reshard = parameter == names.RESHARD_SHARDING
+                    # In a gradient jax derived it, from other types.
+                    is_derived = id(equation) in self._backward and not is_reshard
+                    params[parameter.name] = None if is_derived else on_mesh
+            if primitive.name == names.SELECT:
                 # `where` gives a number that it broadcasts the type of the others.
                 given = [one for one in operands if id(one) not in self._numbers]
                 operands = [*operands]
@@ -225,22 +248,24 @@ class TypedEvaluation:
                     if id(operand) in self._numbers and given[1:]:
                         operands[number] = self._like(operand, self._type(given[1]))
             if spec is not None:
-                params[_TOLD[primitive.name]] = named_sharding(self.mesh, spec)
-            if primitive.name == "sharding_constraint":
+                params[_TOLD[primitive.name].name] = named_sharding(self.mesh, spec)
+            if primitive.name == names.CONSTRAINT:
                 # The primitive compares nothing; and the function wants a mesh.
                 with jax.sharding.use_abstract_mesh(self.mesh):
                     constrain = jax.lax.with_sharding_constraint
-                    return [constrain(operands[0], params["sharding"])]
-        elif primitive.name in ("psum", "psum_invariant"):  # which, is in the types
-            groups = params.get("axis_index_groups")
-            return jax.lax.psum([*operands], params["axes"], axis_index_groups=groups)
-        elif primitive.name != "pvary":
-            named = params.get("axis_name", ())
+                    sharding = params[names.CONSTRAINT_SHARDING.name]
+                    return [constrain(operands[0], sharding)]
+        elif primitive.name in names.SUMS:  # the types decide which
+            groups = names.SUM_GROUPS.find(equation, None)
+            axes = names.SUMMED_AXES.of(equation)
+            return jax.lax.psum([*operands], axes, axis_index_groups=groups)
+        elif primitive.name != names.PVARY:
+            named = names.PERMUTED_AXES.find(equation, ())
             axes = frozenset((named,) if isinstance(named, str) else named)
             axes = axes.union(*map(self._type, operands))
             operands = [self._like(operand, axes) for operand in operands]
         results = primitive.bind(*operands, **primitive.get_bind_params(params))
-        if primitive.name == "broadcast_in_dim" and not operands[0].shape:
+        if primitive.name == names.BROADCAST and not operands[0].shape:
             self._numbers[id(results)] = results
         return results if primitive.multiple_results else [results]
 
@@ -258,7 +283,7 @@ class TypedEvaluation:
         shape = equation.outvars[0].aval.shape
         order: Sequence[int] = range(len(shape))
         if after and after[0].invars == equation.outvars:
-            order = after[0].params.get("permutation", order)
+            order = names.PERMUTATION.find(after[0], order)
         # What it reads itself is mostly another operand.
         read = [*map(id, operands)]
         for value in sorted(known, key=lambda value: id(value) in read):
@@ -314,17 +339,17 @@ class TypedEvaluation:
     def _edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
         """Edits of a refused operation, with what makes each."""
         name, edit = equation.primitive.name, None
-        if name in ("scan", "while"):
+        if name in (names.SCAN, names.WHILE):
             yield from self._carry_edits(equation, call, operands)
         if self.mesh is not None:
             yield from self._splits(equation, call, operands)
-        elif name == "cond":
+        elif name == names.COND:
             axes = frozenset[str]()
             # What varies in one branch varies in all.
-            for branch in equation.params["branches"]:
+            for branch in names.BRANCHES.of(equation):
                 axes = axes.union(*self._ends.get(id(plain_jaxpr(branch)), ()))
             edit = TypeEdit("pcast", "branches", axes=tuple(sorted(axes)))
-        elif name == "shard_map":
+        elif name == names.SHARD_MAP:
             edit = TypeEdit("check_vma", "result")
         if edit is not None:
             yield edit, partial(self._call, equation, edit=edit)
@@ -332,7 +357,8 @@ class TypedEvaluation:
     def _carry_edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
         """Values of a carry get the type before the loop that they have after a step."""
         first, end = _carry(equation)
-        body = equation.params.get("body_jaxpr") or equation.params["jaxpr"]
+        is_scan = equation.primitive.name == names.SCAN
+        body = (names.SCAN_BODY if is_scan else names.WHILE_BODY).of(equation)
         after = self._ends.get(id(plain_jaxpr(body)), ())
         moved: dict[_Type, list[int]] = {}
         for number, type_ in enumerate(after[: end - first], first):
@@ -353,12 +379,12 @@ class TypedEvaluation:
         """On Explicit axes: an operand as another one, or less split; or the result as
         it is split then, or with an axis of an operand on one more dimension.
         """
-        name, params = equation.primitive.name, equation.params
+        name = equation.primitive.name
         specs, others = [*map(self._type, operands)], []
-        if name == "sharding_constraint":
-            others = [spec_of(params["sharding"].spec)]
-        elif name == "shard_map":
-            others = [*map(spec_of, params["in_specs"])]
+        if name == names.CONSTRAINT:
+            others = [spec_of(names.CONSTRAINT_SHARDING.of(equation).spec)]
+        elif name == names.SHARD_MAP:
+            others = [*map(spec_of, names.IN_SPECS.of(equation))]
         # Each try evaluates the body of a loop, which may have many operands.
         elif not JaxprOperation(equation).inner:
             others = specs
@@ -393,8 +419,8 @@ def _with(spec: Spec, dim: int, axes: tuple[str, ...]) -> Spec:
 
 def _carry(equation: Any) -> tuple[int, int]:
     """Where the carry of a loop begins and ends among its operands."""
-    if equation.primitive.name == "scan":
+    if equation.primitive.name == names.SCAN:
         first, count = jax_compat.scan_counts(equation)
         return first, first + count
-    params = equation.params
-    return params["cond_nconsts"] + params["body_nconsts"], len(equation.invars)
+    condition = names.CONDITION_CONSTANTS.of(equation)
+    return condition + names.BODY_CONSTANTS.of(equation), len(equation.invars)

@@ -95,6 +95,10 @@ _TEMPLATES: Mapping[str, str] = {
         " the result has {6} times as many rows. If each device should have rows of its own,"
         " name {0} in in_specs[{2}], too."
     ),
+    "unknown parameter": (
+        "This version of jax has no parameter {1} of {0}, so notes that need it are left out."
+        " python -m shardviz doctor lists such names."
+    ),
     "random numbers": (
         "Random numbers are not partitionable here: where they are split, devices exchange"
         " what they need of them. jax.config.update('jax_threefry_partitionable', True) lets"

@@ -43,8 +43,8 @@ from shardviz.base.partition_spec import Spec
 from shardviz.programs.backend.bridge import abstract_mesh, adopt_mesh, jax_dtype
 from shardviz.programs.backend.devices import MOST_NAMED, mesh_of, mesh_to_lower_on
 from shardviz.programs.backend.failures import in_words, said_by
+from shardviz.programs.backend.jaxpr_names import DEBUG_CALLS
 from shardviz.programs.backend.jaxprs import (
-    DEBUG_CALLS,
     named_device_count,
     operations,
     positive_arguments,
