@@ -1,7 +1,7 @@
 """Checks that jaxprs of this jax have the primitives and parameters that shardviz reads.
 
 Each primitive of `jaxpr_names.py` has an example here, which is traced.
-`python -m shardviz doctor` prints the result; `runs/words/doctor.py` has what is lost
+`python -m shardviz doctor` prints the result; `commands/words/doctor.py` has what is lost
 without a name.
 """
 
