@@ -1,12 +1,12 @@
-"""What changed since a state that somebody pinned: bytes, collectives, time and memory.
+"""The comparison with a pinned state: bytes, collectives, time and memory of both.
 
-A number that one of the two states does not have is unknown, and is never guessed.
+A number that one of the two states lacks is unknown, and is never guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from shardviz.axis_rules.panel.model_view import audit_of
 from shardviz.base.collective import Collective
@@ -20,32 +20,36 @@ from shardviz.explorer.planner import StageResults
 from shardviz.explorer.words import compare as wording
 from shardviz.plans.plan import Plan
 
-#: A state: what was edited, and what is known of its program.
-State = tuple[Document, StageResults]
+Number = TypeVar("Number", int, float)
+
+
+class State(NamedTuple):
+    """A document, and the results on its program."""
+
+    document: Document
+    results: StageResults
 
 
 def compare_view(before: State, now: State) -> dict[str, Any]:
-    """The numbers of two states, less of each being better.
+    """The numbers of both states; of each number, less is better.
 
     Args:
-        before: the pinned one.
-        now: the one that is edited.
+        before: the pinned state.
+        now: the state that is edited.
     """
-    states = (before, now)
-    plans = tuple(found.plan_of(document.revision) for document, found in states)
-    reports = tuple(
-        found.report_of(document.revision, document.target)
-        for document, found in states
-    )
-    stage, calls = _collectives(plans, reports)
-    sizes = [_bytes(before[0]), _bytes(now[0])]
-    counts = [None if some is None else len(some) for some in calls]
-    moved = [None if some is None else total_bytes(some) for some in calls]
-    times: list[Any] = []
+    plans, reports = [], []
+    for document, results in (before, now):
+        plans.append(results.plan_of(document.revision))
+        reports.append(results.report_of(document.revision, document.target))
+    stage, collectives = _collectives(plans, reports)
+    sizes = [_bytes(before.document), _bytes(now.document)]
+    counts = [None if calls is None else len(calls) for calls in collectives]
+    moved = [None if calls is None else total_bytes(calls) for calls in collectives]
+    times: list[float | None] = []
     needed: list[int | None] = []
     for plan, report in zip(plans, reports, strict=True):
-        found = with_operations(report, plan)
-        times.append(None if found is None else found.seconds)
+        roofline = with_operations(report, plan)
+        times.append(None if roofline is None else roofline.seconds)
         needed.append(None if report is None else needed_bytes(report.memory))
     names = wording.NAMES
     rows = [
@@ -55,16 +59,22 @@ def compare_view(before: State, now: State) -> dict[str, Any]:
         _row(names["time"], times, time_text),
         _row(names["memory"], needed, bytes_text),
     ]
-    known = [row for row in rows if row is not None]
-    (then, _), (document, _) = before, now
+    then, document = before.document, now.document
     same = document.program is then.program and document.target == then.target
-    return {"revision": document.revision, "same": same, "rows": known}
+    return {
+        "revision": document.revision,
+        "same": same,
+        "rows": [row for row in rows if row is not None],
+    }
 
 
 def _row(
-    name: str, values: list[Any], text: Callable[[Any], str], title: str = ""
+    name: str,
+    values: Sequence[Number | None],
+    text: Callable[[Number], str],
+    title: str = "",
 ) -> dict[str, str] | None:
-    """A number before and now, and whether it got better; None where both are unknown."""
+    """A number before and now, and whether it improved; None if both are unknown."""
     before, after = values
     if before is None and after is None:
         return None
@@ -79,26 +89,25 @@ def _row(
 
 
 def _collectives(
-    plans: tuple[Plan | None, ...], reports: tuple[Report | None, ...]
+    plans: Sequence[Plan | None], reports: Sequence[Report | None]
 ) -> tuple[str, list[tuple[Collective, ...] | None]]:
-    """The last stage that both have, and the collectives there.
+    """The last stage that both states reached, and the collectives there.
 
-    Where they have none in common, those that each plan has.
+    If their reports share no stage, the collectives of each plan.
     """
-    known: list[tuple[Collective, ...] | None] = []
     for stage in ("collectives", "partitioned"):
-        known = [
+        compiled = [
             None if report is None else getattr(report, stage) for report in reports
         ]
-        if None not in known:
-            return stage, known
-    known = []
+        if None not in compiled:
+            return stage, compiled
+    planned = []
     for plan in plans:
-        known.append(plan.collectives if plan is not None and plan.ok else None)
-    return "planned", known
+        planned.append(plan.collectives if plan is not None and plan.ok else None)
+    return "planned", planned
 
 
 def _bytes(document: Document) -> int | None:
-    """What all arrays take on the device that holds most; None where that is not known."""
+    """The bytes of all arrays on the fullest device; None if some are unknown."""
     audit = audit_of(document.program, document.model)
     return None if audit.uncounted else audit.bytes_per_device

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shardviz.advise.panel.changes_view import changes_view
+from shardviz.advise.panel.findings_panel import FindingsPanel
 from shardviz.axis_rules.audit import audit
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.panel.report_view import memory_view
@@ -27,6 +28,7 @@ from shardviz.explorer import html_page
 from shardviz.explorer.explorer import Explorer
 from shardviz.explorer.links_view import LinkRequest, link_view
 from shardviz.explorer.planner import Job, StageResults
+from shardviz.explorer.protocol import Intent
 from shardviz.explorer.session import Session
 from shardviz.explorer.state import session_on
 from shardviz.explorer.targets import device_placement
@@ -54,11 +56,11 @@ def messages() -> Iterator[tuple[str, Any]]:
     """Real messages, each with the name of its type."""
     for explorer in _explorers():
         explorer._shown |= {"a page": "Rules", "another": "Model"}
-        explorer._handle({"kind": "cell", "value": "0:0"})
+        explorer._handle(Intent("cell", "0:0"))
         explorer._failed["The plan"] = "The plan failed."
-        explorer._handle({"kind": "pin"})
+        explorer._handle(Intent("pin"))
         explorer._refresh()
-        explorer._refresh_findings()
+        explorer.panel(FindingsPanel).refresh()
         for name in TRAITS:
             if name == "layout_1" and explorer.view["count"] < 2:
                 continue
@@ -100,7 +102,7 @@ def _explorers() -> Iterator[Explorer]:
     ran.wait(WAIT_S)
     assert ran.report is not None
     assert ran.report.ok, ran.report
-    ran._handle({"kind": "play", "value": "2:0"})
+    ran._handle(Intent("play", "2:0"))
     yield ran
     audited = audit(
         [

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from shardviz.advise.candidates import Changes
 from shardviz.compiled.panel.report_view import memory_view
 from shardviz.explorer import html_page, planner
+from shardviz.explorer.protocol import Event
 from tests.browser.test_contract import Kernel
 from tests.browser.test_fit import MEASURE
 from tests.browser.test_stages import many, opened
@@ -146,8 +147,8 @@ def live(page: Page) -> Kernel:
     kernel = Kernel(page)
     results = many(memory=memory())
     kernel.made._request_plan = lambda *_: None
-    kernel.made._planner.state = results
-    kernel.made._refresh_stages()
+    kernel.made.planner.state = results
+    kernel.made._refresh_after(Event.WORK)
     kernel.push()
     return kernel
 
@@ -163,7 +164,7 @@ def test_what_was_found_stands_beside_the_question_and_is_applied(page, tab, mon
     question = {"Memory": "What would lower it?", "Collectives": "What would remove it?"}[tab]
     page.get_by_role("button", name=question).click()
     kernel.answer()
-    kernel.made._planner._compiles.wait(60)
+    kernel.made.planner._compiles.wait(60)
     kernel.push()
     changes = page.get_by_role("region", name="Changes")
     expect(changes).to_contain_text("4 KiB → 1 KiB")
@@ -187,7 +188,7 @@ def test_another_collective_has_no_changes_until_it_is_asked_for(page, monkeypat
     page.locator(".sv-crow").first.click()
     page.get_by_role("button", name="What would remove it?").click()
     kernel.answer()
-    kernel.made._planner._compiles.wait(60)
+    kernel.made.planner._compiles.wait(60)
     kernel.push()
     changes = page.get_by_role("region", name="Changes")
     expect(changes).to_be_visible()

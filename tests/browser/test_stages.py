@@ -32,8 +32,9 @@ from tests.widgets.stage_examples import MESH, PLAN, REPORT, RESULTS, SUMS
 
 def opened(page: Page, folder: Path, results: StageResults) -> Page:
     made = explorer()
-    saved = saved_stages(stages_view(results)), values_view(results.plan, explanations=300)
-    made._stages.saved = lambda *_: saved  # type: ignore[method-assign]
+    stages, values = saved_stages(stages_view(results)), values_view(results.plan, explanations=300)
+    made.stages.saved_stages = lambda: stages  # type: ignore[method-assign]
+    made.stages.saved_values = lambda: values  # type: ignore[method-assign]
     made.answer = {**made.answer, "revision": 0}
     views.opened(page, made, folder)
     show_view(page, "Program")
@@ -217,7 +218,7 @@ def test_a_run_shows_how_many_checks_passed(page):
     ran.click()
     expect(page.locator(".sv-body")).to_contain_text(f"{passed} of {count} checks passed")
     kernel.answer()
-    made._effects.wait(60)
+    made.wait(60)
     kernel.push()
     expect(page.locator(".sv-body")).to_contain_text(
         "No side effects: safe on any number of devices."
@@ -261,14 +262,14 @@ def test_an_edit_drops_the_old_verdict_and_shows_that_of_the_plan(page, field, v
     expect(headline.locator(".sv-bad")).to_have_count(1)
     # The page hears of the edit before anything is planned.
     planned = threading.Event()
-    plan, made._planner._plans._work = made._planner._plans._work, lambda *_: planned.wait(60)
+    plan, made.planner._plans._work = made.planner._plans._work, lambda *_: planned.wait(60)
     made.session.edit(field, value)
     kernel.push()
     expect(headline.locator(".sv-bad")).to_have_count(0)
     expect(headline).not_to_contain_text("20 GiB")
-    made._planner._plans._work = plan
+    made.planner._plans._work = plan
     planned.set()
-    made._planner._requested = None
+    made.planner._requested = None
     made.follow()
     made.wait(60)
     kernel.answer()

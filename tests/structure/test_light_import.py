@@ -104,7 +104,7 @@ for fn in (jnp.sin, called, entered, summed, random):
 explorer = sv.explore(sv.program(jnp.matmul, x, w, mesh=mesh))
 explorer.follow()
 explorer.wait(100)
-assert explorer._planner.state.report.error is None
+assert explorer.planner.state.report.error is None
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 print(len(jax.devices()))

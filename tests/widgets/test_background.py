@@ -15,6 +15,7 @@ from shardviz.base.errors import TargetError
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.report import Report
 from shardviz.explorer import planner as planner_module
+from shardviz.explorer import target_panel
 from shardviz.explorer.background import Beats, LatestWins, close_together, start_beats
 from shardviz.explorer.explorer import Explorer, open_explorer
 from shardviz.explorer.ipykernel_compat import keep_subshell
@@ -371,10 +372,10 @@ def test_the_kernel_is_alive_whatever_a_beat_cannot_find_out(monkeypatch):
     monkeypatch.setattr(explorer, "send", sent.append)
     explorer._beat()
     assert "line" in sent[0]
-    monkeypatch.setattr(explorer, "_refresh_menus", lambda: 1 / 0)
+    monkeypatch.setattr(target_panel, "local_options", lambda: 1 / 0)
     explorer._beat()
     assert sent[1]["kind"] == "alive"
     assert set(explorer._failed) == {"menus"}
-    assert explorer._sync.acquire(timeout=1)  # no edit waits for it
-    explorer._sync.release()
+    assert explorer.lock.acquire(timeout=1)  # no edit waits for it
+    explorer.lock.release()
     explorer.close()

@@ -7,6 +7,7 @@ from shardviz.base.mesh import make_mesh
 from shardviz.compiled.report import Report
 from shardviz.explorer.explorer import Explorer
 from shardviz.explorer.session import Session
+from shardviz.explorer.session_panel import SessionPanel
 from shardviz.explorer.targets import DeviceAssignments, device_placement
 from shardviz.gallery import programs
 from shardviz.hardware.topology import Topology
@@ -124,7 +125,7 @@ def test_arrays_name_the_devices_that_a_compile_chose():
     made.session.edit("by", "mesh")
     report = Report("f", "tpu", mesh=make_mesh(MESH.shape, device_ids=order.tolist()))
     made._assignments.learn(report, MESH, "tpu:v5e:4x4")
-    made._refresh_devices()
+    made.refresh(made.panel(SessionPanel))
     assert made.devices["ids"]["values"] == order.tolist()
     # w_in is split over `model`, the second axis: a block is on the devices of a column.
     blocks = np.reshape(made.layout_0["picture"]["data"]["tiles"]["holders"]["values"], (4, 4))

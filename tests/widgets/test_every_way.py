@@ -17,6 +17,7 @@ import shardviz as sv
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.audit import audit as audit_of
 from shardviz.axis_rules.panel.model_view import Leaves, model_view
+from shardviz.axis_rules.panel.rules_panel import RulesPanel
 from shardviz.base.format import bytes_text
 from tests.widgets.ways_to_open import WAYS
 
@@ -100,7 +101,7 @@ def test_every_remedy_does_what_it_says(opened):
     for number, dim in unsplit(session)[:MOST_CELLS]:
         name, broken = session.arrays[number].name, session.program.requests[number].problem
         tell(opened, kind="cell", value=f"{number}:{dim}")
-        found = opened._remedies[2].found
+        found = opened.panel(RulesPanel).shown.remedies.found
         for which, remedy in enumerate(found):
             view = opened.cell["remedies"][which]
             tell(opened, kind="apply", value=f"{number}:{dim} {which}")

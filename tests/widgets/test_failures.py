@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from shardviz.compiled.panel import stages_view
-from shardviz.explorer import edits, links_view
-from shardviz.explorer import explorer as widget
-from shardviz.explorer.explorer import Explorer
+from shardviz.axis_rules.panel import model_panel, rules_panel
+from shardviz.compiled.panel import report_panel, stages_view
+from shardviz.explorer import edits, links_view, session_panel, target_panel
+from shardviz.explorer.explorer import PANELS, Explorer
+from shardviz.explorer.links_panel import LinksPanel
 from shardviz.explorer.planner import Planner
 from shardviz.explorer.session import Session
 from shardviz.gallery import programs
+from shardviz.plans.panel import values_panel
 from shardviz.programs.panel import effects_view
 from shardviz.runs.cache import ExecutableCache
 
@@ -45,8 +47,8 @@ def said(answer: dict[str, Any]) -> str:
 
 #: What a message asks for, and what makes the answer.
 INTENTS = {
-    "cell": ("0:0", widget, "cell_remedies"),
-    "why": ("x", widget, "explanation_view"),
+    "cell": ("0:0", rules_panel, "cell_remedies"),
+    "why": ("x", values_panel, "explanation_view"),
     "undo": ("", Session, "undo"),
     "compile": ("", Explorer, "_start"),
     "effects": ("", effects_view.EffectsReader, "read"),
@@ -68,24 +70,44 @@ def test_a_message_whose_handler_fails_is_answered_with_a_sentence(monkeypatch, 
     made.close()
 
 
-#: What shows a session, and the view that has to be open for it.
+def test_an_intent_that_no_panel_handles_is_an_error_on_the_page():
+    made = opened()
+    (sentence,) = tell(made, kind="no such intent")["failed"]
+    assert "does not know" in sentence
+    assert "no such intent" in sentence
+    made.close()
+
+
+def test_no_two_panels_own_the_same_trait_or_intent():
+    made = opened()
+    panels = [kind(made) for kind in PANELS]
+    traits = [name for panel in panels for name in panel.traits]
+    intents = [kind for panel in panels for kind in panel.intents()]
+    assert len(set(traits)) == len(traits)
+    assert len(set(intents)) == len(intents)
+    assert made._intents.keys() >= set(intents)
+    made.close()
+
+
+#: Functions that make views: the module that calls each, the view of the page, the panel.
 VIEWS = {
-    "session_view": ("Layout", "arrays"),
-    "cell_view": ("Rules", "rules"),
-    "model_view": ("Model", "model"),
-    "report_view": ("Program", "report"),
+    "session_view": (session_panel, "Layout", "arrays"),
+    "cell_view": (rules_panel, "Rules", "rules"),
+    "model_view": (model_panel, "Model", "model"),
+    "report_view": (report_panel, "Program", "report"),
 }
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_that_fails_leaves_the_others_and_is_made_again(monkeypatch, name):
     made = opened()
-    tell(made, kind="show", value=VIEWS[name][0])
+    module, view, panel = VIEWS[name]
+    tell(made, kind="show", value=view)
     with monkeypatch.context() as patch:
-        patch.setattr(widget, name, fails)
+        patch.setattr(module, name, fails)
         answer = tell(made, kind="edit", field="mesh", value="data=2, model=2")
         said(answer)
-        assert list(made._failed) == [VIEWS[name][1]]
+        assert list(made._failed) == [panel]
         assert made.session.mesh.size == 4
         assert answer["revision"] == made.session.now.revision
         if name != "session_view":
@@ -109,7 +131,7 @@ def test_an_edit_that_fails_changes_nothing_and_is_said(monkeypatch, name):
 @pytest.mark.parametrize("name", ["views", "collective"])
 def test_a_view_of_the_plan_that_fails_in_its_thread_is_said(monkeypatch, name):
     made = opened()
-    made._links.chosen = "0:0"
+    made.panel(LinksPanel).pictures.chosen = "0:0"
     made.session.edit("target", "tpu:v5e:2x4")
     made.session.edit("by", "position")
     monkeypatch.setattr(stages_view.StageViews, name, fails)
@@ -124,7 +146,7 @@ def test_what_fails_in_the_beat_or_before_a_plan_is_said(monkeypatch):
     sent: list[Any] = []
     made.send = lambda content, **_: sent.append(content)  # type: ignore[method-assign]
     with monkeypatch.context() as patch:
-        patch.setattr(widget, "local_options", fails)
+        patch.setattr(target_panel, "local_options", fails)
         patch.setattr(Planner, "request", fails)
         made._beat()
         tell(made, kind="show", value="Layout")

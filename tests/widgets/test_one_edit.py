@@ -8,20 +8,21 @@ from typing import Any
 import pytest
 
 from shardviz.base.array_spec import ArraySpec
+from shardviz.compiled.panel import report_panel
+from shardviz.compiled.panel.report_panel import ReportPanel
 from shardviz.compiled.report import Report
-from shardviz.explorer import explorer as explorer_module
-from shardviz.explorer import jax_code
+from shardviz.explorer import jax_code, session_panel, target_panel
 from shardviz.explorer.explorer import Explorer
 from shardviz.explorer.session import Session
 from shardviz.gallery import programs
 from shardviz.runs.cache import ExecutableCache
 
 MADE = {
-    "view": (explorer_module, "session_view"),
-    "target": (explorer_module, "target_view"),
-    "report": (explorer_module, "report_view"),
+    "view": (session_panel, "session_view"),
+    "target": (target_panel, "target_view"),
+    "report": (report_panel, "report_view"),
     "code": (jax_code, "code"),
-    "menus": (explorer_module, "menus_view"),
+    "menus": (target_panel, "menus_view"),
 }
 EDITS = {
     "a typed character": [{"kind": "edit", "field": "mesh", "value": "data=4, model=1"}],
@@ -60,7 +61,7 @@ def hear(explorer: Explorer, intents: list[dict[str, Any]], seq: int = 1) -> Non
 @pytest.mark.parametrize("name", EDITS)
 def test_each_view_is_made_once_for_an_edit(name: str, made: Explorer, monkeypatch):
     # What its plan changes comes later; on a slow machine that would be before the message's end.
-    monkeypatch.setattr(made._planner, "request", lambda *job: None)
+    monkeypatch.setattr(made.planner, "request", lambda *job: None)
     counts = dict.fromkeys(MADE, 0)
     for view, (module, function) in MADE.items():
         original = getattr(module, function)
@@ -94,7 +95,7 @@ def test_what_an_edit_does_not_change_is_not_sent(made: Explorer, monkeypatch):
 
 def test_a_report_is_not_sent_again_when_an_edit_makes_it_stale(made: Explorer, monkeypatch):
     made.report = Report("MLP", "cpu:8", run_s=0.1)
-    made._refresh_report()
+    made.refresh(made.panel(ReportPanel))
     ((message, _),) = sent_by(made, monkeypatch, "mesh", "data=8, model=1")
     assert "report_data" not in message["state"]
     assert made.report_data["revision"] != made.answer["revision"]
@@ -128,7 +129,7 @@ def sent_by(
         sent.append((message, buffers or []))
 
     monkeypatch.setattr(made, "_request_plan", lambda: None)  # a plan is a message of its own
-    made._planner.wait(60)
+    made.planner.wait(60)
     monkeypatch.setattr(made, "_send", send)
     number = {} if array is None else {"array": array}
     hear(made, [{"kind": "edit", "field": field, "value": value, **number}], 2)

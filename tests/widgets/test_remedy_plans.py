@@ -11,6 +11,7 @@ import pytest
 import shardviz as sv
 from shardviz.advise.panel import remedy_plans
 from shardviz.advise.words.candidates import remedy_step
+from shardviz.axis_rules.panel.rules_panel import RulesPanel
 from shardviz.axis_rules.words import cascade as wording
 from shardviz.compiled.op_costs import most_alive, step_cost
 from shardviz.explorer.explorer import Explorer
@@ -49,7 +50,7 @@ def test_each_remedy_shows_what_the_step_then_sends_and_keeps():
     for number, remedy in enumerate(remedies):
         assert "stored" in remedy["memory"]
         other = opened()
-        other.session.edit("remedy", (0, made._remedies[2].found[number]))
+        other.session.edit("remedy", (0, made.panel(RulesPanel).shown.remedies.found[number]))
         after = step_cost(sv.plan(other.session.program))
         assert remedy["step"]["text"] == remedy_step(before, after)
         worse = after.moved > before.moved or after.alive > before.alive

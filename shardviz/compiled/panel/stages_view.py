@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text, clause, plural, seconds_text
@@ -258,59 +258,74 @@ def saved_stages(view: Mapping[str, Any]) -> dict[str, Any]:
 # --- which results are shown ----------------------------------------------------------
 
 
+class Views(NamedTuple):
+    """The data of the stages and of the values, and what the planner is doing."""
+
+    stages: dict[str, Any]
+    values: dict[str, Any]
+    running: str
+
+
 class StageViews:
-    """The views of the planner's results, made where these changed.
+    """The views of the planner's results, made only when these change.
 
     Attributes:
-        results: what the stages show.
+        results: the results that the stages show.
     """
 
     def __init__(self, planner: Planner):
         self.results = StageResults()
         self._planner = planner
-        # Threads of the planner and of jobs ask for views at once.
+        # Threads of the planner and of jobs may ask for views at the same time.
         self._lock = threading.Lock()
         self._stages = stages_view(self.results)
         self._values = values_view(None)
 
     def collective(self, key: str) -> Collective | None:
-        """The collective that the page calls `stage:number`; None where there is none."""
+        """The collective that the page calls `stage:number`; None if there is none."""
         stage, _, number = key.partition(":")
         if stage not in ("0", "1", "2") or not number.isdecimal() or len(number) > 8:
             return None
-        known = self.results.collectives()[int(stage)] or ()
-        if int(number) >= len(known):
+        collectives = self.results.collectives()[int(stage)] or ()
+        if int(number) >= len(collectives):
             return None
-        return known[int(number)]
+        return collectives[int(number)]
 
-    def views(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The stages, the values, and the running work.
-
-        They are the same objects as last time where nothing changed.
-        """
+    def views(self) -> Views:
+        """The current views: the same objects as last time if nothing changed."""
         results = self._planner.state
         with self._lock:
             if results.plan is not self.results.plan:
                 self._values = values_view(results.plan)
             if results.shown() != self.results.shown():
                 self.results, self._stages = results, stages_view(results)
-            return self._stages, self._values, {"stage": results.running}
+            return Views(self._stages, self._values, results.running)
 
-    def saved(
-        self, program: Program, revision: int
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The stages, and the values with their explanations, for a saved page.
-
-        The program is planned first. Where that takes more than PLAN_S or jax is
-        missing, the plan is left out, and the page says so.
-        """
-        missing = wording.without_plan(None)
-        if importlib.util.find_spec("jax") is not None:
+    def plan_now(self, program: Program, revision: int) -> None:
+        """Plans a program for a saved page, if jax is installed."""
+        if _has_jax():
             self._planner.plan_now(program, revision, PLAN_S)
-            missing = wording.without_plan(PLAN_S)
-        stages, plan = saved_stages(self.views()[0]), self._planner.state.plan
+
+    def saved_stages(self) -> dict[str, Any]:
+        """The stages for a saved page; without a plan, the first one names the reason."""
+        stages = saved_stages(self.views().stages)
+        if self._planner.state.plan is None:
+            first, *later = stages["stages"]
+            stages["stages"] = [{**first, "title": _why_no_plan()}, *later]
+        return stages
+
+    def saved_values(self) -> dict[str, Any]:
+        """The values with their explanations for a saved page, or why there is no plan."""
+        plan = self._planner.state.plan
         if plan is not None:
-            return stages, values_view(plan, MOST_EXPLANATIONS)
-        first, *others = stages["stages"]
-        stages["stages"] = [{**first, "title": missing}, *others]
-        return stages, {**values_view(None), "waiting": False, "error": missing}
+            return values_view(plan, MOST_EXPLANATIONS)
+        return {**values_view(None), "waiting": False, "error": _why_no_plan()}
+
+
+def _has_jax() -> bool:
+    return importlib.util.find_spec("jax") is not None
+
+
+def _why_no_plan() -> str:
+    """Why a saved page has no plan: jax is missing, or it took longer than PLAN_S."""
+    return wording.without_plan(PLAN_S if _has_jax() else None)

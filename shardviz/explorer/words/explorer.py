@@ -169,3 +169,5 @@ def bytes_in(size: int, memory_kind: str) -> str:
 
 #: That something failed which the page shows or wanted.
 FAILED = "“{}” failed, and what was shown before stays: {}"
+#: A message of a page that is newer or older than this kernel's shardviz.
+UNKNOWN_INTENT = "The page asked for {}, which this version of shardviz does not know."

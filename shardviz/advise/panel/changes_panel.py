@@ -1,0 +1,51 @@
+"""Changes that would remove a collective or lower the peak of memory, and taking one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardviz.advise.panel.changes_view import changes_view
+from shardviz.explorer.planner import Job
+from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
+
+
+class ChangesPanel(Panel):
+    """The changes of the last search; empty until the user asks for one."""
+
+    name = "changes"
+    traits = {"changes_data": {}}
+    after = frozenset({Event.WORK})
+
+    def __init__(self, page: Page):
+        super().__init__(page)
+        self._search: Job | None = None
+
+    def intents(self) -> Mapping[str, Handler]:
+        return {"changes": self._start, "take": self._take}
+
+    def refresh(self) -> None:
+        job = self.page.planner.job
+        if job is not None and job.kind == "changes":
+            self._search = job
+            self.page.show(changes_data=changes_view(job))
+
+    def _start(self, intent: Intent) -> None:
+        """Searches changes for a collective, by its key, or for `"memory"`."""
+        document, key = self.page.session.now, intent.text
+        collective = self.page.stages.collective(key)
+        if key == "memory" or collective is not None:
+            self.page.planner.start(
+                "changes",
+                document.program,
+                document.revision,
+                document.target,
+                wanted=(key, collective),
+            )
+
+    def _take(self, intent: Intent) -> None:
+        """Makes the change of a row an edit, if the rows are still current."""
+        job, session, number = self._search, self.page.session, int(intent.text)
+        if job is None or job.changes is None or job.revision != session.now.revision:
+            return
+        if changes_view(job)["rows"][number]["takes"]:
+            session.edit("change", job.changes[number].program)

@@ -1,0 +1,55 @@
+"""The Model view: the leaves of a model, their bytes, and the constraints in its program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardviz.axis_rules.panel.model_view import Leaves, leaves_view, model_view
+from shardviz.explorer.document import Document
+from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
+from shardviz.plans.plan import Plan
+
+
+class ModelPanel(Panel):
+    """All leaves of a model; the Rules view lists their paths."""
+
+    name = "model"
+    traits = {"leaves": {}, "model_data": {}}
+    after = frozenset({Event.EDIT, Event.MESSAGE, Event.WORK})
+    views = frozenset({"Rules", "Model"})
+
+    def __init__(self, page: Page):
+        super().__init__(page)
+        self._leaves: tuple[Leaves, dict[str, Any]] | None = None
+        # The last view of the model, and the document and plan that it shows.
+        self._shown: tuple[Document, Plan | None, dict[str, Any]] | None = None
+
+    def intents(self) -> Mapping[str, Handler]:
+        return {"leaves": self._show_all}
+
+    def refresh(self) -> None:
+        if self.page.shows("Model"):
+            self.page.show(**self.saved())
+        elif self.page.session.now.model is not None:
+            self.page.show(leaves=self._leaves_view()[1])
+
+    def saved(self) -> Mapping[str, object]:
+        document, plan = self.page.session.now, self.page.planner.state.plan
+        leaves, view = self._leaves_view()
+        if self._shown is None or self._shown[:2] != (document, plan):
+            data = model_view(document.program, document.target, leaves, plan)
+            self._shown = (document, plan, data)
+        return {"leaves": view, "model_data": self._shown[2]}
+
+    def _show_all(self, intent: Intent) -> None:
+        """Sends the leaves to a page that searches them, whichever view it shows."""
+        self.page.show(**self.saved())
+
+    def _leaves_view(self) -> tuple[Leaves, dict[str, Any]]:
+        """The leaves, and the part of their data that only another model changes."""
+        document = self.page.session.now
+        leaves = document.model or Leaves(document.arrays)
+        if self._leaves is None or self._leaves[0].arrays != leaves.arrays:
+            self._leaves = (leaves, leaves_view(leaves))
+        return self._leaves

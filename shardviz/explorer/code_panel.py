@@ -1,0 +1,34 @@
+"""The Code tab: the state as plain JAX code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardviz.explorer import jax_code
+from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
+
+
+class CodePanel(Panel):
+    """The code, made after every edit once a page has asked for it."""
+
+    name = "code"
+    traits = {"code_data": ""}
+    after = frozenset({Event.EDIT})
+
+    def __init__(self, page: Page):
+        super().__init__(page)
+        self._asked = False
+
+    def intents(self) -> Mapping[str, Handler]:
+        return {"code": self._ask}
+
+    def refresh(self) -> None:
+        if self._asked:
+            self.page.show(**self.saved())
+
+    def saved(self) -> Mapping[str, object]:
+        return {"code_data": jax_code.code(self.page.session.now)}
+
+    def _ask(self, intent: Intent) -> None:
+        self._asked = True
+        self.refresh()

@@ -1,0 +1,70 @@
+"""The fields and pictures of a session: mesh, arrays, rules, program and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardviz.explorer.pictures import PictureCache, palettes
+from shardviz.explorer.protocol import Event, Page, Panel
+from shardviz.explorer.session_view import array_trait, layout_trait, session_view
+
+# The traits of arrays are added for so many arrays at a time.
+ARRAYS_AT_ONCE = 8
+
+
+class SessionPanel(Panel):
+    """The document as fields and pictures.
+
+    Each array has two traits, so that an edit sends only what it changes: `array_0` has
+    its fields, `layout_0` how it is split.
+    """
+
+    name = "arrays"
+    traits = {
+        "view": {},
+        "mesh": {},
+        "rules": {},
+        "program": {},
+        "devices": {},
+        "palette": palettes(),
+    }
+    after = frozenset({Event.EDIT, Event.PLACEMENT})
+
+    def __init__(self, page: Page):
+        super().__init__(page)
+        self._pictures = PictureCache()
+        self._declared = 0  # arrays that have traits
+
+    def refresh(self) -> None:
+        document = self.page.session.now
+        pictures: list[dict[str, Any]] = []
+        placement = None
+        # Fields are sent even if the pictures fail.
+        with self.page.reporting("devices"):
+            placement = self.page.placement()
+            devices, pictures = self._pictures.update(document, placement)
+            self.page.show(devices=devices)
+        views: dict[str, object] = {**session_view(document, pictures, placement)}
+        count = len(document.fields)
+        self._declare(count)
+        # The traits of arrays that were removed are emptied.
+        for number in range(count, self._declared):
+            views[array_trait(number)] = views[layout_trait(number)] = {}
+        self.page.show(**views)
+
+    def saved(self) -> Mapping[str, object]:
+        traits = self.current()
+        for number in range(len(self.page.session.now.fields)):
+            for name in (array_trait(number), layout_trait(number)):
+                traits[name] = getattr(self.page, name)
+        return traits
+
+    def _declare(self, count: int) -> None:
+        """Adds the traits of further arrays, if there are too few."""
+        while self._declared < count:
+            traits: dict[str, object] = {}
+            for number in range(self._declared, self._declared + ARRAYS_AT_ONCE):
+                traits[array_trait(number)] = traits[layout_trait(number)] = {}
+            self.page.declare(**traits)
+            self._declared += ARRAYS_AT_ONCE

@@ -1,0 +1,39 @@
+"""The player: the steps of the collective that the page plays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
+from shardviz.move.panel.movements_view import movement_view, saved_movements
+
+
+class MovementsPanel(Panel):
+    """What was played last; a saved page can play its largest collectives."""
+
+    name = "movements"
+    traits = {"movements": {}}
+    after = frozenset({Event.WORK})
+
+    def __init__(self, page: Page):
+        super().__init__(page)
+        self._stages: object = None
+
+    def intents(self) -> Mapping[str, Handler]:
+        return {"play": self._play}
+
+    def refresh(self) -> None:
+        stages = self.page.stages.views().stages
+        if stages is not self._stages:
+            # The steps may be of older stages: the page asks again.
+            self._stages = stages
+            self.page.show(movements={})
+
+    def saved(self) -> Mapping[str, object]:
+        stages = self.page.stages
+        shown = stages.saved_stages()
+        return {"movements": saved_movements(stages, shown, self.page.placement())}
+
+    def _play(self, intent: Intent) -> None:
+        view = movement_view(intent.text, self.page.stages, self.page.placement())
+        self.page.show(movements={intent.text: view})
