@@ -241,14 +241,16 @@ class Explorer(anywidget.AnyWidget):
                 work.wait(timeout)
         return self.report
 
-    # --- for panels: see `protocol.Page` ------------------------------------------
+    # --- for panels, as `protocol.Page` declares them -----------------------------
 
     def show(self, **traits: object) -> None:
+        """Sends new values of traits; equal ones are not sent."""
         with self.lock, self.hold_sync():
             for name, value in traits.items():
                 setattr(self, name, value)
 
     def declare(self, **traits: Any) -> None:
+        """Adds synced traits with their first values."""
         synced: dict[str, traitlets.TraitType] = {}
         for name, first in traits.items():
             if isinstance(first, str):
@@ -258,11 +260,13 @@ class Explorer(anywidget.AnyWidget):
         self.add_traits(**synced)
 
     def refresh(self, panel: Panel) -> None:
+        """Refreshes a panel if a page shows it."""
         with self.lock:
             self._refresh_panel(panel)
 
     @contextlib.contextmanager
     def reporting(self, task: str) -> Iterator[None]:
+        """Has the page say what fails inside, until it works again; nothing is raised."""
         before = self._failed.get(task)
         try:
             yield
@@ -274,9 +278,11 @@ class Explorer(anywidget.AnyWidget):
             self._answer()
 
     def shows(self, view: ViewName) -> bool:
+        """Whether a page shows this view."""
         return view in self._shown.values()
 
     def placement(self) -> DevicePlacement | None:
+        """The mesh on the described target; None if its devices have no coordinates."""
         now = self.session.now
         return self._assignments.placement(now.mesh, now.target)
 

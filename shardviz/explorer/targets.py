@@ -243,6 +243,10 @@ class DevicePlacement:
         mesh: the mesh with the device ids and hosts of the hardware.
         compiled: whether a compile chose the order of the devices; else they are in id
             order.
+
+    >>> placement = device_placement(make_mesh(data=2, model=2), "tpu:v5e:2x2")
+    >>> placement.topology.size, placement.compiled
+    (4, False)
     """
 
     topology: Topology
