@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -32,6 +32,7 @@ from shardviz.base.errors import ProgramError
 from shardviz.base.files import write_text
 from shardviz.base.format import fold, plural, shown
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.pairing import pair, pair_names
 from shardviz.base.parse import read_text_file
 from shardviz.base.partition_spec import Spec
 from shardviz.compiled.report import Report
@@ -164,18 +165,18 @@ class Lock:
                 " without them: lock the program itself, or write the lock from a plan"
                 " or an audit."
             )
+        names = pair_names(self.arrays, new.arrays)
         changed: dict[str, tuple[str, str]] = {}
-        for name, before in self.arrays.items():
-            after = new.arrays.get(name)
-            if after is not None and after != before:
+        for name, _ in names.paired:
+            before, after = self.arrays[name], new.arrays[name]
+            if before != after:
                 changed[name] = before, after
+        added = {name: new.arrays[name] for name in names.new}
+        removed = {name: self.arrays[name] for name in names.gone}
         gained: tuple[LockedCollective, ...] = ()
         lost: tuple[LockedCollective, ...] = ()
         if self.collectives is not None and new.collectives is not None:
-            gained = _more(new.collectives, self.collectives)
-            lost = _more(self.collectives, new.collectives)
-        added = _missing_in(self.arrays, new.arrays)
-        removed = _missing_in(new.arrays, self.arrays)
+            gained, lost = _gained_and_lost(self.collectives, new.collectives)
         return LockDiff(self, new, changed, added, removed, gained, lost)
 
     def __repr__(self) -> str:
@@ -196,10 +197,6 @@ def _block(opening: str, lines: list[str], closing: str) -> str:
     if not lines:
         return opening + closing
     return f"{opening}\n    " + ",\n    ".join(lines) + f"\n  {closing}"
-
-
-def _missing_in(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    return {name: others[name] for name in others if name not in some}
 
 
 def _escaped(name: str) -> str:
@@ -557,21 +554,39 @@ class LockDiff:
         return str(self)
 
 
-def _more(
-    some: Iterable[LockedCollective], others: Iterable[LockedCollective]
+def _gained_and_lost(
+    before: Iterable[LockedCollective], after: Iterable[LockedCollective]
+) -> tuple[tuple[LockedCollective, ...], tuple[LockedCollective, ...]]:
+    """The collectives that one side has more of than the other, with how many more."""
+    # Collectives at the same place are paired first, so that the others are the new ones.
+    places = pair(before, after, _identity_and_place, _identity_and_place)
+    lost: list[LockedCollective] = []
+    gained: list[LockedCollective] = []
+    for old, new in places.paired:
+        if old.count > new.count:
+            lost.append(old._replace(count=old.count - new.count))
+        elif new.count > old.count:
+            gained.append(new._replace(count=new.count - old.count))
+    lost += places.gone
+    gained += places.new
+    return _less(gained, lost), _less(lost, gained)
+
+
+def _identity_and_place(collective: LockedCollective) -> Hashable:
+    return collective.identity, collective.where
+
+
+def _less(
+    collectives: Sequence[LockedCollective], moved: Sequence[LockedCollective]
 ) -> tuple[LockedCollective, ...]:
-    """The collectives of which `some` has more than `others`, with how many more."""
-    there: Counter[Any] = Counter()
-    known: set[Any] = set()
-    for c in others:
-        there[c.identity] += c.count
-        known.add((c.identity, c.where))
-    more = []
-    # Those that the other side has in the same place are matched first: the rest is
-    # what is new.
-    for c in sorted(some, key=lambda c: (c.identity, c.where) not in known):
-        matched = min(c.count, there[c.identity])
-        there[c.identity] -= matched
-        if c.count > matched:
-            more.append(c._replace(count=c.count - matched))
-    return tuple(more)
+    """The collectives without as many of the same identity as `moved` has."""
+    counts: Counter[Hashable] = Counter()
+    for collective in moved:
+        counts[collective.identity] += collective.count
+    remaining = []
+    for collective in collectives:
+        matched = min(collective.count, counts[collective.identity])
+        counts[collective.identity] -= matched
+        if collective.count > matched:
+            remaining.append(collective._replace(count=collective.count - matched))
+    return tuple(remaining)

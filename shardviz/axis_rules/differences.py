@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shardviz.axis_rules.requests import Request
 from shardviz.base.display import Displayed, Fact, explanation, sentence
 from shardviz.base.format import plural
+from shardviz.base.pairing import pair
 from shardviz.base.partition_spec import Spec
 
 
@@ -99,19 +100,15 @@ def compare_rows(
     >>> print(found.diff("nnx").rows[0].why)
     Dimension 0: linen takes rule 2 (embed → None); nnx takes rule 3 (embed → data).
     """
-    # By path, since the second audit may have other arrays.
-    others = {r.path: r for r in second}
-    differing, alike, missing = [], 0, []
-    for row in first:
-        other = others.pop(row.path, None)
-        if other is None:
-            missing.append(row.path)
-        elif _same(row.spec, other.spec):
-            alike += 1
-        else:
+    rows = pair(first, second, lambda row: row.path, lambda row: row.path)
+    differing = []
+    for row, other in rows.paired:
+        if not _same(row.spec, other.spec):
             dimensions = tuple(_dimensions(row, other))
             differing.append(SpecDifference(labels, (row, other), dimensions))
-    return AuditDiff(tuple(differing), labels, alike, (*missing, *others))
+    alike = len(rows.paired) - len(differing)
+    missing = tuple(row.path for row in (*rows.gone, *rows.new))
+    return AuditDiff(tuple(differing), labels, alike, missing)
 
 
 def _same(one: Spec | None, two: Spec | None) -> bool:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective, Member
+from shardviz.base.pairing import pair
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
 _WIDTH = re.compile(r"\d+")  # bits of an element: bf16, f8e4m3
@@ -228,14 +229,15 @@ class _Sides:
         self, key: Key, fits: Callable[[Collective, Collective], bool], kind: str
     ) -> None:
         """One with one, in order, where both have the same key and fit."""
-        waiting = _grouped(self.after, key)
-        for i, c in list(self.before.items()):
-            same = waiting.get(key(c), [])
-            for j in same:
-                if fits(c, self.after[j]):
-                    self.take(kind, [i], [j])
-                    same.remove(j)
-                    break
+        pairing = pair(
+            self.before,
+            self.after,
+            lambda i: key(self.olds[i]),
+            lambda j: key(self.news[j]),
+            lambda i, j: fits(self.olds[i], self.news[j]),
+        )
+        for i, j in pairing.paired:
+            self.take(kind, [i], [j])
 
     def split_between_slices(self) -> None:
         """What several slices do together became steps: some inside, some across."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from shardviz.base.collective import Collective
 from shardviz.base.display import Displayed, Fact
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import plural, shown
+from shardviz.base.pairing import pair
 from shardviz.plans.plan_values import PlannedOp, Record
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -180,53 +178,38 @@ def plan_difference(before: Record, after: Record) -> PlanDiff:
             )
     if before.error is not None or after.error is not None:
         return PlanDiff(before, after)
-    pairs, removed, added = _matched(before.ops, after.ops, _value_key, _value_key)
-    # The collectives of the first plan go by the names that their values have in the
-    # second.
-    names = {old.name: new.name for old, new in pairs}
-    kept, lost, gained = _matched(
+    values = pair(before.ops, after.ops, _value_key, _value_key)
+    # The collectives of the first plan are compared under the names that their values
+    # have in the second.
+    names = {old.name: new.name for old, new in values.paired}
+    collectives = pair(
         before.collectives,
         after.collectives,
         lambda c: (c.kind, c.mesh_axes, c.op, names.get(c.value, c.value)),
         lambda c: (c.kind, c.mesh_axes, c.op, c.value),
     )
-    changed = [ValueChange(o, n) for o, n in pairs if _differs(o, n, names)]
-    resized = [(o, n) for o, n in kept if o.bytes_per_device != n.bytes_per_device]
+    changed = []
+    for old, new in values.paired:
+        if _differs(old, new, names):
+            changed.append(ValueChange(old, new))
+    resized = []
+    for old, new in collectives.paired:
+        if old.bytes_per_device != new.bytes_per_device:
+            resized.append((old, new))
     return PlanDiff(
         before,
         after,
-        tuple(added),
-        tuple(removed),
+        values.new,
+        values.gone,
         tuple(sorted(changed, key=lambda change: not change.moved)),
-        _largest_first(gained),
-        _largest_first(lost),
+        _largest_first(collectives.new),
+        _largest_first(collectives.gone),
         tuple(resized),
     )
 
 
 def _largest_first(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
     return tuple(sorted(collectives, key=lambda c: -c.bytes_in_all))
-
-
-def _matched(
-    old: Sequence[T],
-    new: Sequence[T],
-    old_key: Callable[[T], Hashable],
-    new_key: Callable[[T], Hashable],
-) -> tuple[list[tuple[T, T]], list[T], list[T]]:
-    """What is in both, in order; what only the first has; what only the second has."""
-    waiting: dict[Hashable, list[T]] = defaultdict(list)
-    for item in new:
-        waiting[new_key(item)].append(item)
-    both, gone, kept = [], [], set()
-    for item in old:
-        own = waiting[old_key(item)]
-        if own:
-            both.append((item, own.pop(0)))
-            kept.add(id(both[-1][1]))
-        else:
-            gone.append(item)
-    return both, gone, [item for item in new if id(item) not in kept]
 
 
 def _value_key(op: PlannedOp) -> Hashable:

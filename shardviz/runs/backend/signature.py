@@ -21,6 +21,7 @@ from shardviz.base.backend.jax_compat import (
     trace_settings,
 )
 from shardviz.base.format import shown
+from shardviz.base.pairing import pair_names
 from shardviz.programs.backend.named_meshes import mesh_sizes
 from shardviz.runs.cached import Difference
 
@@ -177,17 +178,13 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
     (Difference(code='shape', name='x', before='[8]', after='[16]'),)
     """
     found = []
-    for name in new.arrays:
-        if name not in old.arrays:
-            found.append(Difference("added", name))
-    for name in old.arrays:
-        if name not in new.arrays:
-            found.append(Difference("removed", name))
+    names = pair_names(old.arrays, new.arrays)
+    found += [Difference("added", name) for name in names.new]
+    found += [Difference("removed", name) for name in names.gone]
     if not found and new.tree != old.tree:
         found.append(Difference("tree", "", shown(old.tree, 200), shown(new.tree, 200)))
-    for name, array in new.arrays.items():
-        if name in old.arrays:
-            found += _of_array(name, array, old.arrays[name])
+    for name, _ in names.paired:
+        found += _of_array(name, new.arrays[name], old.arrays[name])
     found += _of_statics(new.statics, old.statics)
     found += _of_settings(new.settings, old.settings)
     return tuple(found)
@@ -234,19 +231,21 @@ def _with_devices(sharding: Any) -> str:
 
 
 def _of_statics(now: dict[str, Any], before: dict[str, Any]) -> Iterator[Difference]:
-    for name in {**before, **now}:
-        texts = ["", ""]
-        for i, statics in enumerate((before, now)):
-            if name in statics:
-                texts[i] = shown(statics[name])
-        both = name in before and name in now
-        a, b = now.get(name), before.get(name)
-        if not both or type(a) is not type(b) or a != b:
-            yield Difference("static", name, *texts)
+    names = pair_names(before, now)
+    for name, _ in names.paired:
+        old, new = before[name], now[name]
+        # 1 and True are equal, and jax compiles for each.
+        if type(old) is not type(new) or old != new:
+            yield Difference("static", name, shown(old), shown(new))
+    for name in names.gone:
+        yield Difference("static", name, before=shown(before[name]))
+    for name in names.new:
+        yield Difference("static", name, after=shown(now[name]))
 
 
 def _of_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterator[Difference]:
-    changed = [n for n in now if n in before and now[n] != before[n]]
+    names = pair_names(before, now)
+    changed = [name for name, _ in names.paired if now[name] != before[name]]
     if "abstract_mesh_context_manager" in changed and "concrete_mesh" in changed:
         # Another mesh brings devices of its own.
         changed.remove("concrete_mesh")
