@@ -49,13 +49,13 @@ def _mimebundle(value: Any) -> dict[str, Any]:
 
 
 def _sentence(fact: Any) -> str:
-    from shardviz.base.wording import sentence
+    from shardviz.wording import sentence
 
     return sentence(fact)
 
 
 def _explanation(value: Any) -> str:
-    from shardviz.base.wording import explanation
+    from shardviz.wording import explanation
 
     return explanation(value)
 

@@ -22,6 +22,7 @@ FEATURES = (
     "advise",
     "gallery",
     "legacy",
+    "wording",
     "pictures",
     "figures",
     "explorer",
@@ -113,7 +114,6 @@ CALLS = {
 }
 #: Modules that import by a name that is made at run time, and why.
 BY_NAME = (
-    "base.wording",  # words, when the first fact of their kind is shown
     "base.backend",  # private names of jax, which may be gone
     "gallery",
     "exercises",  # the modules that hold the exercises

@@ -3,54 +3,63 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 
 import shardviz
-from shardviz.base import wording
+from shardviz import wording
 from shardviz.base.display import Fact
 from shardviz.plans.uncertain import KINDS, Uncertain
+from tests.structure.import_table import FEATURES
 
 ROOT = Path(shardviz.__file__).parent
-FILES = sorted({*wording._FILES.values()})
+WORDS = [module for feature in FEATURES for module in wording.modules_of_words(feature)]
 
 
-def kinds_of(file: str) -> list[type]:
-    words = vars(importlib.import_module(f"shardviz.{file}"))
-    return [*words.get("SENTENCES", {}), *words.get("EXPLANATIONS", {})]
+def dotted(path: Path) -> str:
+    return ".".join(("shardviz", *path.relative_to(ROOT).with_suffix("").parts))
+
+
+def kinds_of(module) -> set[type]:
+    return {*vars(module).get("SENTENCES", {}), *vars(module).get("EXPLANATIONS", {})}
 
 
 def test_every_table_of_sentences_is_found():
     tables = set()
     for path in ROOT.rglob("*.py"):
         if "\nSENTENCES" in path.read_text() or "\nEXPLANATIONS" in path.read_text():
-            tables.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    assert tables == set(FILES)
+            tables.add(dotted(path))
+    assert tables == {module.__name__ for module in WORDS}
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_the_words_of_a_file_are_found(file):
-    for kind in kinds_of(file):
-        module = kind.__module__.removeprefix("shardviz.")
-        assert wording._FILES.get(module) == file, kind
+@pytest.mark.parametrize("module", WORDS, ids=lambda module: module.__name__)
+def test_words_belong_to_the_feature_of_their_facts(module):
+    feature = module.__name__.split(".")[1]
+    assert {kind.__module__.split(".")[1] for kind in kinds_of(module)} == {feature}
 
 
-@pytest.mark.parametrize("module", wording._FILES)
-def test_every_fact_of_a_module_has_a_sentence(module):
-    file = importlib.import_module(f"shardviz.{wording._FILES[module]}")
-    facts = vars(importlib.import_module(f"shardviz.{module}")).values()
-    own = [
-        kind
-        for kind in facts
-        # A base of several facts is said as one of them.
-        if isinstance(kind, type)
-        and issubclass(kind, Fact)
-        and kind.__module__.endswith(module)
-        and not kind.__subclasses__()
-    ]
-    sentences = vars(file).get("SENTENCES", {})
-    assert [kind for kind in own if not set(kind.__mro__) & set(sentences)] == []
+def test_a_kind_has_words_in_one_module():
+    kinds = [kind for module in WORDS for kind in kinds_of(module)]
+    assert len(kinds) == len(set(kinds))
+
+
+def test_every_fact_has_a_sentence():
+    for path in ROOT.rglob("*.py"):
+        if re.search(r"^class \w+\(.*\bFact\b", path.read_text(), re.MULTILINE):
+            importlib.import_module(dotted(path))
+    facts, missing = [Fact], []
+    while facts:
+        kind = facts.pop()
+        facts += kind.__subclasses__()
+        # A base of several facts is shown as one of them.
+        if kind.__module__.startswith("shardviz.") and not kind.__subclasses__():
+            try:
+                wording._words_of(kind, "SENTENCES")
+            except LookupError:
+                missing.append(kind)
+    assert missing == []
 
 
 def test_what_nothing_says_is_refused():
