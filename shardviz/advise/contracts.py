@@ -26,7 +26,8 @@ from shardviz.axis_rules.fit import Fit, Uncounted
 from shardviz.axis_rules.requests import Request
 from shardviz.base.array_spec import size_in_bytes
 from shardviz.base.axis_parts import group_size, parent_axis
-from shardviz.base.collective import COLLECTIVE_KINDS, Collective
+from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import COLLECTIVE_KINDS
 from shardviz.base.display import Fact
 from shardviz.base.errors import ContractError, ProgramError, TargetError
 from shardviz.base.format import plural, shown, suggestion

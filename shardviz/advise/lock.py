@@ -27,6 +27,7 @@ import numpy as np
 
 from shardviz.axis_rules.audit import Audit
 from shardviz.base.collective import Collective
+from shardviz.base.collective_matching import Traffic, traffic_of
 from shardviz.base.display import explanation
 from shardviz.base.errors import ProgramError
 from shardviz.base.files import write_text
@@ -71,9 +72,9 @@ class LockedCollective(NamedTuple):
     where: str
 
     @property
-    def identity(self) -> tuple[str, tuple[str, ...], int, int | None]:
-        """What is compared: kind, mesh axes, bytes and executions."""
-        return self.kind, self.over, self.bytes, self.executions
+    def traffic(self) -> Traffic:
+        """Kind, mesh axes, bytes and executions, which are compared."""
+        return Traffic(self.kind, self.over, self.bytes, self.executions)
 
     @property
     def bytes_in_all(self) -> int:
@@ -353,12 +354,12 @@ def _lock_collectives(
         return backward if name is None else f"{backward} ({name} in {file})"
 
     def alike(c: Collective) -> Hashable:
-        return c.kind, c.mesh_axes, c.bytes_per_device, c.trips, function(c)
+        return traffic_of(c), function(c)
 
     counts: Counter[LockedCollective] = Counter()
     for one in fold(collectives, lambda c: _escaped(path_in_words(c.op)), alike):
         c = one.items[0]
-        facts = c.kind, c.mesh_axes, c.bytes_per_device, c.trips
+        facts = traffic_of(c)
         counts[LockedCollective(*facts, 1, one.name + function(c))] += len(one.items)
     folded = [locked._replace(count=count) for locked, count in counts.items()]
     folded.sort(key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0))
@@ -573,7 +574,7 @@ def _gained_and_lost(
 
 
 def _identity_and_place(collective: LockedCollective) -> Hashable:
-    return collective.identity, collective.where
+    return collective.traffic, collective.where
 
 
 def _less(
@@ -582,11 +583,11 @@ def _less(
     """The collectives without as many of the same identity as `moved` has."""
     counts: Counter[Hashable] = Counter()
     for collective in moved:
-        counts[collective.identity] += collective.count
+        counts[collective.traffic] += collective.count
     remaining = []
     for collective in collectives:
-        matched = min(collective.count, counts[collective.identity])
-        counts[collective.identity] -= matched
+        matched = min(collective.count, counts[collective.traffic])
+        counts[collective.traffic] -= matched
         if collective.count > matched:
             remaining.append(collective._replace(count=collective.count - matched))
     return tuple(remaining)

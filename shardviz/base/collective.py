@@ -6,17 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardviz.base.cause import UNKNOWN, AxisPart, ValueName, axes_in_words
+from shardviz.base.collective_kind import KINDS, CollectiveKind
 from shardviz.base.format import bytes_text
-
-COLLECTIVE_KINDS = (
-    "all-gather",
-    "all-reduce",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "ragged-all-to-all",
-    "collective-broadcast",
-)
 
 
 def phase_of(op: str) -> str:
@@ -80,7 +71,7 @@ class Collective:
     """One collective of a compiled program.
 
     Attributes:
-        kind: one of COLLECTIVE_KINDS.
+        kind: its kind, one of `COLLECTIVE_KINDS`.
         mesh_axes: the mesh axes it runs over, or parts of them as Shardy names these:
             `data:(1)2` is the first 2 that data=4 is split into; `()` where the groups
             match no set of axes.
@@ -146,6 +137,11 @@ class Collective:
     parts: tuple[AxisPart, ...] = ()
 
     @property
+    def definition(self) -> CollectiveKind:
+        """The entry of its kind: how it sends, what it does, its names elsewhere."""
+        return KINDS[self.kind]
+
+    @property
     def is_partial(self) -> bool:
         """Whether its groups are smaller than its mesh axes."""
         return bool(self.parts)
@@ -179,26 +175,16 @@ class Collective:
 
     @property
     def sent_bytes(self) -> int | None:
-        """The bytes that each device sends once, on a ring; None where the group is
-        unknown.
-
-        The factors are those of the scaling book: (n-1)/n of what is gathered,
-        scattered or exchanged, twice that for an all-reduce, all of it for a
-        permutation.
+        """The bytes that each device sends in one execution; None if the size of the
+        groups is unknown.
         """
-        # Every device sends its shard once, whatever the group.
-        if self.kind == "collective-permute":
-            return self.bytes_per_device
-        size = self.group_size
-        if not size and self.groups:
-            size = len(self.groups[0])
-        if size < 1:
+        devices = self.group_size
+        if not devices and self.groups:
+            devices = len(self.groups[0])
+        # In a permutation every sender sends its shard once, whatever the groups.
+        if devices < 1 and not self.definition.pairs:
             return None
-        # A ring makes an all-reduce of a reduce-scatter and an all-gather.
-        rounds = 1
-        if self.kind == "all-reduce":
-            rounds = 2
-        return rounds * self.bytes_per_device * (size - 1) // size
+        return self.definition.sent_bytes(self.bytes_per_device, devices)
 
     @property
     def execution_count(self) -> int:

@@ -107,6 +107,16 @@ def cut(text: str, limit: int) -> str:
     return text[: limit - 1] + "…"
 
 
+def with_article(noun: str) -> str:
+    """The noun after `a` or `an`.
+
+    >>> with_article("all-gather"), with_article("reduce-scatter")
+    ('an all-gather', 'a reduce-scatter')
+    """
+    article = "an" if noun[0] in "aeio" else "a"
+    return f"{article} {noun}"
+
+
 def joined(parts: Iterable[object], word: str = "and", limit: int | None = None) -> str:
     """Parts as a phrase, as they are; with a `limit`, further ones are only counted.
 

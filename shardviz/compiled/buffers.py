@@ -16,11 +16,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from shardviz.base.collective import phase_of
-from shardviz.compiled.causes import SUMS, Causes, is_written
+from shardviz.base.collective_kind import KINDS, SUMS
+from shardviz.compiled.causes import Causes, is_written
 from shardviz.compiled.dataflow import Dataflow, Part, Placement
 from shardviz.compiled.loops import Loops
 from shardviz.compiled.memory import Buffer, MemoryTimeline
-from shardviz.compiled.module import COLLECTIVES, Instruction, InstructionSource, Module
+from shardviz.compiled.module import Instruction, InstructionSource, Module
 from shardviz.compiled.wire import Message
 
 #: Fields of each message, by the names that XLA gives them.
@@ -311,7 +312,7 @@ class _Owners:
                 sources.append(behind.source)
         else:
             sources = [source, inside.source, behind.source, maker.source]
-            if behind.moved in COLLECTIVES:
+            if behind.moved in KINDS:
                 sources = []  # it is split otherwise than these
         places: dict[tuple[str, str], None] = {}
         for source in sources:

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from shardviz.base.cause import UNKNOWN, Cause, ValueName, author_of
+from shardviz.base.collective_kind import KINDS, SUMS, Effect
 from shardviz.compiled.loops import is_kept
 from shardviz.compiled.module import (
-    COLLECTIVES,
     NO_SOURCE,
     Computation,
     Instruction,
@@ -26,8 +26,6 @@ from shardviz.compiled.module import (
 )
 from shardviz.compiled.readers import Demand, demand_of, last_part
 
-SUMS = ("all-reduce", "reduce-scatter")
-_RESPLITS = ("all-to-all", "collective-permute")
 _TUPLE_COPIES = ("copy", "opt-barrier", "optimization-barrier")
 _COPIES = (*_TUPLE_COPIES, "bitcast", "copy-start", "copy-done")
 # What the partitioner adds around a collective; the user's own have a name of their
@@ -46,17 +44,12 @@ _SUM_CODES = {"dot": "contracted", "convolution": "contracted", "reduce": "reduc
 _EMPTY = ("constant", "broadcast", "iota")
 # Ends for programs of any size: what is farther away is not known.
 _DEEPEST, _FARTHEST, _MOST_USERS = 64, 12, 8
-# The collectives of `jax.lax` that users write, by the kind that each is compiled to.
-_WRITTEN = {
-    "all-reduce": re.compile(r"(psum\w*|pmax|pmin|pmean)$"),
-    "all-gather": re.compile(r"all_gather\w*$"),
-    "reduce-scatter": re.compile(
-        r"(reduce_scatter|psum_scatter|unreduced_reduce_scatter)$"
-    ),
-    "all-to-all": re.compile(r"all_to_all$"),
-    "collective-permute": re.compile(r"ppermute$"),
-    "collective-broadcast": re.compile(r"pbroadcast$"),
-    "ragged-all-to-all": re.compile(r"ragged_all_to_all$"),
+# The codes of a cause of a collective that moves its operand, by what it does.
+MOVE_CODES = {
+    Effect.GATHER: "gathered",
+    Effect.EXCHANGE: "resplit",
+    Effect.SEND: "sent",
+    Effect.COPY: "resplit",
 }
 _VMAPPED_LOOP = re.compile(r"vmap\([^()]*\)/while")
 _IN_LOOP = re.compile(
@@ -133,7 +126,7 @@ class Causes:
             further = _through(place)
             if isinstance(further, Value):
                 return further._replace(same=False, moved=moved)
-            if kind.startswith(_RESPLITS):
+            if here.kind and KINDS[here.kind].effect in (Effect.EXCHANGE, Effect.SEND):
                 moved = here.kind
             passes = _passes(here, own) or (sums and _sums_behind(here, own))
             if passes and kind == "dynamic-slice":
@@ -282,8 +275,7 @@ class Causes:
             known = replace(known, dimension=collective.dimensions[0])
         if demand.code == "unsplittable" and kind == "all-gather":
             return replace(known, code="unsplittable")
-        codes = {"collective-permute": "sent", "all-gather": "gathered"}
-        return replace(known, code=codes.get(kind, "resplit"))
+        return replace(known, code=MOVE_CODES[KINDS[kind].effect])
 
     def _gradient_of(
         self, total: Instruction, own: InstructionSource, number: int
@@ -365,7 +357,7 @@ def _alike(one: Instruction, other: Instruction) -> bool:
 
 def _is_collective(instruction: Instruction) -> bool:
     # What runs asynchronously hands on what is in it, collective or not.
-    return instruction.opcode.startswith((*COLLECTIVES, "async"))
+    return bool(instruction.kind) or instruction.opcode.startswith("async")
 
 
 def _is_constraint(instruction: Instruction) -> bool:
@@ -472,10 +464,9 @@ def _made(maker: Instruction, same: bool) -> Value:
 
 def is_written(collective: Instruction, own: InstructionSource) -> bool:
     """Whether a collective is one of `jax.lax` that the program itself has."""
-    names = _WRITTEN.get(collective.kind)
-    if names is None or collective.frontend.get("is_spmd_generated") == "true":
+    if collective.frontend.get("is_spmd_generated") == "true":
         return False
-    return bool(names.search(own.op))
+    return own.op.endswith(KINDS[collective.kind].primitives)
 
 
 def _with_calls(instruction: Instruction, op: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardviz.base.collective import Collective
+from shardviz.base.collective_matching import becomes_async, match
 from shardviz.base.display import Displayed, Fact, explanation
-from shardviz.compiled.matching import becomes_async, match
 
 #: What may become of collectives, in the order in which changes are counted.
 CHANGES = (

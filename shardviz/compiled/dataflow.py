@@ -17,18 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardviz.base.collective_kind import KINDS
 from shardviz.compiled.module import Instruction, Module
 from shardviz.compiled.read_groups import GroupReader, Slices
 
 #: One array of an instruction's result, by its index in the tuple.
 Part = tuple[Instruction, tuple[int, ...]]
 
-# Element n of their result depends on operand n alone.
-_ONE_TO_ONE = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute")
 _SAME_TUPLE = ("copy", "opt-barrier", "optimization-barrier", "domain")
 _CALLS = ("call", "fusion", "async-start")
-# They start with their operands, and have the results behind them.
-_OPERANDS_FIRST = ("all-gather-start", "collective-permute-start", "async-start")
 # Any two devices may get different bytes from them.
 _PER_DEVICE = (
     "partition-id", "replica-id", "rng", "infeed", "recv", "recv-done",
@@ -180,7 +177,7 @@ class Dataflow:
         for part in map(int, replicas.axes):
             over |= 1 << part
             size *= self._sizes[part]
-        if kind in ("all-reduce", "all-gather"):
+        if KINDS[kind].equal_results:
             return 0, over if size == replicas.size else 0
         return over or self._all, 0
 
@@ -217,7 +214,7 @@ class Dataflow:
             return [(reads[0], (here.index, *path))]
         if opcode.endswith("-done"):
             start, place = reads[0], path
-            if start.opcode in _OPERANDS_FIRST or start.wrapped is not None:
+            if _holds_operands(start):
                 place = (1, *path)
             elif start.opcode == "copy-start":
                 place = (0,)
@@ -237,9 +234,17 @@ class Dataflow:
                 return [(root, path)]
             if path[:1] == (1,):
                 return [(root, path[1:])]
-        if here.kind in _ONE_TO_ONE and len(reads) > 1 and path:
+        per_result = here.kind and KINDS[here.kind].operand_per_result
+        if per_result and len(reads) > 1 and path:
             return _all_parts([reads[path[-1]]]) if path[-1] < len(reads) else []
         return _all_parts(reads)
+
+
+def _holds_operands(start: Instruction) -> bool:
+    """True if the result of a start has its operands, then its results."""
+    if start.wrapped is not None:
+        return True
+    return bool(start.kind) and KINDS[start.kind].start_holds_operands
 
 
 def _origin(instruction: Instruction) -> Instruction:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardviz.base.cause import UNKNOWN
 from shardviz.base.collective import Collective, Member
-from shardviz.compiled.matching import elements, match
+from shardviz.base.collective_matching import amount, comes_from, match
 
 
 def inherited(
@@ -55,7 +55,7 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
         own = {"op": first.op, "source": first.source, "stack": first.stack}
         about = {"operand": first.operand, "cause": first.cause}
         new = replace(new, members=ordered, **own, **about)
-    elif len(old) == 1 and _is_certain(new, old[0]) and _is_all(new, old[0], kind):
+    elif len(old) == 1 and comes_from(new, old[0]) and _is_all(new, old[0], kind):
         (one,) = old
         new = replace(new, operand=one.operand, cause=one.cause, members=one.members)
     for c in old:
@@ -67,22 +67,6 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
             if "/" not in new.op:
                 new = replace(new, op=c.op)
     return new
-
-
-def _is_certain(new: Collective | Member, old: Collective) -> bool:
-    """Whether one surely is what another became, so that they have one operand."""
-    if old.operand in (None, UNKNOWN):
-        return False
-    # From one operation and line, as far as both are known.
-    ops = new.op == old.op or not (new.op and old.op)
-    sources = new.source == old.source or not (new.source and old.source)
-    if new.operand in (None, UNKNOWN):
-        return ops and sources
-    if new.operand == old.operand:
-        return True
-    # A compiler may call an operation by another name, but not an argument.
-    both = new.operand.is_argument and old.operand.is_argument
-    return ops and sources and not both
 
 
 def _is_all(new: Collective, old: Collective, kind: str) -> bool:
@@ -100,7 +84,7 @@ def _explained(
     for member in members:
         certain = []
         for c in free:
-            if amount(c) == amount(member) and _is_certain(member, c):
+            if amount(c) == amount(member) and comes_from(member, c):
                 certain.append(c)
         exact = [c for c in certain if c.operand == member.operand]
         sure = exact or certain
@@ -140,11 +124,6 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
                 members.append(_as_member(c, share, shape))
             return tuple(members)
     return ()
-
-
-def amount(one: Collective | Member) -> int:
-    """How many numbers it is about, since a compiler may send them in another type."""
-    return elements(one) or one.bytes_per_device
 
 
 def _as_member(c: Collective, size: int, shape: str) -> Member:

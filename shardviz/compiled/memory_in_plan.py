@@ -21,7 +21,6 @@ from shardviz.compiled.report import Report
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import PlannedOp
 
-_SUMS = ("all-reduce", "reduce-scatter")
 # Split values whose shards may all be the same.
 _SAME_SHARDS = ("broadcast_in_dim", "constant")
 # They change the shape or the type of a value.
@@ -108,7 +107,7 @@ class _Values:
         # Until its collective is done, a product of split dimensions is a partial sum.
         self.summed: dict[str, set[str]] = {}
         for collective in plan.collectives:
-            if collective.kind in _SUMS:
+            if collective.definition.sums:
                 axes = self.summed.setdefault(collective.value, set())
                 axes.update(collective.mesh_axes)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
+from shardviz.base.collective_kind import KINDS
 from shardviz.base.source_lines import is_user_file, line_in_words
 from shardviz.compiled.wire import Message, signed
 
@@ -49,15 +50,6 @@ TYPES = {
 }  # fmt: skip
 _TUPLE = 13
 
-COLLECTIVES = (
-    "all-gather",
-    "all-reduce",
-    "reduce-scatter",
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
 _ASYNC = ("async-start", "async-update", "async-done")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
@@ -151,7 +143,7 @@ class Instruction:
         """The kind of collective, whether it is started, waited for or both; or `""`."""
         # A done is a collective too, which readers skip where its start counts.
         kind = self.opcode.removesuffix("-start").removesuffix("-done")
-        if kind not in COLLECTIVES:
+        if kind not in KINDS:
             return ""
         return kind
 

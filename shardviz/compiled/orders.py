@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import Route
 from shardviz.base.display import Fact
 from shardviz.base.mesh import MeshSpec
 from shardviz.hardware.interconnect import device_rows, groups_over, route
@@ -128,11 +129,11 @@ def _sends(
     mesh: MeshSpec, topology: Topology, collectives: Sequence[Collective]
 ) -> Iterator[_Send]:
     for one in collectives:
-        axes, permutes = one.mesh_axes, one.kind == "collective-permute"
+        axes, permutes = one.mesh_axes, one.definition.pairs
         known = bool(axes) and mesh.shape.keys() >= set(axes)
         # As in the roofline: without groups nobody knows who sends to whom.
         unknown = not one.groups and (permutes or not known)
-        if unknown or one.kind == "ragged-all-to-all":
+        if unknown or one.definition.route is Route.UNKNOWN:
             continue
         names = axes if known else mesh.axis_names
         full, ordered = groups_over(mesh, names), ()

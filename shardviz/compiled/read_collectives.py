@@ -10,8 +10,9 @@ from types import MappingProxyType
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.cause import Cause
 from shardviz.base.collective import Collective, Member
+from shardviz.base.collective_kind import KINDS, SUMS
 from shardviz.base.replica_groups import Groups, Replicas, replicas_of
-from shardviz.compiled.causes import NOBODY, SUMS, Causes
+from shardviz.compiled.causes import NOBODY, Causes
 from shardviz.compiled.loops import Loops
 from shardviz.compiled.module import (
     INSTRUCTION,
@@ -32,13 +33,7 @@ _UNCHANGED = ("convert", "copy", "bitcast", "reshape", "transpose")
 _TRANSFER = "_xla_megascale_transfer_type"
 _TARGET = "_xla_megascale_target"
 _RENDEZVOUS = "_xla_host_transfer_rendezvous"
-_CROSSINGS = {
-    "ALL_REDUCE": "all-reduce",
-    "ALL_GATHER": "all-gather",
-    "REDUCE_SCATTER": "reduce-scatter",
-    "ALL_TO_ALL": "all-to-all",
-    "ONE_TO_ONE": "collective-permute",
-}
+_CROSSINGS = {kind.megascale: name for name, kind in KINDS.items() if kind.megascale}
 #: The name of a computation of TPUs that one slice alone runs.
 _ONE_SLICE = "localizer"
 
@@ -119,7 +114,7 @@ class _Reader:
         first: dict[Instruction, Instruction] = {}
         for one in given:
             branch = _branch_of(one.computation)
-            if branch is None or one.kind != "collective-permute":
+            if branch is None or not one.kind or not KINDS[one.kind].pairs:
                 result.append(one)
                 continue
             conditional, number = branch
@@ -147,7 +142,7 @@ class _Reader:
             # TPU's form of a reduce-scatter: an all-reduce fused with the slice that
             # each device keeps, so that its result has the shape of the operand.
             kind = "reduce-scatter"
-        elif kind == "reduce-scatter":
+        elif KINDS[kind].counts_operand:
             size *= replicas.size or math.prod(self.sizes)
         base = Cause("unknown", kind, replicas.axes, replicas.parts)
         remade = None
@@ -218,7 +213,8 @@ class _Reader:
         Their bytes sum up to its `size`.
         """
         kind, reads = base.kind, own.operands
-        if kind == "all-to-all" or len(reads) < 2 or len(reads) != len(shapes):
+        one_array = KINDS[kind].tuple_is_one_array or len(reads) < 2
+        if one_array or len(reads) != len(shapes):
             return ()
         # The bytes of a reduce-scatter are those of its operand.
         times = size // max(1, sum(shape.bytes for shape in shapes))
@@ -255,11 +251,11 @@ class _Reader:
         groups: Groups = ()
         if self.slices is not None:
             groups = self.slices.crossing(receive.frontend.get(_TARGET, ""))
-        paired = kind == "collective-permute"
+        paired = KINDS[kind].pairs
         replicas = self._whole(replicas_of(groups, paired, self.names, self.sizes))
         shape = receive.shapes[0]  # the others are its context and its token
         size = shape.bytes
-        if kind == "reduce-scatter":
+        if KINDS[kind].counts_operand:
             size *= replicas.size or math.prod(self.sizes)
         send = _send_of(receive)
         value = NOBODY
@@ -337,7 +333,7 @@ def _result_shapes(own: Instruction) -> tuple[Shape, ...]:
     for user in own.users:
         if user.opcode.endswith("-done"):
             return user.shapes
-    if own.kind == "all-reduce":
+    if own.kind and not KINDS[own.kind].start_holds_operands:
         return own.shapes
     arrays = [shape for shape in own.shapes if str(shape) != "u32[]"]
     return tuple(arrays[len(arrays) // 2 :])

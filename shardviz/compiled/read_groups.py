@@ -21,12 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardviz.base.collective_kind import KINDS
 from shardviz.base.replica_groups import Groups, Replicas, replicas_of
 from shardviz.compiled.module import INSTRUCTION, Instruction, Module
 from shardviz.compiled.wire import Message
 from shardviz.hardware.topology import FIRST_ID
-
-_PERMUTATION = "collective-permute"
 
 
 class GroupReader:
@@ -46,7 +45,7 @@ class GroupReader:
     def of(self, collective: Instruction) -> Replicas:
         """The groups of a collective."""
         attributes = collective.attributes
-        paired = collective.kind == _PERMUTATION
+        paired = KINDS[collective.kind].pairs
         key: tuple[bytes | bool, ...] = (paired,)
         # The empty bytes keep apart what different fields hold.
         for field in _GROUP_FIELDS:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shardviz.base.collective_kind import KINDS
 from shardviz.compiled.module import Instruction, Module, Shape
 
 # Operations that may be between the gather and the slice: they change no element.
@@ -33,7 +34,7 @@ class Rematerialized(NamedTuple):
 
 def rematerialized(gather: Instruction, module: Module) -> Rematerialized | None:
     """The array that an all-gather makes only to split it again; None for any other."""
-    is_written = gather.op.rpartition("/")[2].startswith("all_gather")
+    is_written = gather.op.endswith(KINDS["all-gather"].primitives)
     generated = gather.frontend.get("is_spmd_generated") == "true"
     if module.is_scheduled or (is_written and not generated):
         return None

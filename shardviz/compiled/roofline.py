@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from shardviz.axis_rules.fit import Fit
 from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import Route
 from shardviz.base.display import Displayed, Fact
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import shown
@@ -341,7 +342,7 @@ def collective_bound(
         collective.trips,
         collective.source,
     )
-    if collective.kind == "ragged-all-to-all":
+    if collective.definition.route is Route.UNKNOWN:
         return replace(row, note=RooflineNote("ragged"))
     if topology is None or mesh is None:
         times = _without_topology(collective, chip)

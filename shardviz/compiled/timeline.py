@@ -13,6 +13,7 @@ from typing import Any
 
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import KINDS
 from shardviz.base.display import Fact
 from shardviz.base.mesh import MeshSpec
 from shardviz.compiled.op_costs import OpCost, op_costs
@@ -34,10 +35,9 @@ from shardviz.plans.plan import Plan
 from shardviz.plans.plan_causes import MoveCause
 
 # They stand among the operations of a plan where the program itself has collectives.
-_WRITTEN = frozenset({
-    "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute",
-    "collective_broadcast",
-})  # fmt: skip
+_WRITTEN = frozenset(
+    kind.stablehlo.removeprefix("stablehlo.") for kind in KINDS.values()
+)
 
 
 @dataclass(frozen=True)

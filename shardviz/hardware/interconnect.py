@@ -27,6 +27,7 @@ import numpy as np
 
 from shardviz.base.axis_parts import group_size
 from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import KINDS, Route
 from shardviz.base.errors import TargetError
 from shardviz.base.format import listed, plural, shown
 from shardviz.base.mesh import MeshSpec
@@ -34,13 +35,8 @@ from shardviz.hardware.topology import Topology
 
 # Pairs in memory at once.
 MOST_PAIRS = 1 << 20
-_ROUNDS = {
-    "all-gather": 1,
-    "reduce-scatter": 1,
-    "collective-broadcast": 1,
-    "all-reduce": 2,
-}
-KINDS = (*_ROUNDS, "all-to-all", "collective-permute")
+#: The kinds of collective whose routes are known.
+ROUTED = tuple(name for name, kind in KINDS.items() if kind.route is not Route.UNKNOWN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +192,7 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
         topology: the described slice or cluster.
         groups: the groups of devices, as their positions in the topology's order; for a
             permutation, pairs of sender and receiver, which count as one group.
-        kind: one of KINDS.
+        kind: one of ROUTED.
 
     Raises:
         TargetError: for another kind, or a device that the topology lacks.
@@ -204,10 +200,11 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
     >>> route(Topology.parse("tpu:v5p:4x4x4"), [range(64)], "all-reduce").used
     192
     """
-    if kind not in KINDS:
+    if kind not in ROUTED:
         raise TargetError(
-            f"No routes are known for {shown(kind)}; they are for {listed(KINDS)}."
+            f"No routes are known for {shown(kind)}; they are for {listed(ROUTED)}."
         )
+    definition = KINDS[kind]
     torus = Torus(topology)
     arrays = [np.asarray(group, np.int64).reshape(-1) for group in groups]
     rows = np.concatenate([*arrays, np.zeros(0, np.int64)])
@@ -219,14 +216,14 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
             f" names {strange.max()}."
         )
     chips = torus.chip_of[rows]
-    if kind == "collective-permute":
+    if definition.pairs:
         links = LinkUse.unused(torus, _only(chips, np.zeros_like(group), torus.chips))
         _send(links, chips.reshape(-1, 2), np.ones(len(rows) // 2))
         return links
     links = LinkUse.unused(torus, _only(chips, group, torus.chips))
     for part in _parts(torus, chips, group):
-        if kind in _ROUNDS:
-            _add_rounds(links, part, _ROUNDS[kind])
+        if definition.route is Route.RINGS:
+            _add_rounds(links, part, definition.rounds)
         else:
             _add_exchange(links, part)
     return links
@@ -552,7 +549,7 @@ def collective_link_use(
     axes = collective.mesh_axes
     if not collective.groups:
         # Axes say who is in a group, and not who sends to whom in a permutation.
-        if not axes or collective.kind == "collective-permute":
+        if not axes or collective.definition.pairs:
             return None
         if not all(axis in mesh.shape for axis in axes):
             return None

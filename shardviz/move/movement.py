@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import KINDS, Effect
 from shardviz.base.display import Displayed, Fact
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import listed, plural, shown
@@ -118,7 +119,7 @@ class Movement(Displayed):
     @property
     def sums(self) -> bool:
         """Whether chunks are added up, so that every device contributes to each."""
-        return self.kind in ("all-reduce", "reduce-scatter")
+        return KINDS[self.kind].sums
 
     @property
     def contributors(self) -> int:
@@ -258,10 +259,11 @@ class Movement(Displayed):
     def _parts(self, array: np.ndarray) -> list[np.ndarray]:
         """The chunks of what a device has, in their order."""
         flat, count = array.reshape(-1), self.size
-        if self.kind == "all-reduce":
+        steps = KINDS[self.kind].steps
+        if len(steps) > 1:
             return np.array_split(flat, len(self.chunks.labels))
         blocks = [flat]
-        if self.kind in ("reduce-scatter", "all-to-all"):
+        if steps and steps[-1] != "gather":
             if not array.ndim or array.shape[0] % count:
                 raise ProgramError(
                     f"The first dimension of {list(array.shape)} does not divide over"
@@ -280,7 +282,8 @@ class Movement(Displayed):
             # As ppermute gives where nobody sends.
             return np.zeros_like(array)
         flat = np.concatenate(parts)
-        if self.kind in ("all-gather", "reduce-scatter"):
+        # A gather or a scatter alone changes the first dimension.
+        if KINDS[self.kind].steps in (("gather",), ("scatter",)):
             return flat.reshape(-1, *array.shape[1:])
         return flat.reshape(array.shape)
 
@@ -456,13 +459,14 @@ def _ends(kind: str, chunks: Chunks, count: int) -> tuple[np.ndarray, np.ndarray
     """What every device has at the start, and what it needs at the end."""
     numbers, devices = np.arange(len(chunks.labels)), np.arange(count)[:, None]
     own, every = chunks.group == devices, np.ones((count, len(numbers)), bool)
-    if kind == "all-to-all":
-        return numbers // count == devices, own
-    if kind == "all-gather":
-        return own, every
-    if kind == "reduce-scatter":
-        return every, own
-    return every, every
+    starts = {
+        Effect.GATHER: own,
+        Effect.SUM: every,
+        Effect.EXCHANGE: numbers // count == devices,
+    }
+    definition = KINDS[kind]
+    end = every if definition.steps[-1] == "gather" else own
+    return starts[definition.effect], end
 
 
 def _permutation(

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardviz.base.collective_kind import KINDS, Route
 from shardviz.base.display import Fact
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import listed, shown, suggestion
@@ -34,13 +35,9 @@ MOST_DEVICES = 1 << 16
 # Devices whose transfers and holdings are listed.
 MOST_LISTED = 64
 
-_ACTIONS = {
-    "all-gather": ("gather",),
-    "reduce-scatter": ("scatter",),
-    "all-reduce": ("scatter", "gather"),
-    "all-to-all": ("exchange",),
-}
-REGULAR, PERMUTE = tuple(_ACTIONS), "collective-permute"
+#: The kinds in which every device does the same in each step.
+REGULAR = tuple(name for name, kind in KINDS.items() if kind.steps)
+PERMUTE = "collective-permute"
 _NOTHING = np.zeros(0, np.int64)
 
 
@@ -170,7 +167,7 @@ class Method(NamedTuple):
 def check_kind(kind: Any) -> None:
     """Raises a ProgramError for a kind of collective without steps."""
     known = (*REGULAR, PERMUTE)
-    if kind == "ragged-all-to-all":
+    if kind in KINDS and KINDS[kind].route is Route.UNKNOWN:
         raise ProgramError(
             "What a ragged exchange sends is known only when it runs, so it has no steps here."
         )
@@ -195,7 +192,7 @@ def method_for(
         topology: the described devices, or None.
         rows: int64 [devices]: their positions in the order of the topology.
     """
-    if kind == "all-to-all":
+    if KINDS[kind].route is Route.EXCHANGE:
         return Method("direct", np.arange(len(parts)))
     torus = None
     if topology is not None and topology.chip.axes:
@@ -263,7 +260,7 @@ def regular_chunks(kind: str, method: Method, total: int) -> Chunks:
     """The chunks of a collective in which every device does the same."""
     count, ways = method.grid.size, len(method.ways)
     labels = []
-    if kind == "all-to-all":
+    if KINDS[kind].route is Route.EXCHANGE:
         for source in range(count):
             labels += [f"{source}→{target}" for target in range(count)]
         numbers = np.arange(count * count)
@@ -289,7 +286,7 @@ def regular_steps(
     """The steps of one of REGULAR."""
     grid, ways = method.grid, method.ways
     axes = range(grid.ndim)
-    for action in _ACTIONS[kind]:
+    for action in KINDS[kind].steps:
         order = list(axes)
         if action == "scatter":
             order.reverse()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardviz.base.collective import Collective
+from shardviz.base.collective_matching import value_key
 from shardviz.base.display import Displayed, Fact
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import plural, shown
@@ -185,8 +186,8 @@ def plan_difference(before: Record, after: Record) -> PlanDiff:
     collectives = pair(
         before.collectives,
         after.collectives,
-        lambda c: (c.kind, c.mesh_axes, c.op, names.get(c.value, c.value)),
-        lambda c: (c.kind, c.mesh_axes, c.op, c.value),
+        lambda c: value_key(c, names.get(c.value, c.value)),
+        lambda c: value_key(c, c.value),
     )
     changed = []
     for old, new in values.paired:

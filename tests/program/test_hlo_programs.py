@@ -11,10 +11,10 @@ from functools import cache
 import pytest
 
 from shardviz.base.axis_parts import group_size
+from shardviz.base.collective_matching import elements
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.comparison import compare
 from shardviz.compiled.inherited import inherited
-from shardviz.compiled.matching import elements
 from shardviz.compiled.read_collectives import read_collectives
 from tests.program import hlo
 from tests.program.hlo import VERSIONS, parsed

@@ -283,7 +283,7 @@ def test_a_lock_of_a_program_says_the_same_when_it_is_made_again():
     first = sv.lock(program)
     sv.cache.clear()
     assert sv.lock(programs.get("MLP, gradient")).text == first.text
-    counts = Counter({c.identity: c.count for c in first.collectives})
+    counts = Counter({c.traffic: c.count for c in first.collectives})
     assert counts[("all-reduce", ("data",), 2 << 20, 1)] == 2
     assert str(Path.cwd()) not in first.text
 

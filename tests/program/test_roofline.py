@@ -8,7 +8,8 @@ import pytest
 
 import shardviz as sv
 from shardviz.base.axis_parts import local_shape
-from shardviz.base.collective import COLLECTIVE_KINDS, Collective
+from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import COLLECTIVE_KINDS
 from shardviz.base.errors import ProgramError, TargetError
 from shardviz.base.mesh import make_mesh
 from shardviz.base.partition_spec import Spec

@@ -20,6 +20,7 @@ from shardviz.axis_rules.remedies import TableAction
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.cause import Cause, ValueName
 from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import KIND_OF_PRIMITIVE
 from shardviz.base.errors import ShardvizError
 from shardviz.base.layout import lay_out
 from shardviz.base.mesh import MeshSpec
@@ -32,12 +33,6 @@ from shardviz.programs.backend.build_program import SpecsByName
 from shardviz.programs.program import Program
 
 _MOST_VALUES = 40
-# jax's operations over named axes, as they are called in compiled programs.
-_COLLECTIVES = {
-    "psum", "psum_invariant", "pmax", "pmin", "ppermute", "all_to_all", "all_gather",
-    "all_gather_invariant", "all_gather_reduced", "reduce_scatter", "psum_scatter",
-    "unreduced_psum", "unreduced_reduce_scatter", "ragged_all_to_all", "pbroadcast",
-}  # fmt: skip
 _MOST_RULED = 3  # arrays for which edits of the table are looked for
 
 
@@ -104,7 +99,7 @@ class Wanted:
             names = [part.op.rpartition("/")[2]]
             if isinstance(part.cause, Cause) and part.cause.operation is not None:
                 names.append(part.cause.operation.name)
-            if _COLLECTIVES.isdisjoint(names):
+            if not any(name in KIND_OF_PRIMITIVE for name in names):
                 return False
         return True
 

@@ -11,7 +11,8 @@ from shardviz.base.cause import (
     ValueName,
     axes_in_words,
 )
-from shardviz.base.format import clause, joined
+from shardviz.base.collective_kind import KINDS, Effect
+from shardviz.base.format import clause, joined, with_article
 
 # What a collective does with what the devices have, by the operation of its reduction.
 REDUCES = {
@@ -22,20 +23,21 @@ REDUCES = {
     "and": "takes the logical and",
     "or": "takes the logical or",
 }
-_DOES = {
-    "all-reduce": "it sums",
-    "reduce-scatter": "it sums",
-    "all-gather": "it gathers",
+#: What a collective does with its operand.
+VERBS = {
+    Effect.SUM: "sums",
+    Effect.GATHER: "gathers",
+    Effect.EXCHANGE: "moves",
+    Effect.SEND: "moves",
+    Effect.COPY: "moves",
 }
-_PARTS = {
-    "all-gather": "what each device made of it is gathered",
-    "all-to-all": "its shards are exchanged",
-    "collective-permute": "shards are sent to other devices",
-}
-_BEFORE = {
-    "all-to-all": "moved by an all-to-all",
-    "collective-permute": "moved by a collective-permute",
-    "slice": "of which a slice is taken",
+#: What happens to an operation's results in a step within it.
+STEPS_WITHIN = {
+    Effect.SUM: "parts of it are sent",
+    Effect.GATHER: "what each device made of it is gathered",
+    Effect.EXCHANGE: "its shards are exchanged",
+    Effect.SEND: "shards are sent to other devices",
+    Effect.COPY: "parts of it are sent",
 }
 
 
@@ -141,8 +143,8 @@ def _written(fact: Cause) -> str:
 
 def _unknown(fact: Cause) -> str:
     # Not "there is no cause": it has one that is not in the module.
-    does = _DOES.get(fact.kind, "it moves")
-    return f"Its operand is unknown: the compiler does not say what {does}."
+    verb = VERBS[KINDS[fact.kind].effect]
+    return f"Its operand is unknown: the compiler does not say what it {verb}."
 
 
 def _from_one(fact: Cause) -> str:
@@ -223,8 +225,8 @@ def _summed(fact: Cause) -> str:
 
 def _within(fact: Cause) -> str:
     over = _axes(fact, "all its devices")
-    does = _PARTS.get(fact.kind, "parts of it are sent")
-    return f"It is a step within {fact.operation}: {does} over {over}."
+    step = STEPS_WITHIN[KINDS[fact.kind].effect]
+    return f"It is a step within {fact.operation}: {step} over {over}."
 
 
 def _moved(fact: Cause) -> str:
@@ -237,7 +239,7 @@ def _moved(fact: Cause) -> str:
         where = f" along dimension {fact.dimension}"
     moved = " is"
     if fact.before:
-        moved = f", {_BEFORE[fact.before]} before, is then"
+        moved = f", {_moved_before(fact.before)} before, is then"
     operand = _first(value_name(fact.operand), fact.operand)
     split = f"{operand}{moved} split over {over}{where}"
     if fact.code == "unsplittable":
@@ -251,6 +253,12 @@ def _moved(fact: Cause) -> str:
     if fact.code == "resplit":
         how = "split along another dimension"
     return f"{split}, and {_asks(fact, 'the')} it {how}."
+
+
+def _moved_before(before: str) -> str:
+    if before == "slice":
+        return "of which a slice is taken"
+    return f"moved by {with_article(before)}"
 
 
 def _rematerialised(fact: Cause) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardviz.base.collective import Collective
-from shardviz.base.format import bytes_text, clause, joined, plural, seconds_text
+from shardviz.base.format import (
+    bytes_text,
+    clause,
+    joined,
+    plural,
+    seconds_text,
+    with_article,
+)
 from shardviz.compiled.comparison import CollectiveChange, Comparison
 from shardviz.compiled.inherited import amount
 from shardviz.compiled.stages import Stage, Stages
@@ -56,8 +63,7 @@ def _counted(alike: Sequence[Collective]) -> str:
     rest = f"{clause(' over {}', joined(first.axes_in_words))}{loop}"
     if len(alike) > 1:
         return f"{len(alike)} {first.kind}s of {size} in all{rest}"
-    article = "an" if first.kind[0] in "aeio" else "a"
-    return f"{article} {first.kind} of {size}{rest}"
+    return f"{with_article(first.kind)} of {size}{rest}"
 
 
 def _loop(c: Collective) -> str:

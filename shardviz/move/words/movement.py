@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardviz.base.collective_kind import KINDS
 from shardviz.base.format import (
     by_count,
     bytes_text,
@@ -23,8 +24,9 @@ _ALGORITHMS = {
 }
 # What goes between hosts does so in the middle of an all-reduce, and first of a gather.
 _BETWEEN_HOSTS = {
-    "all-gather": "between hosts, then within hosts",
-    "all-reduce": "within hosts, between hosts, and back",
+    ("gather",): "between hosts, then within hosts",
+    ("scatter",): _ALGORITHMS["hosts"],
+    ("scatter", "gather"): "within hosts, between hosts, and back",
 }
 # Along which axis of a grid that is none of a torus.
 _ALONG = {
@@ -195,7 +197,7 @@ def still_title(m: Movement, done: int) -> str:
 def _algorithm(m: Movement) -> str:
     name = m.method.name
     if name == "hosts":
-        return _BETWEEN_HOSTS.get(m.kind, _ALGORITHMS[name])
+        return _BETWEEN_HOSTS[KINDS[m.kind].steps]
     if name == "torus" and len(m.method.ways) > 1:
         return f"{_ALGORITHMS[name]}, in both directions"
     return _ALGORITHMS[name]
@@ -212,9 +214,8 @@ def _filled_in(m: Movement) -> str:
 
 def _factor(m: Movement, factor: str) -> str:
     # An all-reduce is a reduce-scatter and an all-gather.
-    if m.kind == "all-reduce":
-        return f"2 × {factor}"
-    return factor
+    rounds = KINDS[m.kind].rounds
+    return factor if rounds == 1 else f"{rounds} × {factor}"
 
 
 def _rate_source(m: Movement) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from shardviz.base.collective_kind import KINDS
 from shardviz.plans.backend.attributes import NUMBERED_CALL
 
 CALL = "func.call"
@@ -28,9 +29,9 @@ _ATTRIBUTES, _INLINEABLE = "mhlo.frontend_attributes", "inlineable"
 # What has effects beside its results, or that XLA takes to have some, such as
 # collectives.
 _KEPT = frozenset({
-    "all_gather", "all_reduce", "all_to_all", "collective_broadcast",
-    "collective_permute", "reduce_scatter", "cross-replica-sum", "infeed", "outfeed",
-    "recv", "send", "rng", "return", "create_token", "after_all",
+    *(kind.stablehlo.removeprefix("stablehlo.") for kind in KINDS.values()),
+    "cross-replica-sum", "infeed", "outfeed", "recv", "send", "rng", "return",
+    "create_token", "after_all",
 })  # fmt: skip
 _RETURNS = frozenset({"stablehlo.return", "sdy.return"})
 # Beside StableHLO's; the second has the effects of the operations in it.

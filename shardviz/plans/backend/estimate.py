@@ -26,6 +26,7 @@ from shardviz.base.axis_parts import (
 )
 from shardviz.base.cause import AxisPart, author_of
 from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import KINDS
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 from shardviz.base.replica_groups import axes_of_pairs
@@ -42,25 +43,14 @@ from shardviz.plans.backend.estimate_operands import (
     operands_moved_instead,
 )
 from shardviz.plans.backend.planned_module import SHARDY, PlannedModule
-from shardviz.plans.backend.reader import RAGGED, PlanReader
+from shardviz.plans.backend.reader import PlanReader
 from shardviz.plans.plan_causes import MoveCause, PrintCause, WrittenCause
 from shardviz.plans.plan_values import PlannedOp, array_bytes
 
 # The collectives of `jax.lax` that users write inside of shard_map.
-_WRITTEN = {
-    "stablehlo.all_gather": "all-gather",
-    "stablehlo.all_reduce": "all-reduce",
-    "stablehlo.reduce_scatter": "reduce-scatter",
-    "stablehlo.all_to_all": "all-to-all",
-    "stablehlo.collective_permute": "collective-permute",
-}
+_WRITTEN = {kind.stablehlo: name for name, kind in KINDS.items()}
 # Which attribute of Shardy's operations has the axes that they run over.
-_AXES = {
-    "sdy.all_gather": "gathering_axes",
-    "sdy.all_reduce": "reduction_axes",
-    "sdy.reduce_scatter": "reduce_scatter_axes",
-    "sdy.all_to_all": "params",
-}
+_AXES = {k.shardy: k.shardy_axes for k in KINDS.values() if k.shardy and k.shardy_axes}
 _CUSTOM_CALL = "stablehlo.custom_call"
 # Custom calls for which XLA's partitioner has code of its own.
 _SPLIT_CALLS = frozenset({
@@ -123,8 +113,8 @@ class _EstimateReader:
             yield self._written(op, _WRITTEN[op.name])
         elif op.name == _CUSTOM_CALL:
             target = op.attributes["call_target_name"].value
-            if target == RAGGED:
-                yield self._written(op, "ragged-all-to-all")
+            if target in _WRITTEN:
+                yield self._written(op, _WRITTEN[target])
             elif "callback" in target:
                 yield from self._printed(op)
             elif target not in _SPLIT_CALLS:
@@ -138,7 +128,7 @@ class _EstimateReader:
         if self._is_one_number(start):
             return  # XLA makes it anew
         blame_for = blame_for_move
-        if op.name in ("sdy.all_reduce", "sdy.reduce_scatter"):
+        if KINDS[SHARDY[op.name]].sums:
             blame_for = blame_for_sum
         moved_before = ()
         if blame_for is blame_for_move:
@@ -311,7 +301,7 @@ class _EstimateReader:
             last: what jax calls it.
         """
         total = self.module.by_name.get(name)
-        if total is None or kind not in ("all-reduce", "reduce-scatter"):
+        if total is None or not KINDS[kind].sums:
             return ""
         arguments: set[str] = set()
         for op in self.module.by_name.values():
@@ -346,14 +336,14 @@ class _EstimateReader:
             local = local_shape(shape, spec, self.mesh)
             total += array_bytes(local, dtype)
             shapes.append(shape_text(local, dtype))
-        if kind == "reduce-scatter":
+        if KINDS[kind].counts_operand:
             total *= size  # the bytes of its operand
         inside, all_shapes = self.module.around(op).inside, ", ".join(shapes)
         if len(shapes) != 1:
             all_shapes = f"({all_shapes})"  # as XLA writes a tuple
         names = mesh_axes(axes, self.mesh)
         parts: list[AxisPart] = []
-        if kind != "collective-permute":
+        if not KINDS[kind].pairs:
             names = whole_axes(axes, self.mesh)
             for name in dict.fromkeys(map(parent_axis, names)):
                 own = [axis for axis in names if parent_axis(axis) == name]

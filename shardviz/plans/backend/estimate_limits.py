@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax
 
 from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import KINDS
 from shardviz.base.mesh import MeshSpec
 from shardviz.plans.plan_causes import MoveCause
 from shardviz.plans.plan_values import PlannedOp, ShardingRule
@@ -41,7 +42,12 @@ _CALLS = frozenset({
     "householder_product", "lu", "schur", "svd", "triangular_solve", "tridiagonal",
     "tridiagonal_solve",
 })  # fmt: skip
-_MOVES = frozenset({"all-gather", "all-to-all", "collective-permute", "reduce-scatter"})
+# The kinds that Shardy moves values with: all that it inserts, except full sums.
+_MOVES = frozenset(
+    name
+    for name, kind in KINDS.items()
+    if kind.shardy and not (kind.sums and kind.equal_results)
+)
 
 
 def with_uncertain(

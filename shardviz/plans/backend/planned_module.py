@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from shardviz.base.collective_kind import KINDS
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend.attributes import defining_op, named_attribute
 from shardviz.plans.backend.before_propagation import CALL, callee, functions_of
@@ -18,11 +19,7 @@ from shardviz.plans.plan_values import PlannedOp
 
 # Shardy's operations that move data between devices, and the kinds of collective.
 SHARDY = {
-    "sdy.all_gather": "all-gather",
-    "sdy.all_reduce": "all-reduce",
-    "sdy.reduce_scatter": "reduce-scatter",
-    "sdy.all_to_all": "all-to-all",
-    "sdy.collective_permute": "collective-permute",
+    **{kind.shardy: name for name, kind in KINDS.items() if kind.shardy},
     # Left over where two meshes order devices differently.
     "sdy.reshard": "collective-permute",
 }

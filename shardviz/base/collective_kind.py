@@ -1,0 +1,292 @@
+"""CollectiveKind: everything that depends on the kind of a collective, one entry each.
+
+To support another kind, add one entry to `_DEFINITIONS`. Every field is required, so an
+incomplete entry fails at import. Readers, routes, players, estimates and sentences look
+these fields up and compare no names of kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Literal
+
+
+class Effect(StrEnum):
+    """What a collective does with the values that the devices of a group hold.
+
+    >>> KINDS["reduce-scatter"].effect.value
+    'sum'
+    """
+
+    SUM = "sum"  # or another reduction, such as a maximum
+    GATHER = "gather"
+    EXCHANGE = "exchange"
+    SEND = "send"
+    COPY = "copy"
+
+
+class Route(StrEnum):
+    """How the bytes of a collective travel between the devices of a group.
+
+    >>> KINDS["collective-permute"].route.value
+    'pairs'
+    """
+
+    RINGS = "rings"  # around rings of all devices, in `rounds` rounds
+    EXCHANGE = "exchange"  # from each device to each other
+    PAIRS = "pairs"  # from one device to another, as the groups list them
+    UNKNOWN = "unknown"  # decided when the program runs
+
+
+Step = Literal["scatter", "gather", "exchange"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveKind:
+    """One kind of collective, as HLO has it.
+
+    B is the `bytes_per_device` of a Collective, n the number of devices in a group.
+
+    Attributes:
+        name: the HLO opcode, `"all-gather"`.
+        primitives: the jax primitives that compile to it, and the functions of `jax.lax`
+            whose names compiled programs show instead.
+        stablehlo: the StableHLO operation; the target of the custom call if StableHLO
+            has no such operation.
+        shardy: the operation that Shardy inserts for it; None if it inserts none.
+        shardy_axes: the attribute of that operation with its mesh axes; None if it has
+            only shardings before and after.
+        megascale: XLA's name for it between slices of TPUs; None if the hosts don't
+            carry it out.
+        effect: what it does with the values of a group.
+        route: how its bytes travel.
+        rounds: how often each device sends B (n-1)/n bytes; over pairs, how often it
+            sends B.
+        steps: the steps of a player that shows it; `()` if no player does.
+        counts_operand: whether B is the size of the operand; else of the result.
+        equal_results: whether all devices of a group end up with the same values.
+        operand_per_result: whether the nth result of a combined one depends on the nth
+            operand alone.
+        tuple_is_one_array: whether a tuple of results is one array, in parts for each
+            device; else it is a combined collective.
+        start_holds_operands: whether the result of its `-start` has the operands, then
+            the results; else only the results.
+
+    >>> KINDS["all-reduce"].rounds, KINDS["all-gather"].sums
+    (2, False)
+    """
+
+    name: str
+    primitives: tuple[str, ...]
+    stablehlo: str
+    shardy: str | None
+    shardy_axes: str | None
+    megascale: str | None
+    effect: Effect
+    route: Route
+    rounds: int
+    steps: tuple[Step, ...]
+    counts_operand: bool
+    equal_results: bool
+    operand_per_result: bool
+    tuple_is_one_array: bool
+    start_holds_operands: bool
+
+    @property
+    def sums(self) -> bool:
+        """Whether it sums, or reduces in another way."""
+        return self.effect is Effect.SUM
+
+    @property
+    def pairs(self) -> bool:
+        """Whether its groups are pairs of sender and receiver."""
+        return self.route is Route.PAIRS
+
+    def sent_bytes(self, size: int, devices: int) -> int:
+        """The bytes that each device of a group sends.
+
+        The factors are those of the scaling book: (n-1)/n of what is gathered,
+        scattered or exchanged, twice that for an all-reduce, all of it for a
+        permutation.
+
+        Args:
+            size: the collective's bytes on each device.
+            devices: how many devices take part in each group.
+
+        >>> KINDS["all-reduce"].sent_bytes(4096, 4)
+        6144
+        """
+        if self.pairs:
+            return self.rounds * size
+        return self.rounds * size * (devices - 1) // devices
+
+
+_DEFINITIONS = (
+    CollectiveKind(
+        name="all-gather",
+        primitives=(
+            "all_gather",
+            "all_gather_invariant",
+            "all_gather_reduced",
+            "all_gather_start",
+            "all_gather_reduced_start",
+            "all_gather_done",
+        ),
+        stablehlo="stablehlo.all_gather",
+        shardy="sdy.all_gather",
+        shardy_axes="gathering_axes",
+        megascale="ALL_GATHER",
+        effect=Effect.GATHER,
+        route=Route.RINGS,
+        rounds=1,
+        steps=("gather",),
+        counts_operand=False,
+        equal_results=True,
+        operand_per_result=True,
+        tuple_is_one_array=False,
+        start_holds_operands=True,
+    ),
+    CollectiveKind(
+        name="all-reduce",
+        primitives=(
+            "psum",
+            "psum_invariant",
+            "psum_start",
+            "psum_invariant_start",
+            "psum_done",
+            "pmax",
+            "pmin",
+            "pmean",
+            "unreduced_psum",
+            "unreduced_psum_start",
+            "unreduced_pmax",
+            "unreduced_pmin",
+        ),
+        stablehlo="stablehlo.all_reduce",
+        shardy="sdy.all_reduce",
+        shardy_axes="reduction_axes",
+        megascale="ALL_REDUCE",
+        effect=Effect.SUM,
+        route=Route.RINGS,
+        rounds=2,  # a reduce-scatter, then an all-gather
+        steps=("scatter", "gather"),
+        counts_operand=False,
+        equal_results=True,
+        operand_per_result=True,
+        tuple_is_one_array=False,
+        start_holds_operands=False,
+    ),
+    CollectiveKind(
+        name="reduce-scatter",
+        primitives=(
+            "reduce_scatter",
+            "psum_scatter",
+            "reduce_scatter_start",
+            "reduce_scatter_done",
+            "unreduced_reduce_scatter",
+            "unreduced_reduce_scatter_start",
+        ),
+        stablehlo="stablehlo.reduce_scatter",
+        shardy="sdy.reduce_scatter",
+        shardy_axes="reduce_scatter_axes",
+        megascale="REDUCE_SCATTER",
+        effect=Effect.SUM,
+        route=Route.RINGS,
+        rounds=1,
+        steps=("scatter",),
+        counts_operand=True,
+        equal_results=False,
+        operand_per_result=True,
+        tuple_is_one_array=False,
+        start_holds_operands=True,
+    ),
+    CollectiveKind(
+        name="all-to-all",
+        primitives=("all_to_all", "all_to_all_start", "all_to_all_done"),
+        stablehlo="stablehlo.all_to_all",
+        shardy="sdy.all_to_all",
+        shardy_axes="params",
+        megascale="ALL_TO_ALL",
+        effect=Effect.EXCHANGE,
+        route=Route.EXCHANGE,
+        rounds=1,
+        steps=("exchange",),
+        counts_operand=False,
+        equal_results=False,
+        operand_per_result=False,
+        tuple_is_one_array=True,
+        start_holds_operands=True,
+    ),
+    CollectiveKind(
+        name="collective-permute",
+        primitives=("ppermute", "ppermute_start", "ppermute_done"),
+        stablehlo="stablehlo.collective_permute",
+        shardy="sdy.collective_permute",
+        shardy_axes=None,
+        megascale="ONE_TO_ONE",
+        effect=Effect.SEND,
+        route=Route.PAIRS,
+        rounds=1,
+        steps=(),
+        counts_operand=False,
+        equal_results=False,
+        operand_per_result=True,
+        tuple_is_one_array=False,
+        start_holds_operands=True,
+    ),
+    CollectiveKind(
+        name="ragged-all-to-all",
+        primitives=("ragged_all_to_all",),
+        stablehlo="ragged_all_to_all",
+        shardy=None,
+        shardy_axes=None,
+        megascale=None,
+        effect=Effect.EXCHANGE,
+        route=Route.UNKNOWN,
+        rounds=1,
+        steps=(),
+        counts_operand=False,
+        equal_results=False,
+        operand_per_result=False,
+        tuple_is_one_array=False,
+        start_holds_operands=True,
+    ),
+    CollectiveKind(
+        name="collective-broadcast",
+        primitives=(
+            "pbroadcast",
+            "pbroadcast_dynamic",
+            "pbroadcast_start",
+            "pbroadcast_done",
+        ),
+        stablehlo="stablehlo.collective_broadcast",
+        shardy=None,
+        shardy_axes=None,
+        megascale=None,
+        effect=Effect.COPY,
+        route=Route.RINGS,
+        rounds=1,
+        steps=(),
+        counts_operand=False,
+        # A device that is in no group gets zeros.
+        equal_results=False,
+        operand_per_result=False,
+        tuple_is_one_array=False,
+        start_holds_operands=True,
+    ),
+)
+
+#: Every kind of collective by its HLO name.
+KINDS: Mapping[str, CollectiveKind] = MappingProxyType(
+    {kind.name: kind for kind in _DEFINITIONS}
+)
+COLLECTIVE_KINDS = tuple(KINDS)
+#: The kinds that sum, or reduce in another way.
+SUMS = tuple(name for name, kind in KINDS.items() if kind.sums)
+#: Every name of a collective in jax, to its kind.
+KIND_OF_PRIMITIVE: Mapping[str, CollectiveKind] = MappingProxyType(
+    {primitive: kind for kind in _DEFINITIONS for primitive in kind.primitives}
+)
