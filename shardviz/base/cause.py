@@ -1,9 +1,11 @@
-"""ValueName and Cause: what a collective is about, and why it is there."""
+"""ValueName and Cause: the values that a collective sums or moves, and why it does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
 from shardviz.base.display import Fact
 
@@ -13,11 +15,11 @@ REQUESTS = ("sharding_constraint", "reshard", "shard_map")
 
 @dataclass(frozen=True)
 class ValueName(Fact):
-    """What a value is called.
+    """The name of a value.
 
     Attributes:
         code: `"argument"`, `"slice"` (an iteration's slice of an argument),
-            `"operation"`, `"carried"` (what a loop carries) or `"unknown"`.
+            `"operation"`, `"carried"` (a value that a loop carries) or `"unknown"`.
         name: the name of the argument, or of the operation as jax calls it.
         source: the line of the operation or loop; `""` where it is not known.
 
@@ -42,12 +44,12 @@ class ValueName(Fact):
 
 @dataclass(frozen=True)
 class AxisPart(Fact):
-    """A mesh axis of which each group of a collective has a part.
+    """A mesh axis that the groups of a collective cover partly.
 
     Attributes:
         axis: the axis.
-        devices: how many devices of it a group has.
-        size: how many the axis has.
+        devices: how many devices along it are in a group.
+        size: the size of the axis.
 
     >>> print(AxisPart("data", 2, 4))
     2 of 4 along data
@@ -58,97 +60,268 @@ class AxisPart(Fact):
     size: int
 
 
-#: What the compiler does not name.
+#: A value that the compiler does not name.
 UNKNOWN = ValueName("unknown")
-
-#: The codes of a cause.
-CAUSES = (
-    # Put in by somebody, not by the partitioner: by the program itself, in a
-    # `shard_map`, or by grad there.
-    "written",
-    "gradient",
-    # Sums of what each device has a part of: of a product or a convolution over a split
-    # dimension of its operands, of a reduction, of anything else.
-    "contracted",
-    "reduced",
-    "summed",
-    # What one device holds is brought to all, by a sum with zeros.
-    "from one",
-    # A step within one operation, whose result XLA brings into its sharding.
-    "within",
-    # Moves from one sharding to another: shards of other devices; the operand without
-    # its split, or split otherwise.
-    "sent",
-    "gathered",
-    "resplit",
-    # All of the operand, for an operation that the partitioner cannot split.
-    "unsplittable",
-    # Every device makes the full array, and splits it again.
-    "rematerialised",
-    # The operand is not known.
-    "unknown",
-)
 
 
 @dataclass(frozen=True)
 class Cause(Fact):
-    """Why a collective is there.
+    """Why a collective is there; its operand is unknown, so this is all that is known.
+
+    The subclasses are for collectives whose operand is known.
 
     Attributes:
-        code: one of `CAUSES`.
+        code: a short name of the cause, the same for all of its class.
         kind: the kind of collective.
         axes: the mesh axes it runs over.
-        parts: the axes of which its groups have a part.
+        parts: the axes that its groups cover partly.
         operand: the value that it sums or moves.
         operation: the operation that it is for, or that it is.
-        wanted_by: what needs the value in another sharding; None for the result,
-            `UNKNOWN` if nothing was found.
-        through: the operation that reads the moved value, if something behind it wants
-            its result in another sharding; else None.
-        beside: another operand of `through`, whose sharding the value must have; else
-            None.
-        dtype: the element type of the bytes, `f32`; `""` if there are several.
-        gradient_of: of a sum that grad adds, the argument whose gradient it is; None
-            if that is not known.
-        reducer: the operation of a sum or maximum, `add`; else `""`.
-        dimension: the dimension that is split, where it is known.
-        before: what moved the operand on its way: `"all-to-all"`,
-            `"collective-permute"`, `"slice"` or `""`.
-        full, part: of a rematerialisation the type of the full array, and of the part
-            that a device keeps.
-        vmapped_loop: whether it decides if a loop under `vmap` goes on.
 
     >>> w = ValueName("argument", "w_in")
-    >>> Cause("gathered", "all-gather", ("data",), operand=w, dimension=0).operand.name
+    >>> Gathered("all-gather", ("data",), operand=w, dimension=0).operand.name
     'w_in'
     """
 
-    code: str
+    code: ClassVar[str] = "unknown"
+
     kind: str
     axes: tuple[str, ...] = ()
     parts: tuple[AxisPart, ...] = ()
     operand: ValueName = UNKNOWN
     operation: ValueName | None = None
-    wanted_by: ValueName | None = None
-    through: ValueName | None = None
-    beside: ValueName | None = None
-    dtype: str = ""
-    gradient_of: ValueName | None = None
-    reducer: str = ""
-    dimension: int | None = None
-    before: str = ""
-    full: str = ""
-    part: str = ""
-    vmapped_loop: bool = False
 
     @property
     def is_partial(self) -> bool:
         """Whether its groups are smaller than its mesh axes."""
         return bool(self.parts)
 
+    @property
+    def reader(self) -> ValueName:
+        """The operation that it is for: the one that reads its result, if known."""
+        return self.operation or self.operand
+
+    @property
+    def values(self) -> tuple[ValueName, ...]:
+        """The operand, and the operations that the sentence of the cause names."""
+        return tuple(filter(None, (self.operand, self.operation)))
+
+
+@dataclass(frozen=True)
+class Written(Cause):
+    """The program itself has the collective, in a `shard_map`.
+
+    >>> Written("all-reduce").code
+    'written'
+    """
+
+    code: ClassVar[str] = "written"
+
+
+@dataclass(frozen=True)
+class AddedByGrad(Cause):
+    """`jax.grad` added the collective in a `shard_map`.
+
+    Attributes:
+        gradient_of: the argument whose gradient it sums; None if that is not known, or
+            if it doesn't sum.
+
+    >>> AddedByGrad("all-reduce").code
+    'gradient'
+    """
+
+    code: ClassVar[str] = "gradient"
+    gradient_of: ValueName | None = None
+
+
+@dataclass(frozen=True)
+class Summed(Cause):
+    """It reduces values of which each device has a part.
+
+    Attributes:
+        reducer: the operation that it reduces with, such as `add`; `""` if unknown.
+
+    >>> Summed("all-reduce", reducer="add").code
+    'summed'
+    """
+
+    code: ClassVar[str] = "summed"
+    reducer: str = ""
+
+
+@dataclass(frozen=True)
+class Reduced(Summed):
+    """It completes a reduction over a dimension that is split.
+
+    Attributes:
+        vmapped_loop: whether the result decides if a loop under `vmap` goes on.
+
+    >>> Reduced("all-reduce", reducer="or").code
+    'reduced'
+    """
+
+    code: ClassVar[str] = "reduced"
+    vmapped_loop: bool = False
+
+
+@dataclass(frozen=True)
+class Contracted(Reduced):
+    """It completes a product or a convolution whose inner dimension is split.
+
+    >>> Contracted("all-reduce", reducer="add").code
+    'contracted'
+    """
+
+    code: ClassVar[str] = "contracted"
+
+
+@dataclass(frozen=True)
+class FromOneDevice(Cause):
+    """It brings a value that one device of each group holds to all, adding zeros.
+
+    Attributes:
+        wanted_by: the operation that needs the value on all devices; None for the
+            result of the program.
+
+    >>> FromOneDevice("all-reduce").code
+    'from one'
+    """
+
+    code: ClassVar[str] = "from one"
+    wanted_by: ValueName | None = None
+
+    @property
+    def reader(self) -> ValueName:
+        """The operation that it is for."""
+        return self.wanted_by or self.operation or self.operand
+
+    @property
+    def values(self) -> tuple[ValueName, ...]:
+        """The operand, and the operations that the sentence of the cause names."""
+        return tuple(filter(None, (self.operand, self.wanted_by, self.operation)))
+
+
+@dataclass(frozen=True)
+class WithinOperation(Cause):
+    """A step of one operation, whose result XLA brings into its sharding.
+
+    >>> WithinOperation("all-gather").code
+    'within'
+    """
+
+    code: ClassVar[str] = "within"
+
+
+@dataclass(frozen=True)
+class Moved(Cause):
+    """It moves a value from one sharding to another.
+
+    Attributes:
+        wanted_by: what needs the value in the other sharding; None for the result of
+            the program, `UNKNOWN` if nothing was found.
+        through: the operation that reads the moved value, if an operation behind it
+            needs its result in another sharding; else None.
+        beside: another operand of `through` whose sharding the value must have; else
+            None.
+        dtype: the element type of the moved bytes, `f32`; `""` if there are several, or
+            if `through` is None.
+        before: what moved the operand earlier: a kind of collective, `"slice"` or `""`.
+    """
+
+    wanted_by: ValueName | None = None
+    through: ValueName | None = None
+    beside: ValueName | None = None
+    dtype: str = ""
+    before: str = ""
+
+    @property
+    def reader(self) -> ValueName:
+        """The operation that it is for: the one that reads its result, if known."""
+        return self.wanted_by or self.operation or self.operand
+
+    @property
+    def values(self) -> tuple[ValueName, ...]:
+        """The operand, and the operations that the sentence of the cause names."""
+        return tuple(filter(None, (self.operand, self.wanted_by, self.operation)))
+
+
+@dataclass(frozen=True)
+class Sent(Moved):
+    """Devices need shards that other devices hold.
+
+    >>> Sent("collective-permute").code
+    'sent'
+    """
+
+    code: ClassVar[str] = "sent"
+
+
+@dataclass(frozen=True)
+class Resplit(Moved):
+    """The value must be split along other dimensions.
+
+    >>> Resplit("all-to-all").code
+    'resplit'
+    """
+
+    code: ClassVar[str] = "resplit"
+
+
+@dataclass(frozen=True)
+class Gathered(Moved):
+    """The value must not be split over these axes.
+
+    Attributes:
+        dimension: the dimension that was split; None if unknown.
+
+    >>> Gathered("all-gather").code
+    'gathered'
+    """
+
+    code: ClassVar[str] = "gathered"
+    dimension: int | None = None
+
+
+@dataclass(frozen=True)
+class Unsplittable(Gathered):
+    """XLA's partitioner cannot split the operation that reads the value.
+
+    >>> Unsplittable("all-gather").code
+    'unsplittable'
+    """
+
+    code: ClassVar[str] = "unsplittable"
+
+
+@dataclass(frozen=True)
+class Rematerialised(Moved):
+    """Every device makes the full array and splits it again.
+
+    Attributes:
+        full: the type of the full array.
+        part: the type of the part that a device keeps.
+
+    >>> Rematerialised("all-gather", full="f32[16]", part="f32[2]").code
+    'rematerialised'
+    """
+
+    code: ClassVar[str] = "rematerialised"
+    full: str = ""
+    part: str = ""
+
+
+#: The causes that a collective of a compiled program may have, by their codes.
+CAUSES: Mapping[str, type[Cause]] = MappingProxyType({
+    cause.code: cause
+    for cause in (
+        Written, AddedByGrad, Contracted, Reduced, Summed, FromOneDevice,
+        WithinOperation, Sent, Gathered, Resplit, Unsplittable, Rematerialised, Cause,
+    )
+})  # fmt: skip
+
 
 def axes_in_words(axes: Iterable[str], parts: Iterable[AxisPart]) -> tuple[str, ...]:
-    """Mesh axes by their names; one of which a group has a part, by that part.
+    """Mesh axes by their names, or by the part of them that a group covers.
 
     >>> axes_in_words(("data:(1)2", "model"), (AxisPart("data", 2, 4),))
     ('2 of 4 along data', 'model')
@@ -160,12 +333,12 @@ def axes_in_words(axes: Iterable[str], parts: Iterable[AxisPart]) -> tuple[str, 
 
 
 def author_of(op: str) -> str:
-    """Who has put a collective of `jax.lax` into a `shard_map`: `"written"` or
-    `"gradient"`.
+    """Who put a collective of `jax.lax` into a `shard_map`: `"written"` for the program,
+    `"gradient"` for `jax.grad`.
 
-    grad turns every collective around, and sums over the devices that have the same
-    value; the backward rule of a `custom_vjp` has names that look alike. What a
-    checkpoint computes again is as in the program.
+    `jax.grad` transposes every collective, and sums over devices that have the same
+    value. The backward rule of a `custom_vjp` has similar names, so it counts as
+    `"gradient"` too. Collectives that a checkpoint computes again count as `"written"`.
 
     Args:
         op: the operation, as jax names it.

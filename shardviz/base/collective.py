@@ -7,7 +7,7 @@ from typing import Any
 
 from shardviz.base.cause import UNKNOWN, AxisPart, ValueName, axes_in_words
 from shardviz.base.collective_kind import KINDS, CollectiveKind
-from shardviz.base.format import bytes_text
+from shardviz.base.format import bytes_text, clause
 
 
 def phase_of(op: str) -> str:
@@ -152,6 +152,11 @@ class Collective:
         return axes_in_words(self.mesh_axes, self.parts)
 
     @property
+    def axes_text(self) -> str:
+        """The mesh axes in words, `data × model`; `""` if it has none."""
+        return " × ".join(self.axes_in_words)
+
+    @property
     def over(self) -> str:
         """The mesh axes in words, ` over data × model`; or `""`.
 
@@ -159,9 +164,7 @@ class Collective:
         >>> Collective("all-reduce", ("data:(1)2", "model"), 4, parts=(part,)).over
         ' over 2 of 4 along data × model'
         """
-        if not self.mesh_axes:
-            return ""
-        return " over " + " × ".join(self.axes_in_words)
+        return clause(" over {}", self.axes_text)
 
     @property
     def name_with_axes(self) -> str:
@@ -244,7 +247,8 @@ class Collective:
         return f"{size} × {self.trips:,}"
 
     def __repr__(self) -> str:
-        parts = [f"{self.kind}{self.over.replace(' × ', ', ')}", self.amount]
+        axes = clause(" over {}", ", ".join(self.axes_in_words))
+        parts = [f"{self.kind}{axes}", self.amount]
         if self.is_async:
             parts.append("async")
         if self.source:

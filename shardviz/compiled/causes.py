@@ -11,11 +11,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from shardviz.base.cause import UNKNOWN, Cause, ValueName, author_of
+from shardviz.base.cause import (
+    UNKNOWN,
+    AddedByGrad,
+    Cause,
+    Contracted,
+    FromOneDevice,
+    Gathered,
+    Moved,
+    Reduced,
+    Rematerialised,
+    Resplit,
+    Sent,
+    Summed,
+    Unsplittable,
+    ValueName,
+    WithinOperation,
+    Written,
+    author_of,
+)
 from shardviz.base.collective_kind import KINDS, SUMS, Effect
 from shardviz.compiled.loops import is_kept
 from shardviz.compiled.module import (
@@ -25,6 +43,7 @@ from shardviz.compiled.module import (
     InstructionSource,
 )
 from shardviz.compiled.readers import Demand, demand_of, last_part
+from shardviz.compiled.rematerialization import Rematerialized
 
 _TUPLE_COPIES = ("copy", "opt-barrier", "optimization-barrier")
 _COPIES = (*_TUPLE_COPIES, "bitcast", "copy-start", "copy-done")
@@ -40,16 +59,16 @@ _MOVES = (
     "get-tuple-element",
 )
 _CHOICES = ("select", "concatenate", "dynamic-update-slice")
-_SUM_CODES = {"dot": "contracted", "convolution": "contracted", "reduce": "reduced"}
+_REDUCTIONS = {"dot": Contracted, "convolution": Contracted, "reduce": Reduced}
 _EMPTY = ("constant", "broadcast", "iota")
 # Ends for programs of any size: what is farther away is not known.
 _DEEPEST, _FARTHEST, _MOST_USERS = 64, 12, 8
-# The codes of a cause of a collective that moves its operand, by what it does.
-MOVE_CODES = {
-    Effect.GATHER: "gathered",
-    Effect.EXCHANGE: "resplit",
-    Effect.SEND: "sent",
-    Effect.COPY: "resplit",
+#: The causes of collectives that move their operand, by their effect.
+MOVES: Mapping[Effect, type[Moved]] = {
+    Effect.GATHER: Gathered,
+    Effect.EXCHANGE: Resplit,
+    Effect.SEND: Sent,
+    Effect.COPY: Resplit,
 }
 _VMAPPED_LOOP = re.compile(r"vmap\([^()]*\)/while")
 _IN_LOOP = re.compile(
@@ -220,62 +239,67 @@ class Causes:
         value: Value,
         collective: Instruction,
         base: Cause,
-        own: InstructionSource | None = None,
+        source: InstructionSource | None = None,
         number: int = 0,
     ) -> Cause:
         """Why a collective is there.
 
         Args:
-            value: what its operand is.
+            value: its operand.
             collective: the collective.
             base: a cause with its kind and mesh axes.
-            own: the operation that it is for, where its own metadata is another
-                member's.
+            source: the operation that it is for, if its own metadata is that of another
+                member.
             number: which of its results is meant.
         """
         kind, maker = base.kind, value.maker
-        inside = own is None and maker is not None and _alike(collective, maker)
-        own = own or collective.source
-        inside = inside and own.is_named
-        if inside and maker is not None and _is_constraint(maker):
-            own, inside = _user(collective), False
-        known = replace(
-            base,
-            operand=value.name,
-            operation=_called(own, kind),
-            reducer=collective.reducer,
-        )
-        if is_written(collective, own):
-            author = author_of(_with_calls(collective, own.op))
-            if author == "gradient" and kind in SUMS:
-                argument = self._gradient_of(collective, own, number)
-                known = replace(known, gradient_of=argument)
-            return replace(known, code=author)
+        same_operation = source is None and maker is not None
+        same_operation = same_operation and _alike(collective, maker)
+        source = source or collective.source
+        same_operation = same_operation and source.is_named
+        if same_operation and maker is not None and _is_constraint(maker):
+            source, same_operation = _user(collective), False
+        base = replace(base, operand=value.name, operation=_called(source, kind))
+        if is_written(collective, source):
+            return self._written(base, collective, source, number)
         if maker is None:
-            return known
-        reader = own if own.is_named else _user(collective)
+            return base
+        reader = source if source.is_named else _user(collective)
         wanted_by = _called(reader, "") if reader.is_named else None
         if value.on_one:
-            return replace(known, code="from one", wanted_by=wanted_by)
+            return FromOneDevice(**vars(base), wanted_by=wanted_by)
         if kind in SUMS:
-            code = _SUM_CODES.get(maker.opcode, "summed")
-            in_loop = bool(_VMAPPED_LOOP.search(own.op)) and known.reducer == "or"
-            asks = in_loop and code != "summed"
-            return replace(known, code=code, vmapped_loop=asks)
+            return _sum_cause(base, maker, source, collective.reducer)
         demand = demand_of(collective, reader, number)
-        if inside and not _is_for_result(demand, kind):
-            return replace(known, code="within")
-        if not inside and not demand.is_read and not _is_request(demand.asker):
+        if same_operation and not _is_for_result(demand, kind):
+            return WithinOperation(**vars(base))
+        if not same_operation and not demand.is_read and not _is_request(demand.asker):
             demand = Demand("needs")
-        known = replace(known, wanted_by=wanted_by, before=value.moved)
+        cause_type = MOVES[KINDS[kind].effect]
+        if cause_type is Gathered and demand.code == "unsplittable":
+            cause_type = Unsplittable
+        move = cause_type(**vars(base), wanted_by=wanted_by, before=value.moved)
         if demand.code == "asked":
-            known = self._asked(known, demand, _dtype(collective, number))
+            move = self._asked(move, demand, _dtype(collective, number))
         # The hosts gather between slices, along no dimension that they name.
-        if kind == "all-gather" and value.same and collective.dimensions:
-            known = replace(known, dimension=collective.dimensions[0])
-        if demand.code == "unsplittable" and kind == "all-gather":
-            return replace(known, code="unsplittable")
-        return replace(known, code=MOVE_CODES[KINDS[kind].effect])
+        if isinstance(move, Gathered) and value.same and collective.dimensions:
+            move = replace(move, dimension=collective.dimensions[0])
+        return move
+
+    def _written(
+        self,
+        base: Cause,
+        collective: Instruction,
+        source: InstructionSource,
+        number: int,
+    ) -> Cause:
+        """The cause of a collective of `jax.lax` in a `shard_map`."""
+        if author_of(_with_calls(collective, source.op)) == "written":
+            return Written(**vars(base))
+        argument = None
+        if base.kind in SUMS:
+            argument = self._gradient_of(collective, source, number)
+        return AddedByGrad(**vars(base), gradient_of=argument)
 
     def _gradient_of(
         self, total: Instruction, own: InstructionSource, number: int
@@ -303,20 +327,43 @@ class Causes:
                     arguments.add(name)
         return arguments.pop() if len(arguments) == 1 else None
 
-    def _asked(self, cause: Cause, demand: Demand, dtype: str) -> Cause:
+    def _asked(self, cause: Moved, demand: Demand, dtype: str) -> Moved:
         """The cause of a move for something behind the operation that reads the value."""
         through, asker = demand.through, demand.asker
         if through is None:
             return replace(cause, wanted_by=asker)
         reads = _called(through.source, "")
         cause = replace(cause, wanted_by=asker, through=reads, dtype=dtype)
-        if cause.kind == "all-gather" or _is_request(asker):
+        if isinstance(cause, Gathered) or _is_request(asker):
             return cause
         for operand in through.operands:
             value = self._followed(_Place(operand), through, False)
             if operand.opcode not in _EMPTY and value.name != cause.operand:
                 return replace(cause, beside=value.name)
         return cause
+
+
+def _sum_cause(
+    base: Cause, maker: Instruction, source: InstructionSource, reducer: str
+) -> Summed:
+    """The cause of a sum that completes what the operation `maker` computes in parts."""
+    reduction = _REDUCTIONS.get(maker.opcode)
+    if reduction is None:
+        return Summed(**vars(base), reducer=reducer)
+    decides = reducer == "or" and bool(_VMAPPED_LOOP.search(source.op))
+    return reduction(**vars(base), reducer=reducer, vmapped_loop=decides)
+
+
+def rematerialised(gather: Cause, arrays: Rematerialized) -> Rematerialised:
+    """The cause of a gather whose result is split again.
+
+    Args:
+        gather: its cause, as of any other gather.
+        arrays: the array that it makes, and the part that is kept.
+    """
+    inherited = {field.name for field in fields(Moved)} & vars(gather).keys()
+    about = {name: vars(gather)[name] for name in inherited}
+    return Rematerialised(**about, full=str(arrays.full), part=str(arrays.part))
 
 
 def _may_add(total: Instruction, own: InstructionSource, forward: Instruction) -> bool:

@@ -19,11 +19,14 @@ from shardviz.base.errors import MeshError, TargetError
 from shardviz.base.format import joined, plural, seconds_text
 from shardviz.base.format import processes as processes_text
 from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.compiled.checks import InProcesses
 from shardviz.compiled.report import Check, Report
 from shardviz.programs.failure import Failure
 
 #: The stages of a process, in order.
 STAGES = ("lower", "compile", "place", "run", "check")
+_VERDICTS = (False, None, True)  # from worst to best
+_MOST_FINDINGS = 4  # of processes that disagree
 
 
 @dataclass(frozen=True)
@@ -286,30 +289,27 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
     What went wrong anywhere comes first, then what is not known; its detail names each
     process. Where shards are counted, those of all processes are.
 
-    >>> here, there = (Check("x: indices", ok, "Seen.", shards=4) for ok in (True, False))
+    >>> here, there = (Check("indices", ok, "Seen.", 4, array="x") for ok in (True, False))
     >>> merged_checks([ProcessReport(0, "h", 1, (), checks=(here,)),
     ...                ProcessReport(1, "h", 2, (), checks=(there,))])
     (Check(name='x: indices of 8 shards', ok=False, detail='Process 1: Seen.'),)
     """
-    by_name: dict[str, list[tuple[int, Check]]] = {}
+    same_checks: dict[tuple[str, str], list[tuple[int, Check]]] = {}
     for process in processes:
         for check in process.checks:
-            by_name.setdefault(check.about, []).append((process.rank, check))
+            key = check.array, check.about
+            same_checks.setdefault(key, []).append((process.rank, check))
     merged = []
-    for name, checks in by_name.items():
+    for (array, about), checks in same_checks.items():
         shards = sum(check.shards for _, check in checks)
-        # What went wrong anywhere is what a reader has to know, then what is not known.
-        states = {check.ok for _, check in checks}
-        ok = False if False in states else None if None in states else True
-        finding: Any = checks[0][1].finding
-        if ok is not True:
-            alike = [(rank, check) for rank, check in checks if check.ok is ok]
-            finding = alike[0][1].finding
-            # Where all say the same, no process needs to be named.
-            if len(alike) < len(processes):
-                details = [f"Process {rank}: {c.detail}" for rank, c in alike[:4]]
-                finding = " ".join(details)
-        merged.append(Check(name, ok, finding, shards))
+        # Failures matter most to a reader, then checks that could not be decided.
+        ok = min((check.ok for _, check in checks), key=_VERDICTS.index)
+        findings = [(rank, check.finding) for rank, check in checks if check.ok is ok]
+        finding = findings[0][1]
+        # If every process has the same verdict, the first one's finding is enough.
+        if ok is not True and len(findings) < len(processes):
+            finding = InProcesses(tuple(findings[:_MOST_FINDINGS]))
+        merged.append(Check(about, ok, finding, shards, array=array))
     return tuple(merged)
 
 

@@ -12,7 +12,7 @@ from shardviz.base.cause import Cause
 from shardviz.base.collective import Collective, Member
 from shardviz.base.collective_kind import KINDS, SUMS
 from shardviz.base.replica_groups import Groups, Replicas, replicas_of
-from shardviz.compiled.causes import NOBODY, Causes
+from shardviz.compiled.causes import NOBODY, Causes, rematerialised
 from shardviz.compiled.loops import Loops
 from shardviz.compiled.module import (
     INSTRUCTION,
@@ -144,7 +144,7 @@ class _Reader:
             kind = "reduce-scatter"
         elif KINDS[kind].counts_operand:
             size *= replicas.size or math.prod(self.sizes)
-        base = Cause("unknown", kind, replicas.axes, replicas.parts)
+        base = Cause(kind, replicas.axes, replicas.parts)
         remade = None
         if kind == "all-gather":
             remade = rematerialized(own, self.module)
@@ -162,10 +162,7 @@ class _Reader:
             source = self.causes.source(value, own, kind)
             operand, cause = value.name, self.causes.cause(value, own, base)
         if remade is not None:
-            full, part = map(str, remade)
-            cause = replace(
-                cause, code="rematerialised", operand=operand, full=full, part=part
-            )
+            cause = rematerialised(replace(cause, operand=operand), remade)
         added_in = ""
         if kind == "all-reduce" and not members:
             added_in = _added_in(own)
@@ -263,7 +260,7 @@ class _Reader:
             value = self.causes.value(send.operands[0], send, kind)
         # A sum is made before it is sent; a gather is for what reads it.
         own = send if kind in SUMS else receive
-        base = Cause("unknown", kind, replicas.axes, replicas.parts)
+        base = Cause(kind, replicas.axes, replicas.parts)
         cause = self.causes.cause(value, own, base)
         source = self.causes.source(value, own, kind)
         made = self._made(receive, source, cause, replicas)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from shardviz.base.cause import Cause, ValueName
+from shardviz.base.cause import CAUSES, Moved, ValueName
 from shardviz.base.collective import Collective
 from shardviz.base.collective_kind import (
     COLLECTIVE_KINDS,
@@ -19,7 +19,7 @@ from shardviz.base.collective_kind import (
 from shardviz.base.errors import ProgramError, TargetError
 from shardviz.base.mesh import make_mesh
 from shardviz.base.words.causes import STEPS_WITHIN, VERBS
-from shardviz.compiled.causes import MOVE_CODES
+from shardviz.compiled.causes import MOVES
 from shardviz.compiled.module import Instruction
 from shardviz.compiled.roofline import collective_bound
 from shardviz.hardware.interconnect import ROUTED, route
@@ -107,16 +107,17 @@ def test_an_unknown_group_sends_unknown_bytes_except_over_pairs():
 
 
 @pytest.mark.parametrize("kind", COLLECTIVE_KINDS)
-@pytest.mark.parametrize("code", ["unknown", "within", "gathered", "resplit", "sent"])
-def test_words(kind, code):
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
+def test_words(kind, cause):
     w = ValueName("argument", "w")
-    assert str(Cause(code, kind, ("data",), operand=w, operation=w, wanted_by=w, before=kind))
+    moved = {"wanted_by": w, "before": kind} if issubclass(cause, Moved) else {}
+    assert str(cause(kind, ("data",), operand=w, operation=w, **moved))
 
 
 def test_tables_by_effect_are_complete():
     assert set(VERBS) == set(STEPS_WITHIN) == set(Effect)
     # A sum is never a move from one sharding to another.
-    assert set(MOVE_CODES) == set(Effect) - {Effect.SUM}
+    assert set(MOVES) == set(Effect) - {Effect.SUM}
 
 
 @pytest.mark.parametrize("kind", COLLECTIVE_KINDS)

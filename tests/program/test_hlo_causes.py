@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.base.cause import CAUSES, UNKNOWN, Cause, ValueName
+from shardviz.base.cause import CAUSES, UNKNOWN, Summed, ValueName
 from shardviz.base.collective import Collective, Member
-from shardviz.base.words.causes import cause as cause_in_words
 from shardviz.compiled.inherited import inherited
 from shardviz.compiled.read_collectives import read_collectives
 from tests.program.hlo import VERSIONS, kept, parsed
@@ -99,8 +98,7 @@ WRITTEN = {
         {"code": "contracted", "operand": BY_DOT, "reducer": "add"}),
     "the user's own": (
         SUM + NAMED % ("psum", 4),
-        {"code": "written", "operand": W, "operation": operation("psum", "f.py:4"),
-         "reducer": "add"}),
+        {"code": "written", "operand": W, "operation": operation("psum", "f.py:4")}),
     "what the user gathered before": (
         SUM.replace("ROOT ", "") + NAMED % ("psum", 4) + "\n"
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%r), dimensions={{0}}, {DOT}",
@@ -108,12 +106,10 @@ WRITTEN = {
          "dimension": 0}),
     "what grad put in": (
         SUM + NAMED % ("shard_map/transpose(jvp())/psum_invariant", 4),
-        {"code": "gradient", "operand": W, "operation": operation("psum_invariant", "f.py:4"),
-         "reducer": "add"}),
+        {"code": "gradient", "operand": W, "operation": operation("psum_invariant", "f.py:4")}),
     "what grad made of the user's own": (
         SUM + NAMED % ("transpose(jvp())/shard_map/psum", 4),
-        {"code": "gradient", "operand": W, "operation": operation("psum", "f.py:4"),
-         "reducer": "add"}),
+        {"code": "gradient", "operand": W, "operation": operation("psum", "f.py:4")}),
     "the result of an operation": (
         f"  %d = f32[8,8]{{1,0}} {CUSTOM % '%p, %q'}, {LOOKUP}\n"
         f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
@@ -149,16 +145,17 @@ def test_causes_of_each_kind(lines, expected):
             line = line.replace("replica_groups={{0,1,2,3}}, ", "")
         rows.append(line)
     found = read_collectives(parsed("\n".join(rows)), ("x",), (4,))[-1]
-    assert found.cause == Cause(kind=found.kind, axes=("x",), **{"operation": BY_DOT, **expected})
+    about = {"operation": BY_DOT, **expected}
+    assert found.cause == CAUSES[about.pop("code")](found.kind, ("x",), **about)
     assert found.operand == expected["operand"]
 
 
 def test_every_cause_has_a_sentence_of_its_own():
-    facts = [
-        Cause(code, "all-gather", ("x",), operand=W, operation=BY_LOOKUP, wanted_by=BY_DOT)
-        for code in CAUSES
-    ]
-    assert len({cause_in_words(fact) for fact in facts}) == len(CAUSES)
+    facts = []
+    for cause in CAUSES.values():
+        wanted = {"wanted_by": BY_DOT} if hasattr(cause, "wanted_by") else {}
+        facts.append(cause("all-gather", ("x",), operand=W, operation=BY_LOOKUP, **wanted))
+    assert len(set(map(str, facts))) == len(CAUSES)
 
 
 FIRST_NAME, SECOND_NAME = operation("dot_general", "f.py:3"), operation("dot_general", "f.py:4")
@@ -166,7 +163,7 @@ FIRST_NAME, SECOND_NAME = operation("dot_general", "f.py:3"), operation("dot_gen
 
 def one(size, operand, source="f.py:3"):
     op, kind = f"jit(f)/{operand.name}", "all-reduce"
-    cause = Cause("summed", kind, ("x",), operand=operand)
+    cause = Summed(kind, ("x",), operand=operand)
     shape = f"f32[{size // 4}]"
     return Collective(kind, ("x",), size, op, source, shape=shape, operand=operand, cause=cause)
 

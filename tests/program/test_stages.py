@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardviz.base.array_spec import ArraySpec
-from shardviz.base.cause import UNKNOWN, Cause, ValueName
-from shardviz.base.collective import COLLECTIVE_KINDS, Collective
+from shardviz.base.cause import UNKNOWN, Gathered, ValueName
+from shardviz.base.collective import Collective
+from shardviz.base.collective_kind import COLLECTIVE_KINDS
 from shardviz.base.errors import ProgramError
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.comparison import CHANGES, compare
@@ -28,7 +29,7 @@ from shardviz.programs.program import Program
 
 KB = 1024
 W_IN = ValueName("argument", "w_in")
-CAUSE = Cause("gathered", "all-gather", ("data",), operand=W_IN)
+CAUSE = Gathered("all-gather", ("data",), operand=W_IN)
 
 
 def one(kind="all-reduce", axes=("data",), kilobytes=1, **more):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardviz.base.cause import Cause, ValueName
+from shardviz.base.cause import Reduced, Rematerialised, ValueName
 from shardviz.base.collective import Collective, Member
 from shardviz.base.mesh import make_mesh
 from shardviz.base.partition_spec import Spec
@@ -22,10 +22,8 @@ def collective(kind: str, axes: str, size: int, line: int, **more) -> Collective
     return Collective(kind, tuple(axes.split()), size, op, f"block.py:{line}", **more)
 
 
-def summed(name: str) -> Cause:
-    return Cause(
-        "reduced", "all-reduce", ("data",), operand=ValueName("operation", name), reducer="add"
-    )
+def summed(name: str) -> Reduced:
+    return Reduced("all-reduce", ("data",), operand=ValueName("operation", name), reducer="add")
 
 
 SUMS = tuple(
@@ -42,7 +40,7 @@ LOOP = collective("all-gather", "model", 4096, 20, in_loop=True, trips=12, value
 PLANNED = (*SUMS, LOOP, collective("all-to-all", "data model", 1 << 16, 30))
 FULL = collective(
     "all-gather", "data model", 1 << 21, 30, rematerialises=True,
-    cause=Cause("rematerialised", "all-gather", ("data", "model"), full="f32[16]", part="f32[2]"),
+    cause=Rematerialised("all-gather", ("data", "model"), full="f32[16]", part="f32[2]"),
 )  # fmt: skip
 PARTITIONED = (*SUMS, LOOP, FULL)
 TOGETHER = Collective(

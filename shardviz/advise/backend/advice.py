@@ -9,7 +9,7 @@ import jax
 from shardviz.advise.advice import UNSPLIT, Advice
 from shardviz.advise.backend.proposals import Wanted
 from shardviz.base.backend.jax_compat import scan_counts
-from shardviz.base.cause import Cause
+from shardviz.base.cause import Cause, Reduced
 from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.jaxprs import operations, users_line
 
@@ -32,19 +32,15 @@ def by_hand(wanted: Wanted) -> list[Advice]:
 
 def _kinds(wanted: Wanted, cause: Cause) -> Iterator[tuple[str, str]]:
     """Kinds of advice for one cause, and the line of each."""
-    # In modules of jax 0.12 `operation` is the collective itself, and `wanted_by` the
-    # operation that reads its result.
-    reader, operand = cause.wanted_by or cause.operation or cause.operand, cause.operand
-    if reader is None:
-        return
+    reader, operand = cause.reader, cause.operand
     name, source = reader.name, reader.source
-    if cause.vmapped_loop:
+    if isinstance(cause, Reduced) and cause.vmapped_loop:
         yield "loop", source
     elif name in UNSPLIT:
         yield UNSPLIT[name], source
     elif _has_random(wanted, source):
         yield "random", source
-    elif (name in _SLICES or reader.code == "carried") and operand is not None:
+    elif name in _SLICES or reader.code == "carried":
         is_reshaped = operand.name == "reshape" and operand.source not in ("", source)
         if is_reshaped:
             yield "parts", operand.source

@@ -82,7 +82,7 @@ class Wanted:
         found = [self.collective.operand]
         for one in (self.collective, *self.collective.members):
             if isinstance(one.cause, Cause):
-                found += [one.cause.operand, one.cause.wanted_by, one.cause.operation]
+                found += one.cause.values
         return [one for one in found if one is not None and one.code != "unknown"]
 
     @cached_property

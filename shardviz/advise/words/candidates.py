@@ -167,9 +167,9 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
     known = [side for side in sides if side is not None]
     parts = []
     if about is not None:
-        name, alike = about.kind + about.over, []
+        name, alike = about.name_with_axes, []
         for some in known:
-            same = [one for one in some if one.kind + one.over == name]
+            same = [one for one in some if one.name_with_axes == name]
             alike.append(bytes_text(sent_bytes(same)))
         parts.append(_pair(name, *alike))
     if any(map(sent_bytes, known)):

@@ -1,14 +1,25 @@
-"""Why a collective is there, and what the values are called that it is about."""
+"""Sentences for why a collective is there, and names of the values it moves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from shardviz.base.cause import (
     UNKNOWN,
+    AddedByGrad,
     AxisPart,
     Cause,
+    Contracted,
+    FromOneDevice,
+    Gathered,
+    Moved,
+    Reduced,
+    Rematerialised,
+    Resplit,
+    Sent,
+    Summed,
+    Unsplittable,
     ValueName,
+    WithinOperation,
+    Written,
     axes_in_words,
 )
 from shardviz.base.collective_kind import KINDS, Effect
@@ -84,16 +95,6 @@ def axis_part(fact: AxisPart) -> str:
     return f"{fact.devices} of {fact.size} along {fact.axis}"
 
 
-def cause(fact: Cause) -> str:
-    """Why a collective is there.
-
-    >>> w = ValueName("argument", "w")
-    >>> print(cause(Cause("summed", "all-reduce", ("data",), operand=w, reducer="add")))
-    Each device has a part of argument w: they are summed over data.
-    """
-    return _SENTENCES[fact.code](fact)
-
-
 def gradient(of: str, line: str, over: str, kind: str) -> str:
     """Why the gradient of an array is summed over devices.
 
@@ -124,94 +125,100 @@ def of_a_gradient(what: str) -> str:
     )
 
 
-def _written(fact: Cause) -> str:
+def _written(fact: Written) -> str:
+    return f"It is written in the program: {_operation(fact)}."
+
+
+def _added_by_grad(fact: AddedByGrad) -> str:
+    if fact.gradient_of is None:
+        return of_a_gradient(_operation(fact))
+    line = "" if fact.operation is None else fact.operation.source
+    array = fact.gradient_of.name
+    if fact.gradient_of.code == "slice":
+        array = str(fact.gradient_of)
+    return gradient(array, line, _axes(fact, "all devices"), fact.kind)
+
+
+def _operation(fact: Cause) -> str:
     # A sentence that ends with "of unknown" would be odd.
     operand = value_name(fact.operand)
     if fact.operand == UNKNOWN:
         operand = "an operand that the compiler does not name"
-    what = f"{fact.operation}, of {operand}"
-    if fact.gradient_of is not None:
-        line = "" if fact.operation is None else fact.operation.source
-        of = fact.gradient_of.name
-        if fact.gradient_of.code == "slice":
-            of = str(fact.gradient_of)
-        return gradient(of, line, _axes(fact, "all devices"), fact.kind)
-    if fact.code == "gradient":
-        return of_a_gradient(what)
-    return f"It is written in the program: {what}."
+    return f"{fact.operation}, of {operand}"
 
 
 def _unknown(fact: Cause) -> str:
-    # Not "there is no cause": it has one that is not in the module.
+    # Not "there is no cause": the module does not have it.
     verb = VERBS[KINDS[fact.kind].effect]
     return f"Its operand is unknown: the compiler does not say what it {verb}."
 
 
-def _from_one(fact: Cause) -> str:
-    asks = _asks(fact)
+def _from_one(fact: FromOneDevice) -> str:
     return (
-        f"{asks} what one device along {_axes(fact, 'all its devices')} holds of"
-        f" {fact.operand}: a sum with zeros from the others brings it to all."
+        f"{_asks(fact.wanted_by)} what one device along"
+        f" {_axes(fact, 'all its devices')} holds of {fact.operand}: a sum with zeros from"
+        " the others brings it to all."
     )
 
 
-def _asks(fact: Cause, the: str = "The") -> str:
-    """What wants the value: `dot_general (mlp.py:31) needs`."""
-    wants = fact.wanted_by
-    if wants is None:
+def _asks(asker: ValueName | None, the: str = "The") -> str:
+    """A value's reader and a verb: `dot_general (mlp.py:31) needs`."""
+    if asker is None:
         return f"{the} result has"
-    if wants.is_request:
+    if asker.is_request:
         # By the name of the call, not of the primitive.
-        what = wants.name.removeprefix("sharding_")
-        return f"{the} {what}{_at(wants)} asks for"
-    if wants.code == "carried":
-        return f"{_first(value_name(wants), wants) if the == 'The' else wants} needs"
-    return f"{wants} needs"
+        call = asker.name.removeprefix("sharding_")
+        return f"{the} {call}{_at(asker)} asks for"
+    if asker.code == "carried" and the == "The":
+        return f"{_first(value_name(asker), asker)} needs"
+    return f"{asker} needs"
 
 
-def _behind(fact: Cause) -> str:
-    """What the sharding is for, if something behind the reading operation wants it."""
-    wants, reads = fact.wanted_by, fact.through
+def _behind(fact: Moved, how: str, moves: str) -> str:
+    """Why the operation that reads the value needs it in another sharding, if an
+    operation behind it asks for that.
+
+    Args:
+        fact: the cause.
+        how: how the value must be split.
+        moves: what XLA does with the value.
+    """
+    asker, reads = fact.wanted_by, fact.through
     if fact.beside is not None:
         return f"{reads} combines it with {fact.beside}, which is split otherwise"
-    how = "without that split"
-    if fact.code != "gathered":
-        how = "split otherwise"
-    moves = _DOES_BEFORE[fact.code]
     before = f": XLA {moves} before {reads}{clause(', as {}', fact.dtype)}"
-    if wants is None:
+    if asker is None:
         return f"the result, which is computed from it, is {how}{before}"
-    if wants == UNKNOWN:
+    if asker == UNKNOWN:
         return f"XLA computes {reads} {how}"
-    if wants.code == "carried":
-        return f"{wants} is computed from it {how}{before}"
-    if wants.is_request:
-        return f"{_asks(fact, 'the')} a value computed from it {how}{before}"
-    return f"{wants} reads a value computed from it {how}{before}"
+    if asker.code == "carried":
+        return f"{asker} is computed from it {how}{before}"
+    if asker.is_request:
+        return f"{_asks(asker, 'the')} a value computed from it {how}{before}"
+    return f"{asker} reads a value computed from it {how}{before}"
 
 
-_DOES_BEFORE = {
-    "gathered": "gathers it",
-    "resplit": "exchanges its shards",
-    "sent": "sends its shards",
-}
-
-
-def _summed(fact: Cause) -> str:
+def _summed(fact: Summed) -> str:
+    verb = _verb(fact)
+    together = "they are summed" if verb == "sums" else f"XLA {verb} of them"
     over = _axes(fact, "all its devices")
-    verb = REDUCES.get(fact.reducer, "combines")
-    if fact.code == "summed":
-        together = f"XLA {verb} of them"
-        if verb == "sums":
-            together = "they are summed"
-        return f"Each device has a part of {fact.operand}: {together} over {over}."
+    return f"Each device has a part of {fact.operand}: {together} over {over}."
+
+
+def _contracted(fact: Contracted) -> str:
     does = "sums over a dimension of its operands that is"
     if fact.operand.name.startswith("dot"):
         does = "sums over its inner dimension, which is"
-    if fact.code == "reduced":
-        does = f"{verb} over a dimension that is"
+    return _completed(fact, does)
+
+
+def _reduced(fact: Reduced) -> str:
+    return _completed(fact, f"{_verb(fact)} over a dimension that is")
+
+
+def _completed(fact: Reduced, does: str) -> str:
     kept = ""
-    if fact.kind == "reduce-scatter":
+    if not KINDS[fact.kind].equal_results:
         kept = ", and keeps its shard of the sum"
     loop = ""
     if fact.vmapped_loop:
@@ -219,40 +226,65 @@ def _summed(fact: Cause) -> str:
             " Under vmap a loop goes on until all are done, so every step asks all"
             " devices; under jax.shard_map each device ends its own loop."
         )
+    over = _axes(fact, "all its devices")
     part = "each device has a part of the result"
     return f"{fact.operand} {does} split over {over}: {part}{kept}.{loop}"
 
 
-def _within(fact: Cause) -> str:
+def _verb(fact: Summed) -> str:
+    return REDUCES.get(fact.reducer, "combines")
+
+
+def _within(fact: WithinOperation) -> str:
     over = _axes(fact, "all its devices")
     step = STEPS_WITHIN[KINDS[fact.kind].effect]
     return f"It is a step within {fact.operation}: {step} over {over}."
 
 
-def _moved(fact: Cause) -> str:
+def _gathered(fact: Gathered) -> str:
+    split = _split(fact, fact.dimension)
+    if fact.through is not None:
+        return f"{split}, and {_behind(fact, 'without that split', 'gathers it')}."
+    return f"{split}, and {_asks(fact.wanted_by, 'the')} it without that split."
+
+
+def _unsplittable(fact: Unsplittable) -> str:
+    return (
+        f"{_split(fact, fact.dimension)}, and XLA's partitioner does not split"
+        f" {fact.wanted_by} that way: it gathers the operand."
+    )
+
+
+def _resplit(fact: Resplit) -> str:
+    if fact.through is not None:
+        behind = _behind(fact, "split otherwise", "exchanges its shards")
+        return f"{_split(fact)}, and {behind}."
+    asks = _asks(fact.wanted_by, "the")
+    return f"{_split(fact)}, and {asks} it split along another dimension."
+
+
+def _sent(fact: Sent) -> str:
+    if fact.through is not None:
+        behind = _behind(fact, "split otherwise", "sends its shards")
+        return f"{_split(fact)}, and {behind}."
     over = _axes(fact, "devices")
-    if fact.code == "sent" and fact.through is None:
-        return f"{_asks(fact)} shards of {fact.operand} that other devices along {over} hold."
-    # On the way to the collective a reshape may have changed the dimensions.
-    where = ""
-    if fact.dimension is not None:
-        where = f" along dimension {fact.dimension}"
+    return (
+        f"{_asks(fact.wanted_by)} shards of {fact.operand} that other devices along {over}"
+        " hold."
+    )
+
+
+def _split(fact: Moved, dimension: int | None = None) -> str:
+    """How the operand is split before it moves: `Argument w is split over data`."""
+    # On its way to the collective a reshape may have changed the dimensions.
+    along = ""
+    if dimension is not None:
+        along = f" along dimension {dimension}"
     moved = " is"
     if fact.before:
         moved = f", {_moved_before(fact.before)} before, is then"
     operand = _first(value_name(fact.operand), fact.operand)
-    split = f"{operand}{moved} split over {over}{where}"
-    if fact.code == "unsplittable":
-        return (
-            f"{split}, and XLA's partitioner does not split {fact.wanted_by} that way:"
-            " it gathers the operand."
-        )
-    if fact.through is not None:
-        return f"{split}, and {_behind(fact)}."
-    how = "without that split"
-    if fact.code == "resplit":
-        how = "split along another dimension"
-    return f"{split}, and {_asks(fact, 'the')} it {how}."
+    return f"{operand}{moved} split over {_axes(fact, 'devices')}{along}"
 
 
 def _moved_before(before: str) -> str:
@@ -261,7 +293,7 @@ def _moved_before(before: str) -> str:
     return f"moved by {with_article(before)}"
 
 
-def _rematerialised(fact: Cause) -> str:
+def _rematerialised(fact: Rematerialised) -> str:
     return (
         "The partitioner knew no way in small steps from one sharding to the other:"
         f" every device makes all of {fact.full} to keep {fact.part} of it."
@@ -269,20 +301,20 @@ def _rematerialised(fact: Cause) -> str:
     )
 
 
-_SENTENCES: dict[str, Callable[[Cause], str]] = {
-    "written": _written,
-    "gradient": _written,
-    "contracted": _summed,
-    "reduced": _summed,
-    "summed": _summed,
-    "from one": _from_one,
-    "within": _within,
-    "sent": _moved,
-    "gathered": _moved,
-    "resplit": _moved,
-    "unsplittable": _moved,
-    "rematerialised": _rematerialised,
-    "unknown": _unknown,
+SENTENCES = {
+    AxisPart: axis_part,
+    ValueName: value_name,
+    Written: _written,
+    AddedByGrad: _added_by_grad,
+    Contracted: _contracted,
+    Reduced: _reduced,
+    Summed: _summed,
+    FromOneDevice: _from_one,
+    WithinOperation: _within,
+    Sent: _sent,
+    Gathered: _gathered,
+    Resplit: _resplit,
+    Unsplittable: _unsplittable,
+    Rematerialised: _rematerialised,
+    Cause: _unknown,
 }
-
-SENTENCES = {AxisPart: axis_part, Cause: cause, ValueName: value_name}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -40,7 +39,6 @@ MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of a text
 WIDE = 700.0  # points: longer sentences take several lines
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _TONES = {"✓": "good", "✗": "bad"}
-_NUMBER = re.compile(r"\d+")
 
 
 def draw_report(report: Report, title: str | None = None) -> Picture:
@@ -139,7 +137,7 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
     folds, rows = fold_collectives(collectives), []
     for one in folds[:MOST_ROWS]:
         first = one.items[0]
-        over = first.over.removeprefix(" over ") or "–"
+        over = first.axes_text or "–"
         words = (first.kind, over, first.source, name_of_fold(one))
         rows.append(Bar(_bytes(one.items), f"{one.count}{first.amount}", words))
     rest = unfolded(folds[MOST_ROWS:])
@@ -184,8 +182,8 @@ def _member_lines(one: Collective, full: bool) -> list[str]:
 
 
 def _size_and_line(member: Member) -> tuple[object, ...]:
-    # Members fold where only layers differ, not where lines of the source do.
-    return (member.bytes_per_device, *re.findall(r":\d+", member.words))
+    # Members fold if only their layers differ, not if their source lines do.
+    return member.bytes_per_device, member.source, member.operand.source
 
 
 def _checks(checks: Sequence[Check]) -> Picture:
@@ -202,29 +200,27 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
     Args:
         full: a line for each, however many there are.
 
-    >>> many = [Check(f"w_{n}: indices", True, "All there.") for n in range(20)]
-    >>> check_lines([*many, Check("y: indices", False, "A shard is missing.")])
+    >>> many = [Check("indices", True, "All there.", array=f"w_{n}") for n in range(20)]
+    >>> check_lines([*many, Check("indices", False, "A shard is missing.", array="y")])
     ['✗ y: indices: A shard is missing.', '✓ 20 of 21: indices']
     """
-    listed, total = [], Counter[str]()
+    listed: list[str] = []
+    total = Counter(check.of_any_number for check in checks)
     alike: dict[tuple[str, bool | None], list[Check]] = {}
     for check in checks:
-        # The name of a check begins with that of its array.
-        kind = _NUMBER.sub("…", check.name.rpartition(": ")[2])
-        total[kind] += 1
         if full or len(checks) <= MOST_CHECKS or check.ok is False:
             listed.append(f"{_MARKS[check.ok]} {check.name}: {check.detail}")
         else:
-            alike.setdefault((kind, check.ok), []).append(check)
+            alike.setdefault((check.of_any_number, check.ok), []).append(check)
     if not full:
         listed[MOST_CHECKS:] = and_more(len(listed) - MOST_CHECKS, "failed check")
-    for (kind, ok), some in alike.items():
-        names = {check.name.rpartition(": ")[2] for check in some}
+    for (kind, ok), similar in alike.items():
+        names = {check.of_any_array for check in similar}
         text = names.pop() if len(names) == 1 else kind
-        # Why several were not checked is said with the first of them.
+        # The reason why the first could not be checked stands for all.
         if ok is None:
-            text += f": {some[0].detail}"
-        listed.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {text}")
+            text += f": {similar[0].detail}"
+        listed.append(f"{_MARKS[ok]} {len(similar):,} of {total[kind]:,}: {text}")
     return listed
 
 

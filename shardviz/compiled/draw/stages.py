@@ -65,7 +65,7 @@ def _largest(stage: Stage) -> list[Bar]:
     rows = []
     for one in moves[:MOST_MOVES]:
         group = HIGHLIGHTED if one.rematerialises else NORMAL
-        words = (f"{one.kind}{one.over}", one.source)
+        words = (one.name_with_axes, one.source)
         rows.append(Bar(one.bytes_in_all, one.amount, words, group))
     rest = moves[MOST_MOVES:]
     if rest:

@@ -43,7 +43,7 @@ def links_in_words(collective: Collective, links: LinkUse | None) -> str:
         least = f"at least {seconds_text(seconds)}"
         if collective.execution_count > 1:
             least += f", {plural(collective.execution_count, 'time')}"
-    head = f"{collective.kind}{collective.over}"
+    head = collective.name_with_axes
     used = []
     for axis in range(len(links.torus.shape)):
         if links.ici[:, axis].any():
