@@ -253,10 +253,10 @@ class Causes:
             number: which of its results is meant.
         """
         kind, maker = base.kind, value.maker
-        same_operation = source is None and maker is not None
-        same_operation = same_operation and _alike(collective, maker)
+        same_operation = source is None and collective.source.is_named
+        if maker is None or not _alike(collective, maker):
+            same_operation = False
         source = source or collective.source
-        same_operation = same_operation and source.is_named
         if same_operation and maker is not None and _is_constraint(maker):
             source, same_operation = _user(collective), False
         base = replace(base, operand=value.name, operation=_called(source, kind))

@@ -266,6 +266,13 @@ class IdleProcesses(Finding):
 
 
 @dataclass(frozen=True)
+class InProcesses(Finding):
+    """The findings of several processes on the same check, by rank."""
+
+    findings: tuple[tuple[int, Finding | str], ...]
+
+
+@dataclass(frozen=True)
 class OutputsStay(Finding):
     """The outputs take more than `most` bytes and are not sent to the kernel."""
 
@@ -277,14 +284,15 @@ class Check:
     """One prediction, compared with what happened.
 
     Attributes:
-        about: what was checked, such as `"x: indices"`.
+        about: what was checked, such as `"indices"`.
         ok: True, False, or None if it could not be checked.
         finding: the evidence or the reason; a sentence if another package or an error
             gives it.
         shards: how many shards were compared; 0 for other checks.
-        process: which one of several processes compared them; None for one.
+        process: which of several processes compared them; None for a single process.
+        array: the array that was checked; `""` for the program.
 
-    >>> Check("x: indices", True, "Every shard is where the layout puts it.", shards=8)
+    >>> Check("indices", True, "Every shard is where the layout puts it.", 8, array="x")
     Check(name='x: indices of 8 shards', ok=True, detail='Every shard is where the layout puts it.')
     """
 
@@ -293,15 +301,31 @@ class Check:
     finding: Finding | str
     shards: int = 0
     process: int | None = None
+    array: str = ""
 
     @property
     def name(self) -> str:
-        """What was checked: `"x: indices of 8 shards in process 1"`."""
+        """The array and the check: `"x: indices of 8 shards in process 1"`."""
+        return f"{self.array}: {self.of_any_array}" if self.array else self.of_any_array
+
+    @property
+    def of_any_array(self) -> str:
+        """The name without the array: `"indices of 8 shards in process 1"`."""
         name = self.about
         if self.shards:
             name += f" of {plural(self.shards, 'shard')}"
         if self.process is not None:
             name += f" in process {self.process}"
+        return name
+
+    @property
+    def of_any_number(self) -> str:
+        """The same without numbers: `"indices of … shards in process …"`."""
+        name = self.about
+        if self.shards:
+            name += " of … shards"
+        if self.process is not None:
+            name += " in process …"
         return name
 
     @property

@@ -41,7 +41,6 @@ CODES = {
     "no mesh in sight",
     "no rules in force",
     "not on one device",
-    "on some as compiled",
     "only part of the tuple is free",
     "overridden by a later rule",
     "too big for one",

@@ -240,7 +240,7 @@ class Trials:
         if worst.ok:
             return Check("values", True, SameAsOriginal())
         kind = OriginalAmplifiesRounding if worst.ok is None else DiffersFromOriginal
-        return Check("values", worst.ok, kind(worst.about))
+        return Check("values", worst.ok, kind(worst.name))
 
     @cached_property
     def is_comparable(self) -> bool:

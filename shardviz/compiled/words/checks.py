@@ -18,6 +18,7 @@ from shardviz.compiled.checks import (
     Finding,
     HiddenBlock,
     IdleProcesses,
+    InProcesses,
     MeshOfOneDevice,
     NoStore,
     NotOnOneDevice,
@@ -232,6 +233,10 @@ def _idle_processes(fact: IdleProcesses) -> str:
     return f"The mesh has {plural(fact.devices, 'device')}; {processes} {take} no part in it."
 
 
+def _in_processes(fact: InProcesses) -> str:
+    return " ".join(f"Process {rank}: {finding}" for rank, finding in fact.findings)
+
+
 def _outputs_stay(fact: OutputsStay) -> str:
     return (
         f"The outputs take more than {bytes_text(fact.most)} and stay on the processes:"
@@ -266,5 +271,6 @@ SENTENCES: Mapping[type[Finding], Callable[[Any], str]] = {
     OwnShards: _own_shards,
     NoStore: _no_store,
     IdleProcesses: _idle_processes,
+    InProcesses: _in_processes,
     OutputsStay: _outputs_stay,
 }

@@ -63,10 +63,9 @@ def shards_check(
         array: the live array.
         ids: jax device to its id in the layout.
     """
-    about = f"{name}: indices"
     # jax gives no shards of such an array.
     if axes := partial_axes(array):
-        return Check(about, None, PartialSums(tuple(axes)))
+        return Check("indices", None, PartialSums(tuple(axes)), array=name)
     shards = array.addressable_shards
     # Each of several processes sees only its own shards.
     process = jax.process_index() if len(processes_of(list(ids))) > 1 else None
@@ -75,7 +74,7 @@ def shards_check(
     # jax runs a program that reads no argument on fewer devices.
     if isinstance(finding, FewerShards):
         ok = finding.as_compiled
-    return Check(about, ok, finding, len(shards), process)
+    return Check("indices", ok, finding, len(shards), process, name)
 
 
 def _compare_shards(
@@ -129,7 +128,7 @@ def output_layouts(
         try:
             layouts[output.name] = _layout(output, sharding, mesh, ids)
         except LayoutError as error:
-            without.append(Check(f"{output.name}: layout", None, str(error)))
+            without.append(Check("layout", None, str(error), array=output.name))
     return layouts, without
 
 
@@ -227,9 +226,10 @@ def spec_checks(
         # The compiler was free to choose.
         if requested is None:
             continue
-        about, compiled = f"{output.name}: out_specs", layouts.get(output.name)
+        compiled = layouts.get(output.name)
         if compiled is None:
-            checks.append(Check(about, False, UnevenBlocks(str(requested))))
+            finding = UnevenBlocks(str(requested))
+            checks.append(Check("out_specs", False, finding, array=output.name))
             continue
         layout = lay_out(output.shape, requested, mesh, output.dtype)
         # Differently written specs may split alike: then they are the same layout.
@@ -237,7 +237,7 @@ def spec_checks(
         same = same and layout.shard_shape == compiled.shard_shape
         compiled_spec = None if compiled.spec is None else str(compiled.spec)
         finding = SpecCompared(str(requested), compiled_spec)
-        checks.append(Check(about, same, finding))
+        checks.append(Check("out_specs", same, finding, array=output.name))
     return checks
 
 
@@ -327,7 +327,7 @@ def _compared(
         result = results[number]
         if axes := partial_axes(result):
             finding = PartialSums(tuple(axes))
-            checks.append(Check(f"{output.name}: values", None, finding))
+            checks.append(Check("values", None, finding, array=output.name))
             continue
         comparison = Comparison(
             output.name,

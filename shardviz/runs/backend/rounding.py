@@ -265,7 +265,7 @@ class Comparison:
         platform: str,
         made_up: bool = False,
     ) -> None:
-        self.about, self.made_up = f"{name}: values", made_up
+        self.name, self.made_up = name, made_up
         self.measured: Measured | None = None
         if array.shape != reference.shape or array.dtype != reference.dtype:
             self._types = OtherType(_type_text(array), _type_text(reference))
@@ -311,9 +311,9 @@ class Comparison:
     def check(self) -> Check:
         """The verdict on the draws so far."""
         if self.measured is None:
-            return Check(self.about, False, self._types)
+            return Check("values", False, self._types, array=self.name)
         ok, finding = verdict(self.measured, self.made_up)
-        return Check(self.about, ok, finding)
+        return Check("values", ok, finding, array=self.name)
 
 
 def _type_text(array: jax.Array) -> str:
