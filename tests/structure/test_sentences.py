@@ -40,10 +40,8 @@ CODES = {
     "name is no axis",
     "no mesh in sight",
     "no rules in force",
-    "not on one device",
     "only part of the tuple is free",
     "overridden by a later rule",
-    "too big for one",
 }
 # Files in which an error is put together of parts: what it is about, or why.
 PARTS_OF_ERRORS = {
