@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardviz.advise.candidates import Changes
 from shardviz.advise.search import Search
+from shardviz.axis_rules.audit import Audit
+from shardviz.base.collective import Collective
 from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import listed, shown, suggestion
@@ -15,7 +17,7 @@ from shardviz.base.parse import parse_bytes
 from shardviz.compiled.public import compile
 from shardviz.compiled.report import Report
 from shardviz.compiled.stages import Stages
-from shardviz.hardware.targets import Target
+from shardviz.hardware.targets import Target, TargetLike
 from shardviz.move.public.collectives import chosen_collective
 from shardviz.plans.plan import Plan
 from shardviz.plans.public import plan
@@ -24,64 +26,63 @@ from shardviz.programs.program import Program
 if TYPE_CHECKING:
     from shardviz.advise.contracts import Expectation
     from shardviz.advise.lock import Lock
-    from shardviz.compiled.stages import Stages
-    from shardviz.plans.plan import Plan
 
 
 def changes(
-    thing: Any,
-    collective: Any = None,
+    report: Report | Plan | Stages | Program,
+    collective: Collective | int | str | None = None,
     *,
     goal: str | None = None,
-    target: Any = None,
+    target: str | Target | None = None,
 ) -> Changes:
-    """The smallest edits of a program's shardings after which a collective is gone or
-    smaller; or, for `goal="memory"`, changes after which the program needs less memory.
+    """Finds small edits of a program that remove or shrink a collective, or that lower
+    its peak memory.
 
-    Each was compiled, and its results compared with the original's on simulated
-    devices where they are small enough. What else it costs is beside it.
+    Every edit is compiled before it is proposed. If the arrays are small enough, the
+    results of the edited and the original program are compared on simulated devices.
+    Each proposal lists its side effects: other collectives, bytes sent, peak memory.
 
     Args:
-        thing: a Report, Plan or Stages, or a program.
-        collective: which one: itself, its number among the `collectives`, or its name
-            in the compiled text; by default the one that sends the most. A goal may be
-            given here as well.
-        goal: `"memory"` for a lower peak, also of a program that does not fit its
-            target: arguments are donated or split, the backward pass computes values
-            again instead of saving them, the largest saved values are split.
-            For a program in a form that jax accepts: `"types"` for one that it refuses,
-            `"explicit"` for its form on Explicit axes.
-        target: what to compile for, as for `sv.compile`; by default what the report was
-            compiled for.
+        report: a Report, Plan, Stages or Program.
+        collective: a Collective, its index in `.collectives`, or its name in the
+            compiled module; by default the one that sends the most bytes. A goal can be
+            passed here too.
+        goal: `"memory"` lowers the peak, also if the program does not fit its target:
+            it tries to donate or split arguments, to recompute values in the backward
+            pass instead of saving them, and to split the largest saved values.
+            `"types"` looks for edits that make jax accept a program it refuses, and
+            `"explicit"` for those that the program needs on Explicit axes.
+        target: the devices to compile for, as in `sv.compile`; by default those of the
+            report.
 
     Returns:
-        Changes, the best first: each with `.edit`, `.code()`, `.program`, `.report`,
-        `.bytes`, `.values`. `.refused` is what was tried and dropped, `.advice` code to
-        write by hand that was not tried.
+        Changes, best first. Each has `.edit`, `.code()`, `.program`, `.report`,
+        `.bytes` and `.values`. `.refused` lists edits that were tried and dropped, and
+        `.advice` code to write by hand, which was not tried.
 
     Raises:
-        ShardvizError: for what has no program or no such collective, or if the program
+        ShardvizError: if there is no program or no such collective, or if the program
             does not compile.
 
     >>> import jax.numpy as jnp, shardviz as sv
     >>> x = sv.array("x", (64, 8), spec="data")
     >>> w = sv.array("w", (8, 64), spec="data")
     >>> report = sv.compile(jnp.dot, x, w, mesh="data=2")
-    >>> found = changes(report, 0)
-    >>> found[0].edit
+    >>> sv.changes(report, 0)[0].edit
     'Replicate w: sends 1 KiB → 0 B · memory 12 KiB → 11 KiB.'
     """
-    if isinstance(thing, Stages):
-        thing = thing.report or thing.plan
-    program, where = thing, target
-    if isinstance(thing, (Report, Plan)):
-        program = thing.of
-        if where is None and isinstance(thing, Report):
-            where = thing.on or thing.target
+    source = report
+    if isinstance(source, Stages):
+        source = source.report or source.plan
+    program, compile_target = source, target
+    if isinstance(source, (Report, Plan)):
+        program = source.of
+        if compile_target is None and isinstance(source, Report):
+            compile_target = source.on or source.target
     if not isinstance(program, Program):
         raise ProgramError(
             "Changes are found for a report, a plan or a program, as sv.compile, sv.plan"
-            f" and sv.program make them; got {shown(thing)}."
+            f" and sv.program make them; got {shown(source)}."
         )
     with needed_by("sv.changes"):
         from shardviz.advise.backend import changes as finding
@@ -92,17 +93,22 @@ def changes(
         collective = goal
     with StageClock(program.name, after=3.0, lines=True) as clock:
         if collective not in finding.WAYS:
-            if isinstance(thing, Program):
-                thing = finding.compiled(program, where, clock)
-            _require_compiled(thing)
-            collective = chosen_collective(thing, collective)
-        report = thing if isinstance(thing, Report) and target is None else None
-        if report is not None and report.error and report.too_large is None:
-            report = None  # it may have failed for another reason than its program
-        return finding.find_changes(program, collective, where, clock, report=report)
+            if not isinstance(source, (Report, Plan)):
+                source = finding.compiled(program, compile_target, clock)
+            _require_compiled(source)
+            collective = chosen_collective(source, collective)
+        original = None
+        if isinstance(source, Report) and target is None:
+            original = source
+        # A report can fail for reasons that have nothing to do with its program.
+        if original is not None and original.error and original.too_large is None:
+            original = None
+        return finding.find_changes(
+            program, collective, compile_target, clock, report=original
+        )
 
 
-def _check_goal(goal: Any, goals: Sequence[str]) -> None:
+def _check_goal(goal: str, goals: Sequence[str]) -> None:
     if goal not in goals:
         raise ProgramError(
             f"goal is one of {listed(goals)}; got {shown(goal)}."
@@ -110,22 +116,22 @@ def _check_goal(goal: Any, goals: Sequence[str]) -> None:
         )
 
 
-def _require_compiled(thing: Report | Plan) -> None:
-    """Refuses a report whose collectives are unknown, since its program has failed."""
-    if thing.error is None:
+def _require_compiled(source: Report | Plan) -> None:
+    """Refuses a report whose program has failed, because its collectives are unknown."""
+    if source.error is None:
         return
-    if isinstance(thing, Report) and thing.too_large is not None:
+    if isinstance(source, Report) and source.too_large is not None:
         raise ProgramError(
-            f"{thing.error.message} So its collectives cannot be compared with those of a"
+            f"{source.error.message} So its collectives cannot be compared with those of a"
             ' change. Changes that need less memory: sv.changes(report, goal="memory").'
         )
-    if thing.error.refusals:
+    if source.error.refusals:
         raise ProgramError(
-            f"{thing.program} has failed, so it has no collectives. {thing.error.message}"
+            f"{source.program} has failed, so it has no collectives. {source.error.message}"
             ' Edits that jax accepts: sv.changes(program, goal="types").'
         )
     raise ProgramError(
-        f"{thing.program} has failed, so it has no collectives. {thing.error.message}"
+        f"{source.program} has failed, so it has no collectives. {source.error.message}"
     )
 
 
@@ -137,40 +143,40 @@ def search(
     target: str | Target | None = None,
     seconds: float | None = None,
 ) -> Search:
-    """Finds shardings of a program with the least time that fit in memory.
+    """Searches for the shardings of a program with the least time that fit in memory.
 
-    Plans say where to look; what is proposed was compiled for the target. Its budget is
-    a number of plans and compiles, so that a busy machine finds the same. An interrupt
-    ends the search with the best so far.
+    The search plans many shardings and compiles the most promising ones for the target.
+    Its budget counts plans and compiles, not seconds, so a busy machine finds the same
+    result. Ctrl-C ends the search with the best so far.
 
     Args:
-        program: what `sv.program` made.
-        over: what may vary: `"mesh"` (sizes and order of its axes), `"arguments"`
-            (their specs; those of one shape and use share one), `"rules"` (the mesh
-            axis of each logical name), `"donate"` (arguments that come back with new
-            values, such as a training state), `"remat"` (what loops save for the
-            backward pass), `"device order"` (the best for the fastest of the others),
-            or names of arguments. By default the mesh, and the rules where the program
-            has any, else the arguments.
-        under: the most memory for each device, in bytes or as `"16 GiB"`; by default
-            what the chip has.
+        program: a Program, from `sv.program`.
+        over: one or more dimensions of the search: `"mesh"` (sizes and order of its
+            axes), `"arguments"` (their specs; arguments of the same shape and use share
+            one), `"rules"` (the mesh axis of each logical name), `"donate"` (arguments
+            that the program returns updated, such as a training state), `"remat"`
+            (values that loops save for the backward pass), `"device order"` (the best
+            order for the fastest candidate), or names of arguments. By default the mesh,
+            and also the rules if the program has any, otherwise the arguments.
+        under: the memory limit per device, in bytes or as `"16 GiB"`; by default the
+            memory of the chip.
         target: the described hardware, such as `"tpu:v5e:4x4"`.
-        seconds: after these it ends with the best so far; by default its budget alone
-            ends it.
+        seconds: a time limit, after which the search ends with the best so far; by
+            default only the budget ends it.
 
     Returns:
-        A Search: the candidates, the least time first; `.frontier`, of least time
-        against memory; `.explain(a, b)`; `.ended` and `.exhaustive`; `.plans`, the
-        planned points with their bytes.
+        A Search: the candidates, fastest first. `.frontier` trades least time against
+        memory, `.explain(a, b)` compares two candidates, `.plans` lists every planned
+        point with its bytes, and `.ended` and `.exhaustive` report how far it came.
 
     Raises:
-        ShardvizError: for a program that cannot be planned, for what cannot vary, or a
-            target whose figures are not published.
+        ShardvizError: if the program cannot be planned, a dimension of the search is
+            unknown, or the figures of the target are not published.
 
     >>> import shardviz as sv
     >>> x, w = sv.array("x", (512, 512)), sv.array("w", (512, 512))
     >>> matmul = sv.program(lambda x, w: x @ w, x, w, mesh="data=2, model=2")
-    >>> search(matmul, target="cpu:4")
+    >>> sv.search(matmul, target="cpu:4")
     Traceback (most recent call last):
     ...
     shardviz.base.errors.TargetError: A search compares least times, which need ...
@@ -192,78 +198,84 @@ def search(
 
 
 def expect(
-    thing: Any, *, target: Any = None, stage: str = "partitioned"
+    program: Program | Report | Stages | Plan | Audit,
+    *,
+    target: TargetLike = None,
+    stage: str = "partitioned",
 ) -> Expectation:
-    """What should stay true of a program, for its tests: methods that return, or fail
-    in words.
+    """Returns an object whose methods assert, in a test, how a program is laid out.
 
     `.no("all-gather", over="data")`, `.at_most("1 MiB", per="step")`,
     `.sharded(at_least=0.98)`, `.fits("tpu:v5p:8x8x16")` and
-    `.matches("step.lock.json")`; each returns the expectation, or raises a
-    ContractError. Nothing is compiled before a method needs it, and no more than once.
+    `.matches("step.lock.json")` each return the expectation or raise a ContractError.
+    The first method that needs a compiled program compiles it, once.
 
     Args:
-        thing: a Program, which is compiled where collectives or memory count; a Report
-            or Stages, for what is compiled already; a Plan, of which Shardy's estimate
-            counts; or an Audit, which has arrays and no collectives.
-        target: what a Program is compiled for: as many simulated CPUs as its mesh has
-            devices where it is left out, whatever is attached, so that every machine
-            finds the same.
-        stage: `"partitioned"` for the collectives that XLA's partitioner put in,
-            `"compiled"` for those of the final program, which differ from one kind of
-            device to another.
+        program: a Program, which is compiled if an assertion is about collectives or
+            memory; a Report or Stages, which are compiled already; a Plan, whose
+            collectives are Shardy's estimate; or an Audit, which has arrays only.
+        target: the devices to compile a Program for. By default simulated CPUs, one for
+            each device of its mesh, so that every machine gets the same result.
+        stage: `"partitioned"` to check the collectives that XLA's partitioner inserts,
+            `"compiled"` for those of the final program, which depend on the kind of
+            device.
 
     Raises:
-        ShardvizError: for anything else. What is expected and not so is a
-            ContractError, which is an AssertionError.
+        ShardvizError: for any other value. A violated expectation raises ContractError,
+            an AssertionError.
 
     >>> import shardviz as sv
     >>> w = sv.array("w", (512, 2048), spec="None, model")
     >>> x = sv.array("x", (64, 512), spec="data, None")
-    >>> expect(sv.plan(sv.program(lambda w, x: x @ w, w, x, mesh="data=4, model=2"))).no()
+    >>> sv.expect(sv.plan(sv.program(lambda w, x: x @ w, w, x, mesh="data=4, model=2"))).no()
     Expectation(<lambda>)
     """
     from shardviz.advise.contracts import Expectation
 
-    return Expectation(thing, target, stage, _compile_for, plan)
+    return Expectation(program, target, stage, _compile_for, plan)
 
 
-def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
-    """What a project commits, to hear when it changes: specs, and collectives folded by
-    layer.
+def lock(
+    program: Program | Plan | Stages | Audit | str | os.PathLike[str],
+    *,
+    collectives: bool = True,
+    target: TargetLike = None,
+) -> Lock:
+    """Returns a record of specs and collectives to commit, so that a test fails when
+    they change.
 
-    Specs are those of the plan, which are XLA's own, and need no compile. Collectives
-    are those that XLA's partitioner put in, which a compile for simulated CPUs finds
-    out (Shardy's estimate is not locked, as the partitioner may choose otherwise).
+    The specs are those of the plan, which XLA keeps, so they need no compile. The
+    collectives are those that XLA's partitioner inserts when the program is compiled for
+    simulated CPUs, folded by layer. Shardy's estimate is not locked, because the
+    partitioner may choose otherwise.
 
     Args:
-        thing: a Program; a Plan or an Audit, for specs alone; Stages; or the path of a
-            lock's file, which is read.
-        collectives: whether to compile a Program, for its collectives.
-        target: what to compile it for, as for `sv.expect`.
+        program: a Program or Stages; a Plan or an Audit, which give specs only; or the
+            path of a lock file to read.
+        collectives: whether to compile a Program to get its collectives.
+        target: the devices to compile for, as in `sv.expect`.
 
     Returns:
-        A Lock: `.text` is its JSON, `.write(path)` writes it, and `.diff(other)` is
-        what changed.
+        A Lock. `.text` is its JSON, `.write(path)` writes it, and `.diff(other)` lists
+        the changes.
 
     Raises:
-        ShardvizError: for anything else, and for a program that cannot be planned or
+        ShardvizError: for any other value, and if the program cannot be planned or
             compiled.
 
     >>> import shardviz as sv
-    >>> found = lock(sv.audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "model=2"))
-    >>> found.arrays["w"]
+    >>> audit = sv.audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "model=2")
+    >>> sv.lock(audit).arrays["w"]
     "float32[512, 2048] P(None, 'model')"
     """
     from shardviz.advise.contracts import Expectation
     from shardviz.advise.lock import read_lock
 
-    if isinstance(thing, (str, os.PathLike)):
-        return read_lock(thing)
-    return Expectation(thing, target, compile=_compile_for, plan=plan).locked(
-        collectives
-    )
+    if isinstance(program, (str, os.PathLike)):
+        return read_lock(program)
+    expectation = Expectation(program, target, compile=_compile_for, plan=plan)
+    return expectation.locked(collectives)
 
 
-def _compile_for(program: Program, target: Any) -> Report:
+def _compile_for(program: Program, target: TargetLike) -> Report:
     return compile(program, "cpu" if target is None else target)

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.audit import audit as _audit
@@ -31,133 +30,150 @@ from shardviz.base.public.adopt import (
     mesh_in_context,
     optional,
 )
+from shardviz.base.typing import (
+    DialectLike,
+    DtypeLike,
+    MeshLike,
+    NamesFunction,
+    NamesLike,
+    PyTree,
+    RulesLike,
+    ShapeLike,
+    SpecLike,
+)
 from shardviz.hardware.targets import Target
+from shardviz.hardware.topology import Topology
 from shardviz.programs.program import Program
 
 MAX_JSON = 1 << 25  # bytes; MaxText's record of a model of 671B parameters has 1 MB
 
-if TYPE_CHECKING:
-    pass
 
-
-def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
-    """An ordered table: from logical axis names to mesh axes, or from paths to
+def rules(
+    *pairs: RulesLike | tuple[str, SpecLike | None], dialect: DialectLike | None = None
+) -> Rules | PathRules:
+    """Makes a rule table, which maps logical axis names to mesh axes, or paths to
     PartitionSpecs.
 
-    Nothing that a file or a text holds is evaluated.
+    Files and text are parsed and never evaluated.
 
     Args:
         *pairs: pairs such as `("batch", "data")` or `("mlp/.*/kernel", P(None,
-            "model"))`, one list or dict of them, typed text, a Keras `LayoutMap`, or
-            the path to a file that holds a table: YAML or JSON with
-            `logical_axis_rules`, Python source.
-        dialect: who is to read it. `"regex"` and `"keras"` read a table of paths;
-            without it, one whose right sides are PartitionSpecs is such a table.
+            "model"))`; one list or dict of pairs; typed text; a Keras `LayoutMap`; or
+            the path of a YAML or JSON file with `logical_axis_rules`, or of Python
+            source.
+        dialect: the library that will read the table. `"regex"` and `"keras"` read
+            tables of paths. If it is omitted, a table whose values are PartitionSpecs is
+            a table of paths.
 
     Raises:
-        ShardvizError: for pairs, text and files that cannot be read.
+        ShardvizError: if pairs, text or a file cannot be read.
 
-    >>> len(rules(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None)))
+    >>> import shardviz as sv
+    >>> len(sv.rules(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None)))
     3
-    >>> print(rules(("mlp/.*/kernel", (None, "model")), dialect="regex"))
+    >>> print(sv.rules(("mlp/.*/kernel", (None, "model")), dialect="regex"))
     mlp/.*/kernel → P(None, 'model')
     """
     reader = optional(Dialect.of, dialect)
-    # One list, text or file in place of pairs one by one.
+    # A single argument that isn't a pair is a whole table: a list, text or a file.
     if len(pairs) == 1 and not is_pair(pairs[0]):
         return read_rules(pairs[0], reader)
     return read_rules(pairs, reader)
 
 
 def resolve(
-    names: Any,
-    rules: Any,
+    names: NamesLike,
+    rules: RulesLike,
     *,
-    mesh: Any = None,
-    shape: Any = None,
-    dialect: Any = "linen",
+    mesh: MeshLike | None = None,
+    shape: ShapeLike | None = None,
+    dialect: DialectLike = "linen",
 ) -> Resolution | PathResolution:
-    """Logical names to a PartitionSpec, with a verdict for every rule on every
+    """Resolves logical names to a PartitionSpec, with a verdict for every rule on every
     dimension.
 
-    With a dialect of paths: a path to a PartitionSpec, with a verdict for every
-    pattern.
+    In the dialects of paths (`"regex"`, `"keras"`) it resolves the path of an array,
+    with a verdict for every pattern.
 
     Args:
-        names: one logical name for each dimension, as text or a sequence; None for no
-            name. With a dialect of paths, the path, such as `"mlp/0/kernel"`.
-        rules: the table.
-        mesh: the mesh that the verdicts are checked against.
-        shape: the array's shape, for verdicts on sizes that do not divide.
-        dialect: who reads the table: `"linen"`, `"nnx"`, `"maxtext"`, `"regex"` or
-            `"keras"`.
+        names: one logical name per dimension, as text or a sequence, None for a
+            dimension without a name; or the path of an array, such as
+            `"mlp/0/kernel"`.
+        rules: the rule table.
+        mesh: the mesh to check the verdicts against.
+        shape: the shape of the array, to find sizes that are not divisible.
+        dialect: the library whose semantics the table follows: `"linen"`, `"nnx"`,
+            `"maxtext"`, `"regex"` or `"keras"`.
 
     Raises:
-        ShardvizError: for names or rules that cannot be read, a name that occurs twice,
-            and a path that several patterns of a `LayoutMap` match.
+        ShardvizError: if names or rules cannot be read, a name occurs twice, or several
+            patterns of a `LayoutMap` match a path.
 
-    >>> str(resolve(("embed", "mlp"), [("mlp", "model")]).spec)
+    >>> import shardviz as sv
+    >>> str(sv.resolve(("embed", "mlp"), [("mlp", "model")]).spec)
     "P(None, 'model')"
-    >>> str(resolve("mlp/0/kernel", [("kernel", (None, "model"))], dialect="regex").spec)
+    >>> kernel_rules = [("kernel", (None, "model"))]
+    >>> str(sv.resolve("mlp/0/kernel", kernel_rules, dialect="regex").spec)
     "P(None, 'model')"
     """
-    # This is called for every array of a model: what is ours already is not read again.
+    # Audits call this for every array, so values that are parsed already are not parsed
+    # again.
     if mesh is not None and not isinstance(mesh, MeshSpec):
         mesh = as_mesh(mesh)
     reader = dialect_of(rules, dialect)
-    if not isinstance(rules, Rules):
-        rules = read_rules(rules, reader)
-    if isinstance(rules, PathRules):
+    table = rules if isinstance(rules, Rules) else read_rules(rules, reader)
+    if isinstance(table, PathRules):
         sizes = optional(read_shape, shape)
-        return resolve_path(names, rules, mesh, sizes, reader)
-    return _resolve(names, rules, mesh=mesh, shape=shape, dialect=reader)
+        return resolve_path(names, table, mesh, sizes, reader)
+    return _resolve(names, table, mesh=mesh, shape=shape, dialect=reader)
 
 
 def audit(
-    tree: Any,
-    rules: Any = (),
-    mesh: Any = None,
+    tree: PyTree,
+    rules: RulesLike = (),
+    mesh: MeshLike | None = None,
     *,
-    dialect: Any = "linen",
-    names: Callable[[str, Any], Any] | None = None,
-    target: Any = None,
+    dialect: DialectLike = "linen",
+    names: NamesFunction | None = None,
+    target: Topology | Target | str | None = None,
 ) -> Audit:
-    """Many arrays under one rule table: how each is split, and which rules do nothing.
+    """Lays out every array of a model, and lists the rules that have no effect.
 
-    Of a live array its own sharding counts, then the names that a library keeps beside
-    it, then what `names` says. Where none of them says anything, the array's row has no
-    spec. Nothing is allocated and no array is read. In a train state every moment of
-    the optimizer is paired with its parameter, and `.differences` says where the two
-    are held otherwise.
+    The layout of an array comes from its own sharding if it has one, otherwise from the
+    logical names that a library keeps with it, otherwise from `names`. If none of these
+    exist, its row has no spec. No memory is allocated and no array is read. In a train
+    state, each moment of the optimizer is paired with its parameter, and `.differences`
+    lists the pairs whose layouts differ.
 
     Args:
-        tree: ArraySpecs, `(name, shape, logical)` rows, a tree of a model's parameters,
-            live or abstract, a model or variables of flax, equinox, haliax, penzai or
-            Keras, the metadata of an orbax checkpoint, a train state or what a step
-            returns; or a Program, whose arguments are audited. Also the path of a file
-            of MaxText's `named_shardings` or `logical_shardings`, or what it holds.
-        rules: the table; an empty one where the arrays say by themselves how they are
-            split. Those of a Program where they are left out. For a dialect of paths,
-            pairs of a pattern and a spec, or a Keras `LayoutMap`.
-        mesh: the mesh; by default that of a Program or of the arrays' own shardings,
-            else the one in context, as of `jax.set_mesh`.
-        dialect: who reads the table. `"regex"` and `"keras"` match the paths of the
-            arrays, joined by `/`. A `LayoutMap` is always read as Keras reads it.
-        names: called as `names(path, array)` for arrays that say nothing themselves;
+        tree: the arrays: ArraySpecs; `(name, shape, logical)` rows; a tree of
+            parameters, live or abstract; a model or variables of flax, equinox, haliax,
+            penzai or Keras; the metadata of an orbax checkpoint; a train state or the
+            results of a train step; a Program, for its arguments; or the path or content
+            of a MaxText file with `named_shardings` or `logical_shardings`.
+        rules: the rule table; empty if the arrays have shardings of their own. By
+            default that of a Program. In a dialect of paths, pairs of a pattern and a
+            spec, or a Keras `LayoutMap`.
+        mesh: the mesh; by default that of a Program or of the arrays' shardings,
+            otherwise the one in context, for example from `jax.set_mesh`.
+        dialect: the library whose semantics the table follows. `"regex"` and `"keras"`
+            match the paths of the arrays, joined by `/`. A `LayoutMap` always follows
+            Keras.
+        names: called as `names(path, array)` for arrays without a sharding or names;
             returns logical names, a PartitionSpec, or None.
-        target: described hardware such as `"tpu:v5p:8x8x16"`, with whose memory per
-            device the arrays are compared.
+        target: described hardware such as `"tpu:v5p:8x8x16"`, to compare the arrays with
+            the memory of its devices.
 
     Raises:
-        ShardvizError: for a tree, rules, mesh or target that cannot be read, and where
-            Keras raises: a path that several patterns of a `LayoutMap` match.
+        ShardvizError: if the tree, rules, mesh or target cannot be read, or if Keras
+            would raise because several patterns of a `LayoutMap` match a path.
 
-    >>> from shardviz.base.mesh import make_mesh
+    >>> import shardviz as sv
     >>> rows = [("w", (512, 2048), "embed mlp")]
-    >>> audit(rows, [("mlp", "model")], make_mesh(data=4, model=2)).bytes_per_device
+    >>> sv.audit(rows, [("mlp", "model")], "data=4, model=2").bytes_per_device
     2097152
     """
-    # Without a target nothing is compared: an audit is for any hardware.
+    # The layouts don't depend on hardware; only the comparison of memory needs a target.
     capacity, title, count_devices = None, "", None
     if target is not None:
         capacity, title, count_devices = capacity_of(target)
@@ -170,7 +186,7 @@ def audit(
     if isinstance(tree, Program):
         with needed_by("sv.audit"):
             from shardviz.programs.backend import arguments
-        # What is left out is the program's.
+        # The program supplies the rules, dialect and mesh that were omitted.
         if reader is Dialect.LINEN:
             reader = tree.dialect
         table = read_rules(rules, reader)
@@ -183,17 +199,26 @@ def audit(
         table = read_rules(rules, reader)
         if grid is None:
             in_context = mesh_in_context()
-    more = names, children_of, capacity, title, in_context
-    return _audit(tree, table, grid, reader, *more)
+    return _audit(
+        tree,
+        table,
+        grid,
+        reader,
+        names=names,
+        children=children_of,
+        capacity=capacity,
+        target=title,
+        mesh_in_context=in_context,
+    )
 
 
-def _is_json_file(tree: Any) -> bool:
+def _is_json_file(tree: PyTree) -> bool:
     is_text = isinstance(tree, str) and tree.lower().endswith(".json")
     return is_text or isinstance(tree, os.PathLike)
 
 
-def _read_json(path: Any) -> Any:
-    """What a file of JSON holds."""
+def _read_json(path: str | os.PathLike[str]) -> PyTree:
+    """Reads a JSON file."""
     try:
         return json.loads(read_text_file(Path(path), MAX_JSON))
     except (ValueError, RecursionError) as error:
@@ -201,9 +226,11 @@ def _read_json(path: Any) -> Any:
         raise LayoutError(f"{name} holds no arrays as JSON: {error}") from None
 
 
-def capacity_of(target: Any) -> tuple[int, str, Callable[[], int]]:
-    """The memory of one device of described hardware, in bytes, what it is called, and
-    what counts its devices.
+def capacity_of(
+    target: Topology | Target | str,
+) -> tuple[int, str, Callable[[], int]]:
+    """Returns the memory of one device of a described target, in bytes, the target's
+    title, and a function that counts its devices.
     """
     if isinstance(target, Target):
         target = target.topology or target.name
@@ -217,40 +244,44 @@ def capacity_of(target: Any) -> tuple[int, str, Callable[[], int]]:
     return size, topology.title, lambda: topology.size
 
 
-def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
-    """The smallest edits of a rule table with which an array is split as you want.
+def remedies(
+    resolution: Resolution | PathResolution | Request,
+    want: SpecLike | int,
+    *,
+    dtype: DtypeLike = "float32",
+) -> Remedies:
+    """Finds small edits of a rule table that shard an array the way you want.
 
-    Each remedy is one edit: a line of the table is moved, added, removed, corrected or
-    changed, or a dimension of the array gets a name. Every remedy was checked by
-    resolving all known arrays again: none makes one of them impossible to lay out. If
-    the array fails now, the last remedy leaves it unsplit.
+    An edit moves, adds, removes, corrects or changes one rule, or names a dimension of
+    the array. Each remedy is checked by resolving all known arrays again, and none of
+    them makes another array impossible to lay out. If the array fails now, the last
+    remedy leaves it unsplit.
 
     Args:
-        thing: what `sv.resolve` returns, or a row of an Audit, of which the other
-            arrays are known.
-        want: a PartitionSpec or its text; `"split"`, or `"split 1"` for that dimension,
-            `"split mlp"` for that of the name; or the most bytes per device, such as
-            `"8 MiB"`.
-        dtype: the element type of an array of which only a resolution is known.
+        resolution: the result of `sv.resolve`, or a row of an Audit, which also knows
+            the other arrays.
+        want: a PartitionSpec or its text; `"split"`, `"split 1"` (dimension 1) or
+            `"split mlp"` (the dimension of that name); or the maximum of bytes per
+            device, such as `"8 MiB"`.
+        dtype: the element type, if `resolution` is not a row of an Audit.
 
     Raises:
-        ShardvizError: for a wish that cannot be read, or anything but a resolution or
-            row.
+        ShardvizError: if `want` cannot be read, or for anything that isn't a resolution
+            or row.
 
+    >>> import shardviz as sv
     >>> table = [("mlp", "model"), ("embed", "model")]
-    >>> found = resolve("embed mlp", table, mesh="data=4, model=2", shape=(512, 2048))
-    >>> print(remedies(found, "split embed")[2])
+    >>> w = sv.resolve("embed mlp", table, mesh="data=4, model=2", shape=(512, 2048))
+    >>> print(sv.remedies(w, "split embed")[2])
     Add the rule embed → data at the end: P('data', 'model'); saves 1.5 MiB per device.
     """
-    # Text and numbers are wishes of more kinds than specs.
-    wanted = want
-    if not isinstance(want, (str, int)):
-        wanted = as_spec(want)
-    if isinstance(thing, (Resolution, PathResolution)):
-        return thing.remedies(wanted, dtype_name(dtype))
-    if isinstance(thing, Request):
-        return with_names_of_parameter(thing, wanted) or thing.remedies(wanted)
+    # Text is more than a spec: "split mlp" or "8 MiB". Numbers are bytes.
+    goal = want if isinstance(want, (str, int)) else as_spec(want)
+    if isinstance(resolution, (Resolution, PathResolution)):
+        return resolution.remedies(goal, dtype_name(dtype))
+    if isinstance(resolution, Request):
+        return with_names_of_parameter(resolution, goal) or resolution.remedies(goal)
     raise LayoutError(
         "Remedies are found for what sv.resolve returns and for a row of an Audit, as"
-        f" audit.rows[0]; got {shown(thing)}."
+        f" audit.rows[0]; got {shown(resolution)}."
     )

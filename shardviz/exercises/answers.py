@@ -228,9 +228,10 @@ def read_table(answer: Any, mesh: MeshSpec) -> Rules:
     answer = opened(answer)
     if isinstance(answer, Program):
         check_mesh(answer.mesh, mesh)
-    table = getattr(answer, "rules", None)
+    table: Any = getattr(answer, "rules", None)
     if not isinstance(table, Rules):
-        table = make_rules(answer)
+        pairs: Any = answer
+        table = make_rules(pairs)
     if not isinstance(table, Rules):
         raise Wrong(
             "That is a table of paths; write rules of logical names, as mlp -> model."

@@ -10,6 +10,7 @@ from shardviz.axis_rules.rules import PathRules
 from shardviz.base.errors import ProgramError, RuleError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.public.adopt import adopt, as_mesh, children_of, is_jax, optional
+from shardviz.base.typing import MeshLike, PyTree, RulesLike
 from shardviz.programs.program import Program
 from shardviz.programs.public.programs import program
 
@@ -18,43 +19,42 @@ if TYPE_CHECKING:
 
 
 def explore(
-    thing: Any = None,
+    thing: PyTree = None,
     /,
-    *arrays: Any,
-    mesh: Any = None,
-    rules: Any = None,
+    *arrays: PyTree,
+    mesh: MeshLike | None = None,
+    rules: RulesLike | None = None,
     **keywords: Any,
 ) -> Explorer:
-    """Opens the Explorer in the view that answers.
+    """Opens the Explorer on a value, in the tab that shows it best.
 
-    A program or a report opens in the view Program, an audit or a model in Model, a
-    resolution in Rules, all else in Layout. A report is shown without compiling again.
-    Every edit can be undone.
+    A program or a report opens in the Program tab, an audit or a model in Model, a
+    resolution in Rules, and any other value in Layout. A report is shown without
+    compiling it again. Every edit can be undone.
 
     Args:
-        thing: None for a running example, a Program, an Audit, a Report, a Resolution
-            with a mesh and a shape, a Layout, a MeshSpec, ArraySpecs, an array, a model
-            or its parameters, or what `explorer.state()` returned; or a function,
-            followed by its arguments.
-        *arrays: for a function, its arguments, as in `sv.program`.
-        mesh: what `sv.mesh` takes: the mesh of arrays or a model that have none, or
-            another one than `thing` has. Where neither names a mesh, it is the
-            example's, `data=4, model=2`, to begin with.
-        rules: what `sv.rules` takes, likewise.
-        **keywords: for a function, its arguments by name, and what else `sv.program`
-            takes.
+        thing: a Program, Audit, Report, Resolution (with a mesh and a shape), Layout or
+            MeshSpec; ArraySpecs or an array; a model or its parameters; the result of
+            `explorer.state()`; a function, followed by its arguments; or None for an
+            example.
+        *arrays: the arguments of a function, as in `sv.program`.
+        mesh: a mesh, as in `sv.mesh`, for a value that has none or to replace its own.
+            If there is no mesh at all, the Explorer starts with `data=4, model=2`.
+        rules: a rule table, as in `sv.rules`, for a value that has none or to replace
+            its own.
+        **keywords: keyword arguments of a function, and those of `sv.program`.
 
     Raises:
-        ShardvizError: for a state that cannot be read, or where anywidget is not
-            installed.
+        ShardvizError: if a state cannot be read or anywidget is not installed.
 
-    >>> explore().session.mesh.size
+    >>> import shardviz as sv
+    >>> sv.explore().session.mesh.size
     8
-    >>> from shardviz.base.array_spec import ArraySpec
-    >>> w = ArraySpec("w", (512, 2048), "embed mlp")
-    >>> explore([w], mesh="model=2", rules=[("mlp", "model")]).session.audit.rows[0].spec
+    >>> w = sv.array("w", (512, 2048), "embed mlp")
+    >>> explorer = sv.explore([w], mesh="model=2", rules=[("mlp", "model")])
+    >>> explorer.session.audit.rows[0].spec
     P(None, 'model')
-    >>> explore(lambda x: x * 2, w, mesh="model=2").session.now.view
+    >>> sv.explore(lambda x: x * 2, w, mesh="model=2").session.now.view
     'Program'
     """
     from shardviz.runs.cache import cache
@@ -84,24 +84,24 @@ def explore(
 
 
 def _program_to_show(
-    fn: Any, arrays: tuple[Any, ...], keywords: dict[str, Any]
+    fn: object, arrays: tuple[PyTree, ...], keywords: dict[str, Any]
 ) -> Program:
     """The program of a function and its arguments.
 
     Raises:
-        ProgramError: for what is no function.
+        ProgramError: for anything that isn't a function.
     """
     if isinstance(fn, Program) or not callable(fn):
         raise ProgramError(
             "sv.explore takes one thing to show, or a function and its arguments; got"
             f" {shown(fn)} and arguments. Give several arrays as a list."
         )
-    given = {name: value for name, value in keywords.items() if value is not None}
-    return program(fn, *arrays, **given)
+    passed = {name: value for name, value in keywords.items() if value is not None}
+    return program(fn, *arrays, **passed)
 
 
-def _svg(value: Any) -> str:
-    """The picture of a value as SVG."""
+def _svg(value: object) -> str:
+    """Draws a value as SVG."""
     with needed_by("a picture"):
         from shardviz import figures
     return figures.svg(value)

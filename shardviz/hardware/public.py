@@ -6,17 +6,19 @@ from shardviz.hardware.topology import Topology
 
 
 def topology(text: str) -> Topology:
-    """A slice of TPUs or a cluster of GPUs: chips, coordinates, hosts, links. Needs no
-    jax.
+    """Describes a slice of TPUs or a cluster of GPUs: chips, coordinates, hosts, links.
+
+    It works without jax.
 
     Args:
-        text: as a target is written: `"tpu:v5e:4x4"`, `"tpu:v5p:8x8x16"`,
+        text: the name of a target: `"tpu:v5e:4x4"`, `"tpu:v5p:8x8x16"`,
             `"tpu:v5e:4x4*2"` for two slices, `"gpu:h100:2x8"` for two hosts of eight.
 
     Raises:
-        ShardvizError: with what could not be read, and how it is written.
+        ShardvizError: if the text cannot be read, with the correct form.
 
-    >>> pod = topology("tpu:v5p:8x8x16")
+    >>> import shardviz as sv
+    >>> pod = sv.topology("tpu:v5p:8x8x16")
     >>> pod.size, pod.hosts, pod.coords[-1].tolist()
     (1024, 256, [7, 7, 15])
     """

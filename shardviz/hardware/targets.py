@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from shardviz.base.display import Displayed, sentence
 from shardviz.base.errors import TargetError
@@ -84,3 +86,15 @@ def only_described(text: str) -> TargetError:
         f"{text!r} is described and not attached: programs compile for it and cannot run on it."
         " Compile for it, or run on 'cpu' or attached devices."
     )
+
+
+class JoinedProcesses(Protocol):
+    """Processes that `sv.hosts` has joined into one target."""
+
+    @property
+    def device_ids(self) -> Sequence[int]: ...
+
+
+TargetLike: TypeAlias = str | Target | JoinedProcesses | None
+"""The devices to compile for: text such as `"tpu:v5e:4x4"`, a Target, `sv.hosts`; None for
+the attached ones."""

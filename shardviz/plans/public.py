@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shardviz.base.errors import needed_by
+from shardviz.base.typing import PyTree, UserFunction
+from shardviz.hardware.targets import TargetLike
 from shardviz.programs.program import Program
 from shardviz.programs.public.programs import program_of
 
@@ -12,44 +14,43 @@ if TYPE_CHECKING:
     from shardviz.plans.plan import Plan
 
 
-def plan(thing: Any, /, *arrays: Any, **keywords: Any) -> Plan:
-    """What the compiler would decide about every value of a program; nothing is
-    compiled.
+def plan(program: Program | UserFunction, /, *arrays: PyTree, **keywords: Any) -> Plan:
+    """Predicts how the compiler shards every value of a program, without compiling.
 
-    Runs the compiler's own propagation (Shardy) on the lowered program: milliseconds,
-    on a mesh of any size, without its devices.
+    Traces and lowers the program and runs the compiler's own propagation pass (Shardy)
+    on it. This takes milliseconds for a mesh of any size and needs none of its devices.
 
     Args:
-        thing: what `sv.program` made; or a function, of which a program is made.
-        *arrays: for a function, its arguments, as in `sv.program`.
-        **keywords: for a function, its arguments by name, and what else `sv.program`
-            takes: `mesh=`, `rules=` and so on.
+        program: a Program, or a function, which `sv.program` turns into one.
+        *arrays: the arguments of a function, as in `sv.program`.
+        **keywords: keyword arguments of a function, and those of `sv.program` such as
+            `mesh=` and `rules=`.
 
     Returns:
-        A Plan: every value with its sharding and the origin of every axis in `.ops`, an
-        estimate of the collectives in `.collectives`; `.why(value)` explains one value,
-        and `.diff(other)` is what an edit changed.
+        A Plan. `.ops` has every value with its sharding and the origin of each axis,
+        `.collectives` an estimate of the collectives. `.why(value)` explains one value,
+        and `.diff(other)` lists what an edit changed.
 
     Raises:
-        ShardvizError: where jax is not installed, or for what is no program. A program
-            that cannot be planned is a Plan with an error.
+        ShardvizError: if jax is not installed, or for anything that isn't a program. If
+            a program cannot be planned, the Plan has an `.error`.
 
     >>> import shardviz as sv
     >>> w = sv.array("w", (512, 2048), spec="None, model")
     >>> x = sv.array("x", (4096, 512), spec="data, None")
-    >>> made = plan(sv.program(lambda w, x: x @ w, w, x, mesh="data=1024, model=1024"))
-    >>> str(made.op("dot_general").spec)
+    >>> matmul = sv.program(lambda w, x: x @ w, w, x, mesh="data=1024, model=1024")
+    >>> str(sv.plan(matmul).op("dot_general").spec)
     "P('data', 'model')"
-    >>> str(plan(lambda x: x.sum(), x, mesh="data=4").op("reduce_sum").spec)
+    >>> str(sv.plan(lambda x: x.sum(), x, mesh="data=4").op("reduce_sum").spec)
     'P()'
     """
     with needed_by("sv.plan"):
         from shardviz.plans.backend import build_plan
-    return build_plan.plan_program(program_of(thing, "plan", arrays, keywords))
+    return build_plan.plan_program(program_of(program, "plan", arrays, keywords))
 
 
-def plan_for_target(program: Program, target: Any) -> Plan:
-    """The plan of a program, lowered for the platform of a target."""
+def plan_for_target(program: Program, target: TargetLike) -> Plan:
+    """Plans a program as lowered for the platform of a target."""
     with needed_by("sv.plan"):
         from shardviz.plans.backend import build_plan
     from shardviz.runs.backend.targets import lowering_platform

@@ -1,4 +1,4 @@
-"""Converts what callers pass (JAX objects, text, tuples) to shardviz values."""
+"""Converts the arguments of public functions (jax objects, text, tuples) to values."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.parse import MAX_TEXT, limited, read_text_file
 from shardviz.base.partition_spec import MAX_RANK, Spec
+from shardviz.base.typing import (
+    ArrayLike,
+    DialectLike,
+    DtypeLike,
+    MeshLike,
+    PyTree,
+    RulesLike,
+    ShapeLike,
+    ShardingLike,
+    SpecLike,
+)
 from shardviz.hardware.topology import Topology
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, sharding_spec_layout
@@ -34,43 +45,45 @@ from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
 T = TypeVar("T")
 
 
-def adopt(thing: Any) -> Any:
-    """jax's own objects as ours; everything else as it is."""
-    if is_jax(thing):
-        return bridge().adopt(thing)
-    return thing
+def adopt(value: object) -> Any:
+    """Converts an object of jax to a value of shardviz; returns others unchanged."""
+    if is_jax(value):
+        return bridge().adopt(value)
+    return value
 
 
-def optional(read: Callable[[Any], T], thing: Any) -> T | None:
-    """What `read` makes of an argument; None where the argument was left out."""
-    if thing is None:
+def optional(read: Callable[[Any], T], argument: object) -> T | None:
+    """Applies `read` to an argument unless it was omitted (None)."""
+    if argument is None:
         return None
-    return read(thing)
+    return read(argument)
 
 
-def is_jax(thing: Any) -> bool:
-    """Whether `thing` is one of jax's own objects."""
-    # By the module of its class, so that jax need not be installed.
-    return type(thing).__module__.partition(".")[0] in ("jax", "jaxlib")
+def is_jax(value: object) -> bool:
+    """True for an object of jax."""
+    # The class's module name shows this without importing jax.
+    return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def as_mesh(
-    thing: Any, count_devices: Callable[[], int] | None = None, **options: Any
+    axes: MeshLike | None,
+    count_devices: Callable[[], int] | None = None,
+    **options: Any,
 ) -> MeshSpec:
-    """A MeshSpec from anything that `sv.mesh` takes.
+    """Reads a mesh from any form that `sv.mesh` accepts.
 
     Args:
-        thing: a mesh, text, a mapping, pairs, or the path of a MaxText configuration.
-        count_devices: how many devices there are, for a size of -1; by default as many
-            as are attached.
-        options: more of what `make_mesh` takes.
+        axes: a mesh, text, a mapping, pairs, or the path of a MaxText configuration.
+        count_devices: returns the number of devices, for an axis of size -1; by default
+            it counts the attached ones.
+        options: further arguments of `make_mesh`.
     """
-    count_devices = count_devices or _attached_devices
-    if (mesh := foreign_mesh(thing)) is not None:
+    count_devices = count_devices or _count_attached_devices
+    if (mesh := foreign_mesh(axes)) is not None:
         return mesh
-    is_text = isinstance(thing, str) and thing.lower().endswith((".yaml", ".yml"))
-    if is_text or isinstance(thing, os.PathLike):
-        path = Path(thing)
+    is_file = isinstance(axes, str) and axes.lower().endswith((".yaml", ".yml"))
+    if is_file or isinstance(axes, os.PathLike):
+        path = Path(str(axes))
         try:
             config = dict(read_yaml(read_text_file(path, MAX_TEXT)))
         except (ValueError, TypeError) as error:
@@ -78,30 +91,30 @@ def as_mesh(
                 f"{shown(str(path))} is no configuration: {error}"
             ) from None
         return mesh_of_config(config, count_devices)
-    return make_mesh(thing, count_devices=count_devices, **options)
+    return make_mesh(axes, count_devices=count_devices, **options)
 
 
-def _attached_devices() -> int:
-    """How many devices jax has, which starts it."""
+def _count_attached_devices() -> int:
+    """The number of jax's devices. This starts jax's backend."""
     with needed_by("A size of -1"):
         from shardviz.programs.backend.devices import attached_devices
     return len(attached_devices(None))
 
 
-def foreign_mesh(thing: Any) -> MeshSpec | None:
-    """A MeshSpec as it is, and that of a mesh of jax or Keras; None for all else."""
-    if isinstance(thing, MeshSpec):
-        return thing
-    if is_jax(thing):
-        return bridge().adopt_mesh(thing)
-    if library_of(type(thing)) == "keras":
-        return mesh_of(thing)
+def foreign_mesh(mesh: object) -> MeshSpec | None:
+    """A MeshSpec, or one read from a mesh of jax or Keras; None for anything else."""
+    if isinstance(mesh, MeshSpec):
+        return mesh
+    if is_jax(mesh):
+        return bridge().adopt_mesh(mesh)
+    if library_of(type(mesh)) == "keras":
+        return mesh_of(mesh)
     return None
 
 
 def mesh_in_context() -> MeshSpec | None:
-    """The mesh in context, as of `jax.set_mesh`, with its devices if it has any."""
-    # A mesh is in context only if the user has imported jax.
+    """The mesh in context, for example set by `jax.set_mesh`, with any devices."""
+    # Without an import of jax, no mesh can be in context.
     if "jax" not in sys.modules:
         return None
     with needed_by("The mesh in context"):
@@ -112,9 +125,9 @@ def mesh_in_context() -> MeshSpec | None:
     return context.mesh
 
 
-def children_of(container: Any) -> list[tuple[str, Any]] | None:
-    """The parts of a container that is registered with jax; None for all else."""
-    # Whoever registered it has imported jax.
+def children_of(container: PyTree) -> list[tuple[str, Any]] | None:
+    """The children of a pytree node that is registered with jax; None otherwise."""
+    # Registering a class needs an import of jax.
     if "jax" not in sys.modules:
         return None
     return bridge().tree_children(container)
@@ -125,64 +138,67 @@ def as_topology(thing: Topology | str) -> Topology:
     return thing if isinstance(thing, Topology) else Topology.parse(thing)
 
 
-def as_spec(thing: Any) -> Spec:
-    """A Spec from text, jax's own, a tuple, or a Spec.
+def as_spec(spec: SpecLike | ShardingLike) -> Spec:
+    """Reads a Spec from text, a PartitionSpec of jax, a tuple, or a Spec.
 
     Raises:
         SpecError: for anything else.
     """
-    if isinstance(thing, Spec):
-        return thing
-    if isinstance(thing, str):
-        return Spec.parse(thing)
-    if is_jax(thing):
-        adopted = bridge().adopt(thing)
+    if isinstance(spec, Spec):
+        return spec
+    if isinstance(spec, str):
+        return Spec.parse(spec)
+    if is_jax(spec):
+        adopted = bridge().adopt(spec)
         if isinstance(adopted, Spec):
             return adopted
-    if isinstance(thing, (tuple, list)):
-        return Spec.of(*limited(thing, MAX_RANK, "The entries of a spec", SpecError))
+    if isinstance(spec, (tuple, list)):
+        return Spec.of(*limited(spec, MAX_RANK, "The entries of a spec", SpecError))
     raise SpecError(
-        f"A spec is text such as P('x', None), or jax's own; got {shown(thing)}."
+        f"A spec is text such as P('x', None), or jax's own; got {shown(spec)}."
     )
 
 
-def as_legacy(thing: Any) -> ShardingSpec | Parts | None:
-    """A ShardingSpec or Parts as it is, the text of a ShardingSpec parsed; None for all
-    else.
-    """
-    if isinstance(thing, str) and is_sharding_spec(thing):
-        return parse_sharding_spec(thing)
-    if isinstance(thing, (ShardingSpec, Parts)):
-        return thing
+def as_legacy(spec: object) -> ShardingSpec | Parts | None:
+    """A ShardingSpec, parsed if it is text, or Parts; None for anything else."""
+    if isinstance(spec, str) and is_sharding_spec(spec):
+        return parse_sharding_spec(spec)
+    if isinstance(spec, (ShardingSpec, Parts)):
+        return spec
     return None
 
 
 def bridge() -> ModuleType:
-    """The module that converts jax's own objects; imported when one is first met."""
+    """The module that converts objects of jax, imported when the first one is met."""
     with needed_by("jax's own objects"):
         from shardviz.programs.backend import bridge
     return bridge
 
 
 def layout_of(
-    thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect: Any
+    array: ShapeLike | ArrayLike,
+    spec: ShardingLike | None,
+    mesh: MeshLike | None,
+    rules: RulesLike | None,
+    dtype: DtypeLike | None,
+    dialect: DialectLike,
 ) -> Layout:
-    """A Layout from any of the forms that `sv.layout` takes.
+    """Computes a Layout from any form that `sv.layout` accepts.
 
     Raises:
-        ShardvizError: where something is missing or does not work out.
+        ShardvizError: if an argument is missing or the array cannot be laid out.
     """
-    # A box of flax or another library, maybe in one more box.
-    while (box := without_metadata(thing)) is not None:
-        thing = box.value
-    if spec is None and is_jax(thing):
-        return bridge().adopt_layout(thing)
-    shape = getattr(thing, "shape", thing)
+    # Parameter boxes of flax and other libraries can be nested.
+    while (box := without_metadata(array)) is not None:
+        array = box.value
+    if spec is None and is_jax(array):
+        return bridge().adopt_layout(array)
+    shape: Any = getattr(array, "shape", array)
     if dtype is None:
-        dtype = getattr(thing, "dtype", None) or "float32"
+        dtype = getattr(array, "dtype", None) or "float32"
     if is_jax(spec) and hasattr(spec, "shard_shape"):
         return bridge().sharding_layout(shape, dtype, spec)
-    # A ShardingSpec and integer partitions say how to split, on any devices.
+    # A ShardingSpec or integer partitions need no mesh, only device ids.
     legacy = as_legacy(spec)
     if legacy is not None:
         ids = None
@@ -193,18 +209,18 @@ def layout_of(
         return sharding_spec_layout(legacy, shape, dtype, ids)
     if mesh is None:
         raise LayoutError(
-            f"A layout needs a mesh; got none beside {shown(thing)}. Give one as the"
+            f"A layout needs a mesh; got none beside {shown(array)}. Give one as the"
             " third argument, such as sv.mesh(data=4, model=2)."
         )
     grid = as_mesh(mesh)
-    if isinstance(thing, ArraySpec):
+    if isinstance(array, ArraySpec):
         if spec is not None:
-            thing = thing.replace(spec=as_spec(spec))
+            array = array.replace(spec=as_spec(spec))
         table = optional(Rules.of, rules)
-        row = request(thing, grid, table, Dialect.of(dialect, paths=False))
+        row = request(array, grid, table, Dialect.of(dialect, paths=False))
         if row.layout is None:
-            raise LayoutError(f"{thing.name}: {row.problem}")
-        # It knows which rules split it, so that its picture can say so.
+            raise LayoutError(f"{array.name}: {row.problem}")
+        # The picture of the layout shows which rules split each dimension.
         return replace(row.layout, request=row)
     if spec is None:
         raise LayoutError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shardviz.base.array_spec import ArraySpec, read_shape
+import numpy.typing as npt
+
+from shardviz.base.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.public.adopt import (
@@ -14,35 +16,47 @@ from shardviz.base.public.adopt import (
     layout_of,
     optional,
 )
-
-if TYPE_CHECKING:
-    pass
+from shardviz.base.typing import (
+    ArrayLike,
+    AxisTypesLike,
+    DialectLike,
+    DtypeLike,
+    MeshLike,
+    NamesLike,
+    RulesLike,
+    ShapeLike,
+    ShardingLike,
+    SpecLike,
+)
 
 
 def mesh(
-    axes: Any = None,
+    axes: MeshLike | None = None,
     *,
-    axis_types: Any = None,
-    device_ids: Any = None,
-    processes: Any = None,
+    axis_types: AxisTypesLike | None = None,
+    device_ids: npt.ArrayLike | None = None,
+    processes: npt.ArrayLike | None = None,
     **sizes: int,
 ) -> MeshSpec:
-    """A mesh: named axes over devices, with or without the devices.
+    """Makes a mesh: named axes over devices, which need not exist.
 
     Args:
         axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or
             `AbstractMesh`, a Keras `DeviceMesh`, or the path of a MaxText configuration
-            with `mesh_axes`. One size may be -1, for the devices that are left: of
-            `device_ids`, else of those attached.
-        axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all or one per axis.
-        device_ids: the ids in mesh order; 0, 1, 2, … by default.
-        processes: how many hosts share the devices, or the process of each device.
-        **sizes: the axes as keywords, in place of `axes`.
+            with `mesh_axes`. One size can be -1: it is computed from the number of
+            `device_ids` or of attached devices.
+        axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all axes or one per
+            axis.
+        device_ids: the device ids in mesh order; by default 0, 1, 2, ...
+        processes: the number of hosts that share the devices, or the process index of
+            each device.
+        **sizes: the axes as keywords, instead of `axes`.
 
     Raises:
-        ShardvizError: for axes, types, ids or processes that make no mesh.
+        ShardvizError: if the axes, types, ids or processes do not form a mesh.
 
-    >>> mesh(data=4, model=2).size
+    >>> import shardviz as sv
+    >>> sv.mesh(data=4, model=2).size
     8
     """
     options: dict[str, Any] = {"axis_types": axis_types, "device_ids": device_ids}
@@ -51,69 +65,78 @@ def mesh(
 
 
 def array(
-    name: str, shape: Any, logical: Any = None, dtype: Any = "float32", spec: Any = None
+    name: str,
+    shape: ShapeLike,
+    logical: NamesLike | None = None,
+    dtype: DtypeLike = "float32",
+    spec: SpecLike | None = None,
 ) -> ArraySpec:
-    """An array that need not exist.
+    """Describes an array, which need not exist.
 
     Args:
-        name: what to call it.
-        shape: its global shape, in elements.
-        logical: one logical axis name for each dimension, as text or a sequence.
-        dtype: its element type.
-        spec: a PartitionSpec that wins over any rules.
+        name: the name to show.
+        shape: the global shape, in elements.
+        logical: one logical axis name per dimension, as text or a sequence.
+        dtype: the element type.
+        spec: a PartitionSpec, which overrides any rules.
 
     Raises:
-        ShardvizError: for a shape, dtype, names or spec that no array has.
+        ShardvizError: if the shape, dtype, names or spec are invalid.
 
-    >>> array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
+    >>> import shardviz as sv
+    >>> sv.array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
     'bf16[512, 2048]'
     """
-    own_spec = optional(as_spec, spec)
-    return ArraySpec(name, read_shape(shape), logical, dtype, own_spec)
+    # ArraySpec parses names and dtypes itself; its fields have the parsed types.
+    names: Any = logical
+    return ArraySpec(
+        name, read_shape(shape), names, dtype_name(dtype), optional(as_spec, spec)
+    )
 
 
 def layout(
-    thing: Any,
-    spec: Any = None,
-    mesh: Any = None,
+    array: ShapeLike | ArrayLike,
+    spec: ShardingLike | None = None,
+    mesh: MeshLike | None = None,
     *,
-    rules: Any = None,
-    dtype: Any = None,
-    dialect: Any = "linen",
+    rules: RulesLike | None = None,
+    dtype: DtypeLike | None = None,
+    dialect: DialectLike = "linen",
 ) -> Layout:
-    """Which part of an array each device holds.
+    """Computes which part of an array each device holds.
 
     Args:
-        thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a
-            live array, also in a box of flax.
-        spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec
-            or Parts.
-        mesh: the mesh, where `spec` has none.
+        array: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live
+            array, which may be boxed by flax.
+        spec: a PartitionSpec as text or jax's own, a jax `Sharding`, a ShardingSpec or
+            Parts.
+        mesh: the mesh, if `spec` has none.
         rules: axis rules, for an ArraySpec with logical names.
-        dtype: the element type, where `thing` has none; float32 by default.
-        dialect: who reads the rules.
+        dtype: the element type, if `array` has none; float32 by default.
+        dialect: the library whose semantics the rules follow.
 
     Raises:
-        ShardvizError: where the array cannot be laid out so, with what would work.
+        ShardvizError: if the array cannot be laid out this way, with an alternative.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> layout((512, 2048), "None, model", make_mesh(data=4, model=2)).shard_shape
+    >>> import shardviz as sv
+    >>> sv.layout((512, 2048), "None, model", sv.mesh(data=4, model=2)).shard_shape
     (512, 1024)
     """
-    return layout_of(thing, spec, mesh, rules, dtype, dialect)
+    return layout_of(array, spec, mesh, rules, dtype, dialect)
 
 
-def to_jax(thing: Any) -> Any:
-    """jax's own object for a value: a Mesh, PartitionSpec, NamedSharding,
+def to_jax(thing: object) -> Any:
+    """Converts a value to jax: a Mesh, PartitionSpec, NamedSharding or
     ShapeDtypeStruct.
 
     Args:
         thing: a MeshSpec, Spec, Layout, ArraySpec, Resolution, Rules or Program.
 
     Raises:
-        ShardvizError: where there is none.
+        ShardvizError: if jax has no object for the value.
 
-    >>> to_jax(layout((8,), "data", "data=4")).spec
+    >>> import shardviz as sv
+    >>> sv.to_jax(sv.layout((8,), "data", "data=4")).spec
     P('data',)
     """
     return bridge().to_jax(thing)

@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot(thing: Any, **options: Any) -> Figure:
-    """The picture of any value, as a matplotlib Figure.
+def plot(thing: object, **options: Any) -> Figure:
+    """Draws a value as a matplotlib Figure.
 
     Args:
-        thing: anything that shardviz returns, or jax's own mesh, spec, sharding or
-            array.
-        **options: `theme="dark"`, and what the value's picture understands, such as
-            `dims=(0, 2)`.
+        thing: any value that shardviz returns, or a mesh, spec, sharding or array of
+            jax.
+        **options: `theme="dark"`, and options of the particular picture, such as
+            `dims=(0, 2)` for a layout.
 
     Raises:
-        ShardvizError: where the value has no picture, or matplotlib is not installed.
+        ShardvizError: if the value has no picture or matplotlib is not installed.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> type(plot(make_mesh(data=4, model=2))).__name__
+    >>> import shardviz as sv
+    >>> type(sv.plot(sv.mesh(data=4, model=2))).__name__
     'Figure'
     """
     with needed_by("sv.plot"):
@@ -33,21 +33,21 @@ def plot(thing: Any, **options: Any) -> Figure:
     return figures.figure(adopt(thing), **options)
 
 
-def text(thing: Any, width: int = 80, **options: Any) -> str:
-    """The picture of any value, as text for terminals and screen readers.
+def text(thing: object, width: int = 80, **options: Any) -> str:
+    """Draws a value as text, for terminals and screen readers.
 
     Args:
-        thing: anything that shardviz returns, or jax's own mesh, spec, sharding or
-            array.
-        width: how many characters a line may have.
-        **options: `full=True` for all that a large plan, report or explanation holds,
-            of which the text otherwise shows the largest.
+        thing: any value that shardviz returns, or a mesh, spec, sharding or array of
+            jax.
+        width: the number of characters per line.
+        **options: `full=True` lists every row of a large plan, report or explanation;
+            by default only the largest are shown.
 
     Raises:
-        ShardvizError: where the value has no text.
+        ShardvizError: if the value has no text.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> "model" in text(make_mesh(data=4, model=2))
+    >>> import shardviz as sv
+    >>> "model" in sv.text(sv.mesh(data=4, model=2))
     True
     """
     from shardviz.pictures import to_text
@@ -55,13 +55,11 @@ def text(thing: Any, width: int = 80, **options: Any) -> str:
     return to_text(adopt(thing), width, **options)
 
 
-def mimebundle(value: Any) -> dict[str, Any]:
-    """How a value shows itself in a notebook: text always, PNG where matplotlib is
-    installed.
-    """
+def mimebundle(value: object) -> dict[str, str | bytes]:
+    """What a notebook shows for a value: text, and PNG if matplotlib is installed."""
     from shardviz.pictures import to_text
 
-    bundle: dict[str, Any] = {"text/plain": to_text(value)}
+    bundle: dict[str, str | bytes] = {"text/plain": to_text(value)}
     with contextlib.suppress(MissingPackage):
         with needed_by("a picture"):
             from shardviz import figures

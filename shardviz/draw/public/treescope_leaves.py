@@ -1,4 +1,4 @@
-"""Leaves of a tree with their shardings, in the rendering of treescope."""
+"""Draws the sharding of each leaf into the trees that treescope renders."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from shardviz.base.public.adopt import bridge, is_jax
 
 
 def treescope_leaf(value: Any, path: str | None = None) -> Any:
-    """An autovisualizer for treescope: below each array that is split or replicated,
-    which device holds which part.
+    """An autovisualizer for treescope that draws which device holds which part of an
+    array.
 
-    You switch it on, for one rendering or for a whole notebook, and nothing of
-    treescope is changed.
+    Switch it on for one rendering or for a whole notebook. It uses treescope's own hook
+    and changes nothing else.
 
     Args:
-        value: any part of a tree. Arrays of jax and ShapeDtypeStructs get a picture,
-            where their sharding has several devices.
-        path: where it is in the tree; treescope gives it.
+        value: any part of a tree. A jax array or ShapeDtypeStruct gets a picture if its
+            sharding has several devices.
+        path: the path of the value in the tree, which treescope passes.
 
     Returns:
-        What treescope shows below the value; None for everything else, which it renders
-        as always.
+        The picture for treescope to show below the value, or None for values that
+        treescope should render as usual.
 
     Raises:
-        ShardvizError: where treescope or matplotlib is not installed, for an array that
-            would get a picture.
+        ShardvizError: if a value needs a picture and treescope or matplotlib is not
+            installed.
 
-    >>> treescope_leaf({"w": 1}) is None
+    >>> import shardviz as sv
+    >>> sv.treescope_leaf({"w": 1}) is None
     True
     >>> switch = treescope.active_autovisualizer                     # doctest: +SKIP
     >>> with switch.set_scoped(sv.treescope_leaf):                   # doctest: +SKIP
@@ -56,7 +57,7 @@ def treescope_leaf(value: Any, path: str | None = None) -> Any:
 
 
 class _Leaf:
-    """What stands below a leaf."""
+    """The picture below a leaf."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -67,7 +68,7 @@ class _Leaf:
 
 @functools.lru_cache(maxsize=256)
 def _picture(layout: Layout) -> str:
-    """A layout as HTML: the layers of a model have few different ones."""
+    """A layout as HTML, cached because the layers of a model share few layouts."""
     from shardviz.pictures import draw
 
     with needed_by("sv.treescope_leaf"):

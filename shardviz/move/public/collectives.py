@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardviz.base.collective import Collective
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import plural, shown
 from shardviz.base.parse import check_size, parse_bytes
-from shardviz.base.public.adopt import as_mesh, optional
+from shardviz.base.public.adopt import as_mesh, as_topology, optional
+from shardviz.base.typing import BytesLike, MeshLike
 from shardviz.compiled.report import Report
 from shardviz.hardware.topology import Topology
 
@@ -21,41 +23,42 @@ if TYPE_CHECKING:
 
 
 def movement(
-    what: Any,
-    which: Any = None,
+    source: Report | Plan | Stages | Collective | str,
+    collective: Collective | int | str | None = None,
     *,
-    mesh: Any = None,
-    axes: Any = None,
-    devices: Any = None,
-    size: Any = None,
-    group: Any = 0,
-    topology: Any = None,
+    mesh: MeshLike | None = None,
+    axes: str | Sequence[str] | None = None,
+    devices: int | None = None,
+    size: BytesLike | None = None,
+    group: int = 0,
+    topology: Topology | str | None = None,
 ) -> Movement:
-    """What a collective sends, step by step, in one group of devices.
+    """Shows the steps of a collective in one group of devices.
 
-    `sv.movement(report, 0)` takes a collective of a compiled program, and
-    `sv.movement("all-gather", devices=8, size="8 MiB")` one that is no program's.
-    `sv.text` and `sv.plot` show what every device has after each step, and
+    `sv.movement(report, 0)` shows a collective of a compiled program.
+    `sv.movement("all-gather", devices=8, size="8 MiB")` shows one without a program.
+    `sv.text` and `sv.plot` draw the data on every device after each step, and
     `.execute(values)` applies the steps to numbers.
 
     Args:
-        what: a Report, Plan or Stages; a Collective; or the kind of one.
-        which: of a Report, Plan or Stages, which collective: its number, or itself; the
-            largest where left out.
-        mesh: for a Collective or a kind, the mesh.
-        axes: for a kind, the mesh axes that it runs over: all where left out.
-        devices: for a kind without a mesh, how many devices.
-        size: for a kind, the bytes of the array on each device (of the result; of the
-            operand for a reduce-scatter), or text such as `"8 MiB"`.
-        group: which group of devices, counted from 0.
-        topology: the slice or cluster of the devices, `"tpu:v5e:4x4"`, for its axes and
-            the rates of its links; of a Report, the one it was compiled for where left
-            out.
+        source: a Report, Plan, Stages or Collective; or a kind such as `"all-gather"`.
+        collective: the collective of a Report, Plan or Stages, or its index; by default
+            the largest.
+        mesh: the mesh, for a Collective or a kind.
+        axes: the mesh axes that a kind runs over; by default all.
+        devices: the number of devices, for a kind without a mesh.
+        size: for a kind, the bytes of the array on each device (the result, or the
+            operand of a reduce-scatter), or text such as `"8 MiB"`.
+        group: the index of the group of devices.
+        topology: the slice or cluster of the devices, such as `"tpu:v5e:4x4"`, for its
+            axes and the rates of its links; by default the target of a Report.
 
     Raises:
-        ShardvizError: for what has no steps, or arguments that do not fit together.
+        ShardvizError: if the source has no collective or the arguments do not fit
+            together.
 
-    >>> print(movement("all-reduce", devices=4, size="4 MiB").steps[3].words)
+    >>> import shardviz as sv
+    >>> print(sv.movement("all-reduce", devices=4, size="4 MiB").steps[3].words)
     Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.
     """
     from shardviz.compiled.stages import Stages
@@ -63,36 +66,42 @@ def movement(
     from shardviz.plans.plan import Plan
 
     grid = optional(as_mesh, mesh)
-    where = topology
-    if isinstance(topology, str):
-        where = Topology.parse(topology)
-    if isinstance(what, Stages):
-        what = _made_by(what)
-    if isinstance(what, (Report, Plan)):
-        collective = chosen_collective(what, which)
-        grid = grid or what.mesh
-        # Described hardware has the rates of its links; attached devices have none.
-        if where is None and isinstance(what, Report) and what.roofline is not None:
-            if ":" in what.roofline.where:
-                where = Topology.parse(what.roofline.where)
-    elif isinstance(what, Collective):
-        collective = what
+    slice_or_cluster = optional(as_topology, topology)
+    if isinstance(source, Stages):
+        source = _report_or_plan(source)
+    if isinstance(source, (Report, Plan)):
+        shown_collective = chosen_collective(source, collective)
+        grid = grid or source.mesh
+        # Link rates are known for described hardware only, not for attached devices.
+        if slice_or_cluster is None and isinstance(source, Report) and source.roofline:
+            if ":" in source.roofline.where:
+                slice_or_cluster = Topology.parse(source.roofline.where)
+    elif isinstance(source, Collective):
+        shown_collective = source
     else:
-        return _movement_of_kind(what, grid, axes, devices, size, where, group)
+        return _movement_of_kind(
+            source,
+            mesh=grid,
+            axes=axes,
+            devices=devices,
+            size=size,
+            topology=slice_or_cluster,
+            group=group,
+        )
     if grid is None:
         raise ProgramError(
             "A Collective has positions in a mesh: give mesh= beside it, or its Report."
         )
-    made = movement_of(collective, grid, where, group)
-    # Only of a program is it known what else an order of devices would change.
-    order = getattr(getattr(what, "roofline", None), "order", None)
-    if order is not None and order.axes == collective.mesh_axes:
-        made = replace(made, order=order)
-    return made
+    movement = movement_of(shown_collective, grid, slice_or_cluster, group)
+    # A better order of devices is known only for a whole program.
+    order = getattr(getattr(source, "roofline", None), "order", None)
+    if order is not None and order.axes == shown_collective.mesh_axes:
+        movement = replace(movement, order=order)
+    return movement
 
 
-def _made_by(stages: Stages) -> Report | Plan:
-    """The report of some stages, or the plan where none is good."""
+def _report_or_plan(stages: Stages) -> Report | Plan:
+    """The report of the stages, or the plan if there is no report without an error."""
     if stages.report is not None and stages.report.ok:
         return stages.report
     if stages.plan is None:
@@ -103,52 +112,55 @@ def _made_by(stages: Stages) -> Report | Plan:
     return stages.plan
 
 
-def chosen_collective(what: Report | Plan, which: Any) -> Collective:
-    """The collective that is meant: the largest where none is named.
+def chosen_collective(
+    source: Report | Plan, choice: Collective | int | str | None
+) -> Collective:
+    """The chosen collective of a report or plan.
 
     Args:
-        what: what has it.
-        which: itself, its number, or its name in the compiled text or as a value of the
-            plan; None for the largest.
+        source: the report or plan.
+        choice: a Collective, its index, or its name in the compiled module or as a value
+            of the plan; None for the largest.
 
     Raises:
-        ProgramError: where there is none.
+        ProgramError: if there is no such collective.
     """
-    if isinstance(which, Collective):
-        return which
-    every = what.collectives
-    # A compile that failed after the partitioner has its collectives.
-    if every is None and isinstance(what, Report):
-        every = what.partitioned
-    if not every:
-        raise ProgramError(f"{what.program} has no collectives, so nothing is sent.")
-    if which is None:
-        return max(every, key=lambda c: c.bytes_in_all)
-    if isinstance(which, str):
-        for one in every:
-            # A collective of a final module has no value of the plan: "" names none.
-            if which and which in (one.name, one.value):
-                return one
-        raise ProgramError(f"{what.program} has no collective {shown(which)}.")
-    number = check_size(which, "Which collective", ProgramError)
-    if not 0 <= number < len(every):
+    if isinstance(choice, Collective):
+        return choice
+    collectives = source.collectives
+    # A compile that fails after the partitioner has the partitioner's collectives.
+    if collectives is None and isinstance(source, Report):
+        collectives = source.partitioned
+    if not collectives:
+        raise ProgramError(f"{source.program} has no collectives, so nothing is sent.")
+    if choice is None:
+        return max(collectives, key=lambda collective: collective.bytes_in_all)
+    if isinstance(choice, str):
+        for collective in collectives:
+            # Collectives without a name or a value of the plan have "" there.
+            if choice and choice in (collective.name, collective.value):
+                return collective
+        raise ProgramError(f"{source.program} has no collective {shown(choice)}.")
+    index = check_size(choice, "Which collective", ProgramError)
+    if not 0 <= index < len(collectives):
         raise ProgramError(
-            f"{what.program} has {plural(len(every), 'collective')}, counted from 0; got"
-            f" {shown(number)}."
+            f"{source.program} has {plural(len(collectives), 'collective')}, counted"
+            f" from 0; got {shown(index)}."
         )
-    return every[number]
+    return collectives[index]
 
 
 def _movement_of_kind(
-    kind: Any,
+    kind: str,
+    *,
     mesh: MeshSpec | None,
-    axes: Any,
-    devices: Any,
-    size: Any,
+    axes: str | Sequence[str] | None,
+    devices: int | None,
+    size: BytesLike | None,
     topology: Topology | None,
-    group: Any,
+    group: int,
 ) -> Movement:
-    """The movement of a collective that is no program's."""
+    """The movement of a collective without a program."""
     from shardviz.hardware.interconnect import groups_over
     from shardviz.move.movement import collective_movement, movement_of, shift
     from shardviz.move.movement_steps import PERMUTE, check_kind
@@ -180,7 +192,7 @@ def _movement_of_kind(
         )
     groups = groups_over(mesh, names)
     collective = Collective(kind, names, total)
-    # A permutation needs pairs; without a program, everyone sends to the next.
+    # A permute needs pairs; without a program, each device sends to the next one.
     if kind == PERMUTE:
         collective = shift(groups, names, total)
     return movement_of(collective, mesh, topology, group)

@@ -1,4 +1,4 @@
-"""Which keywords of a call are the public function's, and which the user's."""
+"""Divides the keywords of a call between a public function and the user's function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class FunctionWithKeywords(NamedTuple):
-    """A function with those keywords of a call that are its own."""
+    """The user's function, with the keywords of a call that belong to it."""
 
     fn: Any
     keywords: dict[str, Any]
@@ -26,49 +26,49 @@ class FunctionWithKeywords(NamedTuple):
 
 
 def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """The public function, with the user's function's own keywords kept for that.
+    """Decorates a public function that takes the user's function and its keywords.
 
-    A keyword that the user's function names is its own. Of the others, those of the
-    public function are its own, and the rest belong to a user's function with
-    `**keywords`; without that they are refused with a sentence that lists the known
-    ones. With `args=` or `kwargs=` the call of the user's function is spelled out, and
-    every other keyword is the public function's.
+    A keyword that the user's function has as a parameter goes to that function. The
+    public function gets the keywords it has itself. The rest go to the user's function
+    if it has `**keywords`; otherwise they are refused, with a list of the valid ones.
+    If the call has `args=` or `kwargs=`, these are the arguments of the user's function,
+    and every other keyword goes to the public function.
     """
-    known, public = list(_named_parameters(function)), function.__name__
+    public_keywords, public = list(_named_parameters(function)), function.__name__
 
     @functools.wraps(function)
     def sharing(*args: P.args, **keywords: P.kwargs) -> T:
-        first = args[0] if args else keywords.pop(known[0], None)
+        first = args[0] if args else keywords.pop(public_keywords[0], None)
         arrays = args[1:]
         step_function = getattr(first, "fn", first)
-        # Of a program, its function's parameters count.
+        # A Program has the parameters of its function.
         named = _named_parameters(step_function)
         kinds = [parameter.kind for parameter in _parameters(step_function)]
         any_other = inspect.Parameter.VAR_KEYWORD in kinds
         notes: list[str] = []
-        theirs: dict[str, Any] = {}
+        user_keywords: dict[str, Any] = {}
         if any(name in keywords and name not in named for name in ("args", "kwargs")):
-            arrays, theirs = _spelled_out(public, arrays, keywords)
+            arrays, user_keywords = _spelled_out(public, arrays, keywords)
             named, any_other = {}, False
-        # A copy, since what is the function's own is taken out on the way.
+        # A copy, because the loop removes keywords that go to the function.
         for name, value in list(keywords.items()):
-            # No function can use the text or the MeshSpec of a program's mesh.
-            ours = name == "mesh" and isinstance(value, (str, MeshSpec))
-            if ours and name in named:
+            # A function of jax cannot use a mesh given as text or as a MeshSpec.
+            is_program_mesh = name == "mesh" and isinstance(value, (str, MeshSpec))
+            if is_program_mesh and name in named:
                 _check_mesh_parameter(first, named[name], len(arrays))
-            elif name in named or (name not in known and any_other):
-                theirs[name] = keywords.pop(name)
-                if name in known and name != "mesh":
+            elif name in named or (name not in public_keywords and any_other):
+                user_keywords[name] = keywords.pop(name)
+                if name in public_keywords and name != "mesh":
                     about = (function_name(first), name, public)
                     notes.append(str(Note("keyword", about)))
-            elif name not in known:
+            elif name not in public_keywords:
                 raise ProgramError(
                     f"sv.{public} takes no {name}=, and neither does the function."
-                    f"{suggestion(name, [*known, *named])} sv.{public} takes"
-                    f" {joined(known)}; the function takes"
+                    f"{suggestion(name, [*public_keywords, *named])} sv.{public} takes"
+                    f" {joined(public_keywords)}; the function takes"
                     f" {joined(named) or 'no keywords'}."
                 )
-        step: Any = FunctionWithKeywords(first, theirs, tuple(notes))
+        step: Any = FunctionWithKeywords(first, user_keywords, tuple(notes))
         return function(step, *arrays, **keywords)  # type: ignore[call-arg]
 
     return sharing
@@ -77,12 +77,12 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
 def _parameters(fn: Any) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):  # no function, or a builtin without a signature
+    except (TypeError, ValueError):  # not a function, or a builtin without a signature
         return []
 
 
 def _named_parameters(fn: Any) -> dict[str, tuple[int, bool]]:
-    """The parameters that a call may give by name: position, and whether it must."""
+    """The parameters that can be passed by name: position, and whether it is required."""
     named = {}
     for position, parameter in enumerate(_parameters(fn)):
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -91,8 +91,8 @@ def _named_parameters(fn: Any) -> dict[str, tuple[int, bool]]:
     return named
 
 
-def takes_by_name(fn: Any, name: str, given: int) -> bool:
-    """Whether a call with so many positional arguments may give this one by name.
+def takes_by_name(fn: Any, name: str, positional: int) -> bool:
+    """True if a call with this many positional arguments can pass `name` as a keyword.
 
     >>> takes_by_name(lambda x, target: x, "target", 1)
     True
@@ -100,15 +100,15 @@ def takes_by_name(fn: Any, name: str, given: int) -> bool:
     False
     """
     parameter = _named_parameters(fn).get(name)
-    return parameter is not None and parameter[0] >= given
+    return parameter is not None and parameter[0] >= positional
 
 
 def _spelled_out(
     public: str, arrays: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call that `args=` and `kwargs=` spell out, taken from the keywords."""
+    """Removes `args=` and `kwargs=` from the keywords and returns the call they define."""
     args, kwargs = keywords.pop("args", None), keywords.pop("kwargs", None)
-    # Both would be two calls of one function.
+    # Positional arguments and args= would be two calls of the same function.
     if args is not None and arrays:
         raise ProgramError(
             f"sv.{public} got arguments both one by one and as args=. Give all of them"
@@ -125,10 +125,12 @@ def _spelled_out(
     return arrays if args is None else tuple(args), dict(kwargs or {})
 
 
-def _check_mesh_parameter(fn: Any, parameter: tuple[int, bool], given: int) -> None:
-    """Refuses a function that needs a mesh of its own, which the call does not give."""
+def _check_mesh_parameter(
+    fn: Any, parameter: tuple[int, bool], positional: int
+) -> None:
+    """Refuses a function that requires a mesh argument which the call does not pass."""
     position, required = parameter
-    if required and position >= given:
+    if required and position >= positional:
         raise ProgramError(
             f"{function_name(fn)} has a parameter mesh of its own, which needs a mesh"
             " of jax. Give it one, mesh=jax.make_mesh(...): it is the program's mesh as"

@@ -27,7 +27,7 @@ from shardviz.base.errors import ShardvizError, TargetError
 from shardviz.base.format import plural, shown
 from shardviz.base.mesh import MAX_DEVICES, MeshSpec
 from shardviz.compiled.checks import Finding, NotOnTorus
-from shardviz.hardware.targets import Target, Targets, only_described
+from shardviz.hardware.targets import Target, TargetLike, Targets, only_described
 from shardviz.hardware.topology import (
     EXAMPLES,
     Topology,
@@ -124,7 +124,7 @@ def decide(text: str | Target | None, needed: int) -> Target:
     return Target("cpu", "cpu", count, worker=True)
 
 
-def lowering_platform(target: str | Target | None, needed: int) -> str:
+def lowering_platform(target: TargetLike, needed: int) -> str:
     """What jax calls the platform of a target: `"cpu"`, `"tpu"` or `"cuda"`.
 
     `""` if the target does not name one, or cannot be used. Without a target it is that
@@ -143,7 +143,7 @@ def lowering_platform(target: str | Target | None, needed: int) -> str:
         if is_described(word):
             kind = Topology.parse(word).chip.platform
         elif kind not in ("cpu", *_PLATFORMS):
-            kind = decide(target, needed).platform
+            kind = decide(word, needed).platform
     except ShardvizError:
         return ""
     return "cuda" if kind == "gpu" else kind
@@ -186,7 +186,7 @@ def choose(text: str | Target | None, needed: int) -> Target:
     return Target("cpu", "cpu", needed)
 
 
-def _word(text: str | Target | None) -> str:
+def _word(text: TargetLike) -> str:
     if isinstance(text, Target):
         return text.name
     if not isinstance(text, str | None):

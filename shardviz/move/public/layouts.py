@@ -1,0 +1,444 @@
+"""Computes the layouts of a tree of arrays from a mesh, rules, specs or shardings.
+
+`sv.reshard` uses it for both of its sides, `sv.restore` for the restored arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from shardviz.axis_rules.array_tree import (
+    MAX_DEPTH,
+    ArrayTree,
+    TreeLeaf,
+    is_array,
+    read_leaf,
+    read_tree,
+)
+from shardviz.axis_rules.audit import Audit, audit
+from shardviz.axis_rules.libraries import (
+    attribute,
+    is_partition_spec,
+    mesh_of,
+    model_arrays,
+    named_sharding,
+    spec_of,
+    without_metadata,
+)
+from shardviz.axis_rules.requests import Request, request
+from shardviz.axis_rules.rule_tables import dialect_of, read_rules
+from shardviz.axis_rules.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.base.array_spec import ArraySpec
+from shardviz.base.errors import LayoutError, ShardvizError
+from shardviz.base.format import listed, shown
+from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.base.public.adopt import (
+    as_mesh,
+    bridge,
+    children_of,
+    foreign_mesh,
+    optional,
+)
+from shardviz.base.typing import DialectLike, HasShardShape, MeshLike, PyTree, RulesLike
+from shardviz.move.restore import (
+    SavedArray,
+    SavedCheckpoint,
+    Wanted,
+)
+
+LayoutSource: TypeAlias = TreeLeaf | Layout | Request | Spec | HasShardShape
+"""Anything that defines the layout of one array; jax's shardings among them."""
+
+
+def layouts_on(
+    tree: ArrayTree, side: PyTree, dialect: Dialect, argument: str
+) -> list[Layout | str]:
+    """The layout of every array of a tree on one side of a reshard, or the reason why
+    it has none.
+
+    Args:
+        tree: the arrays.
+        side: None to use the arrays' own shardings; a mesh; a mesh and rules or specs;
+            shardings; an Audit.
+        dialect: the library whose semantics rules follow.
+        argument: the name of the argument, for messages.
+    """
+    mesh, rules_or_specs = _mesh_and_specs(side)
+    if mesh is not None and (rules_or_specs is None or _is_table(rules_or_specs)):
+        reader = dialect_of(rules_or_specs, dialect)
+        table = read_rules(rules_or_specs or (), reader)
+        rows = _by_rules(tree, mesh, table, reader, argument)
+        return [_layout_or_reason(row.array, row, None, {}) for row in rows]
+    if side is None:
+        sources: list[LayoutSource | None] = list(tree.kinds)
+    else:
+        by_path = _sources_by_path(rules_or_specs, specs_as_text=True)
+        if by_path is None:
+            raise LayoutError(
+                f"{argument}= is a mesh, (mesh, rules), (mesh, specs) or a tree of"
+                f" shardings; got {shown(rules_or_specs)}."
+            )
+        if mesh is None and any(isinstance(spec, Spec) for spec in by_path.values()):
+            raise LayoutError(
+                f"{argument}= says mesh axes and no mesh; got {shown(side)}. Give both:"
+                f" {argument}=(mesh, specs)."
+            )
+        # A spec for a container applies to every array in it.
+        sources = [by_path.get(_nearest_path(path, by_path)) for path in tree.paths]
+    meshes: dict[int, MeshSpec | None] = {}
+    layouts = []
+    for leaf, source in zip(tree.kinds, sources, strict=True):
+        layouts.append(_layout_or_reason(leaf.array, source, mesh, meshes))
+    return layouts
+
+
+def _layout_or_reason(
+    array: ArraySpec,
+    source: LayoutSource | None,
+    mesh: MeshSpec | None,
+    meshes: dict[int, MeshSpec | None],
+) -> Layout | str:
+    """The layout of an array, or the reason why it has none, so that others go on."""
+    try:
+        return _laid_out(array, source, mesh, meshes)
+    except ShardvizError as error:
+        return str(error)
+
+
+def _mesh_and_specs(side: PyTree) -> tuple[MeshSpec | None, PyTree]:
+    """Divides one side of a reshard into its mesh, if it has one, and its specs."""
+    if attribute(side, "device_kind") is not None:
+        ids, hosts = np.array([side.id]), np.array([side.process_index])
+        return MeshSpec(("device",), (1,), (), ids, hosts, True), Spec()
+    first, specs = side, None
+    # A named tuple is a tree of arrays, so the type must be exactly tuple.
+    if type(side) is tuple and len(side) == 2:
+        first, specs = side
+    # Text with a size is a mesh; any other text is a spec.
+    if isinstance(first, str) and "=" in first:
+        return make_mesh(first), specs
+    if attribute(first, "axis_names"):
+        mesh = foreign_mesh(first)
+        if mesh is not None:
+            return mesh, specs
+    return None, side
+
+
+def _is_table(rules: PyTree) -> bool:
+    if isinstance(rules, (Rules, PathRules)) or type(rules).__name__ == "LayoutMap":
+        return True
+    return type(rules) in (list, tuple) and all(map(is_pair, rules))
+
+
+def _by_rules(
+    tree: ArrayTree,
+    mesh: MeshSpec,
+    rules: Rules | PathRules,
+    dialect: Dialect,
+    argument: str,
+) -> list[Request]:
+    """Lays out every array by rules, or by its own spec and names on the mesh."""
+    kinds: dict[int, TreeLeaf] = {}
+    for leaf in tree.kinds:
+        kinds[id(leaf)] = leaf
+        # Rules override the current sharding of arrays that have names.
+        if len(rules) and not leaf.described:
+            if dialect.by_path or leaf.array.logical is not None:
+                kinds[id(leaf)] = leaf._replace(array=leaf.array.replace(spec=None))
+    alike = tree._replace(kinds=[kinds[id(leaf)] for leaf in tree.kinds])
+    rows = []
+    for row in audit(alike, rules, mesh, dialect).rows:
+        # A live array on one device has a layout and no spec.
+        if row.spec is None and argument == "to":
+            row = Request(row.array, None, None, None, row.problem)
+        if row.layout is None and not row.shape and not row.problem:
+            row = request(ArraySpec("array", ()), mesh, None)
+        rows.append(row)
+    return rows
+
+
+def _of_row(row: Request) -> Layout:
+    """The layout of a row.
+
+    Raises:
+        LayoutError: if its array cannot be moved.
+    """
+    if row.spec is not None and row.spec.unreduced:
+        raise LayoutError(
+            f"It is a partial sum over {listed(sorted(row.spec.unreduced))}: whoever moves"
+            " it has to add it up first."
+        )
+    if row.layout is None:
+        raise LayoutError(row.problem or "Nothing says how it is split over that mesh.")
+    return row.layout
+
+
+def _laid_out(
+    array: ArraySpec,
+    source: LayoutSource | None,
+    mesh: MeshSpec | None,
+    meshes: dict[int, MeshSpec | None],
+) -> Layout:
+    """Lays out an array by a spec, sharding, layout, audit row or another array.
+
+    Args:
+        array: the array, for its shape and dtype.
+        source: the source of its layout, or None.
+        mesh: a mesh that overrides the one of the source.
+        meshes: meshes of other libraries that were already read, by `id()`.
+
+    Raises:
+        ShardvizError: if the source is not a valid layout of the array.
+    """
+    spec, foreign, shape = None, None, array.shape
+    layout: Layout | None = None
+    if isinstance(source, TreeLeaf):
+        spec, foreign, layout = source.array.spec, source.mesh, source.layout
+        shape = source.array.shape
+    elif isinstance(source, Layout):
+        spec, layout, shape = source.spec, source, source.shape
+    elif isinstance(source, Request):
+        spec, layout, shape = source.spec, _of_row(source), source.shape
+    elif isinstance(source, Spec):
+        spec = source
+    elif source is not None and (named := named_sharding(source)) is not None:
+        spec, foreign = named
+        if (kind := attribute(source, "memory_kind")) not in (None, "device"):
+            raise LayoutError(
+                f"That sharding is of the memory kind {shown(kind)}: only devices are"
+                " counted."
+            )
+    elif source is not None:
+        layout = bridge().sharding_layout(array.shape, array.dtype, source)
+    if shape != array.shape:
+        raise LayoutError(
+            f"It is {list(array.shape)}, and what says how it is split is for"
+            f" {list(shape)}."
+        )
+    if mesh is None and foreign is not None:
+        # Reading a mesh of many devices is slow, and most arrays share one.
+        if id(foreign) not in meshes:
+            meshes[id(foreign)] = mesh_of(foreign)
+        mesh = meshes[id(foreign)]
+    bare, problem = ArraySpec("array", array.shape, None, array.dtype), None
+    if layout is None and spec is not None and mesh is not None:
+        row = request(bare.replace(spec=spec), mesh, None)
+        layout, problem = row.layout, row.problem
+    if layout is None and problem is None:
+        raise LayoutError(
+            "Nothing says on which devices it is, or how it is split over them."
+        )
+    return _of_row(Request(bare, None, spec, layout, problem))
+
+
+def _sources_by_path(
+    tree: PyTree, specs_as_text: bool, path: str = "", depth: int = 0
+) -> dict[str, LayoutSource] | None:
+    """The source of the layout of each leaf of a tree, by path; None if the tree holds
+    anything else.
+
+    Args:
+        tree: a spec, sharding, layout, row or Audit, or a tree of these.
+        specs_as_text: whether text and tuples of names are specs, and arrays are
+            sources.
+        path: the path of this part of the tree.
+        depth: its depth.
+    """
+    if isinstance(tree, Audit):
+        return {row.path: row for row in tree.rows}
+    if tree is None:
+        # None can be an empty part of a tree, but not the whole tree.
+        return {} if path else None
+    # Specs come before containers, because the PartitionSpec of old jax is a tuple.
+    if (source := _as_source(tree, path, specs_as_text)) is not None:
+        return {path: source}
+    if isinstance(tree, dict):
+        children: list[tuple[Any, PyTree]] | None = list(tree.items())
+    elif hasattr(tree, "_fields"):
+        children = list(zip(tree._fields, tree, strict=True))
+    elif isinstance(tree, (list, tuple)):
+        children = list(enumerate(tree))
+    else:
+        children = children_of(tree)  # pyright: ignore[reportAssignmentType]
+        if children is None and specs_as_text:
+            if (model := model_arrays(tree)) is not None:
+                return _sources_by_path(model, specs_as_text, path, depth + 1)
+    if children is None or depth > MAX_DEPTH:
+        return None
+    by_path: dict[str, LayoutSource] = {}
+    for key, child in children:
+        child_path = f"{path}/{key}".lstrip("/")
+        below = _sources_by_path(child, specs_as_text, child_path, depth + 1)
+        if below is None:
+            return None
+        by_path |= below
+    return by_path
+
+
+def _as_source(value: Any, path: str, specs_as_text: bool) -> LayoutSource | None:
+    """A spec, sharding, layout or array; None for anything else."""
+    if isinstance(value, (Spec, Layout, Request)):
+        return value
+    if is_partition_spec(value):
+        return spec_of(value)
+    if specs_as_text:
+        if isinstance(value, str):
+            return Spec.parse(value)
+        if _is_spec_tuple(value):
+            return Spec.of(*value)
+        if is_array(value) or without_metadata(value) is not None:
+            return read_leaf(path[-40:] or "array", value)
+    if is_array(value):
+        return None
+    boxes = attribute(value, "devices_indices_map")
+    if callable(boxes) or named_sharding(value) is not None:
+        return value
+    return None
+
+
+def _is_spec_tuple(value: object) -> bool:
+    return type(value) is tuple and bool(value) and all(map(_is_entry, value))
+
+
+def _is_entry(value: object) -> bool:
+    if type(value) is tuple:
+        return bool(value) and all(isinstance(name, str) for name in value)
+    return value is None or isinstance(value, str)
+
+
+def _nearest_path(path: str, by_path: Mapping[str, LayoutSource]) -> str:
+    """The path, or the nearest container above it that has an entry."""
+    while path and path not in by_path:
+        path = path.rpartition("/")[0]
+    return path
+
+
+def restored_layouts(
+    checkpoint: SavedCheckpoint,
+    specs: PyTree,
+    mesh: MeshLike | None,
+    rules: RulesLike,
+    dialect: DialectLike,
+) -> Wanted:
+    """The layout of each restored array, from any form that `sv.restore` accepts."""
+    grid, reader = optional(as_mesh, mesh), dialect_of(specs, dialect)
+    if specs is None:
+        return _as_saved(checkpoint, grid)
+    if by_path := _sources_by_path(specs, specs_as_text=False):
+        return _by_sources(checkpoint, by_path, grid)
+    table: Rules | PathRules | RulesLike = rules
+    if isinstance(specs, str) or (_is_table(specs) and len(specs)):
+        if not reader.by_path:
+            reader = Dialect.REGEX
+        table = specs
+        if not isinstance(specs, Rules):
+            table = read_rules(specs, None if isinstance(specs, str) else reader)
+        if isinstance(table, Rules):
+            raise LayoutError(
+                "A checkpoint keeps no logical names for rules to decide on. Give the tree"
+                " that it is restored into, and the table as rules=; or a table of paths,"
+                " such as [('.*kernel', P(None, 'model'))]."
+            )
+        assert isinstance(table, PathRules)
+        grid = _first_mesh(grid, table.mesh)
+        paths = [array.path for array in checkpoint.arrays]
+        kinds = [TreeLeaf(_bare(array)) for array in checkpoint.arrays]
+        tree = ArrayTree(paths, paths, kinds)
+    else:
+        tree = read_tree(specs, None, children_of)
+        leaf_meshes = [leaf.mesh for leaf in tree.kinds if leaf.mesh is not None]
+        grid = _first_mesh(grid, *map(mesh_of, leaf_meshes))
+    # An audit lays out both a table's arrays and a tree.
+    rows = audit(tree, table, grid, reader).rows
+    row_by_path = dict(zip(tree.paths, rows, strict=True))
+    layouts, used_paths = {}, set(checkpoint.others)
+    for array in checkpoint.arrays:
+        # orbax appends `value` for the box in which flax keeps an array.
+        path = array.path
+        if path not in row_by_path:
+            path = path.removesuffix("/value")
+        if path not in row_by_path:
+            continue
+        used_paths.add(path)
+        row = row_by_path[path]
+        # Every process reads numbers and numpy arrays in full unless they have a spec.
+        plain = array.kind in ("numpy", "scalar") or not array.shape
+        if plain and row.spec is row.layout is row.problem is None:
+            row = request(_bare(array, Spec()), grid, None)
+        layouts[array.path] = row
+    unused = tuple(path for path in row_by_path if path not in used_paths)
+    return Wanted(layouts, grid, unused)
+
+
+def _bare(saved: SavedArray, spec: Spec | None = None) -> ArraySpec:
+    return ArraySpec("array", saved.shape, None, saved.dtype, spec)
+
+
+def _first_mesh(*meshes: MeshSpec | None) -> MeshSpec:
+    """The first mesh that is not None.
+
+    Raises:
+        LayoutError: if there is none.
+    """
+    for mesh in meshes:
+        if mesh is not None:
+            return mesh
+    raise LayoutError(
+        "A restore needs a mesh; got none, and no sharding brings one. Give"
+        " mesh=sv.mesh(data=4, model=2)."
+    )
+
+
+def _as_saved(checkpoint: SavedCheckpoint, mesh: MeshSpec | None) -> Wanted:
+    """The layouts in the checkpoint; arrays of numpy or of one device are not split."""
+    arrays = checkpoint.arrays
+    if not checkpoint.has_shardings and any(a.kind == "array" for a in arrays):
+        raise LayoutError(
+            f"{checkpoint.path} does not say how its arrays were split: its file _sharding"
+            " is missing. Give specs, a table of paths, or the tree that it is restored"
+            " into."
+        )
+    grid = _first_mesh(mesh, *(array.mesh for array in arrays))
+    layouts = {}
+    for array in arrays:
+        row = Request(_bare(array), None, None, None, None)
+        if array.spec is not None:
+            row = request(_bare(array, array.spec), mesh or array.mesh or grid, None)
+        elif array.kind != "array":
+            row = request(_bare(array, Spec()), mesh or grid, None)
+        layouts[array.path] = row
+    notes = ()
+    if mesh is None:
+        notes = ("one process",)
+    return Wanted(layouts, grid, notes=notes)
+
+
+def _by_sources(
+    checkpoint: SavedCheckpoint,
+    by_path: Mapping[str, LayoutSource],
+    mesh: MeshSpec | None,
+) -> Wanted:
+    """Lays out each array by the spec at its path, or at the longest path above it."""
+    named = [named_sharding(source) for source in by_path.values()]
+    grid = _first_mesh(mesh, *(mesh_of(pair[1]) for pair in named if pair is not None))
+    layouts: dict[str, Request] = {}
+    meshes: dict[int, MeshSpec | None] = {}
+    unused = by_path.keys() - set(checkpoint.others)
+    for array in checkpoint.arrays:
+        path = _nearest_path(array.path, by_path)
+        if path in by_path:
+            unused.discard(path)
+            # A spec needs a mesh; a sharding has one, unless the caller overrides it.
+            array_mesh = grid if isinstance(by_path[path], Spec) else mesh
+            bare = _bare(array)
+            layout = _layout_or_reason(bare, by_path[path], array_mesh, meshes)
+            if isinstance(layout, str):
+                layouts[array.path] = Request(bare, None, None, None, layout)
+            else:
+                layouts[array.path] = Request(bare, None, layout.spec, layout, None)
+    return Wanted(layouts, grid, tuple(path for path in by_path if path in unused))
