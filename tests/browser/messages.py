@@ -66,29 +66,35 @@ def messages() -> Iterator[tuple[str, Any]]:
                 continue
             yield f'Traits["{name}"]', getattr(explorer, name)
         explorer.close()
-    yield "Stages", stages_view(RESULTS)
-    yield "Stages", stages_view(StageResults(REFUSED, 0))
-    yield "PlanView", values_view(REFUSED)
-    yield "PlanView", values_view(layers(3), explanations=100)
-    yield "PlanView", values_view(None)
+    yield 'Traits["stages_data"]', stages_view(RESULTS)
+    yield 'Traits["stages_data"]', stages_view(StageResults(REFUSED, 0))
+    yield 'Traits["plan_data"]', values_view(REFUSED)
+    yield 'Traits["plan_data"]', values_view(layers(3), explanations=100)
+    yield 'Traits["plan_data"]', values_view(None)
     mesh = make_mesh(data=8, model=2)
     for target in ("tpu:v5e:4x4", "cpu:16"):
         placed = device_placement(mesh, target)
         results = StageResults(layers(3, mesh))
-        yield "Timeline", timeline_view(TimelineRequest(results, mesh, target, placed))
-    yield "Explanation", explanation_view(layers(1), "tanh")
-    yield "Explanation", explanation_view(None, "tanh")
+        yield 'Traits["timeline"]', timeline_view(TimelineRequest(results, mesh, target, placed))
+    yield 'Traits["explanation"]', explanation_view(layers(1), "tanh")
+    yield 'Traits["explanation"]', explanation_view(None, "tanh")
     for size in (2, 64, 4096):
-        yield "MovementData", player_data(collective_movement("all-reduce", size, 4096))
+        yield (
+            'NonNullable<Traits["movements"][string]["data"]>',
+            player_data(collective_movement("all-reduce", size, 4096)),
+        )
     program = programs.get().replace(fn=_prints, name="prints")
-    yield "Effects", {"state": "done", "revision": 1, **effects_view(program)}
+    yield (
+        'Traits["report_data"]["effects"]',
+        {"state": "done", "revision": 1, **effects_view(program)},
+    )
     there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
     assert there is not None
-    yield "Memory", memory_view(memory_examples.report())
+    yield 'Traits["stages_data"]["memory"]', memory_view(memory_examples.report())
     asked = Job("changes", program, 1, "", wanted=("memory", None))
-    yield "Changes", changes_view(asked)
+    yield 'Traits["changes_data"]', changes_view(asked)
     asked.report, asked.changes = memory_examples.report(), found(programs.get())
-    yield "Changes", changes_view(asked)
+    yield 'Traits["changes_data"]', changes_view(asked)
     yield "LinkView", link_view(LinkRequest("0:0", layers(1).collectives[0], there))
 
 
@@ -132,9 +138,9 @@ def _prints(w_in: Any, w_out: Any, x: Any) -> Any:
 def as_typescript(some: Iterable[tuple[str, Any]]) -> str:
     """A module in which every value has its declared type."""
     types = html_page.HERE / "messages"
-    lines = [f'import type * as m from "{types.as_posix()}";']
+    lines = [f'import type {{ LinkView, Traits }} from "{types.as_posix()}";']
     for number, (kind, value) in enumerate(some):
-        lines.append(f"export const value{number}: m.{kind} = {_literal(value)};")
+        lines.append(f"export const value{number}: {kind} = {_literal(value)};")
     return "\n".join(lines)
 
 
@@ -161,8 +167,8 @@ def errors(some: Iterable[tuple[str, Any]], tsc: Path, node: str) -> str:
         source = Path(folder) / "messages.ts"
         source.write_text(as_typescript(some), encoding="utf-8")
         options = (
-            "--noEmit --strict --skipDefaultLibCheck --target ES2022 --module ES2022"
-            " --moduleResolution bundler --lib ES2022,DOM"
+            "--noEmit --strict --allowJs --skipDefaultLibCheck --target ES2022 --module ES2022"
+            " --moduleResolution bundler --lib ES2022,DOM,DOM.Iterable"
         )
         command = [node, str(tsc), *options.split(), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

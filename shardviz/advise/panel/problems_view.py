@@ -51,7 +51,7 @@ class ListedProblem:
         severity: `"fails"`, `"loses"` or `"know"`.
         text: the sentence.
         at: the place in a few words, such as `w.embed`.
-        place: where the page goes to for it; `Place` in `view_messages.d.ts`.
+        place: where the page goes to for it; `Place` in `static/messages.d.ts`.
         bytes: what it wastes on each device.
         mends: whether that place has remedies.
         offer: what the mesh becomes with one click, or `""`.

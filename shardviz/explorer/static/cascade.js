@@ -4,7 +4,53 @@
 import { axisColour } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from "./dom.js";
 
-/** @import { Cell, RuleLine } from "./messages" */
+/**
+ * `rules_view.py`: the chosen dimension as `array:dimension`, and why it is split as it is.
+ * @typedef {object} Cell
+ * @property {string} [key]
+ * @property {string} [name] The logical name of the dimension, or its number in words.
+ * @property {DimCard[]} [dims] All dimensions of its array.
+ * @property {string} [head] What became of it, and why.
+ * @property {string} [text]
+ * @property {string} [done] What was done last.
+ * @property {RuleLine[]} [lines] The rules that name it, in table order.
+ * @property {Remedy[]} [remedies] Left out until they were looked for.
+ * @property {string} [reason] Why there are none.
+ */
+
+/**
+ * A dimension: its axes, or why it has none.
+ * @typedef {object} DimCard
+ * @property {string} name
+ * @property {number} size
+ * @property {string} state
+ * @property {string[]} [axes]
+ * @property {true} [fails]
+ * @property {true} [loses]
+ */
+
+/**
+ * A rule, or the array's own spec, and what became of it.
+ * @typedef {object} RuleLine
+ * @property {number} [rule] Its number from 0 on; of a spec none.
+ * @property {string} text
+ * @property {string} words
+ * @property {string} [kind] The kind of its verdict.
+ * @property {true} [wins]
+ * @property {true} [fails]
+ */
+
+/**
+ * An edit that splits the chosen dimension, and what it does.
+ * @typedef {object} Remedy
+ * @property {string} edit
+ * @property {string} spec
+ * @property {string} memory
+ * @property {boolean} saves
+ * @property {string} others
+ * @property {{ text: string; worse: boolean }} [step] What the program then communicates and keeps,
+ *   by its plan; not of arrays alone.
+ */
 
 /** A rule of the table: its number from 0 on, its text, and why it decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
 
@@ -72,7 +118,7 @@ export class Cascade {
     this.showRemedies(cell);
   }
 
-  /** @param {import("./messages").DimCard} dim @param {number} i */
+  /** @param {DimCard} dim @param {number} i */
   card({ name, size, state, axes = [], fails, loses }, i) {
     const style = fails ? "sv-bad" : loses ? "sv-warn" : "sv-muted";
     const tags = fails ? [] : axes.map((axis) => this.tag(axis));
@@ -158,7 +204,7 @@ export class Cascade {
     fill(this.remedies, ...(rows.length ? [title] : []), ...rows, ...none);
   }
 
-  /** @param {import("./messages").Remedy} remedy @param {number} i @param {string} which */
+  /** @param {Remedy} remedy @param {number} i @param {string} which */
   remedy({ edit, spec, memory, saves, others, step }, i, which) {
     const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
     const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };

@@ -3,7 +3,22 @@
 // that were tried, each compiled.
 import { OWN_KEYS, button, copyButton, fill, h, isNew } from "./dom.js";
 
-/** @import { Change, Changes } from "./messages" */
+/**
+ * `changes_view.py`: what would remove a collective, or lower the peak.
+ * @typedef {object} Changes
+ * @property {string} of the key of the collective, or "memory"
+ * @property {number} revision
+ * @property {boolean} running
+ * @property {string} words
+ * @property {Change[]} rows
+ * @property {string[]} notes What was tried and dropped, and advice.
+ */
+
+/**
+ * @typedef {Record<"edit" | "facts" | "values" | "code", string> & {ok: boolean | null, takes: boolean}} Change
+ * takes: whether the Explorer can take it as an edit.
+ */
+
 /** @typedef {{ask: (of: string) => void, take: (number: number) => void}} Calls */
 
 export class ChangesList {

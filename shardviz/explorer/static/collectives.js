@@ -9,8 +9,39 @@ import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js
 
 const COMPILED = 2; // of the stages, counted from propagated
 
-/** @import { Collective, Stages } from "./messages" */
+/** @import { Stages } from "./stages.js" */
 /** @import { StageState } from "./stages.js" */
+
+/**
+ * @typedef {object} CollectiveChange
+ * @property {import("./stages.js").StagePair} between
+ * @property {string} kind
+ * @property {string} words
+ * @property {number[]} before Numbers of collectives.
+ * @property {number[]} after
+ */
+
+/**
+ * @typedef {object} Collective
+ * @property {number} number
+ * @property {string} kind
+ * @property {string[]} axes
+ * @property {string} bytes
+ * @property {string} times How often it runs: "× 32", "" for once.
+ * @property {number} share
+ * @property {string} became From stage to stage, in a few words.
+ * @property {string[]} tags
+ * @property {boolean} full Whether it is a full rematerialisation.
+ * @property {string} facts Groups, bytes in all, arrays, pass and shape.
+ * @property {string[]} causes
+ * @property {number} moreCauses
+ * @property {string} op
+ * @property {string} source
+ * @property {string[]} stack
+ * @property {string[]} values
+ * @property {number[][]} groups Positions of devices, where mesh axes do not say the groups.
+ */
+
 /**
  * What the panel tells the page: a value is to be shown, a collective's links are to be drawn, the
  * devices are to be seen by position, its steps are to be played.
@@ -21,7 +52,15 @@ const COMPILED = 2; // of the stages, counted from propagated
 
 /** How changes look that cost something, save something, or neither. @type {Record<string, string>} */
 const CHANGE_STYLES = { added: "sv-warn", removed: "sv-good", kept: "sv-muted" };
-const TITLES = ["bytes per device", "kind", "over", "what became of it", "cause", "line"];
+/** @type {Title[]} */
+const TITLES = [
+  ["bytes per device", "120px"],
+  ["kind", "128px"],
+  ["over", "13.5%"],
+  ["what became of it", "14%"],
+  "cause",
+  ["line", "92px"],
+];
 const LABEL = "Collectives";
 const NONE_NEEDED = "No collectives: no device needs another's data.";
 const NONE_BEFORE =
@@ -169,7 +208,7 @@ export class CollectivesPanel {
       return this.row(key, label, h("td", { text: words, title: words }));
     });
     const title = `from ${STAGE_NAMES[from + 1]} to ${STAGE_NAMES[to + 1]}`;
-    return [table(["what", title], rows, "sv-c2", LABEL)];
+    return [table([["what", "150px"], title], rows, "sv-c2", LABEL)];
   }
 
   /** @param {string} key @param {...Node} cells */
@@ -303,9 +342,14 @@ export function shareBar(share) {
   return h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style }));
 }
 
-/** @param {string[]} titles @param {Node[]} rows @param {string} [style] @param {string} [label] */
+/** The title of a column, with its width if that is fixed. @typedef {string | [text: string, width: string]} Title */
+
+/** @param {Title[]} titles @param {Node[]} rows @param {string} [style] @param {string} [label] */
 export function table(titles, rows, style = "", label) {
-  const head = titles.map((text) => h("th", { scope: "col", text }));
+  const head = titles.map((title) => {
+    const [text, width] = Array.isArray(title) ? title : [title, ""];
+    return h("th", { scope: "col", text, style: { width } });
+  });
   return h(
     "table",
     { class: `sv-table ${style}`, "aria-label": label },

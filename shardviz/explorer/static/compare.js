@@ -2,7 +2,22 @@
 // Compares the state as it is with one that was pinned, in a strip under the tabs of every view.
 import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
 
-/** @import { Compared } from "./messages" */
+/**
+ * `compare_view.py`: the numbers of the pinned state beside those of now.
+ * @typedef {object} Compared
+ * @property {number} revision
+ * @property {boolean} same
+ * @property {ComparedNumber[]} rows
+ */
+
+/**
+ * @typedef {object} ComparedNumber
+ * @property {string} name
+ * @property {string} title
+ * @property {string} text The number before and now.
+ * @property {string} change
+ * @property {"same" | "better" | "worse" | "unknown"} tone
+ */
 
 /** How a difference is marked, beside its colour. */
 const TONES = { better: ["▾", "sv-good"], worse: ["▴", "sv-warn"], same: ["="], unknown: [""] };
@@ -43,7 +58,7 @@ export class Compare {
   }
 }
 
-/** @param {import("./messages").ComparedNumber} row */
+/** @param {ComparedNumber} row */
 function compared({ name, title, text, change, tone }) {
   const [sign, style] = TONES[tone];
   const by = h("span", { class: style, text: change && ` ${sign} ${change}` });

@@ -5,7 +5,31 @@ import { axisColour } from "./colours.js";
 import { button, fill, h, isNew } from "./dom.js";
 import { OUT_OF_DATE } from "./stages.js";
 
-/** @typedef {import("./messages").Headline} Data */
+/**
+ * `report_view.py`: the least time of a program; no parts where it is not known.
+ * @typedef {object} HeadlineData
+ * @property {string} seconds
+ * @property {string} where
+ * @property {string} bound
+ * @property {HeadlinePart[]} parts
+ * @property {string} note Why there are no times.
+ * @property {string} title
+ * @property {string} memory
+ * @property {string} memoryTitle
+ * @property {boolean} over
+ */
+
+/**
+ * @typedef {object} HeadlinePart
+ * @property {string} name
+ * @property {string} label
+ * @property {string} seconds
+ * @property {number} share
+ * @property {[axes: string[], share: number][]} over Of collectives: the share of each set of mesh
+ *   axes, the largest first.
+ */
+
+/** @typedef {HeadlineData} Data */
 
 const LOWER_BOUND = "A lower bound from published rates, not a measurement.";
 

@@ -8,7 +8,33 @@ import { bytesText } from "./model_rows.js";
 import { leastTimes, pairs } from "./report_tabs.js";
 import { OUT_OF_DATE } from "./stages.js";
 
-/** @import { Memory, MemoryBuffer, MemoryChart } from "./messages" */
+/**
+ * @typedef {object} Memory
+ * @property {[name: string, bytes: string][]} parts
+ * @property {MemoryChart | null} chart Null where the compiler gave no buffers.
+ * @property {string} sentence
+ * @property {boolean} over
+ * @property {import("./report_tabs.js").LeastTime[]} operations
+ * @property {string} [target] Only with a report: the target.
+ */
+
+/**
+ * `memory_chart.py`: columns are moments of the program, each the fullest of its stretch.
+ * @typedef {object} MemoryChart
+ * @property {string} sentence
+ * @property {number} peak The column of the peak, and the bytes at the upper edge.
+ * @property {number} top
+ * @property {number} capacity 0 where it is not known
+ * @property {string[]} where
+ * @property {[kind: string, bytes: number[]][]} kinds
+ * @property {MemoryBuffer[]} buffers The largest of each column.
+ */
+
+/**
+ * Its first and last column, both included; its value is "" where that is not known.
+ * @typedef {Record<"bytes" | "start" | "end", number> & Record<"shape" | "name" | "value" | "spec" | "source" | "about", string>} MemoryBuffer
+ */
+
 /** @typedef {{value: (name: string) => void} & import("./changes.js").Calls} Calls */
 
 /** What bounds an operation, by the part of the least time that a bar of the headline shows. */
@@ -44,7 +70,7 @@ export class MemoryPanel {
    * @param {Memory} memory
    * @param {string} part whose operations are shown
    * @param {boolean} old whether the program or its target was edited since the compile
-   * @param {import("./messages").Headline} [planned] by the plan, for both as they are now
+   * @param {import("./headline.js").HeadlineData} [planned] by the plan, for both as they are now
    */
   show(memory, part, old, planned) {
     const anew = memory !== this.shown[0] || old !== this.shown[2];

@@ -1,5 +1,19 @@
-// Every message between Python and the page: the traits that Python sends, and what the page
-// sends back. Declared once, here; `tests/browser/messages.py` checks that Python keeps to it.
+// The messages between Python and the page: the traits that Python sends, and the page's intents.
+// The data of a panel is declared in the panel's JavaScript file, the rest here.
+// `tests/browser/messages.py` checks real messages against both.
+
+import type { Cell } from "./cascade.js";
+import type { Changes } from "./changes.js";
+import type { Compared } from "./compare.js";
+import type { Leaves, ModelData } from "./model_panel.js";
+import type { Movements } from "./movement_steps.js";
+import type { PlanView } from "./plan_data.js";
+import type { ProblemsData } from "./problems.js";
+import type { Report } from "./report_tabs.js";
+import type { RuleUse } from "./rule_table.js";
+import type { Background, Stages } from "./stages.js";
+import type { Timeline } from "./timeline.js";
+import type { Explanation } from "./value_details.js";
 
 // ── Traits, each with the Python that makes it ──────────────────────────────────────────────
 
@@ -37,7 +51,7 @@ export interface Traits {
   movements: Movements;
   /** Empty until somebody asks what would remove a collective, or lower the peak. */
   changes_data: Changes | Record<string, never>;
-  problems_data: Problems | Record<string, never>;
+  problems_data: ProblemsData | Record<string, never>;
   /** Empty where no state is pinned. */
   compare_data: Compared | Record<string, never>;
   offline: boolean;
@@ -49,6 +63,19 @@ export interface Model {
   on(event: string, listener: (message: CustomMessage) => void): void;
   off?(event: string, listener: (message: CustomMessage) => void): void;
   send?(message: Intents): void;
+}
+
+/**
+ * A view and what is in it. A leaf of the model is opened as an array in Layout and Rules; a device
+ * is its position in mesh order.
+ */
+export interface Place {
+  view: "Layout" | "Rules" | "Model" | "Program";
+  array?: number;
+  dim?: number;
+  leaf?: number;
+  collective?: string;
+  tab?: string;
 }
 
 /** An entry of a menu. */
@@ -317,214 +344,7 @@ export type Template = (string | { of: "devices"; limit: number })[];
 
 // ── The stages of a program: `stages_view.py`, `collective_table.py` ────────────
 
-export type StageState = "live" | "estimate" | "failed" | "none";
-/** Indices of two of propagated, partitioned, compiled; -1 is requested. */
-export type StagePair = [number, number];
-
-export interface Stages {
-  revisions: number[];
-  target: string;
-  /** Propagated, partitioned, compiled, ran. */
-  stages: Stage[];
-  /** What changed between two stages, in a few words. */
-  marks: StageChange[];
-  changes: CollectiveChange[];
-  /** By stage. */
-  collectives: Collective[][];
-  /** By stage: how many collectives were left out. */
-  left_out: number[];
-  /** The number of every mesh axis. */
-  axes: Record<string, number>;
-  notes: string[];
-  headline: Headline;
-  memory: Memory;
-  error: Failure | null;
-}
-
-export interface Stage {
-  name: string;
-  state: StageState;
-  text: string;
-  /** All that is known of it, for a tooltip. */
-  title: string;
-}
-
-export interface StageChange {
-  between: StagePair;
-  text: string;
-  tone: "same" | "changed" | "more";
-  title: string;
-}
-
-export interface CollectiveChange {
-  between: StagePair;
-  kind: string;
-  words: string;
-  /** Numbers of collectives. */
-  before: number[];
-  after: number[];
-}
-
-export interface Collective {
-  number: number;
-  kind: string;
-  axes: string[];
-  bytes: string;
-  /** How often it runs: "× 32", "" for once. */
-  times: string;
-  share: number;
-  /** From stage to stage, in a few words. */
-  became: string;
-  tags: string[];
-  /** Whether it is a full rematerialisation. */
-  full: boolean;
-  /** Groups, bytes in all, arrays, pass and shape. */
-  facts: string;
-  causes: string[];
-  moreCauses: number;
-  op: string;
-  source: string;
-  stack: string[];
-  values: string[];
-  /** Positions of devices, where mesh axes do not say the groups. */
-  groups: number[][];
-}
-
-/** `report_view.py`: the least time of a program; no parts where it is not known. */
-export interface Headline {
-  seconds: string;
-  where: string;
-  bound: string;
-  parts: HeadlinePart[];
-  /** Why there are no times. */
-  note: string;
-  title: string;
-  memory: string;
-  memoryTitle: string;
-  over: boolean;
-}
-
-export interface HeadlinePart {
-  name: string;
-  label: string;
-  seconds: string;
-  share: number;
-  /** Of collectives: the share of each set of mesh axes, the largest first. */
-  over: [axes: string[], share: number][];
-}
-
-export interface Memory {
-  parts: [name: string, bytes: string][];
-  /** Null where the compiler gave no buffers. */
-  chart: MemoryChart | null;
-  sentence: string;
-  over: boolean;
-  operations: LeastTime[];
-  /** Only with a report: the target. */
-  target?: string;
-}
-
-export interface LeastTime {
-  name: string;
-  seconds: string;
-  share: number;
-  bound: string;
-  source: string;
-}
-
-/** `stages_view.py`: the work that runs in the background. */
-export interface Background {
-  stage?: string;
-}
-
-export interface Failure {
-  title: string;
-  message: string;
-  source: string;
-}
-
 // ── A job and its report: `report_view.py`, `effects_view.py` ──────────────
-
-export interface Report {
-  state: "none" | "running" | "done" | "failed";
-  revision: number; // of the program; -1 where it does not matter
-  /** What a running job does, in words, and the stage of the row that it is in. */
-  stage: string;
-  at: number;
-  started: number;
-  times: [string, string][];
-  checks: { name: string; ok: boolean | null; detail: string }[];
-  /** The result of a run; how many of its checks passed. */
-  verdict: string;
-  passed: string;
-  /** The last job, where somebody cancelled it; the rest is of the report before. */
-  cancelled?: string;
-  error: Failure | null;
-  effects: Effects;
-  cache: string;
-}
-
-export type Effects =
-  | { state: "none" | "reading"; revision: number }
-  | { state: "done"; revision: number; problem: string }
-  | EffectsFound;
-
-export interface EffectsFound {
-  state: "done";
-  revision: number;
-  problem?: undefined;
-  runs: boolean;
-  sentence: string;
-  rows: EffectRow[];
-}
-
-export interface EffectRow {
-  name: string;
-  ordered: boolean;
-  shardable: boolean;
-  nesting: string[];
-  note: string;
-}
-
-/** `memory_chart.py`: columns are moments of the program, each the fullest of its stretch. */
-export interface MemoryChart {
-  sentence: string;
-  /** The column of the peak, and the bytes at the upper edge. */
-  peak: number;
-  top: number;
-  capacity: number; // 0 where it is not known
-  where: string[];
-  kinds: [kind: string, bytes: number[]][];
-  /** The largest of each column. */
-  buffers: MemoryBuffer[];
-}
-
-/** Its first and last column, both included; its value is "" where that is not known. */
-export type MemoryBuffer = Record<"bytes" | "start" | "end", number> &
-  Record<"shape" | "name" | "value" | "spec" | "source" | "about", string>;
-
-/** `changes_view.py`: what would remove a collective, or lower the peak. */
-export interface Changes {
-  of: string; // the key of the collective, or "memory"
-  revision: number;
-  running: boolean;
-  words: string;
-  rows: Change[];
-  /** What was tried and dropped, and advice. */
-  notes: string[];
-}
-
-export interface Change extends Record<"edit" | "facts" | "values" | "code", string> {
-  ok: boolean | null;
-  takes: boolean; // whether the Explorer can take it as an edit
-}
-
-export * from "./plan_messages";
-export * from "./player_messages";
-export * from "./view_messages";
-import type { Explanation, PlanView, Timeline } from "./plan_messages";
-import type { Movements } from "./player_messages";
-import type { Cell, Compared, Leaves, ModelData, Problems, RuleUse } from "./view_messages";
 
 // ── What the page sends ─────────────────────────────────────────────────────────────────────
 

@@ -6,8 +6,58 @@ import { scrollToRow, setText, toggle } from "./dom.js";
 import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
 
-/** @import { ConstraintCall, Leaves, ModelData } from "./messages" */
 /** @import { Entry, Order, Row } from "./model_rows.js" */
+
+/**
+ * `model_view.py`: the leaves of a model.
+ * @typedef {object} Leaves
+ * @property {string[]} paths
+ * @property {number[]} kinds The kind of every leaf.
+ * @property {[name: string, leaves: number[]][]} folds Leaves that differ in the number of their
+ *   layer only, by number.
+ * @property {number[]} partners The number of the parameter of every moment, or -1; empty where
+ *   there are none.
+ * @property {string} words
+ */
+
+/**
+ * `model_view.py`: what the rules make of every kind, and of all together.
+ * @typedef {object} ModelData
+ * @property {LeafKind[]} kinds
+ * @property {[name: string, bytes: string][]} parts What the largest parts of the model take.
+ * @property {string} words
+ * @property {string} waste
+ * @property {number} needed Shares of the bar: what an even split would take, and what replication
+ *   adds.
+ * @property {number} wasted
+ * @property {boolean} over
+ * @property {number} capacity Of one device, as a share of the bar; 0 where it is not known.
+ * @property {ConstraintCall[]} constraints
+ */
+
+/**
+ * @typedef {object} LeafKind
+ * @property {string} short
+ * @property {string[]} [names]
+ * @property {string} spec
+ * @property {[axis: number, size: number][][]} dims By dimension its axes as [number in the mesh,
+ *   size].
+ * @property {number} bytes
+ * @property {string} [text]
+ * @property {number} waste
+ * @property {string} [problem]
+ * @property {string} [note]
+ */
+
+/**
+ * A call that constrains an activation, and what became of it.
+ * @typedef {object} ConstraintCall
+ * @property {string} where
+ * @property {string} effect
+ * @property {string} spec
+ * @property {string} text
+ * @property {boolean} warns
+ */
 
 const LEAF_ROW = 26; // pixels, as in the style sheet
 const MOST_AT_FIRST = 60; // entries: larger trees open with their branches closed below the first
@@ -262,7 +312,7 @@ export class ModelPanel {
     return h("span", { class: "sv-share", title }, ...parts);
   }
 
-  /** @param {import("./messages").LeafKind} kind */
+  /** @param {LeafKind} kind */
   bars(kind) {
     const dims = kind.dims.map((splits) =>
       splits.map(([axis, parts]) => ({ axis, parts, text: "" })),

@@ -2,14 +2,14 @@
 // The rows of the view Model: the tree of leaves, layers folded, or a sorted list of them.
 import { countedBefore, naturalOrder } from "./natural_order.js";
 
-/** @import { LeafKind, Leaves } from "./messages" */
+/** @import { LeafKind, Leaves } from "./model_panel.js" */
 /** @typedef {"tree" | "bytes" | "waste" | "name"} Order */
 /**
  * A leaf or folded layers: its path, the number of the first leaf, and how many there are.
  * @typedef {{name: string, leaf: number, count: number}} Entry
  * @typedef {{key: string, label: string, depth: number, entry: Entry | null, open: boolean,
  *   bytes: number, waste: number, count: number, left: number,
- *   call?: import("./messages").ConstraintCall}} Row
+ *   call?: import("./model_panel.js").ConstraintCall}} Row
  * @typedef {{label: string, key: string, entry: Entry | null, children: Map<string, Node>,
  *   bytes: number, waste: number, count: number, left: number}} Node
  */

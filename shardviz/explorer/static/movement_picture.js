@@ -179,7 +179,7 @@ export class MovementPicture {
     this.moving.replaceChildren(...sends.flatMap((send) => this.tokens(send, step, eased)));
   }
 
-  /** @param {import("./messages").Send} send @param {number} step @param {number} part */
+  /** @param {import("./movement_steps.js").Send} send @param {number} step @param {number} part */
   tokens([source, target, , chunks], step, part) {
     const [before, after] = [this.steps.states[step - 1], this.steps.states[step]];
     const some = chunks.length > MOST_TOKENS ? chunks.slice(0, 1) : chunks;

@@ -2,6 +2,51 @@
 // What every device has after each step of a collective, and where in its box.
 
 /**
+ * What was asked to be played, by its key: stage and number of a collective.
+ * @typedef {Record<string, Played>} Movements
+ */
+
+/**
+ * @typedef {object} Played
+ * @property {MovementData | null} data
+ * @property {string} error Why there is none.
+ */
+
+/**
+ * @typedef {object} MovementData
+ * @property {string} kind
+ * @property {string[]} title What stands before the mesh axes, and after them.
+ * @property {[name: string, number: number][]} axes The mesh axes that it runs over, and the number
+ *   of each in the mesh.
+ * @property {string} facts
+ * @property {string} before What is said before the first step.
+ * @property {string[]} lines What is said instead of a drawing, of a large group; of that nothing
+ *   below is listed.
+ * @property {number[]} devices
+ * @property {number[]} hosts
+ * @property {[column: number, row: number][]} cells The column and the row of each device.
+ * @property {string[]} chunks What each is called.
+ * @property {number} contributors
+ * @property {number[][] | null} start By device the chunks it has; null where every device has all.
+ * @property {MovementStep[]} steps
+ */
+
+/**
+ * @typedef {object} MovementStep
+ * @property {string} words
+ * @property {string} sent The bytes of this step and of all until then, in words.
+ * @property {number} axis The number of the mesh axis along which it sends; -1 for several.
+ * @property {boolean} adds
+ * @property {boolean} keeps
+ * @property {Send[]} sends
+ */
+
+/**
+ * What goes from one device to another; 1 where over the network between hosts or slices.
+ * @typedef {[source: number, target: number, network: number, chunks: number[]]} Send
+ */
+
+/**
  * A chunk that a device has: its place in the box of the device, and whose contributions are in it,
  * a bit for each.
  * @typedef {{slot: number, bits: number}} Held
@@ -9,7 +54,7 @@
  */
 
 export class MovementSteps {
-  /** @param {import("./messages").MovementData} data */
+  /** @param {MovementData} data */
   constructor(data) {
     this.data = data;
     this.sums = data.contributors > 1;

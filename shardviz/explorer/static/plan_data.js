@@ -2,7 +2,51 @@
 // A plan as the page reads it: values, their sharding, and where each axis came from. Nothing here
 // draws or asks the kernel.
 
-/** @import { Plan } from "./messages" */
+/** @typedef {NoPlan | Plan} PlanView */
+
+/**
+ * @typedef {object} NoPlan
+ * @property {0} count
+ * @property {string} error
+ * @property {true} waiting
+ */
+
+/**
+ * A plan in columns: a number is an index into the table of its name, or into `text`.
+ * @typedef {object} Plan
+ * @property {false} waiting
+ * @property {string[]} axes
+ * @property {number} count
+ * @property {string} words
+ * @property {string} seconds
+ * @property {string} error
+ * @property {string[]} notes
+ * @property {number} moreNotes
+ * @property {string[]} kinds
+ * @property {string[]} originKinds
+ * @property {Record<string, number[]>} columns
+ * @property {PlanSpec[]} specs
+ * @property {[string, ...number[]][]} types The type in words, then the shape.
+ * @property {string[][]} scopes
+ * @property {[axis: string, kind: number, name: number, source: number][][]} origins
+ * @property {number[][]} operands
+ * @property {Record<string, number>} trips
+ * @property {Record<string, number>} valueNotes
+ * @property {Record<string, PlanCollective[]>} moves By the number of the value; "-1" for those
+ *   that belong to none.
+ * @property {Record<string, import("./value_details.js").Explanation>} explanations
+ * @property {string[]} text
+ */
+
+/**
+ * The sharding in words; by dimension its axes as [number in the mesh, parts, name]; unreduced
+ * axes.
+ * @typedef {[ text: string, dims: [axis: number, parts: number, name: string][][], unreduced: string[], ]} PlanSpec
+ */
+
+/**
+ * @typedef {[ kind: number, axes: number[], bytes: number, trips: number, cause: number, ]} PlanCollective
+ */
 
 /** A value of the plan. @typedef {ReturnType<typeof readValue>} Value */
 /** An axis that a dimension is split over. @typedef {{axis: number, parts: number, text: string}} PlanSplit */
@@ -73,10 +117,11 @@ export class PlanData {
 /** @param {Plan} data @param {number} at */
 function readValue(data, at) {
   const { text, columns, types, specs, origins, originKinds } = data;
-  const number = (/** @type {import("./messages").PlanColumn} */ column) => columns[column][at];
+  const number = (/** @type {string} */ column) => columns[column][at];
   const [type, ...shape] = types[number("type")];
   const [spec, dims, unreduced] = specs[number("spec")];
   return {
+    at, // its number, for columns of the plan that are not read here
     name: text[number("name")],
     kind: data.kinds[number("kind")],
     opcode: text[number("opcode")],

@@ -7,7 +7,7 @@ import { MovementPicture } from "./movement_picture.js";
 import { MovementSteps } from "./movement_steps.js";
 import { Transport } from "./transport.js";
 
-/** @typedef {import("./messages").Played} Played */
+/** @typedef {import("./movement_steps.js").Played} Played */
 
 export class Player {
   /** @param {{close: () => void}} calls */
@@ -97,7 +97,7 @@ export class Player {
   }
 }
 
-/** `all-gather of 8 MiB`, the mesh axes, `4 devices, ring`. @param {import("./messages").MovementData} data */
+/** `all-gather of 8 MiB`, the mesh axes, `4 devices, ring`. @param {import("./movement_steps.js").MovementData} data */
 function titleParts({ title: [what, how], axes }) {
   const tags = axes.flatMap(([name, number]) => [" ", axisTag(name, axisColour(number))]);
   return [what, ...(tags.length ? [" over", ...tags] : []), `, ${how}`];

@@ -3,8 +3,28 @@
 import { button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Popover } from "./popover.js";
 
-/** @import { Place, Problem, Problems as Found } from "./messages" */
+/** @import { Place } from "./messages" */
 /** @import { View } from "./view_data.js" */
+
+/**
+ * `problems_view.py`: what fails, then what loses something, then what is worth knowing.
+ * @typedef {object} ProblemsData
+ * @property {number} revision Of the program that they are of.
+ * @property {Problem[]} rows
+ * @property {number[]} counts How many fail, lose something, are worth knowing.
+ * @property {string} lost The bytes that all of them waste on each device; "" for none.
+ */
+
+/**
+ * @typedef {object} Problem
+ * @property {string} code
+ * @property {"fails" | "loses" | "know"} severity
+ * @property {string} text
+ * @property {string} [at] Its place in a few words.
+ * @property {Partial<Place>} place Empty where the page has no place for it.
+ * @property {true} [mends] Whether the place has remedies.
+ * @property {string} [offer] What the mesh becomes with one click.
+ */
 
 /**
  * The sign and the word of each severity: its colour never says it alone.
@@ -44,7 +64,7 @@ export class Problems {
   }
 
   /**
-   * @param {Found | Record<string, never>} found
+   * @param {ProblemsData | Record<string, never>} found
    * @param {View} view
    * @param {import("./messages").Target} target
    * @param {boolean} live whether a kernel answers

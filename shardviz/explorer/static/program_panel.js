@@ -12,7 +12,8 @@ import { TimelinePanel } from "./timeline.js";
 import { ValuesPanel } from "./values.js";
 import { besideView } from "./views.js";
 
-/** @import { ActionKind, Report } from "./messages" */
+/** @import { ActionKind } from "./messages" */
+/** @import { Report } from "./report_tabs.js" */
 /**
  * What the panel tells the page: an edit, an action, a value whose explanation is needed, a
  * collective whose links are to be drawn, devices to be drawn by position, what
@@ -26,7 +27,7 @@ import { besideView } from "./views.js";
 /**
  * What the panel shows.
  * @typedef {import("./stages.js").KnownStages & Parts & {code: string,
- *   plan: import("./messages").PlanView, theme: import("./colours.js").Theme}} Shown
+ *   plan: import("./plan_data.js").PlanView, theme: import("./colours.js").Theme}} Shown
  */
 
 const TABS = ["Timeline", "Collectives", "Values", "Memory", "Checks", "Code"];
@@ -235,7 +236,9 @@ export class ProgramPanel {
     this.collectives.links.hidden = !live || Boolean(devices.no_positions) || seen;
     this.values.show(plan);
     if (explanation.value) {
-      this.values.showExplanation(/** @type {import("./messages").Explanation} */ (explanation));
+      this.values.showExplanation(
+        /** @type {import("./value_details.js").Explanation} */ (explanation),
+      );
     }
     this.refresh();
     this.askForContent();

@@ -3,8 +3,65 @@
 import { failureNote, muted, mutedNote, shareBar, table } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
 
-/** @import { Report } from "./messages" */
 /** @import { Shown } from "./program_panel.js" */
+
+/**
+ * @typedef {object} LeastTime
+ * @property {string} name
+ * @property {string} seconds
+ * @property {number} share
+ * @property {string} bound
+ * @property {string} source
+ */
+
+/**
+ * @typedef {object} Failure
+ * @property {string} title
+ * @property {string} message
+ * @property {string} source
+ */
+
+/**
+ * @typedef {object} Report
+ * @property {"none" | "running" | "done" | "failed"} state
+ * @property {number} revision of the program; -1 where it does not matter
+ * @property {string} stage What a running job does, in words, and the stage of the row that it is
+ *   in.
+ * @property {number} at
+ * @property {number} started
+ * @property {[string, string][]} times
+ * @property {{ name: string; ok: boolean | null; detail: string }[]} checks
+ * @property {string} verdict The result of a run; how many of its checks passed.
+ * @property {string} passed
+ * @property {string} [cancelled] The last job, where somebody cancelled it; the rest is of the
+ *   report before.
+ * @property {Failure | null} error
+ * @property {Effects} effects
+ * @property {string} cache
+ */
+
+/**
+ * @typedef {{ state: "none" | "reading"; revision: number } | { state: "done"; revision: number; problem: string } | EffectsFound} Effects
+ */
+
+/**
+ * @typedef {object} EffectsFound
+ * @property {"done"} state
+ * @property {number} revision
+ * @property {undefined} [problem]
+ * @property {boolean} runs
+ * @property {string} sentence
+ * @property {EffectRow[]} rows
+ */
+
+/**
+ * @typedef {object} EffectRow
+ * @property {string} name
+ * @property {boolean} ordered
+ * @property {boolean} shardable
+ * @property {string[]} nesting
+ * @property {string} note
+ */
 
 const ONLY_COMPILES = "Can compile for it; not attached, so cannot run.";
 
@@ -27,7 +84,7 @@ export function reportTab(tab, { view, report, code, target }) {
   return [old, ...checksTab(report, target.noRun ?? ""), mutedNote(report.cache)];
 }
 
-/** @param {import("./messages").LeastTime[]} times */
+/** @param {LeastTime[]} times */
 export function leastTimes(times) {
   const rows = times.map(({ name, seconds, share, bound, source }) =>
     tableRow([
@@ -37,7 +94,13 @@ export function leastTimes(times) {
       h("code", { class: "sv-muted", text: source }),
     ]),
   );
-  const titles = ["least time", "operation, as if XLA fused nothing", "bound by", "line"];
+  /** @type {import("./collectives.js").Title[]} */
+  const titles = [
+    ["least time", "190px"],
+    "operation, as if XLA fused nothing",
+    ["bound by", "82px"],
+    ["line", "30%"],
+  ];
   return table(titles, rows, "sv-least");
 }
 
@@ -66,7 +129,7 @@ function checksTab({ state, times, checks, error, passed, effects }, noRun) {
   return parts;
 }
 
-/** @param {import("./messages").Effects} effects @returns {Node[]} */
+/** @param {Effects} effects @returns {Node[]} */
 function effectsPart(effects) {
   if (effects.state !== "done") {
     return effects.state === "reading" ? [mutedNote("Reading the program's effects…")] : [];

@@ -5,11 +5,28 @@ import { Choice, Touched, answers, keepKey } from "./controls.js";
 import { OWN_KEYS, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Find, item } from "./find.js";
 
-/** @import { Cell, RuleUse } from "./messages" */
+/** @import { Cell } from "./cascade.js" */
+
+/**
+ * `rules_view.py`: what every rule does.
+ * @typedef {object} RuleUse
+ * @property {boolean} aligned Whether the text has one rule per line, as the rows have.
+ * @property {RuleRow[]} rows
+ * @property {Record<string, import("./cascade.js").Cell>} [saved] In a saved page: the cascades of
+ *   the dimensions.
+ */
+
+/**
+ * @typedef {object} RuleRow
+ * @property {number} line
+ * @property {string} [idle] That it decides nothing, in a few words.
+ * @property {string} [note] Which arrays it does not decide, and why.
+ */
+
 /**
  * What the view shows: arrays, the text of the table, what its rules do, and the chosen dimension.
  * @typedef {{view: import("./view_data.js").View, use: RuleUse | Record<string, never>, cell: Cell,
- *   leaves: import("./messages").Leaves | Record<string, never>,
+ *   leaves: import("./model_panel.js").Leaves | Record<string, never>,
  *   dialects: import("./messages").Option[], live: boolean}} Shown
  */
 /**
@@ -198,9 +215,9 @@ export class RuleTable {
 
   /**
    * The number of a rule, which is its handle.
-   * @param {import("./messages").RuleRow} row
+   * @param {RuleRow} row
    * @param {number} index
-   * @param {import("./messages").RuleLine} [named] what became of it for the chosen dimension
+   * @param {import("./cascade.js").RuleLine} [named] what became of it for the chosen dimension
    */
   ruleRow({ line, note }, index, named) {
     const handle = h("span", {

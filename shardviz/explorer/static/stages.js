@@ -2,12 +2,56 @@
 // The row of stages: requested, propagated, partitioned, compiled, ran, and what changed between two.
 import { button, h, setText, toggle } from "./dom.js";
 
-/** @typedef {import("./messages").Stages} Stages */
-/** @typedef {import("./messages").StageState | "old"} StageState */
+/** @typedef {"live" | "estimate" | "failed" | "none"} SentStageState */
+
+/**
+ * Indices of two of propagated, partitioned, compiled; -1 is requested.
+ * @typedef {[number, number]} StagePair
+ */
+
+/**
+ * @typedef {object} Stages
+ * @property {number[]} revisions
+ * @property {string} target
+ * @property {Stage[]} stages Propagated, partitioned, compiled, ran.
+ * @property {StageChange[]} marks What changed between two stages, in a few words.
+ * @property {import("./collectives.js").CollectiveChange[]} changes
+ * @property {import("./collectives.js").Collective[][]} collectives By stage.
+ * @property {number[]} left_out By stage: how many collectives were left out.
+ * @property {Record<string, number>} axes The number of every mesh axis.
+ * @property {string[]} notes
+ * @property {import("./headline.js").HeadlineData} headline
+ * @property {import("./memory_panel.js").Memory} memory
+ * @property {import("./report_tabs.js").Failure | null} error
+ */
+
+/**
+ * @typedef {object} Stage
+ * @property {string} name
+ * @property {SentStageState} state
+ * @property {string} text
+ * @property {string} title All that is known of it, for a tooltip.
+ */
+
+/**
+ * @typedef {object} StageChange
+ * @property {StagePair} between
+ * @property {string} text
+ * @property {"same" | "changed" | "more"} tone
+ * @property {string} title
+ */
+
+/**
+ * `stages_view.py`: the work that runs in the background.
+ * @typedef {object} Background
+ * @property {string} [stage]
+ */
+
+/** @typedef {SentStageState | "old"} StageState */
 /**
  * The stages, which program and target are current, and what is under way.
  * @typedef {{view: import("./view_data.js").View, stages: Stages, target: import("./messages").Target, live: boolean,
- *   report: import("./messages").Report, background: import("./messages").Background}} KnownStages
+ *   report: import("./report_tabs.js").Report, background: Background}} KnownStages
  */
 
 export const STAGE_NAMES = ["requested", "propagated", "partitioned", "compiled", "ran"];

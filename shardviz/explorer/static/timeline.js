@@ -5,7 +5,49 @@ import { mutedNote } from "./collectives.js";
 import { axisColour, mix, textOn } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
 
-/** @typedef {import("./messages").TimelineData} TimelineData */
+/**
+ * `timeline_view.py`: the least times in order, or why there are none. `revision` is of the program,
+ * `headline` is by the plan, until the program is compiled for `target`.
+ * @typedef {(NoTimeline | TimelineData) & {revision: number, target: string,
+ *   headline?: import("./headline.js").HeadlineData}} Timeline
+ */
+
+/**
+ * @typedef {object} NoTimeline
+ * @property {string} words
+ * @property {string[]} examples
+ */
+
+/**
+ * @typedef {object} TimelineData
+ * @property {[axis: string, number: number][][]} lanes The mesh axes of each, with their numbers;
+ *   the first two are arithmetic and memory.
+ * @property {0 | 2} stage The stage whose collectives these are: 0 for the plan, 2 for the compiled
+ *   program.
+ * @property {TimelineSpan[]} spans
+ * @property {Schedule} serial
+ * @property {Schedule} overlapped
+ * @property {string[]} notes
+ * @property {string} what
+ * @property {string[]} text
+ */
+
+/**
+ * @typedef {object} Schedule
+ * @property {string} name
+ * @property {string} time
+ * @property {string} words
+ */
+
+/**
+ * An operation or a collective. Times are in microseconds, null if unknown; those of arithmetic and
+ * memory are an operation's shares. `collective` is -1 for an operation, `trips` 0 if unknown. The
+ * last five are numbers in `text`.
+ * @typedef {[time: number | null, arithmetic: number | null, memory: number | null, lane: number,
+ *   collective: number, trips: number, name: number, words: number, source: number,
+ *   cause: number, value: number]} TimelineSpan
+ */
+
 /** @typedef {import("./colours.js").Theme} Theme */
 /**
  * What the panel tells the page: a value or collective that is to be shown, a target to run on.
@@ -56,7 +98,7 @@ export class TimelinePanel {
   }
 
   /**
-   * @param {import("./messages").Timeline} data
+   * @param {Timeline} data
    * @param {Theme} theme
    * @param {boolean} live whether a kernel answers
    */
@@ -84,7 +126,7 @@ export class TimelinePanel {
     this.choose(this.at);
   }
 
-  /** @param {import("./messages").NoTimeline} why @param {boolean} live */
+  /** @param {NoTimeline} why @param {boolean} live */
   showNone({ words, examples }, live) {
     this.data = null;
     const offer = (/** @type {string} */ to) => button(to, () => this.calls.target(to));

@@ -65,47 +65,79 @@ function originTags({ origins }) {
   });
 }
 
-/** @param {PlanData} plan @param {PlanRow} row */
-export function valueCells(plan, row) {
-  const value = plan.values[row.value];
-  const { dims, type, source, note, spec } = value;
+/**
+ * A column after the names: its title, and its cell for a value or for a call.
+ * @typedef {object} ValueColumn
+ * @property {string} title
+ * @property {(value: Value, plan: PlanData) => HTMLElement} value
+ * @property {(row: PlanRow, plan: PlanData) => HTMLElement} call
+ */
+
+/** @type {ValueColumn[]} */
+export const VALUE_COLUMNS = [
+  {
+    title: "type",
+    value: ({ type }) => cell("sv-vtype", [type], { title: type }),
+    call: ({ count }) => cell("sv-vtype", [`${count} ${count === 1 ? "value" : "values"}`]),
+  },
+  {
+    title: "sharding",
+    value: shardingCell,
+    call: ({ members }, plan) => cell("sv-vdims", [`${plan.totals(members).split} split`]),
+  },
+  {
+    title: "axes from",
+    value: (value) => cell("sv-vfrom", originTags(value)),
+    call: () => cell("sv-vfrom", []),
+  },
+  {
+    title: "estimated",
+    value: ({ estimates }) => {
+      const moves = estimates.map(({ words }) => words);
+      return cell("sv-vmoves", [moves.join(", ")], { title: moves.join("\n") });
+    },
+    call: ({ members, open }, plan) => {
+      const { collectives } = plan.totals(members);
+      const text = `${collectives} ${collectives === 1 ? "collective" : "collectives"}`;
+      return cell("sv-vmoves", collectives && !open ? [text] : []);
+    },
+  },
+  {
+    title: "line",
+    // Shortened at its start, so that the number of the line can always be seen.
+    value: ({ source }) =>
+      cell("sv-vline", [h("bdi", { dir: "ltr", text: source })], { title: source }),
+    call: () => cell("sv-vline", []),
+  },
+];
+
+/** @param {Value} value */
+function shardingCell({ dims, spec, unreduced }) {
   const words = shardingWords(dims);
   const split = dims.some((dim) => dim.length);
   const tags = dims.flatMap((dim) => (dim.length ? axisTags(dim) : h("span", { text: "–" })));
-  const sums = value.unreduced.map((axis) =>
+  const sums = unreduced.map((axis) =>
     badge(`Σ ${axis}`, `a partial sum on every device along ${axis}`),
   );
+  const about = { "aria-label": words, title: `${spec}: ${words}` };
+  return cell("sv-vdims", [...(split ? tags : []), ...sums], about);
+}
+
+/** @param {PlanData} plan @param {PlanRow} row */
+export function valueCells(plan, row) {
+  const value = plan.values[row.value];
   const label = h("span", { class: "sv-vlabel", text: row.label });
   const name = [h("span", { class: "sv-twig" }), label, ...valueBadges(plan, row)];
-  const style = { "--sv-depth": row.depth };
-  const moves = value.estimates.map((one) => one.words);
-  return [
-    cell("sv-vname", name, { title: note || row.label, style }),
-    cell("sv-vtype", [type], { title: type }),
-    cell("sv-vdims", [...(split ? tags : []), ...sums], {
-      "aria-label": words,
-      title: `${spec}: ${words}`,
-    }),
-    cell("sv-vfrom", originTags(value)),
-    cell("sv-vmoves", [moves.join(", ")], { title: moves.join("\n") }),
-    // Shortened at its start, so that the number of the line can always be seen.
-    cell("sv-vline", [h("bdi", { dir: "ltr", text: source })], { title: source }),
-  ];
+  const about = { title: value.note || row.label, style: { "--sv-depth": row.depth } };
+  const others = VALUE_COLUMNS.map((column) => column.value(value, plan));
+  return [cell("sv-vname", name, about), ...others];
 }
 
 /** @param {PlanData} plan @param {PlanRow} row */
 export function callCells(plan, row) {
-  const { split, collectives } = plan.totals(row.members);
   const twig = h("span", { class: "sv-twig", text: row.open ? "▾" : "▸" });
   const label = h("b", { class: "sv-vlabel", text: row.label });
-  const style = { "--sv-depth": row.depth };
-  const text = `${collectives} ${collectives === 1 ? "collective" : "collectives"}`;
-  return [
-    cell("sv-vname", [twig, label, ...valueBadges(plan, row)], { title: row.label, style }),
-    cell("sv-vtype", [`${row.count} ${row.count === 1 ? "value" : "values"}`]),
-    cell("sv-vdims", [`${split} split`]),
-    cell("sv-vfrom", []),
-    cell("sv-vmoves", collectives && !row.open ? [text] : []),
-    cell("sv-vline", []),
-  ];
+  const about = { title: row.label, style: { "--sv-depth": row.depth } };
+  const others = VALUE_COLUMNS.map((column) => column.call(row, plan));
+  return [cell("sv-vname", [twig, label, ...valueBadges(plan, row)], about), ...others];
 }

@@ -4,8 +4,18 @@ import { axisColour } from "./colours.js";
 import { axisTag, button, h } from "./dom.js";
 import { axisTags, valueBadges } from "./value_cells.js";
 
-/** @import { Explanation } from "./messages" */
 /** @import { PlanData } from "./plan_data.js" */
+
+/**
+ * Why a value is sharded as it is.
+ * @typedef {object} Explanation
+ * @property {string} value
+ * @property {string[]} lines
+ * @property {string} rule
+ * @property {string[]} stack
+ * @property {string} error
+ */
+
 /** @typedef {(at: number) => void} Pick */
 
 const MOST_READS = 8;

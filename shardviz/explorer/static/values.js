@@ -8,17 +8,17 @@ import { OWN_KEYS, axisDot, button, fill, h, rowAfter } from "./dom.js";
 import { rowsInSight, scrollToRow, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
-import { callCells, valueCells } from "./value_cells.js";
+import { VALUE_COLUMNS, callCells, valueCells } from "./value_cells.js";
 import { valueDetails } from "./value_details.js";
 
-/** @import { Explanation, Plan, PlanView } from "./messages" */
+/** @import { Plan, PlanView } from "./plan_data.js" */
+/** @import { Explanation } from "./value_details.js" */
 /** @import { PlanCall, PlanRow } from "./plan_rows.js" */
 
 const VALUE_ROW = 24; // pixels
 const MOST_OPEN = 400; // values of a plan whose calls are all open at first
 const MOST_ARGUMENTS = 40; // arguments that are open at first
 const LISTED_ESTIMATES = 5;
-const COLUMNS = ["type", "sharding", "axes from", "estimated", "line"];
 const NO_PLAN = "There is no plan yet: the program is planned when its edits settle.";
 const HOW_PICK =
   "Pick a value to see where its axes came from. Arrow keys move, Enter picks, Escape ends the" +
@@ -61,7 +61,7 @@ export class ValuesPanel {
       return button(open ? "▾" : "▸", () => this.foldAll(Boolean(open)), label);
     });
     const column = { role: "columnheader" };
-    const titles = COLUMNS.map((text) => h("span", { ...column, text }));
+    const titles = VALUE_COLUMNS.map(({ title }) => h("span", { ...column, text: title }));
     const first = h("span", { ...column, class: "sv-vfind" }, this.find, ...folders);
     const head = h("div", { class: "sv-vhead", role: "row" }, first, ...titles);
     const on = {

@@ -66,7 +66,7 @@ def _collective_data(
 
 
 def player_data(m: Movement, mesh: MeshSpec | None = None) -> dict[str, Any]:
-    """The JSON of a movement; `static/player_messages.d.ts` says what each field is."""
+    """The JSON of a movement; `static/movement_steps.js` declares its fields."""
     axes: list[list[Any]] = []
     for name in m.mesh_axes:
         # A part of an axis has the colour of the whole.
