@@ -25,8 +25,8 @@ from shardviz.advise.contracts import STAGES, Expectation
 from shardviz.advise.lock import Lock, read_lock
 from shardviz.advise.public import expect, lock
 from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.public import audit, capacity_of, rules
-from shardviz.axis_rules.rules import Dialect
 from shardviz.base.errors import ContractError, ShardvizError
 from shardviz.base.format import suggestion
 from shardviz.base.public.adopt import as_mesh

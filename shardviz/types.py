@@ -13,13 +13,13 @@ from shardviz.advise.contracts import Expectation as Expectation
 from shardviz.advise.lock import Lock as Lock
 from shardviz.advise.search import Search as Search
 from shardviz.axis_rules.audit import Audit as Audit
+from shardviz.axis_rules.dialects import Dialect as Dialect
 from shardviz.axis_rules.differences import AuditDiff as AuditDiff
 from shardviz.axis_rules.path_rules import PathResolution as PathResolution
 from shardviz.axis_rules.remedies import Remedies as Remedies
 from shardviz.axis_rules.remedies import Remedy as Remedy
 from shardviz.axis_rules.resolution import Decision as Decision
 from shardviz.axis_rules.resolution import Resolution as Resolution
-from shardviz.axis_rules.rules import Dialect as Dialect
 from shardviz.axis_rules.rules import PathRules as PathRules
 from shardviz.axis_rules.rules import Rules as Rules
 from shardviz.axis_rules.verdicts import Verdict as Verdict

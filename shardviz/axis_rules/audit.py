@@ -20,6 +20,7 @@ from shardviz.axis_rules.array_tree import (
     TreeLeaf,
     read_tree,
 )
+from shardviz.axis_rules.dialects import Dialect, NameDialect, PathDialect
 from shardviz.axis_rules.differences import AuditDiff, compare_rows
 from shardviz.axis_rules.fit import Fit, Uncounted
 from shardviz.axis_rules.group_bytes import (
@@ -46,7 +47,7 @@ from shardviz.axis_rules.requests import (
 )
 from shardviz.axis_rules.rule_tables import dialect_of, read_rules
 from shardviz.axis_rules.rule_uses import RuleUse, pattern_uses, rule_summary
-from shardviz.axis_rules.rules import Dialect, PathRules, Rules
+from shardviz.axis_rules.rules import PathRules, Rules
 from shardviz.base.display import Displayed, Fact, explanation
 from shardviz.base.errors import LayoutError
 from shardviz.base.format import Fold, fold, listed, plural, shown, suggestion
@@ -249,7 +250,9 @@ class Audit(Displayed, Fact):
 
         In nnx such a name is a mesh axis; where the mesh has it, it is left out.
         """
-        if isinstance(self.rules, PathRules):
+        if not isinstance(self.rules, Rules) or not isinstance(
+            self.dialect, NameDialect
+        ):
             return ()
         arrays: dict[str, list[str]] = {}
         for row in self.rows:
@@ -258,7 +261,7 @@ class Audit(Displayed, Fact):
                     arrays.setdefault(name, []).append(row.array.name)
         unmatched = []
         for name, with_it in arrays.items():
-            if self.dialect is Dialect.NNX and name in self.mesh.shape:
+            if self.dialect.unknown_name_is_axis and name in self.mesh.shape:
                 continue
             near = self.rules.nearest(name)
             # An array may have the name in two dimensions.
@@ -292,8 +295,10 @@ class Audit(Displayed, Fact):
         # This refuses a dialect of the other kind of table.
         read_rules(rules, reader)
         if isinstance(rules, PathRules):
+            assert isinstance(reader, PathDialect)
             rows = tuple(read_path_as(row, self.mesh, reader) for row in self.rows)
         else:
+            assert isinstance(reader, NameDialect)
             rows = tuple(_read_as(row, self.mesh, rules, reader) for row in self.rows)
         return replace(self, rows=rows, dialect=reader)
 
@@ -314,7 +319,7 @@ class Audit(Displayed, Fact):
         """
         if not isinstance(other, Audit):
             other = self.under(other)
-        labels = (self.dialect.value, other.dialect.value)
+        labels = (self.dialect.name, other.dialect.name)
         # Two tables under one dialect need other names.
         if labels[0] == labels[1]:
             labels = ("the first table", "the second table")
@@ -446,9 +451,11 @@ def _audited(
             if home.shape != grid.shape:
                 elsewhere.add(key)
     if isinstance(table, PathRules):
+        assert isinstance(reader, PathDialect)
         leaves = zip(tree.paths, tree.kinds, strict=True)
         rows = list(path_requests(leaves, grid, table, reader))
     else:
+        assert isinstance(reader, NameDialect)
         # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
         # boxes.
         boxed = any(leaf.defaults for leaf in kinds.values())
@@ -516,7 +523,7 @@ def _kind(
     leaf: TreeLeaf,
     mesh: MeshSpec,
     rules: Rules,
-    dialect: Dialect,
+    dialect: NameDialect,
     boxed: bool,
     memo: dict[Any, Request],
 ) -> Request:
@@ -555,7 +562,9 @@ def _alike(row: Request) -> Hashable:
     return array, row.spec, blocks, row.group, partner, problem
 
 
-def _read_as(row: Request, mesh: MeshSpec, rules: Rules, dialect: Dialect) -> Request:
+def _read_as(
+    row: Request, mesh: MeshSpec, rules: Rules, dialect: NameDialect
+) -> Request:
     """A row as another dialect reads the names of its array."""
     if row.spec_wins or row.array.logical is None:
         return row

@@ -1,15 +1,16 @@
 """match_rules(): which rule of a table decides each dimension of an array.
 
 Follows `flax.linen.spmd.logical_to_mesh_axes` and `flax.core.spmd.from_sharding_rules`
-step by step; `tests/layout` compares it with both over random tables. Why every other
-rule does not decide is found afterwards, in `resolution.py`.
+step by step; `tests/layout` compares it with both over random tables. `resolution.py`
+explains afterwards why each of the other rules does not decide.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.dialects import NameDialect
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import read_names
 from shardviz.base.errors import RuleError
 from shardviz.base.format import shown
@@ -28,43 +29,50 @@ class RuleMatches(NamedTuple):
 
 
 def match_rules(
-    names: Names, rules: Rules, mesh: MeshSpec | None, dialect: Dialect
+    names: Names, rules: Rules, mesh: MeshSpec | None, dialect: NameDialect
 ) -> RuleMatches:
-    """The winner of each dimension, and the spec that the names become.
+    """The winner of each dimension, and the spec of the winners.
 
     Args:
-        mesh: whose axes of size 1 MaxText drops; other dialects never look at it.
+        names: the logical names, one per dimension.
+        rules: the table.
+        mesh: the mesh whose axes of size 1 are dropped, if the dialect does that.
+        dialect: the library that reads the table.
 
     Raises:
-        RuleError: for entries that are no names, and for a name that occurs twice (not
-            in nnx).
+        RuleError: an entry of `names` is not a name, or a name occurs twice and the
+            dialect does not resolve each dimension apart.
     """
-    if dialect is Dialect.NNX:
-        return _nnx(names, rules)
-    matches = _linen(names, rules)
-    if dialect is Dialect.MAXTEXT and mesh is not None:
+    if dialect.dimensions_apart:
+        matches = _each_apart(names, rules, dialect)
+    else:
+        matches = _by_priority(names, rules, dialect)
+    if dialect.drops_size_one and mesh is not None:
         return RuleMatches(matches.winners, without_size_one(matches.spec, mesh))
     return matches
 
 
-def _linen(names: Names, rules: Rules) -> RuleMatches:
-    # Explorers resolve after every edit and audits thousands of times: this is the
-    # hottest loop of the rules, so it makes as few objects as it can.
+def _by_priority(names: Names, rules: Rules, dialect: NameDialect) -> RuleMatches:
+    # This is the hottest loop of the rules: the Explorer resolves after every edit, an
+    # audit resolves thousands of arrays. So it creates as few objects as possible.
     by_name, entries = rules.by_name, rules.entries
+    last_only = dialect.last_repeat_wins
     position: dict[str, int] = {}
     candidates: list[int] = []
     free: list[int] = []
+    unknown: list[str] = []
     for dim, name in enumerate(names):
         if name is None:
             continue
-        known = by_name.get(name) if name.__class__ is str else None
-        if known is not None:
-            candidates += known
+        indices = by_name.get(name) if name.__class__ is str else None
+        if indices is not None:
+            candidates += indices[-1:] if last_only else indices
         else:
             read_names((name,))
             if not isinstance(name, str):
-                free.append(dim)  # UNCONSTRAINED is the one other entry it accepts
+                free.append(dim)  # read_names accepts one other entry, UNCONSTRAINED
                 continue
+            unknown.append(name)
         if name in position:
             raise RuleError(
                 f"Logical name {shown(name)} is at dimensions {position[name]} and"
@@ -90,12 +98,15 @@ def _linen(names: Names, rules: Rules) -> RuleMatches:
             used += axes
             if rule.free:
                 free.append(dim)
+    if dialect.unknown_name_is_axis:
+        for name in unknown:
+            if name not in used:
+                dims[position[name]] = (name,)
     spec = Spec.trusted(tuple(dims), frozenset(free) if free else _NO_DIMS)
     return RuleMatches(tuple(winners), spec)
 
 
-def _nnx(names: Names, rules: Rules) -> RuleMatches:
-    # Dimension by dimension: nothing here looks at the other ones.
+def _each_apart(names: Names, rules: Rules, dialect: NameDialect) -> RuleMatches:
     winners: list[int | None] = []
     dims: list[tuple[str, ...]] = []
     free: list[int] = []
@@ -104,22 +115,20 @@ def _nnx(names: Names, rules: Rules) -> RuleMatches:
         if not isinstance(name, str):
             if is_unconstrained(name):
                 free.append(dim)
-        elif name not in rules.by_name:
-            # flax looks the name up in a dict, and takes the name itself by default.
-            axes = (name,)
-        else:
-            # The dict has the last of several rules for a name.
-            winner = rules.by_name[name][-1]
+        elif name in rules.by_name:
+            winner = rules.by_name[name][-1 if dialect.last_repeat_wins else 0]
             axes = rules.entries[winner].axes
             if rules.entries[winner].free:
                 free.append(dim)
+        elif dialect.unknown_name_is_axis:
+            axes = (name,)
         winners.append(winner)
         dims.append(axes)
     return RuleMatches(tuple(winners), Spec.trusted(tuple(dims), frozenset(free)))
 
 
 def without_size_one(spec: Spec, mesh: MeshSpec) -> Spec:
-    """The spec without mesh axes of size 1, as MaxText leaves it."""
+    """The spec without mesh axes of size 1."""
     dims = []
     for axes in spec.dims:
         dims.append(tuple(a for a in axes if mesh.shape.get(a) != 1))

@@ -61,7 +61,7 @@ def ways(pattern: str, letters: int) -> float:
 
 
 @lru_cache(maxsize=1 << 10)
-def automaton(pattern: str, whole: bool) -> Automaton:
+def automaton(pattern: str, whole: bool, ignores_case: bool = False) -> Automaton:
     """The automaton of a pattern that `re` compiles.
 
     Raises:
@@ -71,7 +71,7 @@ def automaton(pattern: str, whole: bool) -> Automaton:
     False
     """
     try:
-        return Automaton(pattern, whole)
+        return Automaton(pattern, whole, ignores_case)
     except RecursionError:
         raise Unsupported("nested too deeply") from None
 
@@ -143,11 +143,13 @@ class Automaton:
 
     Args:
         pattern: a regular expression that `re` compiles.
-        whole: whether it must match all of a text, or text anywhere in it.
+        whole: True if it must match all of a text, False for any part of it.
+        ignores_case: True if letters match in either case.
     """
 
-    def __init__(self, pattern: str, whole: bool) -> None:
+    def __init__(self, pattern: str, whole: bool, ignores_case: bool = False) -> None:
         self._whole = whole
+        self._flags = re.IGNORECASE if ignores_case else 0
         self._kinds: list[str] = []
         self._letters: list[re.Pattern[str] | None] = []
         self._next: list[list[int]] = []
@@ -159,7 +161,9 @@ class Automaton:
         if len(self._next) >= MOST_PLACES:
             raise Unsupported("too large")
         self._kinds.append(kind)
-        self._letters.append(re.compile(text) if kind == "letter" else None)
+        self._letters.append(
+            re.compile(text, self._flags) if kind == "letter" else None
+        )
         self._next.append(after)
         return len(self._next) - 1
 

@@ -13,17 +13,23 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from shardviz.axis_rules.dialects import PathDialect
 from shardviz.axis_rules.path_automaton import Unsupported, automaton, ways
-from shardviz.axis_rules.rules import Dialect, PathRules
-from shardviz.axis_rules.verdicts import Problem
+from shardviz.axis_rules.rules import PathRules
+from shardviz.axis_rules.verdicts import (
+    NoMatchProblem,
+    Problem,
+    SeveralMatchProblem,
+    UnreadableProblem,
+)
 from shardviz.base.errors import RuleError
 from shardviz.base.format import shown
 from shardviz.base.parse import check_path
 from shardviz.base.partition_spec import Spec
 
 MAX_PATTERN = 1_000  # letters
-# Ways in which Python's `re` may try to match: beyond these, an automaton matches, and if
-# it cannot, a pattern is refused from the second number on.
+# Ways in which Python's `re` may try to match a pattern: above the first number, an
+# automaton matches it, and above the second, a pattern without an automaton is refused.
 _MOST_WAYS = 10**4
 _TOO_MANY_WAYS = 10**7
 
@@ -32,11 +38,12 @@ _NOT_PLAIN = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|\(\?[a-zA-Z]*[:)]?|\w[?*]")
 
 
 @lru_cache(maxsize=1 << 14)  # a table of one model is matched with thousands of paths
-def compiled(text: str) -> re.Pattern[str]:
-    """A regular expression.
+def compiled(text: str, ignores_case: bool = False) -> re.Pattern[str]:
+    """The regular expression of a pattern.
 
     Raises:
-        RuleError: for text that is none, or that cannot be matched in bounded time.
+        RuleError: the text is not a regular expression, or matching it may take
+            unbounded time.
     """
     if len(text) > MAX_PATTERN:
         raise RuleError(
@@ -44,9 +51,9 @@ def compiled(text: str) -> re.Pattern[str]:
             f" {MAX_PATTERN:,} are read."
         )
     try:
-        expression = re.compile(text)
+        expression = re.compile(text, re.IGNORECASE if ignores_case else 0)
         if ways(text, 0) == math.inf:
-            automaton(text, False)
+            automaton(text, False, ignores_case)
         return expression
     except Unsupported:
         raise RuleError(
@@ -63,53 +70,60 @@ def compiled(text: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1 << 14)
 def required(pattern: str) -> str:
-    """Text that is in every path that a pattern matches, or "" where that is not plain.
+    """Text that is in every path that the pattern matches; "" if that is not obvious.
 
-    Most paths of a model lack it, and looking for it is quicker than matching.
+    Most paths of a model lack it, and looking for it is faster than matching.
 
     >>> required("mlp/.*/kernel"), required("(a|b)/kernel")
     ('/kernel', '')
     """
     parts = pattern.removeprefix("^").removesuffix("$").split(".*")
-    # Only where the parts between `.*` are plain text.
+    # The parts between `.*` must be plain text.
     if any(re.escape(part).replace("\\-", "-") != part for part in parts):
         return ""
     return max(parts, key=len)
 
 
-def fits(pattern: str, path: str, dialect: Dialect) -> bool:
-    """Whether a pattern matches a path as the dialect asks for: anywhere, or all of it.
+def may_fit(pattern: str, text: str, dialect: PathDialect) -> bool:
+    """False if a pattern cannot match a text, or any line of it: a quick first test."""
+    return dialect.ignores_case or required(pattern) in text
+
+
+def fits(pattern: str, path: str, dialect: PathDialect) -> bool:
+    """True if a pattern matches a path, anywhere or as a whole, as the dialect asks.
 
     Raises:
-        RuleError: for text that is no regular expression, or one that cannot be matched
-            in bounded time.
+        RuleError: the pattern is not a regular expression, or matching it may take
+            unbounded time.
     """
-    if required(pattern) not in path:
+    text = dialect.text(path)
+    if not may_fit(pattern, text, dialect):
         return False
-    expression = compiled(pattern)
-    tried = ways(pattern, len(path))
-    if tried > _MOST_WAYS:
+    expression = compiled(pattern, dialect.ignores_case)
+    attempts = ways(pattern, len(text))
+    if attempts > _MOST_WAYS:
         try:
-            return automaton(pattern, dialect is not Dialect.REGEX).matches(path)
+            machine = automaton(pattern, dialect.whole_path, dialect.ignores_case)
+            return machine.matches(text)
         except Unsupported:
-            if tried > _TOO_MANY_WAYS:
+            if attempts > _TOO_MANY_WAYS:
                 raise RuleError(
                     f"The pattern {shown(pattern)} may take unbounded time: there are"
                     f" too many ways to match it with {shown(path)}. Use fewer repeats,"
                     " or no look-ahead, back reference or flag."
                 ) from None
-    if dialect is Dialect.REGEX:
-        return expression.search(path) is not None
-    return expression.fullmatch(path) is not None
+    if dialect.whole_path:
+        return expression.fullmatch(text) is not None
+    return expression.search(text) is not None
 
 
 class PathMatch(NamedTuple):
     """Which patterns of a table match a path, by index, and which of them decides.
 
     Attributes:
-        winner: the one that decides, or None.
-        several: those among which Keras cannot decide.
-        problem: why none decides although one might have, or None.
+        winner: the pattern that decides, or None.
+        several: the patterns among which the library does not choose.
+        problem: why none decides although one should, or None.
 
     >>> PathMatch(2).several
     ()
@@ -120,69 +134,82 @@ class PathMatch(NamedTuple):
     problem: Problem | None = None
 
 
-def match_path(path: str, rules: PathRules, dialect: Dialect) -> PathMatch:
+def match_path(path: str, rules: PathRules, dialect: PathDialect) -> PathMatch:
     """The pattern that decides for a path, as the library of the dialect finds it.
 
+    >>> from shardviz.axis_rules.dialects import Dialect
     >>> table = PathRules.of([("dense.*", ("model",)), (".*kernel", ())])
-    >>> [match_path("dense/kernel", table, d).winner for d in (Dialect.REGEX, Dialect.KERAS)]
-    [0, None]
+    >>> match_path("dense/kernel", table, Dialect.REGEX).winner
+    0
+    >>> match_path("dense/kernel", table, Dialect.KERAS).several
+    (0, 1)
     """
     matching: list[int] = []
     try:
         check_path(path, RuleError)
-        # Keras does not look at its patterns where the path itself is a key.
-        if dialect is Dialect.REGEX or path not in rules.patterns:
+        # A library that looks the path up as a key does not match any pattern then.
+        if not is_key(path, rules, dialect):
             for index, rule in enumerate(rules.entries):
                 if fits(rule.pattern, path, dialect):
                     matching.append(index)
-                    if dialect is Dialect.REGEX:
-                        break  # the first decides; Keras raises where there are two
+                    if dialect.first_match_wins:
+                        break
     except RuleError as error:
-        return PathMatch(problem=Problem("unreadable", error=str(error)))
+        return PathMatch(problem=UnreadableProblem(str(error)))
     return decided(matching, path, rules, dialect)
 
 
+def is_key_of(pattern: str, path: str, dialect: PathDialect) -> bool:
+    """True if the dialect looks paths up as keys, and the pattern is that path."""
+    return dialect.key_first and pattern == dialect.text(path)
+
+
+def is_key(path: str, rules: PathRules, dialect: PathDialect) -> bool:
+    """True if a pattern that is the path itself decides for it."""
+    return dialect.key_first and dialect.text(path) in rules.patterns
+
+
 def decided(
-    matching: Sequence[int], path: str, rules: PathRules, dialect: Dialect
+    matching: Sequence[int], path: str, rules: PathRules, dialect: PathDialect
 ) -> PathMatch:
-    """What decides of the patterns that match a path."""
-    if dialect is Dialect.KERAS and path in rules.patterns:
-        return PathMatch(rules.patterns[path])
-    if matching and (dialect is Dialect.REGEX or len(matching) == 1):
+    """Which of the patterns that match a path decides for it."""
+    if is_key(path, rules, dialect):
+        return PathMatch(rules.patterns[dialect.text(path)])
+    if matching and (dialect.first_match_wins or len(matching) == 1):
         return PathMatch(matching[0])
     if matching:
         patterns = tuple(rules[i].pattern for i in matching)
-        problem = Problem("several match", patterns=patterns)
+        problem = SeveralMatchProblem(patterns, dialect.library)
         return PathMatch(None, tuple(matching), problem)
-    if dialect is Dialect.KERAS:
+    if dialect.replicates_unmatched:
         return PathMatch()
-    return PathMatch(problem=Problem("no match"))
+    return PathMatch(problem=NoMatchProblem(dialect.library))
 
 
-def is_one_element(shape: tuple[int, ...] | None, dialect: Dialect) -> bool:
-    """Whether EasyLM leaves such an array unsplit before it matches anything."""
-    return dialect is Dialect.REGEX and shape is not None and math.prod(shape) == 1
+def is_one_element(shape: tuple[int, ...] | None, dialect: PathDialect) -> bool:
+    """True if the dialect leaves an array of this shape unsplit before it matches."""
+    return dialect.one_element_unsplit and shape is not None and math.prod(shape) == 1
 
 
 def matched_spec(
     match: PathMatch,
     rules: PathRules,
     shape: tuple[int, ...] | None,
-    dialect: Dialect,
+    dialect: PathDialect,
 ) -> Spec | None:
-    """The spec of the pattern that decides; None where the library raises an error."""
+    """The spec of the pattern that decides; None if the library raises an error."""
     if is_one_element(shape, dialect):
         return Spec()
     if match.winner is not None:
         return rules[match.winner].spec
-    # What no pattern of a LayoutMap matches, Keras replicates.
     if match.problem:
         return None
+    # The dialect replicates arrays that no pattern matches.
     return Spec(((),) * len(shape or ()))
 
 
 def plain_words(pattern: str) -> Iterator[re.Match[str]]:
-    """The words in a pattern that stand there letter by letter, and where they stand.
+    """The words that a pattern spells out letter by letter, with their positions.
 
     >>> [word[0] for word in plain_words("mlp/.*/kernels?$")]
     ['mlp', 'kernel']
@@ -191,7 +218,7 @@ def plain_words(pattern: str) -> Iterator[re.Match[str]]:
 
 
 def missing_words(pattern: str, text: str) -> tuple[str, ...]:
-    """The words of a pattern that are not in a path, or in many of them."""
+    """The words of a pattern that do not occur in a path, or in a text of many paths."""
     # Each word once, in the order of the pattern.
     words = dict.fromkeys(match[0] for match in plain_words(pattern))
     return tuple(word for word in words if word not in text)

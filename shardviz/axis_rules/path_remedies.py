@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
+from shardviz.axis_rules.dialects import PathDialect
 from shardviz.axis_rules.matching import Names
 from shardviz.axis_rules.path_matching import (
     PathMatch,
@@ -34,14 +35,14 @@ from shardviz.axis_rules.remedies import (
     Wish,
 )
 from shardviz.axis_rules.remedy_search import AuditRow, RemedySearch
-from shardviz.axis_rules.rules import Dialect, PathRule, PathRules, near
+from shardviz.axis_rules.rules import PathRule, PathRules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
 
 MOST_TARGETS = 12  # specs to try for a pattern, if the wish is not a spec
 
 
-class PathSearch(RemedySearch[PathRule, PathRules]):
+class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
     """A search under a table of paths."""
 
     @property
@@ -72,16 +73,19 @@ class PathSearch(RemedySearch[PathRule, PathRules]):
         changed: set[object] = set()
         for line in touched:
             paths = self.arrays.matched(line.pattern, self.dialect)
-            if paths is None:  # Keras raises for every path
+            if paths is None:  # matching any path raises an error
                 changed.update(self.arrays.groups)
             else:
                 changed.update(paths)
-            changed.add(line.pattern)  # a key of a LayoutMap may be a path itself
+            # A pattern may be the path itself, as a key of a LayoutMap.
+            for path in self.arrays.groups:
+                if self.dialect.text(str(path)) == line.pattern:
+                    changed.add(path)
         matches: dict[object, list[int]] = {path: [] for path in changed}
         for index, rule in enumerate(lines):
             paths = self.arrays.matched(rule.pattern, self.dialect)
             if paths is None:
-                for path in changed:  # twice, since Keras also raises for two matches
+                for path in changed:  # twice: two matches are an error, too
                     matches[path] += [index, index]
             else:
                 for path in paths & changed:
@@ -103,12 +107,12 @@ class PathSearch(RemedySearch[PathRule, PathRules]):
             yield from self._corrections()
         if winner is not None:
             removable = (winner,)
-            if self.dialect is Dialect.REGEX:  # the first pattern that matches wins
+            if self.dialect.first_match_wins:
                 place = winner
                 for index, rule in enumerate(rules):
                     if index > winner and self._fits_path(rule.pattern):
                         yield MoveLine(rules, index, winner)
-        # Without it a later pattern decides, or the one other match that Keras allows.
+        # Without it a later pattern decides, or the one other match that is allowed.
         for index in removable:
             yield RemoveLine(rules, index)
         targets = self._targets(wish, match)
@@ -147,22 +151,33 @@ class PathSearch(RemedySearch[PathRule, PathRules]):
 
     def _patterns(self) -> list[str]:
         """A pattern for the path in every layer and its moments, and one for it alone."""
-        path, regex = self._path, self.dialect is Dialect.REGEX
-        kind = self.arrays.kind(path)
+        path, dialect = self._path, self.dialect
+        separator, kind = re.escape(dialect.separator), self.arrays.kind(path)
         alike = {p for p in map(str, self.arrays.groups) if self.arrays.kind(p) == kind}
         # The last segments that the paths of all layers and moments share.
         shared: list[str] = []
-        reversed_paths = [_in_every_layer(p).split("/")[::-1] for p in (*alike, path)]
+        reversed_paths = [
+            _in_every_layer(dialect.text(p)).split(separator)[::-1]
+            for p in (*alike, path)
+        ]
         for segments in zip(*reversed_paths, strict=False):
             if len(set(segments)) > 1:
                 break
             shared.insert(0, segments[0])
-        general, end = _in_every_layer(path), "/".join(shared)
-        patterns, alone = [general], path
-        if regex:  # it searches in a path, while a LayoutMap matches all of it
-            patterns, alone = [f"{general}$", f"^{general}$"], f"^{re.escape(path)}$"
+        general, end = _in_every_layer(dialect.text(path)), separator.join(shared)
+        alone = re.escape(dialect.text(path))
+        if dialect.whole_path:
+            patterns, shorter = [general], f".*{end}"
+            if dialect.key_first:
+                alone = dialect.text(path)
+        else:
+            patterns, shorter = (
+                [f"{general}$", f"^{general}$"],
+                f"(^|{separator}){end}$",
+            )
+            alone = f"^{alone}$"
         if end not in ("", general):
-            patterns.insert(0, f"(^|/){end}$" if regex else f".*{end}")
+            patterns.insert(0, shorter)
         for pattern in patterns:
             matched = self.arrays.matched(pattern, self.dialect)
             if matched is not None and matched <= alike:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shardviz.axis_rules.dialects import Dialect, PathDialect
 from shardviz.axis_rules.path_matching import (
     PathMatch,
     fits,
+    is_key_of,
     is_one_element,
     match_path,
     matched_spec,
@@ -17,11 +19,17 @@ from shardviz.axis_rules.path_matching import (
 from shardviz.axis_rules.path_remedies import PathSearch
 from shardviz.axis_rules.remedies import Remedies, Remedy
 from shardviz.axis_rules.remedy_search import Arrays, Leaf
-from shardviz.axis_rules.rules import Dialect, PathRule, PathRules
+from shardviz.axis_rules.rules import PathRule, PathRules
 from shardviz.axis_rules.verdicts import (
     BROKEN,
-    Outcome,
+    Invalid,
+    NoMatch,
+    OneElement,
     Problem,
+    RankMismatch,
+    SeveralMatch,
+    Shadowed,
+    UnreadableProblem,
     Verdict,
     deciding,
 )
@@ -53,7 +61,7 @@ class PathResolution(Displayed):
 
     path: str
     rules: PathRules
-    dialect: Dialect = Dialect.REGEX
+    dialect: PathDialect = Dialect.REGEX
     mesh: MeshSpec | None = None
     shape: tuple[int, ...] | None = None
 
@@ -94,37 +102,39 @@ class PathResolution(Displayed):
 
     def _judge(self, index: int, rule: PathRule) -> Verdict:
         dialect = self.dialect
-        fields: dict[str, Any]
         if index == self.winner:
-            if self.one_element:
-                return Verdict(index, rule, Outcome.ONE_ELEMENT, dialect=dialect)
-            rank = rule.spec.rank
-            if self.shape is not None:
-                rank = len(self.shape)
-            if wrong := rank_problem(rule.spec, rank):
-                return Verdict(index, rule, Outcome.WRONG_RANK, wrong_rank=wrong)
-            dims, used = rule.spec.dims, rule.spec.axes
-            return deciding(index, rule, dims, self.shape, self.mesh, dialect, used)
-        outcome, fields = Outcome.SHADOWED, {"by_rule": self.winner}
+            return self._judge_winner(index, rule)
         try:
-            # A LayoutMap looks a path up as a key before it matches any pattern.
-            exact = dialect is Dialect.KERAS and rule.pattern == self.path
-            if not exact and not fits(rule.pattern, self.path, dialect):
-                outcome = Outcome.NO_MATCH
-                fields = {"lacks": missing_words(rule.pattern, self.path)}
-                # Before keras#22164 a LayoutMap searched, and tables rely on that.
+            is_key = is_key_of(rule.pattern, self.path, dialect)
+            if not is_key and not fits(rule.pattern, self.path, dialect):
+                lacks = missing_words(rule.pattern, dialect.text(self.path))
                 wider = f".*{rule.pattern}.*"
-                if dialect is Dialect.KERAS and fits(wider, self.path, dialect):
-                    fields["wider"] = wider
-            elif self.winner is None and not self.match.several:
-                # The library would have failed before it came to this pattern.
-                problem = self.match.problem
-                outcome, fields = Outcome.INVALID, {"error": problem and problem.error}
-            elif self.winner is None:
-                outcome, fields = Outcome.SEVERAL, {"several": self.match.several}
+                # A LayoutMap searched before keras#22164, and tables rely on that.
+                if not (dialect.searched_once and fits(wider, self.path, dialect)):
+                    wider = ""
+                return NoMatch(index, rule, lacks, wider, dialect.library)
         except RuleError as error:
-            outcome, fields = Outcome.INVALID, {"error": str(error)}
-        return Verdict(index, rule, outcome, dialect=dialect, **fields)
+            return Invalid(index, rule, str(error))
+        if self.winner is not None:
+            by_key = is_key_of(self.rules[self.winner].pattern, self.path, dialect)
+            return Shadowed(index, rule, self.winner, by_key, dialect.library)
+        if self.match.several:
+            return SeveralMatch(index, rule, self.match.several, dialect.library)
+        # The library would have failed before it came to this pattern.
+        problem = self.match.problem
+        error = problem.error if isinstance(problem, UnreadableProblem) else ""
+        return Invalid(index, rule, error)
+
+    def _judge_winner(self, index: int, rule: PathRule) -> Verdict:
+        if self.one_element:
+            return OneElement(index, rule)
+        rank = rule.spec.rank
+        if self.shape is not None:
+            rank = len(self.shape)
+        if wrong_rank := rank_problem(rule.spec, rank):
+            return RankMismatch(index, rule, wrong_rank)
+        dims, used = rule.spec.dims, rule.spec.axes
+        return deciding(index, rule, dims, self.shape, self.mesh, self.dialect, used)
 
     def explain(self) -> str:
         """Which pattern decides, and why every other does not."""
@@ -152,7 +162,7 @@ class PathResolution(Displayed):
         return next(iter(self.remedies("split")), None)
 
     def __repr__(self) -> str:
-        return f"PathResolution({self.path} → {self.spec}, {self.dialect.value})"
+        return f"PathResolution({self.path} → {self.spec}, {self.dialect.name})"
 
 
 def resolve_path(
@@ -160,7 +170,7 @@ def resolve_path(
     rules: PathRules,
     mesh: MeshSpec | None = None,
     shape: Any = None,
-    dialect: Dialect = Dialect.REGEX,
+    dialect: PathDialect = Dialect.REGEX,
 ) -> PathResolution:
     """The spec of one path, with a verdict for every pattern.
 
@@ -172,6 +182,6 @@ def resolve_path(
     """
     path = check_path(path, RuleError)
     resolution = PathResolution(path, rules, dialect, mesh, shape)
-    if resolution.problem is not None and dialect is Dialect.KERAS:
+    if resolution.problem is not None and dialect.raises:
         raise RuleError(f"{shown(path)}: {resolution.problem}")
     return resolution

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.audit import audit as _audit
+from shardviz.axis_rules.dialects import Dialect, PathDialect
 from shardviz.axis_rules.path_rules import PathResolution, resolve_path
 from shardviz.axis_rules.remedies import Remedies
 from shardviz.axis_rules.requests import Request
 from shardviz.axis_rules.resolution import Resolution
 from shardviz.axis_rules.resolution import resolve as _resolve
 from shardviz.axis_rules.rule_tables import dialect_of, read_rules
-from shardviz.axis_rules.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.axis_rules.rules import PathRules, Rules, is_pair
 from shardviz.axis_rules.state_remedies import with_names_of_parameter
 from shardviz.base.array_spec import dtype_name, read_shape
 from shardviz.base.errors import LayoutError, ShardvizError, needed_by
@@ -123,6 +124,7 @@ def resolve(
     reader = dialect_of(rules, dialect)
     table = rules if isinstance(rules, Rules) else read_rules(rules, reader)
     if isinstance(table, PathRules):
+        assert isinstance(reader, PathDialect)
         sizes = optional(read_shape, shape)
         return resolve_path(names, table, mesh, sizes, reader)
     return _resolve(names, table, mesh=mesh, shape=shape, dialect=reader)

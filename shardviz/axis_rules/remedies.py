@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, overload
 
+from shardviz.axis_rules.dialects import Dialect, NameDialect
 from shardviz.axis_rules.matching import Names, without_size_one
-from shardviz.axis_rules.rules import Dialect, PathRule, PathRules, Rule, Rules
+from shardviz.axis_rules.rules import PathRule, PathRules, Rule, Rules
 from shardviz.base.display import Displayed, Fact, explanation, sentence
 from shardviz.base.errors import RuleError, SpecError
 from shardviz.base.format import joined, plural, shown
@@ -72,8 +73,9 @@ class Wish(Fact):
         if problem := rank_problem(want, len(names)):
             raise SpecError(str(problem))
         spec = want.of_rank(len(names))
-        # The dialect never produces axes of size 1, so such a spec could never be met.
-        if dialect is Dialect.MAXTEXT and mesh is not None:
+        # A dialect that drops axes of size 1 could never give a spec that has them.
+        drops_axes = isinstance(dialect, NameDialect) and dialect.drops_size_one
+        if drops_axes and mesh is not None:
             spec = without_size_one(spec, mesh)
         return SpecWish(path, spec)
 

@@ -14,8 +14,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
+from shardviz.axis_rules.dialects import NameDialect, PathDialect
 from shardviz.axis_rules.matching import Names
-from shardviz.axis_rules.path_matching import fits, required
+from shardviz.axis_rules.path_matching import fits, may_fit
 from shardviz.axis_rules.remedies import (
     Action,
     AlreadySplit,
@@ -39,7 +40,7 @@ from shardviz.axis_rules.remedies import (
     UnsplitWish,
     Wish,
 )
-from shardviz.axis_rules.rules import Dialect, PathRule, PathRules, Rule, Rules, near
+from shardviz.axis_rules.rules import PathRule, PathRules, Rule, Rules, near
 from shardviz.base.array_spec import ArraySpec, size_in_bytes
 from shardviz.base.errors import RuleError, ShardvizError
 from shardviz.base.layout import Layout, lay_out_parsed
@@ -52,6 +53,7 @@ MOST_CHECKED = 200  # edits that grant the wish and are checked on the other arr
 Shape = tuple[int, ...] | None
 LineT = TypeVar("LineT", Rule, PathRule)
 TableT = TypeVar("TableT", Rules, PathRules)
+DialectT = TypeVar("DialectT", NameDialect, PathDialect)
 
 
 class AuditRow(Protocol):
@@ -149,7 +151,7 @@ class Arrays:
         self.groups: dict[Hashable, list[AuditRow]] = {}  # by path in a table of paths
         self.unnamed: list[AuditRow] = []
         self._parameters: dict[str, str] = {}  # path of a moment to its parameter's
-        self._matched: dict[tuple[str, Dialect], frozenset[str] | None] = {}
+        self._matched: dict[tuple[str, PathDialect], frozenset[str] | None] = {}
         for row in rows:
             if row.partner is not None:
                 self._parameters[row.path] = row.partner
@@ -183,13 +185,13 @@ class Arrays:
         """A key that is equal for an array in every layer and a parameter's moments."""
         return _without_numbers(self._parameters.get(path, path))
 
-    def matched(self, pattern: str, dialect: Dialect) -> frozenset[str] | None:
+    def matched(self, pattern: str, dialect: PathDialect) -> frozenset[str] | None:
         """The paths that a pattern matches; None if it is not a regular expression."""
         key = (pattern, dialect)
         if key not in self._matched:
             paths: list[str] = []
             try:
-                if required(pattern) in self._text:
+                if may_fit(pattern, dialect.text(self._text), dialect):
                     for path in map(str, self.groups):
                         if fits(pattern, path, dialect):
                             paths.append(path)
@@ -209,7 +211,7 @@ def _without_numbers(path: str) -> str:
     return re.sub(r"[0-9]+", "0", path)
 
 
-class RemedySearch(Generic[LineT, TableT]):
+class RemedySearch(Generic[LineT, TableT, DialectT]):
     """A search for edits of a table that split `leaf` as requested.
 
     Args:
@@ -225,7 +227,7 @@ class RemedySearch(Generic[LineT, TableT]):
         leaf: Leaf,
         rules: TableT,
         mesh: MeshSpec | None,
-        dialect: Dialect,
+        dialect: DialectT,
         arrays: Arrays | None = None,
     ) -> None:
         self.leaf, self.rules, self.mesh, self.dialect = leaf, rules, mesh, dialect

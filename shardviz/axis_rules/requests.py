@@ -13,13 +13,14 @@ from functools import cached_property
 from typing import Any
 
 from shardviz.axis_rules.array_tree import TreeLeaf
+from shardviz.axis_rules.dialects import Dialect, NameDialect, PathDialect
 from shardviz.axis_rules.matching import without_size_one
 from shardviz.axis_rules.path_rules import PathResolution
 from shardviz.axis_rules.remedies import NoNames, NoRemedy, OwnSpec, Remedies, Wish
 from shardviz.axis_rules.remedy_search import Arrays, Leaf
 from shardviz.axis_rules.resolution import Resolution, resolve
 from shardviz.axis_rules.rule_remedies import RuleSearch
-from shardviz.axis_rules.rules import Dialect, PathRules, Rules
+from shardviz.axis_rules.rules import PathRules, Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.display import Displayed
 from shardviz.base.errors import RuleError, ShardvizError
@@ -274,7 +275,7 @@ def request(
     array: ArraySpec,
     mesh: MeshSpec,
     rules: Rules | None,
-    dialect: Dialect = Dialect.LINEN,
+    dialect: NameDialect = Dialect.LINEN,
 ) -> Request:
     """Resolves and lays out one array; what fails becomes `problem`.
 
@@ -309,7 +310,7 @@ def requests(
     arrays: Iterable[ArraySpec],
     mesh: MeshSpec,
     rules: Rules | None,
-    dialect: Dialect = Dialect.LINEN,
+    dialect: NameDialect = Dialect.LINEN,
 ) -> tuple[Request, ...]:
     """One Request per array, in order."""
     return tuple(request(a, mesh, rules, dialect) for a in arrays)
@@ -319,7 +320,7 @@ def on_mesh(
     leaf: TreeLeaf,
     mesh: MeshSpec | None,
     rules: Rules | None,
-    dialect: Dialect = Dialect.LINEN,
+    dialect: NameDialect = Dialect.LINEN,
 ) -> ArraySpec:
     """The array of a leaf, with the spec that its names are where they are mesh axes.
 
@@ -339,7 +340,11 @@ def on_mesh(
             reader = Dialect.LINEN
         resolution = resolve(array.logical, leaf.rules, dialect=reader)
         return array.replace(spec=resolution.spec)
-    if leaf.logical or mesh is None or (dialect is Dialect.NNX and rules is not None):
+    if (
+        leaf.logical
+        or mesh is None
+        or (dialect.unknown_name_is_axis and rules is not None)
+    ):
         return array
     if all(n in mesh.axis_names for n in named):
         return array.replace(spec=Spec.of(*(array.logical or ())))
@@ -350,7 +355,7 @@ def path_requests(
     leaves: Iterable[tuple[str, TreeLeaf]],
     mesh: MeshSpec,
     rules: PathRules,
-    dialect: Dialect,
+    dialect: PathDialect,
 ) -> Iterator[Request]:
     """One Request per array of a tree, from its path; a sharding of its own wins.
 
@@ -365,7 +370,7 @@ def path_requests(
         if leaf.problem is not None:
             yield Request(array, None, None, None, leaf.problem, by_path=match)
             continue
-        if dialect is Dialect.KERAS and match.problem and array.spec is None:
+        if dialect.raises and match.problem and array.spec is None:
             raise RuleError(f"{shown(path)}: {match.problem}")
         spec = array.spec or match.spec
         key = (array.shape, array.dtype, spec)
@@ -377,7 +382,7 @@ def path_requests(
         yield Request(array, None, spec, layout, problem, by_path=match)
 
 
-def read_path_as(row: Request, mesh: MeshSpec, dialect: Dialect) -> Request:
+def read_path_as(row: Request, mesh: MeshSpec, dialect: PathDialect) -> Request:
     """A row as another dialect of paths reads the table; nothing is raised."""
     if row.by_path is None or row.spec_wins:
         return row

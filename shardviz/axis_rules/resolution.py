@@ -6,21 +6,31 @@ read. The first stage of a program, computed without jax after every edit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shardviz.axis_rules.dialects import Dialect, NameDialect
 from shardviz.axis_rules.matching import match_rules
 from shardviz.axis_rules.remedies import Remedies, Remedy
 from shardviz.axis_rules.remedy_search import Leaf
 from shardviz.axis_rules.rule_remedies import RuleSearch
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.axis_rules.verdicts import (
     BROKEN,
+    AxisNameProblem,
+    AxisShared,
+    DecidedBefore,
     Decision,
-    Outcome,
+    Holder,
+    OtherName,
+    Overridden,
+    PartTaken,
     Problem,
+    SpecProblem,
+    Taken,
     Verdict,
+    VerdictProblem,
     deciding,
 )
 from shardviz.base.array_spec import read_names, read_shape
@@ -54,7 +64,7 @@ class Resolution(Displayed):
 
     names: tuple[str | None, ...]
     rules: Rules
-    dialect: Dialect
+    dialect: NameDialect
     mesh: MeshSpec | None
     shape: tuple[int, ...] | None
     winners: tuple[int | None, ...]
@@ -74,9 +84,13 @@ class Resolution(Displayed):
         name, winner = self.names[dim], self.winners[dim]
         verdicts = tuple(self.verdict(dim, i) for i in range(len(self.rules)))
         passed = isinstance(name, str) and winner is None
-        passed = passed and self.dialect is Dialect.NNX
+        passed = passed and self.dialect.unknown_name_is_axis
+        # A rule for the name may have lost its axes to another dimension.
+        passed = passed and name not in self.rules.by_name
         axes = self.spec.dims[dim]
-        return Decision(dim, name, axes, winner, verdicts, passed, self.rules)
+        return Decision(
+            dim, name, axes, winner, verdicts, passed, self.rules, self.dialect
+        )
 
     def verdict(self, dimension: int, rule: int) -> Verdict:
         """The verdict on one rule for one dimension, without making all the others."""
@@ -86,19 +100,20 @@ class Resolution(Displayed):
             return self._won(rule, dimension)
         # The kinds are tried as flax would: the name, repeats, then the axes.
         if entry.logical != name:
-            return Verdict(rule, entry, Outcome.OTHER_NAME, name=name)
-        if self.dialect is Dialect.NNX:
-            return Verdict(rule, entry, Outcome.OVERRIDDEN, by_rule=winner)
+            return OtherName(rule, entry, name)
+        last = self.rules.by_name[entry.logical][-1]
+        if self.dialect.last_repeat_wins and rule != last:
+            return Overridden(rule, entry, last, self.dialect.library)
         if winner is not None and winner < rule:
-            return Verdict(rule, entry, Outcome.DECIDED, by_rule=winner)
+            return DecidedBefore(rule, entry, winner)
         # It comes before the winner, so other dimensions already used its axes.
-        taken, outcome = self._holders(rule), Outcome.TAKEN
+        taken = self._holders(rule)
         if {axis for axis, _, _ in taken} != set(entry.axes):
-            outcome = Outcome.PART_TAKEN
-        return Verdict(rule, entry, outcome, taken=taken)
+            return PartTaken(rule, entry, taken)
+        return Taken(rule, entry, taken)
 
-    def _holders(self, rule: int) -> tuple[tuple[str, int, int | None], ...]:
-        """The axes of a rule that rules before it gave away: axis, dimension, by rule."""
+    def _holders(self, rule: int) -> tuple[Holder, ...]:
+        """The axes of a rule that rules before it gave to other dimensions."""
         holders = []
         for axis in dict.fromkeys(self.rules[rule].axes):
             for dim, by in enumerate(self.winners):
@@ -113,38 +128,39 @@ class Resolution(Displayed):
         verdict = deciding(
             index, rule, (rule.axes,), sizes, self.mesh, self.dialect, self.spec.axes
         )
-        # nnx does not look at the other dimensions, which may have the same axes.
-        shared = []
+        # Without a look at the other dimensions, they may have the same axes.
+        shared: list[Holder] = []
         for other, axes in enumerate(self.spec.dims):
-            if other != dim and self.dialect is Dialect.NNX:
+            if other != dim and self.dialect.dimensions_apart:
                 shared += [(axis, other, None) for axis in axes if axis in rule.axes]
         if not shared or verdict.outcome in BROKEN:
             return verdict
-        return replace(verdict, outcome=Outcome.REPEATED, taken=tuple(shared))
+        return AxisShared(index, rule, tuple(shared))
 
     @cached_property
     def failures(self) -> tuple[Problem, ...]:
         """Why the mesh cannot have this spec."""
-        problems, shared = [], False
+        problems: list[Problem] = []
+        shared = False
         for decision in self.decisions:
             verdict = decision.deciding
             if verdict is not None and verdict.outcome in BROKEN:
                 # Axes that two dimensions share are one problem of the spec.
-                if verdict.taken:
+                if isinstance(verdict, AxisShared):
                     shared = True
                 else:
-                    problems.append(Problem("verdict", decision))
+                    problems.append(VerdictProblem(decision))
             if self._is_no_axis(decision):
-                problems.append(Problem("name is no axis", decision))
+                problems.append(AxisNameProblem(decision))
         if (shared or not problems) and self.mesh is not None:
             try:
                 self.spec.check(self.mesh)
             except SpecError as error:
-                problems.append(Problem("spec", error=str(error)))
+                problems.append(SpecProblem(str(error)))
         return tuple(problems)
 
     def _is_no_axis(self, decision: Decision) -> bool:
-        """Whether nnx took its name for a mesh axis, which the mesh has not."""
+        """True if the dialect took its name for a mesh axis that the mesh lacks."""
         if not decision.passed_through or self.mesh is None:
             return False
         return decision.logical not in self.mesh.shape
@@ -220,7 +236,7 @@ class Resolution(Displayed):
 
     def __repr__(self) -> str:
         names = ", ".join("_" if n is None else str(n) for n in self.names)
-        return f"Resolution({names} → {self.spec}, {self.dialect.value})"
+        return f"Resolution({names} → {self.spec}, {self.dialect.name})"
 
 
 def resolve(
@@ -238,7 +254,7 @@ def resolve(
             rules or a dialect that cannot be read, and for a number of names other than
             the shape's rank.
     """
-    if not isinstance(dialect, Dialect):
+    if not isinstance(dialect, NameDialect):
         dialect = Dialect.of(dialect, paths=False)
     if not isinstance(rules, Rules):
         rules = Rules.of(rules)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from shardviz.axis_rules.dialects import NameDialect
 from shardviz.axis_rules.matching import Names, match_rules
 from shardviz.axis_rules.remedies import (
     Action,
@@ -26,14 +27,14 @@ from shardviz.axis_rules.remedies import (
     Wish,
 )
 from shardviz.axis_rules.remedy_search import AuditRow, RemedySearch
-from shardviz.axis_rules.rules import Dialect, Rule, Rules, near
+from shardviz.axis_rules.rules import Rule, Rules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
 
 MOST_AXES = 3  # in one rule, if the wish is a number of bytes
 
 
-class RuleSearch(RemedySearch[Rule, Rules]):
+class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
     """A search under a table of logical names."""
 
     @property
@@ -129,8 +130,7 @@ class RuleSearch(RemedySearch[Rule, Rules]):
             if not isinstance(name, str) or name not in unknown:
                 continue
             close = near(name, rule_names)
-            # Only in nnx may two dimensions have the same name.
-            repeats = close in names and self.dialect is not Dialect.NNX
+            repeats = close in names and not self.dialect.dimensions_apart
             if close is not None and not repeats:
                 yield self._name(d, close, name)
 

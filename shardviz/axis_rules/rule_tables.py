@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from shardviz.axis_rules.dialects import DIALECTS, Dialect, PathDialect
 from shardviz.axis_rules.libraries import (
     attribute,
     is_partition_spec,
@@ -22,9 +23,9 @@ from shardviz.axis_rules.libraries import (
 )
 from shardviz.axis_rules.path_matching import MAX_PATTERN, compiled
 from shardviz.axis_rules.python_source import table_in_source
-from shardviz.axis_rules.rules import MAX_RULES, Dialect, PathRules, Rules
+from shardviz.axis_rules.rules import MAX_RULES, PathRules, Rules
 from shardviz.base.errors import RuleError, ShardvizError, needed_by
-from shardviz.base.format import clause, listed, shown, suggestion
+from shardviz.base.format import clause, joined, listed, shown, suggestion
 from shardviz.base.parse import (
     MAX_TEXT,
     QUOTED,
@@ -68,12 +69,13 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
         table = _read(value, dialect and dialect.by_path)
     if dialect is None:
         return table
-    if dialect.by_path:
+    if isinstance(dialect, PathDialect):
         _check_patterns(PathRules.of(table), dialect)
     elif isinstance(table, PathRules):
+        choices = [f"dialect={d.name!r}" for d in DIALECTS if d.by_path]
         raise RuleError(
-            f"This is a table of paths ({table!r}), and {dialect.value} reads logical"
-            " names. Write dialect='regex' or dialect='keras'."
+            f"This is a table of paths ({table!r}), and {dialect.name} reads logical"
+            f" names. Write {joined(choices, 'or')}."
         )
     return table
 
@@ -113,17 +115,18 @@ def _read(value: Any, paths: bool | None) -> Rules | PathRules:
     return _table(value, paths)
 
 
-def _check_patterns(rules: PathRules, dialect: Dialect) -> None:
+def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
     """Refuses a table that the library of the dialect could not use for some path."""
     seen: dict[str, int] = {}
     for index, rule in enumerate(rules):
-        if dialect is Dialect.REGEX:
+        # A library that looks paths up as keys may never match the pattern.
+        if not dialect.key_first:
             try:
-                compiled(rule.pattern)
+                compiled(rule.pattern, dialect.ignores_case)
             except RuleError as error:
                 raise RuleError(f"Rule {index + 1}: {error}") from None
         first = seen.setdefault(rule.pattern, index)
-        if dialect is Dialect.KERAS and first != index:
+        if dialect.unique_patterns and first != index:
             raise RuleError(
                 f"The key {shown(rule.pattern)} is there twice, in rules {first + 1} and"
                 f" {index + 1}; a LayoutMap has each key once. Take one of them out."

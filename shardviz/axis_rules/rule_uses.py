@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from shardviz.axis_rules.path_matching import fits, missing_words, required
+from shardviz.axis_rules.dialects import Dialect
+from shardviz.axis_rules.path_matching import fits, is_key_of, may_fit, missing_words
 from shardviz.axis_rules.path_rules import PathResolution
 from shardviz.axis_rules.requests import Request
 from shardviz.axis_rules.resolution import Resolution
-from shardviz.axis_rules.rules import Dialect, PathRule, PathRules, Rule, Rules
-from shardviz.axis_rules.verdicts import BROKEN, Outcome, Verdict
+from shardviz.axis_rules.rules import PathRule, PathRules, Rule, Rules
+from shardviz.axis_rules.verdicts import BROKEN, Taken, Unsplit, Verdict
 from shardviz.base.display import Fact
 from shardviz.base.errors import RuleError
 from shardviz.base.format import nearest
@@ -23,26 +24,69 @@ from shardviz.base.format import nearest
 
 @dataclass(frozen=True)
 class Idle(Fact):
-    """Why a rule or pattern decides nothing anywhere.
+    """Why a rule or pattern decides nothing in any array. Each kind is a subclass.
 
     Attributes:
-        code: for rules `"no such name"`, `"decided before"` or `"loses"`; for patterns
-            `"no such path"` or `"shadowed"`; for both `"own specs"`: each array that it
-            is for has a spec of its own that differs, or names that cannot be resolved.
+        code: the kind of reason.
         rule: the rule or pattern.
-        by: the rules or patterns that decide instead.
-        near: the nearest name, word or pattern, or None.
-        verdict: for `"loses"`, to whom it loses its axes in the first array.
 
-    >>> print(Idle("decided before", Rule("embed", ("data",)), (2,)))
+    >>> print(RuledBefore(Rule("embed", ("data",)), (2,)))
     never fires: rule 3 decides every 'embed' first
     """
 
-    code: str
+    code: ClassVar[str]
     rule: Rule | PathRule
-    by: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NoSuchName(Idle):
+    """No array has the logical name; `near` is the nearest that one has, or None."""
+
+    code = "no such name"
     near: str | None = None
-    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class RuledBefore(Idle):
+    """The rules `by` decide every dimension of that name."""
+
+    code = "decided before"
+    by: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LosesAxes(Idle):
+    """Other dimensions use its axes; `verdict` is that of the first array.
+
+    In other arrays the rules `by` decide the dimension.
+    """
+
+    code = "loses"
+    verdict: Taken
+    by: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class OwnSpecs(Idle):
+    """Each array that it is for has its own spec that differs, or unresolvable names."""
+
+    code = "own specs"
+
+
+@dataclass(frozen=True)
+class NoSuchPath(Idle):
+    """The pattern matches no path; `near` is the nearest word or pattern, or None."""
+
+    code = "no such path"
+    near: str | None = None
+
+
+@dataclass(frozen=True)
+class ShadowedPattern(Idle):
+    """The patterns `by` decide for each path that it matches."""
+
+    code = "shadowed"
+    by: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -117,15 +161,15 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
         if not kinds.keys() & {"decides", "leaves_unsplit", "broken"}:
             if rule.logical in named and "lost" in kinds:
                 verdict = next(iter(kinds["lost"]))[1]
-                never = Idle("loses", rule, by, verdict=verdict)
+                never = LosesAxes(rule, verdict, by)
             elif rule.logical in named:
-                never = Idle("decided before", rule, by)
+                never = RuledBefore(rule, by)
             elif rule.logical in unresolved:
-                never = Idle("own specs", rule)
+                never = OwnSpecs(rule)
             else:
                 # A rule for no name, beside a name without a rule: most likely a typo.
                 close = nearest(rule.logical, named)
-                never = Idle("no such name", rule, near=close)
+                never = NoSuchName(rule, close)
         fields = {kind: tuple(entries) for kind, entries in kinds.items()}
         uses.append(RuleUse(index, rule, **fields, never=never))
     return tuple(uses)
@@ -133,18 +177,23 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
 
 def _effects(resolution: Resolution) -> Iterator[_Effect]:
     """What every rule for these names did, which is true of each such array."""
-    by_name, nnx = resolution.rules.by_name, resolution.dialect is Dialect.NNX
+    by_name = resolution.rules.by_name
+    last_wins = resolution.dialect.last_repeat_wins
     for dim, name in enumerate(resolution.names):
         winner = resolution.winners[dim]
         if not isinstance(name, str):
             continue
-        for index in by_name.get(name, ()):
-            if winner is not None and index != winner and (nnx or winner < index):
-                # Its verdict is not made: large tables have many such rules.
+        indices = by_name.get(name, ())
+        for index in indices:
+            # Large tables have many rules that are never looked up: no verdict is made.
+            if last_wins and index != indices[-1]:
+                yield index, "by", indices[-1]
+                continue
+            if winner is not None and winner < index:
                 yield index, "by", winner
                 continue
             verdict = resolution.verdict(dim, index)
-            if verdict.outcome is Outcome.UNSPLIT:
+            if isinstance(verdict, Unsplit):
                 yield index, "leaves_unsplit", None
             elif verdict.outcome in BROKEN:
                 yield index, "broken", verdict
@@ -194,7 +243,8 @@ def _why_idle(
             fits.
     """
     fitting = []
-    if required(rule.pattern) in text:
+    dialect = rows[0][1].dialect if rows else Dialect.REGEX
+    if may_fit(rule.pattern, dialect.text(text), dialect):
         fitting = [pair for pair in rows if _fits(rule.pattern, pair[1])]
     by = set()
     for row, resolution in fitting:
@@ -203,22 +253,22 @@ def _why_idle(
     if fitting:
         # The table might decide for some arrays, if they had no spec of their own.
         if not any(row.follows_table for row, _ in fitting):
-            return Idle("own specs", rule)
-        return Idle("shadowed", rule, tuple(sorted(by)))
+            return OwnSpecs(rule)
+        return ShadowedPattern(rule, tuple(sorted(by)))
     known = dict.fromkeys(re.findall(r"[^\W\d]\w+", text))
     for word in missing_words(rule.pattern, text):
-        return Idle("no such path", rule, near=nearest(word, known))
+        return NoSuchPath(rule, nearest(word, known))
     wider = f".*{rule.pattern}.*"
     for _, resolution in rows:
         # Older versions of Keras searched, so it may have matched there.
-        if resolution.dialect is Dialect.KERAS and _fits(wider, resolution):
-            return Idle("no such path", rule, near=wider)
-    return Idle("no such path", rule)
+        if resolution.dialect.searched_once and _fits(wider, resolution):
+            return NoSuchPath(rule, wider)
+    return NoSuchPath(rule)
 
 
 def _fits(pattern: str, resolution: PathResolution) -> bool:
     try:
-        exact = pattern == resolution.path
+        exact = is_key_of(pattern, resolution.path, resolution.dialect)
         return exact or fits(pattern, resolution.path, resolution.dialect)
     except RuleError:
         return False

@@ -1,4 +1,4 @@
-"""Rules and PathRules: the two kinds of table, and the dialects that read them.
+"""Rules and PathRules: the two kinds of rule table.
 
 `Rules` lead from logical axis names to mesh axes, `PathRules` from patterns of paths to
 specs.
@@ -6,7 +6,6 @@ specs.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 from shardviz.axis_rules.libraries import is_partition_spec, named_sharding, spec_of
 from shardviz.base.display import Displayed
 from shardviz.base.errors import RuleError, ShardvizError, SpecError
-from shardviz.base.format import listed, nearest, plural, shown, suggestion
+from shardviz.base.format import listed, nearest, plural, shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import (
     NAME,
@@ -38,63 +37,6 @@ from shardviz.base.partition_spec import (
 )
 
 MAX_RULES = 10_000
-
-
-class Dialect(enum.Enum):
-    """The library that reads the table; the same table can mean different things.
-
-    - `LINEN`: `flax.linen.logical_to_mesh_axes`. Rule order is priority, repeats are
-      fallbacks, a mesh axis is used once in an array.
-    - `NNX`: `flax.nnx`. The rules become a dict: the last repeat wins, nothing checks
-      for axes used twice, an unmatched name passes through as if it were a mesh axis.
-    - `MAXTEXT`: linen, then mesh axes of size 1 are dropped from the spec.
-
-    Two read a table of paths instead, `PathRules`:
-
-    - `REGEX`: `match_partition_rules` of EasyLM and T5X. The first pattern that is
-      found anywhere in the path gives the spec.
-    - `KERAS`: `keras.distribution.LayoutMap`. The key that is the path, else the one
-      pattern that matches all of it; more than one is an error.
-
-    >>> Dialect.of("linen") is Dialect.LINEN
-    True
-    """
-
-    LINEN = "linen"
-    NNX = "nnx"
-    MAXTEXT = "maxtext"
-    REGEX = "regex"
-    KERAS = "keras"
-    __hash__ = object.__hash__  # members are singletons; Enum's own hash is slow Python
-
-    @property
-    def by_path(self) -> bool:
-        """Whether it reads a table of paths."""
-        return self in (Dialect.REGEX, Dialect.KERAS)
-
-    @staticmethod
-    def of(value: Any, paths: bool = True) -> Dialect:
-        """The dialect of that name, in any case.
-
-        Args:
-            value: the name, or a Dialect.
-            paths: whether a dialect that reads a table of paths will do.
-
-        Raises:
-            RuleError: if there is none, or it does not do.
-        """
-        known = {d.value: d for d in Dialect if paths or not d.by_path}
-        name = value
-        if isinstance(value, Dialect):
-            name = value.value
-        # People write MaxText as it is called.
-        found = known.get(str(name).lower())
-        if found is None:
-            raise RuleError(
-                f"No dialect is called {shown(name)} here.{suggestion(name, known)} There"
-                f" are {listed(known)}."
-            )
-        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Verdicts: what one rule did for one dimension, or one pattern for one path, and why.
 
-`docs/semantics.md` has what each kind means and where it comes from; the sentences are
-in `axis_rules/words/rules.py`.
+Each kind of verdict is a class with the facts of its sentence. `docs/semantics.md`
+explains the kinds and names their sources; `axis_rules/words/rules.py` has the sentences.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
-from shardviz.axis_rules.rules import Dialect, PathRule, Rule, Rules
+from shardviz.axis_rules.dialects import Dialect, NameDialect
+from shardviz.axis_rules.rules import PathRule, Rule, Rules
 from shardviz.base.display import Fact, explanation
 from shardviz.base.layout import Misfit
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import WrongRank
 
+#: A mesh axis, the dimension that it splits, and the index of the rule that gave it.
+Holder = tuple[str, int, int | None]
+
 
 class Outcome(enum.Enum):
-    """The kinds of verdict. With the first nine the line of the table decides.
+    """The kinds of verdict.
 
     >>> Outcome("axis taken") is Outcome.TAKEN
     True
@@ -45,39 +49,28 @@ class Outcome(enum.Enum):
     INVALID = "no regular expression"
 
 
-_DECIDING = (*Outcome,)[:9]
-#: Those by which a line decides and the array cannot be laid out.
-BROKEN = _DECIDING[5:]
+#: The outcomes of a line that decides although the array cannot be laid out that way.
+BROKEN = (
+    Outcome.WRONG_RANK,
+    Outcome.INDIVISIBLE,
+    Outcome.MISSING_AXIS,
+    Outcome.REPEATED,
+)
 
 
 @dataclass(frozen=True, repr=False)
 class Verdict(Fact):
-    """What line number `rule` (0-based, in table order) did, and why.
+    """What one line of a table did, and why. `str` of it is the sentence.
 
-    In a table of names that is for one dimension, in one of paths for a whole array.
+    In a table of names it is about one dimension, in one of paths about a whole array.
+    Each kind is a subclass.
 
     Attributes:
-        rule: the index of the line in the table.
-        line: the line: a rule or a pattern.
         outcome: the kind of verdict.
-        taken: for TAKEN and PART_TAKEN, the axes that were not free, each with the
-            dimension that uses it and the index of the rule that gave it. For REPEATED,
-            the axes that another dimension has, too, which nnx allows.
-        by_rule: for DECIDED, OVERRIDDEN and SHADOWED, the line that decided instead.
-        several: for SEVERAL, all patterns that match.
-        misfit: for INDIVISIBLE, the sizes that do not divide and what would work.
-        wrong_rank: for WRONG_RANK, the entries and dimensions.
-        dimension: of a pattern that is INDIVISIBLE, in which dimension.
-        absent: for MISSING_AXIS, the axes that the mesh lacks.
-        name: for OTHER_NAME, the logical name of the dimension, or None.
-        lacks: for NO_MATCH, words of the pattern that the path has not.
-        wider: for NO_MATCH in keras, a pattern that matches all of the path where this
-            one is found in a part of it, or "".
-        error: for INVALID, what matching raised.
-        mesh: the mesh that a deciding line was checked against, or None.
-        dialect: the library whose reading of the table counts.
+        rule: the index of the line in the table, from 0.
+        line: the line: a rule or a pattern.
 
-    >>> verdict = Verdict(4, Rule("embed", ("data",)), Outcome.DECIDED, by_rule=3)
+    >>> verdict = DecidedBefore(4, Rule("embed", ("data",)), by_rule=3)
     >>> verdict
     Verdict(rule 5, embed → data: dimension already decided)
     >>> verdict.decides, verdict.kind
@@ -86,34 +79,19 @@ class Verdict(Fact):
     rule 5 (embed → data) comes after rule 4, which already decided this dimension.
     """
 
+    outcome: ClassVar[Outcome]
     rule: int
-    # Fields that most outcomes leave empty, in place of a class for each.
     line: Rule | PathRule
-    outcome: Outcome
-    taken: tuple[tuple[str, int, int | None], ...] = ()
-    by_rule: int | None = None
-    several: tuple[int, ...] = ()
-    misfit: Misfit | None = None
-    wrong_rank: WrongRank | None = None
-    dimension: int | None = None
-    absent: tuple[str, ...] = ()
-    name: str | None = None
-    lacks: tuple[str, ...] = ()
-    wider: str = ""
-    error: str = ""
-    # For sentences alone: two verdicts that differ in these say the same.
-    mesh: MeshSpec | None = field(default=None, compare=False)
-    dialect: Dialect = field(default=Dialect.LINEN, compare=False)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes that the line wants."""
+        """The mesh axes that the line asks for."""
         return self.line.axes
 
     @property
     def decides(self) -> bool:
-        """Whether this line decided, even if the array cannot be laid out so."""
-        return self.outcome in _DECIDING
+        """True if this line decided, even if the array cannot be laid out that way."""
+        return isinstance(self, Deciding)
 
     @property
     def kind(self) -> str:
@@ -122,11 +100,229 @@ class Verdict(Fact):
 
     @property
     def reason(self) -> str:
-        """What it did, without the line."""
+        """The sentence without the line."""
         return explanation(self)
 
     def __repr__(self) -> str:
         return f"Verdict(rule {self.rule + 1}, {self.line}: {self.kind})"
+
+
+# --- the line decides -------------------------------------------------------------------
+
+
+class Deciding(Verdict):
+    """The line decided."""
+
+
+@dataclass(frozen=True, repr=False)
+class Applied(Deciding):
+    """The dimension is split over the axes of the rule, or left to the compiler.
+
+    Attributes:
+        mesh: the mesh that the rule was checked against, or None.
+        drops_size_one: as in `NameDialect`.
+    """
+
+    outcome = Outcome.APPLIED
+    # Only the sentence uses these: verdicts that differ in them are equal.
+    mesh: MeshSpec | None = field(default=None, compare=False)
+    drops_size_one: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, repr=False)
+class SizeOne(Applied):
+    """The rule's axes have size 1, so the dimension is not split."""
+
+    outcome = Outcome.SIZE_ONE
+
+
+@dataclass(frozen=True, repr=False)
+class Unsplit(Deciding):
+    """The rule leads to None: the dimension is not split and the search ends."""
+
+    outcome = Outcome.UNSPLIT
+
+
+@dataclass(frozen=True, repr=False)
+class Matched(Deciding):
+    """The pattern gives the spec of the array."""
+
+    outcome = Outcome.MATCHED
+
+
+@dataclass(frozen=True, repr=False)
+class OneElement(Deciding):
+    """The pattern matches, but the dialect leaves arrays of one element unsplit."""
+
+    outcome = Outcome.ONE_ELEMENT
+
+
+@dataclass(frozen=True, repr=False)
+class RankMismatch(Deciding):
+    """The spec of the pattern has more entries than the array has dimensions."""
+
+    outcome = Outcome.WRONG_RANK
+    wrong_rank: WrongRank
+
+
+@dataclass(frozen=True, repr=False)
+class Indivisible(Deciding):
+    """The number of shards does not divide the size of a dimension.
+
+    Attributes:
+        misfit: the sizes, and the sizes that would divide.
+        dimension: the dimension, counted among those that the line decides.
+    """
+
+    outcome = Outcome.INDIVISIBLE
+    misfit: Misfit
+    dimension: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class MissingAxis(Deciding):
+    """The mesh lacks the axes `absent`."""
+
+    outcome = Outcome.MISSING_AXIS
+    absent: tuple[str, ...]
+    mesh: MeshSpec = field(compare=False)
+
+
+@dataclass(frozen=True, repr=False)
+class AxisTwice(Deciding):
+    """The line names an axis twice."""
+
+    outcome = Outcome.REPEATED
+
+
+@dataclass(frozen=True, repr=False)
+class AxisShared(Deciding):
+    """Other dimensions have the axes of the rule, too, which nnx does not prevent.
+
+    Attributes:
+        taken: these axes and dimensions.
+    """
+
+    outcome = Outcome.REPEATED
+    taken: tuple[Holder, ...]
+
+
+# --- the line does not decide -----------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class OtherName(Verdict):
+    """The rule is for another name than `name`, that of the dimension."""
+
+    outcome = Outcome.OTHER_NAME
+    name: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class DecidedBefore(Verdict):
+    """The earlier rule `by_rule` for the same name decided."""
+
+    outcome = Outcome.DECIDED
+    by_rule: int
+
+
+@dataclass(frozen=True, repr=False)
+class Taken(Verdict):
+    """Other dimensions use all axes of the rule.
+
+    Attributes:
+        taken: the axes in use, each with its dimension and the rule that gave it.
+    """
+
+    outcome = Outcome.TAKEN
+    taken: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class PartTaken(Taken):
+    """Other dimensions use some axes of the rule, which needs all of them."""
+
+    outcome = Outcome.PART_TAKEN
+
+
+@dataclass(frozen=True, repr=False)
+class Overridden(Verdict):
+    """The later rule `by_rule` for the same name replaces it, as in a dict."""
+
+    outcome = Outcome.OVERRIDDEN
+    by_rule: int
+    library: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, repr=False)
+class Shadowed(Verdict):
+    """The pattern matches, but the pattern `by_rule` decides.
+
+    Attributes:
+        by_key: True if that pattern is the path itself, which `library` takes first.
+    """
+
+    outcome = Outcome.SHADOWED
+    by_rule: int
+    by_key: bool = field(default=False, compare=False)
+    library: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, repr=False)
+class SeveralMatch(Verdict):
+    """All patterns of `several` match, and `library` allows one."""
+
+    outcome = Outcome.SEVERAL
+    several: tuple[int, ...]
+    library: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, repr=False)
+class NoMatch(Verdict):
+    """The pattern does not match the path.
+
+    Attributes:
+        lacks: words of the pattern that are not in the path.
+        wider: a pattern that matches the path, if this one matches only a part of it
+            and older versions of `library` allowed that; else `""`.
+    """
+
+    outcome = Outcome.NO_MATCH
+    lacks: tuple[str, ...] = ()
+    wider: str = ""
+    library: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, repr=False)
+class Invalid(Verdict):
+    """The pattern cannot be matched because of `error`."""
+
+    outcome = Outcome.INVALID
+    error: str
+
+
+#: Every kind of verdict.
+VERDICTS: tuple[type[Verdict], ...] = (
+    Applied,
+    Unsplit,
+    SizeOne,
+    Matched,
+    OneElement,
+    RankMismatch,
+    Indivisible,
+    MissingAxis,
+    AxisTwice,
+    AxisShared,
+    OtherName,
+    DecidedBefore,
+    Taken,
+    PartTaken,
+    Overridden,
+    Shadowed,
+    SeveralMatch,
+    NoMatch,
+    Invalid,
+)
 
 
 def deciding(
@@ -138,44 +334,42 @@ def deciding(
     dialect: Dialect,
     used: tuple[str, ...],
 ) -> Verdict:
-    """The verdict on the line that decided: whether this mesh can split these sizes so.
+    """The verdict on the line that decided: can this mesh split these sizes that way?
 
     Args:
         index: the position of the line.
         line: the rule or pattern.
         dims: the axes of each dimension that it decides.
-        sizes: the sizes of these dimensions, or None where they are not known.
+        sizes: the sizes of these dimensions, or None if they are unknown.
         mesh: the mesh, or None.
-        dialect: who reads the table.
-        used: the axes that split any dimension of the array: they are not suggested.
+        dialect: the library that reads the table.
+        used: the axes that split any dimension of the array; they are not suggested.
     """
-    axes, outcome = line.axes, Outcome.MATCHED
-    fields: dict[str, Any] = {"mesh": mesh, "dialect": dialect}
-    if isinstance(line, Rule):
-        outcome = Outcome.APPLIED
-        if not axes and not line.free:
-            outcome = Outcome.UNSPLIT
-    absent = ()
+    axes = line.axes
+    # First problems on every mesh, then problems of this mesh, then sizes.
+    if len(set(axes)) < len(axes):
+        return AxisTwice(index, line)
     if mesh is not None:
         absent = tuple(a for a in dict.fromkeys(axes) if a not in mesh.shape)
-    # What no mesh allows comes first, then what this one lacks, then sizes.
-    if len(set(axes)) < len(axes):
-        outcome = Outcome.REPEATED
-    elif absent:
-        outcome = Outcome.MISSING_AXIS
-        fields["absent"] = absent
-    elif mesh is not None and axes:
-        if outcome is Outcome.APPLIED and all(mesh.shape[a] == 1 for a in axes):
-            outcome = Outcome.SIZE_ONE
-        # An axis splits an array once, so one in use is no alternative.
+        if absent:
+            return MissingAxis(index, line, absent, mesh)
+        # An axis splits an array once, so an axis in use is not an alternative.
         free = tuple(a for a in mesh.axis_names if a not in used)
         for dim, (size, over) in enumerate(zip(sizes or (), dims, strict=False)):
             misfit = Misfit.find(size, over, mesh, free)
             if misfit is not None:
-                outcome = Outcome.INDIVISIBLE
-                fields |= {"misfit": misfit, "dimension": dim}
-                break
-    return Verdict(index, line, outcome, **fields)
+                return Indivisible(index, line, misfit, dim)
+    if isinstance(line, PathRule):
+        return Matched(index, line)
+    if not axes and not line.free:
+        return Unsplit(index, line)
+    drops = isinstance(dialect, NameDialect) and dialect.drops_size_one
+    if mesh is not None and axes and all(mesh.shape[a] == 1 for a in axes):
+        return SizeOne(index, line, mesh, drops)
+    return Applied(index, line, mesh, drops)
+
+
+# --- decisions and problems -------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,11 +379,12 @@ class Decision(Fact):
     Attributes:
         dimension: its position in the array.
         logical: its logical name, or None.
-        axes: the mesh axes that split it; `()` where it is not split.
+        axes: the mesh axes that split it; `()` if it is not split.
         rule: the index of the rule that decided, or None.
         verdicts: one Verdict per rule, in table order.
-        passed_through: whether an unmatched name was taken for a mesh axis (nnx only).
+        passed_through: True if the dialect took a name without a rule for a mesh axis.
         rules: the table.
+        dialect: the library that reads the table.
 
     >>> from shardviz.axis_rules.resolution import resolve
     >>> decision = resolve("embed mlp", [("mlp", "model")]).decisions[1]
@@ -206,6 +401,7 @@ class Decision(Fact):
     verdicts: tuple[Verdict, ...]
     passed_through: bool = False
     rules: Rules = field(default_factory=Rules, compare=False)
+    dialect: NameDialect = field(default=Dialect.LINEN, compare=False)
 
     @property
     def deciding(self) -> Verdict | None:
@@ -216,12 +412,12 @@ class Decision(Fact):
 
     @property
     def unknown(self) -> bool:
-        """Whether it has a name and no rule is for that."""
+        """True if it has a name without a rule."""
         return isinstance(self.logical, str) and self.logical not in self.rules.by_name
 
     @property
     def near(self) -> str | None:
-        """Where no rule is for its name, the nearest name that a rule is for, if any."""
+        """For a name without a rule, the nearest name that has one, if any."""
         if not self.unknown or self.logical is None:
             return None
         return self.rules.nearest(self.logical)
@@ -230,26 +426,70 @@ class Decision(Fact):
         by = "no rule"
         if self.rule is not None:
             by = f"rule {self.rule + 1}"
-        became = Rule(self.logical or "nameless", self.axes)
-        return f"Decision(dimension {self.dimension}, {became} by {by})"
+        split = Rule(self.logical or "nameless", self.axes)
+        return f"Decision(dimension {self.dimension}, {split} by {by})"
 
 
 @dataclass(frozen=True)
 class Problem(Fact):
-    """Why a mesh cannot have the spec of an array, or why it has none.
+    """Why a mesh cannot have the spec of an array, or why the array has no spec.
+
+    Each kind is a subclass; `str` of it is the sentence.
 
     Attributes:
-        code: of names `"verdict"`, `"name is no axis"` (nnx takes it for one) or
-            `"spec"`; of paths `"no match"`, `"several match"` or `"unreadable"`.
-        decision: for the first two, about which dimension.
-        patterns: for `"several match"`, the patterns.
-        error: for `"spec"` and `"unreadable"`, what was raised.
+        code: the kind of problem.
 
-    >>> print(Problem("spec", error="Mesh axis 'x' is named twice."))
+    >>> print(SpecProblem("Mesh axis 'x' is named twice."))
     Mesh axis 'x' is named twice.
     """
 
-    code: str
-    decision: Decision | None = None
-    patterns: tuple[str, ...] = ()
-    error: str = ""
+    code: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class VerdictProblem(Problem):
+    """The rule that decided a dimension cannot be carried out."""
+
+    code = "verdict"
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class AxisNameProblem(Problem):
+    """The dialect took a logical name for a mesh axis that the mesh lacks."""
+
+    code = "name is no axis"
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class SpecProblem(Problem):
+    """The spec as a whole does not fit the mesh, because of `error`."""
+
+    code = "spec"
+    error: str
+
+
+@dataclass(frozen=True)
+class NoMatchProblem(Problem):
+    """No pattern matches the path, which is an error in `library`."""
+
+    code = "no match"
+    library: str
+
+
+@dataclass(frozen=True)
+class SeveralMatchProblem(Problem):
+    """Several patterns match the path, and `library` allows one."""
+
+    code = "several match"
+    patterns: tuple[str, ...]
+    library: str
+
+
+@dataclass(frozen=True)
+class UnreadableProblem(Problem):
+    """The path or a pattern cannot be read, because of `error`."""
+
+    code = "unreadable"
+    error: str

@@ -74,6 +74,13 @@ class HasIndices(Protocol):
     def indices(self, shape: Sequence[int], /) -> Sequence[tuple[int | slice, ...]]: ...
 
 
+class HasName(Protocol):
+    """A `Dialect`."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class HasDtype(Protocol):
     """An object that carries its element type, such as `jnp.bfloat16` or an array."""
 
@@ -127,7 +134,7 @@ ShapeLike: TypeAlias = str | SupportsIndex | Iterable[SupportsIndex]
 DtypeLike: TypeAlias = str | type | np.dtype[Any] | HasDtype
 """An element type as its name, a short form (`"bf16"`), or numpy's or jax's own."""
 
-DialectLike: TypeAlias = str | enum.Enum
+DialectLike: TypeAlias = str | HasName
 """The library that reads a rule table, as a name (`"linen"`) or a `Dialect`."""
 
 BytesLike: TypeAlias = int | str

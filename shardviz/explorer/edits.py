@@ -14,8 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.remedies import Remedy
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import LayoutError, ShardvizError
 from shardviz.base.format import plural, shown

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardviz.axis_rules.dialects import DIALECTS
 from shardviz.axis_rules.group_bytes import on_fullest_device
 from shardviz.axis_rules.requests import Request
-from shardviz.axis_rules.words.cascade import DIALECTS
 from shardviz.base.format import bytes_text, plural
 from shardviz.base.layout import Layout, Misfit
 from shardviz.base.mesh import AXIS_TYPES
@@ -74,7 +74,8 @@ def menus_view(document: Document) -> dict[str, Any]:
             option = _option(name, name, registry.describe(name))
             programs.append({**option, "group": group})
     programs.append(_option(DEVICE_PUT, DEVICE_PUT, wording.TITLES["place"]))
-    dialects = [{"value": d.value, "label": t} for d, t in DIALECTS.items()]
+    by_name = [dialect for dialect in DIALECTS if not dialect.by_path]
+    dialects = [{"value": d.name, "label": d.library} for d in by_name]
     presets = []
     kinds: tuple[tuple[str, str, Any], ...] = (
         ("Scenarios", "scenario", gallery_scenarios),

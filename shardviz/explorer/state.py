@@ -12,11 +12,12 @@ from typing import Any
 
 from shardviz.axis_rules.array_tree import Children, read_tree
 from shardviz.axis_rules.audit import Audit, audit
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.panel.model_view import Leaves
 from shardviz.axis_rules.panel.rules_view import looks_wrong
 from shardviz.axis_rules.requests import Request
 from shardviz.axis_rules.resolution import Resolution
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import shown

@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.dialects import Dialect, NameDialect
 from shardviz.axis_rules.libraries import mesh_of
 from shardviz.axis_rules.optimizer_state import optimizer_leaves, pair_names
 from shardviz.axis_rules.requests import Request, Requests, requests
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec, unique_names
 from shardviz.base.display import Displayed
 from shardviz.base.errors import ProgramError
@@ -75,7 +76,7 @@ class Program(Displayed):
     arrays: tuple[ArraySpec, ...]
     mesh: MeshSpec
     rules: Rules | None = None
-    dialect: Dialect = Dialect.LINEN
+    dialect: NameDialect = Dialect.LINEN
     tree: Any = None
     out_specs: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)

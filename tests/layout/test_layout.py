@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.requests import request
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import LayoutError, MeshError
 from shardviz.base.layout import Misfit, lay_out, layout_from_indices

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.path_automaton import Unsupported, automaton, ways
 from shardviz.axis_rules.path_matching import compiled, fits
-from shardviz.axis_rules.rules import Dialect
 from shardviz.base.errors import RuleError
 
 TOKENS = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from shardviz.axis_rules.dialects import DIALECTS, Dialect
 from shardviz.axis_rules.resolution import resolve
-from shardviz.axis_rules.rules import Dialect, Rule, Rules
+from shardviz.axis_rules.rules import Rule, Rules
 from shardviz.base.errors import RuleError
 
 TABLE = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
@@ -75,7 +76,7 @@ def test_what_is_no_resolution(names, rules, options):
 
 
 def test_dialects_come_in_any_case():
-    assert [Dialect.of(n) for n in ("LINEN", "nnx", "MaxText", "RegEx", "keras")] == list(Dialect)
+    assert [Dialect.of(n) for n in ("LINEN", "nnx", "MaxText", "RegEx", "keras")] == list(DIALECTS)
     assert Dialect.of(Dialect.NNX) is Dialect.NNX
 
 

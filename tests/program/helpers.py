@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardviz.axis_rules.rules import Dialect
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec

@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.axis_rules.audit import audit
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.dialects import Dialect
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.mesh import make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend.build_plan import plan_program

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.axis_rules.rules import Dialect
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.errors import ProgramError
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.programs.backend.build_program import build_program

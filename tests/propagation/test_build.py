@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.axis_rules.rules import Dialect
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.errors import ProgramError
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec

@@ -12,8 +12,8 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.libraries import spec_of
-from shardviz.axis_rules.rules import Dialect
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.mesh import make_mesh
 from shardviz.base.mesh_context import MeshContext

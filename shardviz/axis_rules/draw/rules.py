@@ -12,7 +12,17 @@ from shardviz.axis_rules.path_rules import PathResolution
 from shardviz.axis_rules.resolution import Resolution
 from shardviz.axis_rules.rules import PathRule, PathRules, Rule, Rules
 from shardviz.axis_rules.verdicts import BROKEN as BROKEN_OUTCOMES
-from shardviz.axis_rules.verdicts import Outcome, Verdict
+from shardviz.axis_rules.verdicts import (
+    Applied,
+    DecidedBefore,
+    Indivisible,
+    MissingAxis,
+    Outcome,
+    Overridden,
+    Shadowed,
+    Taken,
+    Verdict,
+)
 from shardviz.axis_rules.words.rules import resolution_findings
 from shardviz.base.format import by_count, ids_text, joined, plural, shown
 from shardviz.base.partition_spec import Spec
@@ -224,7 +234,7 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
         [_numbered(row + 1, len(rules), rules[row]) for row in rows],
         columns,
         verdicts,
-        title=titled(title, f"{resolution.spec} by {resolution.dialect.value} rules"),
+        title=titled(title, f"{resolution.spec} by {resolution.dialect.name} rules"),
         notes=notes,
         alt=sentences([plural(len(rules), "rule"), *resolution_findings(resolution)]),
     )
@@ -252,7 +262,7 @@ def draw_path_resolution(found: PathResolution, title: str | None = None) -> Pic
         [verdicts],
         remarks=remarks,
         title=titled(
-            title, f"{found.spec or 'unknown'} by {found.dialect.value} patterns"
+            title, f"{found.spec or 'unknown'} by {found.dialect.name} patterns"
         ),
         notes=notes,
         alt=sentences([plural(count, "pattern"), found.explain()]),
@@ -295,18 +305,19 @@ def _group_of(verdict: Verdict) -> int:
 
 def verdict_word(verdict: Verdict) -> str:
     """A verdict in as few words as fit into a cell."""
-    outcome, word = verdict.outcome, _WORDS.get(verdict.outcome, verdict.kind)
-    if outcome is Outcome.APPLIED:
-        word = ", ".join(verdict.axes)
-    elif outcome is Outcome.MISSING_AXIS:
-        word = f"no axis {', '.join(verdict.absent)}"
-    elif verdict.misfit is not None:
-        word = wording.indivisible(verdict.misfit.parts)
-    elif outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
-        dims = sorted({dim for _, dim, _ in verdict.taken})
-        word = f"{word} by dimension {', '.join(map(str, dims))}"
-    elif verdict.by_rule is not None:
-        word = f"{word} by {verdict.by_rule + 1}"
+    word = _WORDS.get(verdict.outcome, verdict.kind)
+    match verdict:
+        case Applied(outcome=Outcome.APPLIED):
+            word = ", ".join(verdict.axes)
+        case MissingAxis(absent=absent):
+            word = f"no axis {', '.join(absent)}"
+        case Indivisible(misfit=misfit):
+            word = wording.indivisible(misfit.parts)
+        case Taken(taken=taken):
+            dims = sorted({dim for _, dim, _ in taken})
+            word = f"{word} by dimension {', '.join(map(str, dims))}"
+        case DecidedBefore(by_rule=by) | Overridden(by_rule=by) | Shadowed(by_rule=by):
+            word = f"{word} by {by + 1}"
     group = _group_of(verdict)
     return {DECIDES: "✓ ", BROKEN: "✗ "}.get(group, "") + word
 

@@ -12,9 +12,23 @@ from collections.abc import Sequence
 from shardviz.axis_rules.remedies import Remedy
 from shardviz.axis_rules.requests import Request
 from shardviz.axis_rules.resolution import Resolution
-from shardviz.axis_rules.rule_uses import Idle
-from shardviz.axis_rules.rules import Dialect, Rule
-from shardviz.axis_rules.verdicts import Decision, Outcome, Verdict
+from shardviz.axis_rules.rule_uses import Idle, NoSuchName
+from shardviz.axis_rules.rules import Rule
+from shardviz.axis_rules.verdicts import (
+    Applied,
+    AxisShared,
+    AxisTwice,
+    DecidedBefore,
+    Decision,
+    Holder,
+    Indivisible,
+    MissingAxis,
+    Overridden,
+    SizeOne,
+    Taken,
+    Unsplit,
+    Verdict,
+)
 from shardviz.base.format import (
     by_count,
     bytes_text,
@@ -26,14 +40,8 @@ from shardviz.base.format import (
     suggestion,
 )
 from shardviz.base.layout import Misfit
+from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec, is_unconstrained
-
-#: The libraries whose reading of a table can be chosen, as people call them.
-DIALECTS = {
-    Dialect.LINEN: "Flax Linen",
-    Dialect.NNX: "Flax NNX",
-    Dialect.MAXTEXT: "MaxText",
-}
 
 #: What became of a dimension that has no axes to show, in its card.
 STATES = {
@@ -101,10 +109,11 @@ def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]
     winner = decision.deciding
     if winner is None:
         return lead, _undecided(decision, found)
-    lost = [one for one in decision.verdicts if one.taken and not one.decides]
     words = f"Rule {winner.rule + 1} {_wins(winner, found)}"
-    for one in lost:
-        words += f" Rule {one.rule + 1} comes first, but {_holders(one, found)}."
+    for lost in decision.verdicts:
+        if isinstance(lost, Taken):
+            causes = _holders(lost.taken, found)
+            words += f" Rule {lost.rule + 1} comes first, but {causes}."
     return lead, words
 
 
@@ -147,7 +156,9 @@ def _undecided(decision: Decision, found: Resolution) -> str:
     if name is None:
         return "It has no logical name, and rules are for names."
     if decision.passed_through:
-        words = f"No rule names {name}, so Flax NNX takes it for a mesh axis"
+        words = (
+            f"No rule names {name}, so {found.dialect.library} takes it for a mesh axis"
+        )
         if found.mesh is not None and name not in found.mesh.shape:
             return f"{words}, which the mesh does not have."
         return f"{words}."
@@ -156,29 +167,32 @@ def _undecided(decision: Decision, found: Resolution) -> str:
     if decision.unknown:
         hint = clause(" Did you mean {}?", near(found, decision.dimension))
         return f"No rule names {name}.{hint}"
-    lost = [one for one in decision.verdicts if one.taken]
-    return " ".join(
-        f"Rule {one.rule + 1} asks for {listed(one.axes)}, but {_holders(one, found)}."
-        for one in lost
-    )
+    sentences = []
+    for lost in decision.verdicts:
+        if isinstance(lost, Taken):
+            causes = _holders(lost.taken, found)
+            asks = f"Rule {lost.rule + 1} asks for {listed(lost.axes)}"
+            sentences.append(f"{asks}, but {causes}.")
+    return " ".join(sentences)
 
 
 def _wins(fact: Verdict, found: Resolution) -> str:
     """What the rule that decides does, as the rest of a sentence."""
     wants = f"wins and asks for {listed(fact.axes)}"
-    if fact.outcome is Outcome.INDIVISIBLE and fact.misfit is not None:
-        return f"{wants}, but {_left_over(fact.misfit)}."
-    if fact.outcome is Outcome.MISSING_AXIS:
-        return f"{wants}, and {_missing(fact)}"
-    if fact.outcome is Outcome.REPEATED:
-        return f"{wants}, but {_twice(fact, found)}."
-    if fact.outcome is Outcome.SIZE_ONE:
-        one = by_count(len(fact.axes), "which has", "which have")
-        return f"{wants}, {one} size 1 and splits nothing."
-    if isinstance(fact.line, Rule) and fact.line.free:
-        return "wins and leaves it to the compiler."
-    if fact.outcome is Outcome.UNSPLIT:
-        return "wins and keeps it whole."
+    match fact:
+        case Indivisible(misfit=misfit):
+            return f"{wants}, but {_left_over(misfit)}."
+        case MissingAxis():
+            return f"{wants}, and {_missing(fact)}"
+        case AxisTwice() | AxisShared():
+            return f"{wants}, but {_twice(fact, found)}."
+        case SizeOne():
+            which = by_count(len(fact.axes), "which has", "which have")
+            return f"{wants}, {which} size 1 and splits nothing."
+        case Applied(line=Rule(free=True)):
+            return "wins and leaves it to the compiler."
+        case Unsplit():
+            return "wins and keeps it whole."
     if found.problems:
         return f"{wants}, but the array fails in another dimension."
     return "decides."
@@ -190,15 +204,13 @@ def _left_over(fact: Misfit) -> str:
     )
 
 
-def _missing(fact: Verdict) -> str:
-    hint = ""
-    if fact.mesh is not None:
-        hint = suggestion(fact.absent[0], fact.mesh.axis_names)
+def _missing(fact: MissingAxis) -> str:
+    hint = suggestion(fact.absent[0], fact.mesh.axis_names)
     return f"the mesh has no axis {listed(fact.absent, 'or')}.{hint}"
 
 
-def _twice(fact: Verdict, found: Resolution) -> str:
-    if not fact.taken:
+def _twice(fact: AxisTwice | AxisShared, found: Resolution) -> str:
+    if isinstance(fact, AxisTwice):
         return "names an axis twice, and it can split an array once"
     causes = []
     for axis, dim, _ in fact.taken:
@@ -206,13 +218,13 @@ def _twice(fact: Verdict, found: Resolution) -> str:
     return joined(causes)
 
 
-def _holders(fact: Verdict, found: Resolution) -> str:
-    """Which rules use the axes that this rule wants, and for which dimensions."""
-    given: dict[tuple[int, int], list[str]] = {}
-    for axis, dim, by in fact.taken:
-        given.setdefault((dim, (by or 0) + 1), []).append(shown(axis))
+def _holders(taken: tuple[Holder, ...], found: Resolution) -> str:
+    """Which rules gave these axes to which other dimensions."""
+    axes_of: dict[tuple[int, int], list[str]] = {}
+    for axis, dim, by in taken:
+        axes_of.setdefault((dim, (by or 0) + 1), []).append(shown(axis))
     causes = []
-    for (dim, rule), axes in given.items():
+    for (dim, rule), axes in axes_of.items():
         causes.append(f"rule {rule} gave {joined(axes)} to {title(found.names, dim)}")
     return joined(causes)
 
@@ -228,28 +240,30 @@ def verdict(fact: Verdict, found: Resolution) -> str:
     >>> verdict(found.verdict(0, 1), found)
     "axis in use: rule 1 gave 'model' to mlp"
     """
-    outcome, by = fact.outcome, (fact.by_rule or 0) + 1
-    if outcome is Outcome.INDIVISIBLE and fact.misfit is not None:
-        return f"does not fit: {misfit(fact.misfit)}"
-    if outcome is Outcome.MISSING_AXIS:
-        return _missing(fact).removesuffix(".")
-    if outcome is Outcome.REPEATED:
-        return f"decides, but {_twice(fact, found)}"
-    if outcome is Outcome.DECIDED:
-        return f"too late: rule {by} decided"
-    if outcome is Outcome.OVERRIDDEN:
-        return f"replaced by rule {by}: in Flax NNX the last one counts"
-    if outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
-        return f"axis in use: {_holders(fact, found)}"
-    if outcome is Outcome.SIZE_ONE:
-        return "decides, but an axis of size 1 splits nothing"
-    if isinstance(fact.line, Rule) and fact.line.free:
-        return "leaves it to the compiler"
-    if outcome is Outcome.UNSPLIT:
-        return "keeps it whole"
-    if fact.mesh is None:
-        return "splits"
-    return f"splits {math.prod(fact.mesh.shape[a] for a in fact.axes):,} ways"
+    match fact:
+        case Indivisible():
+            return f"does not fit: {misfit(fact.misfit)}"
+        case MissingAxis():
+            return _missing(fact).removesuffix(".")
+        case AxisTwice() | AxisShared():
+            return f"decides, but {_twice(fact, found)}"
+        case DecidedBefore(by_rule=by):
+            return f"too late: rule {by + 1} decided"
+        case Overridden(by_rule=by, library=library):
+            return f"replaced by rule {by + 1}: in {library} the last one counts"
+        case Taken(taken=taken):
+            return f"axis in use: {_holders(taken, found)}"
+        case SizeOne():
+            return "decides, but an axis of size 1 splits nothing"
+        case Applied(line=Rule(free=True)):
+            return "leaves it to the compiler"
+        case Unsplit():
+            return "keeps it whole"
+        case Applied(mesh=MeshSpec() as mesh):
+            return f"splits {math.prod(mesh.shape[a] for a in fact.axes):,} ways"
+        case Applied():
+            return "splits"
+    raise TypeError(type(fact))
 
 
 def misfit(fact: Misfit) -> str:
@@ -274,7 +288,7 @@ BY_PATH = "from the audit's table of paths"
 
 def idle(fact: Idle) -> str:
     """That a rule decides nothing, in a few words."""
-    if fact.code == "no such name":
+    if isinstance(fact, NoSuchName):
         return f"matches no array here{clause('; {} is near', fact.near)}"
     return "decides nothing here"
 

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from shardviz.axis_rules.differences import AuditDiff, SpecDifference
 from shardviz.axis_rules.requests import Request
-from shardviz.axis_rules.rule_uses import Idle, RuleUse
+from shardviz.axis_rules.rule_uses import (
+    Idle,
+    LosesAxes,
+    NoSuchName,
+    NoSuchPath,
+    OwnSpecs,
+    RuledBefore,
+    RuleUse,
+    ShadowedPattern,
+)
 from shardviz.axis_rules.rules import PathRule, Rule
 from shardviz.axis_rules.words.rules import holders
 from shardviz.base.format import (
@@ -26,45 +35,44 @@ SHOWN = 5  # names in a list
 
 def idle(fact: Idle) -> str:
     """Why a rule or pattern decides nothing, as the rest of a sentence about it."""
-    if isinstance(fact.rule, PathRule):
-        return _idle_pattern(fact)
-    return f"never fires: {_idle_rule(fact, fact.rule)}"
+    match fact:
+        case OwnSpecs(rule=PathRule()):
+            return (
+                "decides nothing: each array that it matches is split otherwise by a"
+                " PartitionSpec of its own"
+            )
+        case ShadowedPattern(by=by):
+            patterns = by_count(len(by), "pattern", "patterns")
+            verb = by_count(len(by), "decides", "decide")
+            deciding = f"{patterns} {ids_text([i + 1 for i in by])}"
+            # If several match, Keras lets none of them decide.
+            if not by:
+                deciding, verb = "others", "match"
+            return f"is shadowed: {deciding} {verb} each path that it matches, too"
+        case NoSuchPath(near=near):
+            return f"matches no path{clause('; {} is near', near and shown(near))}"
+    return f"never fires: {_idle_rule(fact)}"
 
 
-def _idle_rule(fact: Idle, rule: Rule) -> str:
-    name = shown(rule.logical)
-    if fact.verdict is not None:
-        return holders(fact.verdict)
-    if fact.code == "no such name":
-        near = clause("; an array has {}", fact.near and shown(fact.near))
-        return f"no array has a dimension {name}{near}"
-    if fact.code == "own specs":
-        return (
-            f"each array with {name} is split otherwise by a PartitionSpec of its own, or"
-            " has names that cannot be resolved"
-        )
-    count, numbers = len(fact.by), listed([i + 1 for i in fact.by])
-    rules = by_count(count, "rule", "rules")
-    # In nnx a later rule for the name replaces it, which is before any is looked up.
-    verb = by_count(count, "decides", "decide")
-    return f"{rules} {numbers} {verb} every {name} first"
-
-
-def _idle_pattern(fact: Idle) -> str:
-    if fact.code == "own specs":
-        return (
-            "decides nothing: each array that it matches is split otherwise by a"
-            " PartitionSpec of its own"
-        )
-    if fact.code == "shadowed":
-        patterns = by_count(len(fact.by), "pattern", "patterns")
-        verb = by_count(len(fact.by), "decides", "decide")
-        # Of several that match, Keras lets none decide.
-        others = f"{patterns} {ids_text([i + 1 for i in fact.by])}"
-        if not fact.by:
-            others, verb = "others", "match"
-        return f"is shadowed: {others} {verb} each path that it matches, too"
-    return f"matches no path{clause('; {} is near', fact.near and shown(fact.near))}"
+def _idle_rule(fact: Idle) -> str:
+    assert isinstance(fact.rule, Rule)
+    name = shown(fact.rule.logical)
+    match fact:
+        case LosesAxes(verdict=verdict):
+            return holders(verdict.taken)
+        case NoSuchName(near=near):
+            hint = clause("; an array has {}", near and shown(near))
+            return f"no array has a dimension {name}{hint}"
+        case OwnSpecs():
+            return (
+                f"each array with {name} is split otherwise by a PartitionSpec of its own,"
+                " or has names that cannot be resolved"
+            )
+        case RuledBefore(by=by):
+            rules = by_count(len(by), "rule", "rules")
+            verb = by_count(len(by), "decides", "decide")
+            return f"{rules} {listed([i + 1 for i in by])} {verb} every {name} first"
+    raise TypeError(type(fact))
 
 
 def rule_uses(uses: Sequence[RuleUse]) -> str:
@@ -81,11 +89,7 @@ def rule_uses(uses: Sequence[RuleUse]) -> str:
     # A table for many models has names by the dozen that this one lacks.
     names, lines = [], []
     for use in idles:
-        if (
-            isinstance(use.rule, Rule)
-            and use.never
-            and use.never.code == "no such name"
-        ):
+        if isinstance(use.rule, Rule) and isinstance(use.never, NoSuchName):
             names.append(use.rule.logical)
         else:
             lines.append(f"  {noun} {use.index + 1} ({use.rule}) {use.never}.")

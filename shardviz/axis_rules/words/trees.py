@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.dialects import PathDialect
 from shardviz.axis_rules.group_bytes import (
     AxisCopies,
     GroupBytes,
@@ -13,7 +14,7 @@ from shardviz.axis_rules.group_bytes import (
 from shardviz.axis_rules.optimizer_differences import Difference
 from shardviz.axis_rules.requests import Request
 from shardviz.axis_rules.rule_uses import no_pattern
-from shardviz.axis_rules.rules import Dialect, PathRules, Rules
+from shardviz.axis_rules.rules import PathRules, Rules
 from shardviz.axis_rules.words.fit import fit, uncounted
 from shardviz.axis_rules.words.remedies import remedy
 from shardviz.axis_rules.words.rule_uses import beside_table, few, rule_uses
@@ -162,7 +163,7 @@ def _sizes(audit: Audit) -> str:
     head = (
         f"{plural(len(audit.rows), 'array')} of {bytes_text(audit.bytes)} on"
         f" {_axes(audit.mesh)} ({devices}) by {_lines(audit)}, read as"
-        f" {audit.dialect.value}: {bytes_text(audit.bytes_per_device)} on each device"
+        f" {audit.dialect.name}: {bytes_text(audit.bytes_per_device)} on each device"
         f"{uncounted(audit.uncounted)}."
     )
     largest, beside = [], {}
@@ -241,8 +242,9 @@ def _unmatched(audit: Audit) -> str:
         if not paths:
             return ""
         listing = f"{plural(len(paths), 'array')}, {few(paths)}"
-        if audit.dialect is Dialect.KERAS:
-            return f"Keras replicates what no pattern matches: {listing}."
+        dialect = audit.dialect
+        if isinstance(dialect, PathDialect) and dialect.replicates_unmatched:
+            return f"{dialect.library} replicates what no pattern matches: {listing}."
         return f"No pattern matches {listing}: only their own shardings count."
     lines = []
     for name, near, arrays in audit.unmatched:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.libraries import (
     library_of,
     mesh_of,
@@ -18,7 +19,7 @@ from shardviz.axis_rules.libraries import (
 from shardviz.axis_rules.maxtext import mesh_of_config
 from shardviz.axis_rules.requests import request
 from shardviz.axis_rules.rule_tables import read_yaml
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import LayoutError, MeshError, SpecError, needed_by
 from shardviz.base.format import shown

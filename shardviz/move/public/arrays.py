@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardviz.axis_rules.array_tree import ArrayTree, read_tree
-from shardviz.axis_rules.rules import Dialect
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import needed_by
 from shardviz.base.layout import Layout

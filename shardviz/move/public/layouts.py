@@ -19,6 +19,7 @@ from shardviz.axis_rules.array_tree import (
     read_tree,
 )
 from shardviz.axis_rules.audit import Audit, audit
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.libraries import (
     attribute,
     is_partition_spec,
@@ -30,7 +31,7 @@ from shardviz.axis_rules.libraries import (
 )
 from shardviz.axis_rules.requests import Request, request
 from shardviz.axis_rules.rule_tables import dialect_of, read_rules
-from shardviz.axis_rules.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.axis_rules.rules import PathRules, Rules, is_pair
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import LayoutError, ShardvizError
 from shardviz.base.format import listed, shown

@@ -19,6 +19,7 @@ from shardviz.axis_rules.array_tree import (
     read_leaf,
     short_name,
 )
+from shardviz.axis_rules.dialects import Dialect, NameDialect
 from shardviz.axis_rules.libraries import (
     LeafMetadata,
     foreign_memory,
@@ -27,7 +28,7 @@ from shardviz.axis_rules.libraries import (
 )
 from shardviz.axis_rules.optimizer_state import optimizer_leaves
 from shardviz.axis_rules.requests import on_mesh
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec, dtype_name, format_names
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import shown
@@ -45,7 +46,7 @@ def program_arrays(
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
     *,
-    dialect: Dialect = Dialect.LINEN,
+    dialect: NameDialect = Dialect.LINEN,
     names: Sequence[str] | None = None,
     axis_names: Names | None = None,
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from shardviz.axis_rules.array_tree import Names
+from shardviz.axis_rules.dialects import NameDialect
 from shardviz.axis_rules.requests import request
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.backend.jax_compat import warn_if_untested
 from shardviz.base.errors import ProgramError
@@ -57,7 +58,7 @@ def build_program(
     args: Sequence[Any],
     mesh: MeshSpec | None,
     rules: Rules | None,
-    dialect: Dialect,
+    dialect: NameDialect,
     in_specs: Any,
     out_specs: Any,
     donate: Any,

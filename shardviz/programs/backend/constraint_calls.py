@@ -25,9 +25,10 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from shardviz.axis_rules.dialects import Dialect, NameDialect
 from shardviz.axis_rules.libraries import spec_of
 from shardviz.axis_rules.resolution import resolve
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.backend.jax_compat import (
     CONSTRAINT_FUNCTIONS,
     OWN_CALLERS,
@@ -386,7 +387,7 @@ def _shape(x: Any) -> tuple[int, ...] | None:
     return None if shape is None else tuple(shape)
 
 
-def _resolved(call: Constraint, dialect: Dialect) -> Constraint:
+def _resolved(call: Constraint, dialect: NameDialect) -> Constraint:
     if call.rules is None or call.names is None:
         return call
     shape = call.shape

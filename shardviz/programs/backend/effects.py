@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from shardviz.axis_rules.rules import Dialect
+from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.backend.jax_compat import REF_EFFECTS, effect_class
 from shardviz.base.errors import ProgramError

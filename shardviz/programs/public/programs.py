@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardviz.axis_rules.rules import Dialect, Rules
+from shardviz.axis_rules.dialects import Dialect
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.mesh_context import MeshContext
