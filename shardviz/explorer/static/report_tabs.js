@@ -1,5 +1,5 @@
 // @ts-check
-// The tabs Checks and Code: a job and its report, the program as code.
+// The Checks and Code tabs: a job with its report, and the program as code.
 import { failureNote, muted, mutedNote, shareBar, table } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
 
@@ -72,7 +72,7 @@ const MARKS = {
   null: ["–", "sv-muted", "not checked"],
 };
 
-/** That the program was edited since it ran. @param {Report} report @param {number} revision */
+/** A note that the program was edited since it ran. @param {Report} report @param {number} revision */
 export function runAgain({ verdict, revision: of }, revision) {
   return verdict && of !== revision ? "Out of date: run again" : "";
 }
@@ -153,7 +153,7 @@ function codeTab(code) {
   return [copy, h("div", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
 }
 
-/** Names and what they are, in a line. @param {[string, string][]} some */
+/** Names and their values, on one line. @param {[string, string][]} some */
 export function pairs(some) {
   const parts = some.map(([name, text]) => h("span", null, muted(`${name} `), text));
   return h("div", { class: "sv-times" }, ...parts);

@@ -1,5 +1,5 @@
 // @ts-check
-// The view Rules: the table as text beside the cascade of one dimension.
+// The Rules view: the table as text, next to the cascade of one dimension.
 import { Cascade } from "./cascade.js";
 import { Choice, Touched, answers, keepKey } from "./controls.js";
 import { OWN_KEYS, fill, h, isNew, setText, toggle } from "./dom.js";
@@ -24,13 +24,14 @@ import { Find, item } from "./find.js";
  */
 
 /**
- * What the view shows: arrays, the text of the table, what its rules do, and the chosen dimension.
+ * The data of the view: arrays, the text of the table, the effect of its rules, and the chosen
+ * dimension.
  * @typedef {{view: import("./view_data.js").View, use: RuleUse | Record<string, never>, cell: Cell,
  *   leaves: import("./model_panel.js").Leaves | Record<string, never>,
  *   dialects: import("./messages").Option[], live: boolean}} Shown
  */
 /**
- * What the view asks for: why a dimension is split as it is, an array or a leaf, and an edit.
+ * Requests of the view: explain a dimension, open an array or a leaf, apply an edit.
  * @typedef {{edit: import("./explorer.js").Edit, ask: (key: string) => void,
  *   select: (array: number) => void, open: (leaf: number) => void,
  *   apply: (remedy: string) => void}} Calls
@@ -43,8 +44,8 @@ export class RuleTable {
   constructor(calls) {
     this.calls = calls;
     this.chosen = "";
-    this.opened = false; // whether it was in sight
-    this.scrolled = ""; // to the rules of this dimension
+    this.opened = false; // true once it was visible
+    this.scrolled = ""; // the dimension whose rules were scrolled to
     /** @type {Shown | null} */ this.shown = null;
     /** @type {RuleUse | null} */ this.use = null;
     this.state = new Touched();
@@ -103,7 +104,7 @@ export class RuleTable {
     this.calls.edit("rules", this.text.value);
   }
 
-  /** Alt and an arrow move the line of the cursor. @param {KeyboardEvent} e */
+  /** Alt and an arrow key move the line at the cursor. @param {KeyboardEvent} e */
   pressed(e) {
     keepKey(e);
     const step = { ArrowUp: -1, ArrowDown: 1 }[e.key];
@@ -121,7 +122,7 @@ export class RuleTable {
     this.typed();
   }
 
-  /** Asks why a dimension of an array is split as it is. @param {number} array @param {number} dim */
+  /** Asks for the explanation of a dimension of an array. @param {number} array @param {number} dim */
   choose(array, dim) {
     this.chosen = `${array}:${dim}`;
     this.cascade.mark(dim);
@@ -150,23 +151,23 @@ export class RuleTable {
     }
     const known = (!live && this.use.saved?.[this.chosen]) || shown.cell;
     if (answers.settled || !this.chosen) this.chosen = known.key ?? "";
-    // Until the answer for another dimension comes, nothing is offered for the last one.
+    // Remedies are hidden until the answer for the new dimension arrives.
     const cell = (known.key ?? "") === this.chosen ? known : { ...known, remedies: [], reason: "" };
     this.showCell(cell, lines);
     this.selectFirst(view);
     if (live) this.lookAgain(cell);
-    // While a line is being typed the old rows stay beside it, pale.
+    // While a line is being typed, the old rows stay next to it, pale.
     if (!rules.error) this.showRows(cell);
   }
 
-  /** The pictures beside it show the array that was chosen by itself. @param {Shown["view"]} view */
+  /** Selects the array that was chosen automatically, so that the pictures show it. @param {Shown["view"]} view */
   selectFirst({ selected, redo }) {
     if (this.opened || !this.chosen || !this.node.offsetParent) return;
     this.opened = true;
     if (this.array !== selected && !redo) this.calls.select(this.array);
   }
 
-  /** The arrays, and the leaves that are none yet. */
+  /** The arrays, and the leaves of the model that are not arrays of the program yet. */
   gather() {
     if (!this.shown) return [];
     const { view, leaves, live } = this.shown;
@@ -195,7 +196,7 @@ export class RuleTable {
     this.cascade.show(cell, this.use.aligned ? table : [], axes);
   }
 
-  /** The numbers of the rules; those that name the chosen dimension stand out. @param {Cell} cell */
+  /** The numbers of the rules; rules that match the chosen dimension are highlighted. @param {Cell} cell */
   showRows({ lines = [], key = "" }) {
     if (!this.use) return;
     const { rows } = this.use;
@@ -214,10 +215,10 @@ export class RuleTable {
   }
 
   /**
-   * The number of a rule, which is its handle.
+   * The number of a rule, by which it can be dragged.
    * @param {RuleRow} row
    * @param {number} index
-   * @param {import("./cascade.js").RuleLine} [named] what became of it for the chosen dimension
+   * @param {import("./cascade.js").RuleLine} [named] its verdict for the chosen dimension
    */
   ruleRow({ line, note }, index, named) {
     const handle = h("span", {
@@ -232,23 +233,23 @@ export class RuleTable {
     return h("div", props, handle);
   }
 
-  /** Remedies are looked for once nobody edits any more. @param {Cell} cell */
+  /** Asks for remedies once edits have paused. @param {Cell} cell */
   lookAgain(cell) {
     window.clearTimeout(this.timer);
     const { key } = cell;
-    // A view that is not in sight gets no answer.
+    // A hidden view gets no answer.
     if (!key || cell.remedies || key !== this.chosen || !this.node.offsetParent) return;
     this.timer = window.setTimeout(() => this.calls.ask(key), SETTLED_MS);
   }
 
-  /** Drags a rule by its number; a line shows where it would be. @param {PointerEvent} e @param {number} from */
+  /** Drags a rule by its number; a line marks the drop position. @param {PointerEvent} e @param {number} from */
   drag(e, from) {
     if (!this.shown?.live || !this.use?.aligned || !(e.target instanceof HTMLElement)) return;
     e.preventDefault();
     const handle = e.target;
     handle.setPointerCapture(e.pointerId);
-    this.text.blur(); // a text with the focus is not replaced
-    this.cascade.focus(); // undo and redo work where the focus is
+    this.text.blur(); // focused text would not be replaced
+    this.cascade.focus(); // undo and redo need the focus in the view
     const lines = this.use.rows.map((row) => row.line);
     let to = from;
     const moved = (/** @type {PointerEvent} */ now) => {

@@ -1,31 +1,31 @@
 // @ts-check
-// What stands along the sides of tiles, at any scale: the name of a dimension or of a mesh axis,
-// the colours of axes, and as many numbers as fit. Words keep their size while tiles shrink, and
-// stay in sight while one looks at a part of the picture.
+// Rulers along the sides of the tiles, at any scale: the name of a dimension or mesh axis, the
+// colours of axes, and as many numbers as fit. Words keep their size when tiles shrink, and stay
+// visible when the picture is zoomed.
 import { axisColour, mix } from "./colours.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./messages").Ruler} Ruler */
 /** @typedef {import("./colours.js").Theme} Theme */
-/** A piece of a line of text, after a dot of some colour. @typedef {{text: string, dot?: string}} Part */
+/** Part of a line of text, optionally after a coloured dot. @typedef {{text: string, dot?: string}} Part */
 /**
- * One side of a picture, in CSS pixels: where the tiles begin along it, the part of it that can be
- * seen, the scale along it, and the line at which its tiles begin.
+ * One side of a picture, in CSS pixels: the start of the tiles along it, its visible part, the
+ * scale along it, and the line at which its tiles begin.
  * @typedef {{origin: number, from: number, to: number, scale: number, line: number}} Side
  */
 
 export const SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 export const FONT = `11px ${SANS}`;
-const LINE = 14; // pixels that a line of words takes
-const BAR_HIGH = 3; // pixels: the bar in the colours of an edge's axes
+const LINE = 14; // height of a line of words, in pixels
+const BAR_HIGH = 3; // height of the bar in the colours of an edge's axes, in pixels
 const BAR_AWAY = 2;
 const NUMBERS_APART = 8; // pixels between two numbers
-const DOT = 11; // pixels that a dot takes
-const LEAST = 14; // pixels: words are shortened to no less
+const DOT = 11; // width of a dot, in pixels
+const LEAST = 14; // words are not shortened below this width, in pixels
 const MOST_WIDTHS = 5000;
 
 /**
- * What rulers and labels take around the tiles, in pixels: they keep their size and distance.
+ * The margins that rulers and labels need around the tiles, in pixels, at any scale.
  * @param {CanvasRenderingContext2D} g
  * @param {Picture} p
  */
@@ -43,7 +43,7 @@ export function marginsOf(g, p) {
 }
 
 /**
- * All rulers of a picture, those nearest to the tiles first.
+ * Paints all rulers of a picture, from the tiles outward.
  * @param {CanvasRenderingContext2D} g
  * @param {Ruler[]} rulers
  * @param {{down: Side, across: Side}} sides
@@ -67,7 +67,7 @@ class DrawnRuler {
     const { count, down, extent, words } = ruler;
     this.g = g;
     this.ruler = ruler;
-    // The edge of an array has a bar, and bounds for numbers.
+    // The edge of an array has a bar, and its numbers are bounds.
     this.bar = !extent && words.length ? BAR_HIGH + BAR_AWAY : 0;
     this.widest = count ? textWidth(g, this.number(count - 1)) : 0;
     this.high = down ? this.widest + 5 : LINE - 1;
@@ -75,13 +75,13 @@ class DrawnRuler {
     this.depth = this.bar + this.high + (words.length ? LINE : 0);
   }
 
-  /** A bound, a coordinate, or the first and last of several. @param {number} k */
+  /** The text at a position: a bound, a coordinate, or the first and last of several. @param {number} k */
   number(k, { extent, step, size } = this.ruler) {
     if (!extent || step === 1) return String(k * step);
     return `${k * step}–${Math.min((k + 1) * step, size) - 1}`;
   }
 
-  /** Where each repeat begins, in points. */
+  /** The start of each repeat, in points. */
   bases() {
     let bases = [this.ruler.start];
     for (const [count, pitch] of this.ruler.repeats) {
@@ -95,7 +95,7 @@ class DrawnRuler {
     const { g, ruler } = this;
     g.save();
     if (ruler.down) {
-      // Turned to the left: along a side is then x, as it is above the tiles, but backwards.
+      // Rotated to the left, so that x runs along the side, backwards.
       g.translate(side.line, 0);
       g.rotate(-Math.PI / 2);
     } else g.translate(0, side.line);
@@ -109,7 +109,7 @@ class DrawnRuler {
   }
 
   /**
-   * The bar along an edge, in the colours of the axes that split it.
+   * Paints the bar along an edge, in the colours of the axes that split it.
    * @param {Side} side
    * @param {number} line
    * @param {Theme} theme
@@ -133,8 +133,8 @@ class DrawnRuler {
   }
 
   /**
-   * As many numbers as fit: every one, every second, fourth or eighth; of bounds always the last.
-   * Where not even two of a repeat fit, the first repeat in sight says from where to where it goes.
+   * Paints as many numbers as fit: every one, or every second, fourth or eighth. The last bound is
+   * always painted. If not even two numbers of a repeat fit, the first visible repeat shows its range.
    * @param {Side} side
    * @param {number} line
    */
@@ -142,14 +142,14 @@ class DrawnRuler {
     const { g, ruler } = this;
     const { count, pitch, extent, repeats, down } = ruler;
     const width = (/** @type {string} */ text) => (down ? LINE - 2 : textWidth(g, text));
-    // Bounds at the ends stand inward, so that the others need more space.
+    // Bounds at the ends are aligned inward, so the others need more space.
     const wide = down ? LINE + (extent ? -2 : 5) : this.widest + NUMBERS_APART;
     const space = (repeats.at(-1)?.[1] ?? Infinity) * side.scale;
     let every = 1;
     while (every < count && every * pitch * side.scale < wide) every *= 2;
     const few = every >= count && count > 1 && repeats.length > 0;
     if (few && !extent) return;
-    let free = -Infinity; // where the text before ends
+    let free = -Infinity; // end of the previous text
     /** @type {(text: string, from: number, to: number) => boolean} */
     const write = (text, from, to) => {
       const length = width(text);
@@ -173,7 +173,7 @@ class DrawnRuler {
           write(this.number(k), at(k), at(k) + extent * side.scale);
         continue;
       }
-      // Bounds at both ends stand inward, and the last one always stands.
+      // Bounds at both ends are aligned inward, and the last one is always painted.
       const last = count - 1;
       const end = width(this.number(last));
       for (let k = 0; k < last; k += every) {
@@ -187,7 +187,7 @@ class DrawnRuler {
   }
 
   /**
-   * A number; at the left of the tiles it is not turned.
+   * Paints a number, which is not rotated on the left side.
    * @param {string} text
    * @param {number} at
    * @param {number} length
@@ -204,7 +204,7 @@ class DrawnRuler {
   }
 
   /**
-   * The longest words that fit, with the dots of their axes, in the middle of what is in sight.
+   * Paints the longest words that fit, with the dots of their axes, centred in the visible part.
    * @param {Side} side
    * @param {number} line
    * @param {Theme} theme
@@ -214,7 +214,7 @@ class DrawnRuler {
     const start = ruler.start * side.scale + side.origin;
     const from = Math.max(side.from, start);
     const to = Math.min(side.to, start + ruler.length * side.scale);
-    // Words beside a small array may go on to the end of the canvas.
+    // Words next to a small array may continue to the end of the canvas.
     const room = side.to - from;
     if (room < LEAST) return;
     const parts = this.wordsThatFit(room, theme);
@@ -237,7 +237,7 @@ class DrawnRuler {
   }
 
   /**
-   * Words with the names of the axes that split the dimension; shorter ones have their dots.
+   * The words with the names of the axes that split the dimension, or only their dots if short.
    * @param {number} room
    * @param {Theme} theme
    */
@@ -246,7 +246,7 @@ class DrawnRuler {
     /** @type {Part[]} */
     let parts = [];
     for (const [i, word] of words.entries()) {
-      // What ends with "over" goes on with names.
+      // Words that end with "over" are followed by names.
       for (const named of i ? [true, false] : [true]) {
         parts = word ? [{ text: `${word} ` }] : [];
         for (const [number, name] of axes) {
@@ -255,7 +255,7 @@ class DrawnRuler {
         if (widthOf(this.g, parts) <= room) return parts;
       }
     }
-    // Not even the shortest: as many of its letters as there is room for.
+    // If even the shortest does not fit, it is truncated.
     const last = parts.filter(({ text }) => text).at(-1);
     while (last && last.text.length > 2 && widthOf(this.g, parts) > room) {
       last.text = `${last.text.slice(0, -2)}…`;
@@ -270,8 +270,7 @@ function widthOf(g, parts) {
 }
 
 /**
- * The width of every text that was measured: to choose a font and measure takes longer than to
- * draw, and edits change few labels.
+ * The widths of all measured texts. Measuring is slower than drawing, and edits change few labels.
  * @type {Map<string, number>}
  */
 const widths = new Map();

@@ -1,5 +1,6 @@
 // @ts-check
-// The sentence under the pictures: what is pointed at, or how the selected array is split, and why.
+// The sentence under the pictures. It describes the tile under the pointer, or how and why the
+// selected array is split.
 import { button, fill, h, toggle } from "./dom.js";
 import { listed, named, onHosts } from "./highlight.js";
 
@@ -10,7 +11,7 @@ import { listed, named, onHosts } from "./highlight.js";
 export class Sentence {
   /**
    * @param {Highlight} highlight
-   * @param {(array: number, dim: number) => void} fix shows what would split a dimension
+   * @param {(array: number, dim: number) => void} fix shows edits that would split a dimension
    */
   constructor(highlight, fix) {
     this.highlight = highlight;
@@ -36,7 +37,7 @@ export class Sentence {
     toggle(node, "sv-pinned", this.highlight.pinned);
   }
 
-  /** All reasons where there is space for them, else the one that matters: Rules has the others. */
+  /** Shows all reasons if they fit, otherwise the most important one; Rules lists the others. */
   fit() {
     for (const reasons of this.reasons) {
       const parts = reasons.map(({ axes, why }) =>
@@ -109,7 +110,7 @@ function arrayWords({ name, blocks = 1, replicas = 1, shard = [], shardBytes = "
 }
 
 /**
- * Where a device is in the mesh: `data 1, model 1, host 0`.
+ * The mesh coordinates of a device: `data 1, model 1, host 0`.
  * @param {Highlight} highlight
  * @param {View} view
  * @param {number} position
@@ -132,8 +133,8 @@ const bold = (text) => h("b", { text });
 const code = (text) => h("code", { text });
 
 /**
- * Why dimensions are split or not: of all of them, of the one that matters, and that in one
- * sentence; each shorter than the one before.
+ * Why dimensions are split or not, in three lengths: all dimensions, the most important one, and
+ * that one in a single sentence.
  * @param {ArrayView} array
  */
 function reasonsOf({ dims, mend = 0 }) {

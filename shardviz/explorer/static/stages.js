@@ -1,5 +1,5 @@
 // @ts-check
-// The row of stages: requested, propagated, partitioned, compiled, ran, and what changed between two.
+// The row of stages (requested, propagated, partitioned, compiled, ran) and the changes between them.
 import { button, h, setText, toggle } from "./dom.js";
 
 /** @typedef {"live" | "estimate" | "failed" | "none"} SentStageState */
@@ -49,21 +49,21 @@ import { button, h, setText, toggle } from "./dom.js";
 
 /** @typedef {SentStageState | "old"} StageState */
 /**
- * The stages, which program and target are current, and what is under way.
+ * The stages, the current program and target, and the work in progress.
  * @typedef {{view: import("./view_data.js").View, stages: Stages, target: import("./messages").Target, live: boolean,
  *   report: import("./report_tabs.js").Report, background: Background}} KnownStages
  */
 
 export const STAGE_NAMES = ["requested", "propagated", "partitioned", "compiled", "ran"];
 export const OUT_OF_DATE = "Out of date: compile again";
-/** What may be under way in the background; the first is in the second stage. */
+/** Possible background work; the first entry belongs to the second stage. */
 const UNDER_WAY = ["planning", "partitioning", "compiling"];
 const RAN = 4;
 const CLOCK_MS = 100;
-const SHOWN_AFTER_S = 0.6; // most plans are ready before anybody could read a clock
+const SHOWN_AFTER_S = 0.6; // most plans are ready before a clock could be read
 
 /**
- * The state of a stage: what the kernel knows of it, or that the program was edited since.
+ * The state of a stage as the kernel reports it, or "old" if the program was edited since.
  * @param {Stages} stages
  * @param {number} index 0 to 3: propagated, partitioned, compiled, ran
  * @param {number} revision of the program
@@ -78,7 +78,7 @@ export function stageState(stages, index, revision, { value: target }) {
 }
 
 /**
- * What changed between two stages, if that is known.
+ * The changes between two stages, if they are known.
  * @param {Stages} stages
  * @param {number} from
  * @param {number} to -1 is requested, 0 propagated, and so on
@@ -87,7 +87,7 @@ export function changeBetween(stages, from, to) {
   return stages.marks.find(({ between }) => between[0] === from && between[1] === to);
 }
 
-/** Shows for how long something has run. */
+/** Shows how long something has been running. */
 export class Clock {
   /** @param {(seconds: number) => void} show */
   constructor(show) {
@@ -180,7 +180,7 @@ export class StageRow {
     toggle(node, "sv-faded", stageState(stages, i, view.revision, target) === "old");
   }
 
-  /** What is under way: of a job its stage; else with a clock. @param {KnownStages} known */
+  /** Shows the work in progress: the stage of a job, or background work with a clock. @param {KnownStages} known */
   showUnderWay({ background, stages, live, report }) {
     const running = report.state === "running";
     const name = running ? report.stage : (background.stage ?? "");
@@ -192,7 +192,7 @@ export class StageRow {
     if (running || waits) setText(text, running ? name : `${name}…`);
     this.at = at;
     if (running)
-      this.clock.stop(); // it is in the status
+      this.clock.stop(); // the status shows the time of a job
     else this.clock.run(name);
   }
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// Whether what is around the widget is dark: JupyterLab, VS Code, other notebooks, the system.
+// Detects a dark theme around the widget: JupyterLab, VS Code, other notebooks, or the system.
 
 const SYSTEM = "(prefers-color-scheme: dark)";
 const ON_BODY = ["data-jp-theme-light", "data-vscode-theme-kind", "class"];
@@ -15,9 +15,9 @@ export function isDark() {
 }
 
 /**
- * Calls `changed` whenever the theme may be another.
+ * Calls `changed` whenever the theme may have changed.
  * @param {() => void} changed
- * @returns the end of it
+ * @returns a function that stops watching
  */
 export function watchTheme(changed) {
   const watch = new MutationObserver(changed);

@@ -1,6 +1,6 @@
 // @ts-check
-// The Timeline tab: least times in program order, in a lane each for arithmetic, for memory, and
-// for each set of mesh axes that communicates.
+// The Timeline tab: least times in program order, with one lane for arithmetic, one for memory, and
+// one for each set of mesh axes that communicates.
 import { mutedNote } from "./collectives.js";
 import { axisColour, mix, textOn } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
@@ -50,20 +50,20 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
 
 /** @typedef {import("./colours.js").Theme} Theme */
 /**
- * What the panel tells the page: a value or collective that is to be shown, a target to run on.
+ * Requests to the page: show a value, show a collective, choose a target.
  * @typedef {{value: (name: string) => void, collective: (key: string) => void,
  *   target: (target: string) => void}} Calls
  */
-/** What `timeline_view.py` sends of an operation or collective, and where its bar is. */
+/** An operation or collective from `timeline_view.py`, with the position of its bar. */
 /** @typedef {ReturnType<typeof readSpans>[number] & {x: number, w: number}} Bar */
 
-const LANE = { least: 30, most: 90, bar: 0.72 }; // pixels; the share of a lane that its bar fills
+const LANE = { least: 30, most: 90, bar: 0.72 }; // pixels; `bar` is the share of the lane's height
 const FOLDS = 18; // pixels above the lanes, for loops
 const TICKS = 20; // pixels under them
 const MOST_TICKS = 6;
-const NEAR = 4; // pixels beside a thin bar that are still its own
+const NEAR = 4; // pixels next to a thin bar that count as part of it
 const SCHEDULES = /** @type {const} */ (["serial", "overlapped"]);
-const [ARITHMETIC, MEMORY] = [0, 1]; // the lanes of operations; collectives have the others
+const [ARITHMETIC, MEMORY] = [0, 1]; // the lanes of operations; the other lanes belong to collectives
 const LABELS = ["arithmetic", "memory", "unknown axes"];
 let timelines = 0;
 
@@ -154,7 +154,7 @@ export class TimelinePanel {
     fill(this.schedules, ...choices, h("span", { class: "sv-muted", text: data.what }));
   }
 
-  /** One bar for each span; with overlap, an operation's arithmetic and memory have one each. */
+  /** Makes one bar per span; with overlap, separate bars for an operation's arithmetic and memory. */
   makeBars() {
     const spans = this.data ? readSpans(this.data) : [];
     const parts = (/** @type {typeof spans[number]} */ span) =>
@@ -168,7 +168,7 @@ export class TimelinePanel {
     this.at = -1;
   }
 
-  /** Lays out and paints what fits the width. */
+  /** Lays out the bars for the current width and paints them. */
   paint() {
     const { data, theme, canvas, bars } = this;
     const width = this.lanes.clientWidth;
@@ -178,7 +178,7 @@ export class TimelinePanel {
     const height = FOLDS + lane * data.lanes.length + TICKS;
     this.labels.style.setProperty("--sv-lane", `${lane}px`);
     const g = chartContext(canvas, width, height);
-    // One after another they share a clock; with overlap each part has its own.
+    // The serial schedule has a single clock; with overlap each lane has its own.
     const clocks = [0, 0, 0];
     const clock = (/** @type {Bar} */ { lane }) =>
       this.schedule === "overlapped" ? Math.min(lane, clocks.length - 1) : 0;
@@ -204,7 +204,7 @@ export class TimelinePanel {
         top,
       );
     });
-    // With overlap the collectives of a loop are elsewhere than its operations.
+    // With overlap, the collectives of a loop are not above its operations.
     const folded =
       this.schedule === "serial" ? bars : bars.filter((bar) => bar.lane === ARITHMETIC);
     paintLoops(on, folded);
@@ -216,7 +216,7 @@ export class TimelinePanel {
     g.strokeRect(Math.max(1, at.x - 1), FOLDS + at.lane * lane + 1, Math.max(3, at.w + 1), tall);
   }
 
-  /** The numbers of the bars at a point, the nearest first. @param {MouseEvent} e */
+  /** The indices of the bars at a point, nearest first. @param {MouseEvent} e */
   under(e) {
     const { left, top } = this.canvas.getBoundingClientRect();
     const x = e.clientX - left;
@@ -247,7 +247,7 @@ export class TimelinePanel {
     e.stopPropagation();
   }
 
-  /** Says what a bar is, in one line, and where more is known of it. @param {number} at */
+  /** Describes a bar in one line, with a link to its details. @param {number} at */
   choose(at) {
     this.at = at;
     this.paint();
@@ -278,7 +278,7 @@ export class TimelinePanel {
   }
 }
 
-/** An emptied canvas of a size in pixels. @param {HTMLCanvasElement} canvas @param {number} width @param {number} height */
+/** Resizes a canvas, in pixels, and clears it. @param {HTMLCanvasElement} canvas @param {number} width @param {number} height */
 export function chartContext(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   Object.assign(canvas, { width: width * ratio, height: height * ratio });
@@ -324,7 +324,7 @@ function paintTicks({ g, theme, total, scale, width, bottom }) {
   }
 }
 
-/** Bars of a few pixels are drawn as one with their neighbours. @param {Painting} painting @param {Bar[]} bars @param {string[]} colours @param {number} top */
+/** Paints a lane; bars of a few pixels are merged with their neighbours. @param {Painting} painting @param {Bar[]} bars @param {string[]} colours @param {number} top */
 function paintLane({ g, theme, lane }, bars, colours, top) {
   const each = (lane * LANE.bar) / colours.length;
   const paint = (/** @type {number} */ x, /** @type {number} */ w) =>
@@ -345,7 +345,7 @@ function paintLane({ g, theme, lane }, bars, colours, top) {
   }
 }
 
-/** A bracket over each loop, with its count. @param {Painting} painting @param {Bar[]} bars */
+/** Paints a bracket over each loop, with its trip count. @param {Painting} painting @param {Bar[]} bars */
 function paintLoops({ g, theme }, bars) {
   g.textAlign = "center";
   g.fillStyle = theme.muted;

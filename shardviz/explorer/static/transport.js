@@ -1,16 +1,16 @@
 // @ts-check
-// Goes through steps: back, play, on, and a slider; by mouse and by keys.
+// Controls that go through steps by mouse and keyboard: back, play, forward, and a slider.
 import { OWN_KEYS, h, iconButton, setIcon, setText } from "./dom.js";
 
 /**
- * What is called: another step is shown; on the way to it, how much of it is done, from 0 to 1.
+ * Callbacks: `changed` after each step, and `moving` with the progress of a step from 0 to 1.
  * @typedef {{changed: () => void, moving: (step: number, part: number) => void}} Hooks
  */
 
 const STEP_MS = 1500;
-const LEAST_MS = 500; // of a step, of many; and where one goes on by hand
-const ALL_MS = 15_000; // at most, as long as steps are not too short
-const MOVING = 0.75; // of the time of a step: the rest is for looking
+const LEAST_MS = 500; // duration of a step if there are many, or if stepping by hand
+const ALL_MS = 15_000; // duration of all steps, unless each would get less than LEAST_MS
+const MOVING = 0.75; // share of a step in which things move; the rest is for looking
 const REDUCED = "(prefers-reduced-motion: reduce)";
 const NO_MOTION = "Your system asks for less motion: go step by step";
 
@@ -18,7 +18,7 @@ export class Transport {
   /** @param {Hooks} hooks */
   constructor(hooks) {
     this.hooks = hooks;
-    this.step = 0; // how many are done
+    this.step = 0; // the number of steps done
     this.total = 0;
     this.playing = false;
     this.frame = 0;
@@ -39,7 +39,7 @@ export class Transport {
         keydown: (e) => this.key(e),
       },
     });
-    // After a click the keys are the slider's: Space plays, whichever button it was.
+    // After a click on any button the slider gets the focus, so that Space plays.
     const click = (/** @type {MouseEvent} */ e) => e.detail && this.slider.focus();
     const about = { class: "sv-transport", role: "group", "aria-label": "Steps", on: { click } };
     const signs = h("span", about, this.back, this.play, this.on);
@@ -51,7 +51,7 @@ export class Transport {
     return this.motion.matches;
   }
 
-  /** Shows a step at once. @param {number} step */
+  /** Shows a step without animation. @param {number} step */
   set(step) {
     this.stop();
     this.arrive(Math.max(0, Math.min(this.total, step)));
@@ -67,7 +67,7 @@ export class Transport {
   go(by) {
     const at = this.step;
     if (by < 0 || at >= this.total || this.reduced) return this.set(at + by);
-    const next = this.frame ? Math.min(at + 1, this.total) : at; // one that moves arrives first
+    const next = this.frame ? Math.min(at + 1, this.total) : at; // a moving step is completed first
     this.stop();
     if (next !== at) this.arrive(next);
     if (next < this.total) this.run(LEAST_MS, 1, false);
@@ -83,8 +83,8 @@ export class Transport {
   }
 
   /**
-   * Goes through the next step, and if `more` through all after it.
-   * @param {number} ms @param {number} moving the part of the time in which things move
+   * Plays the next step, and all later ones if `more`.
+   * @param {number} ms @param {number} moving share of the time in which things move
    * @param {boolean} more
    */
   run(ms, moving, more) {
@@ -119,8 +119,8 @@ export class Transport {
   }
 
   /**
-   * Space plays, arrow keys step, Home and End go to the ends. A button that has the focus keeps
-   * Space for itself.
+   * Space plays, arrow keys step, Home and End go to the ends. On a focused button, Space presses
+   * the button.
    * @param {KeyboardEvent} e
    */
   key(e) {
@@ -137,8 +137,8 @@ export class Transport {
   }
 
   /**
-   * @param {number} total how many steps there are
-   * @param {string} words about the one that is shown
+   * @param {number} total the number of steps
+   * @param {string} words describe the current step
    */
   showSteps(total, words) {
     this.total = total;

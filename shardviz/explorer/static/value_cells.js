@@ -1,5 +1,5 @@
 // @ts-check
-// The rows of the list of values: their cells, and the badges at a name.
+// The cells of the rows in the list of values, and the badges next to a name.
 import { axisColour } from "./colours.js";
 import { axisDot, axisTag, h } from "./dom.js";
 
@@ -21,7 +21,7 @@ function badge(text, title, style = "") {
 }
 
 /**
- * Small words beside a name: the loop it is in, and what the plan does not cover.
+ * Badges next to a name: its loop, and anything that the plan does not cover.
  * @param {PlanData} plan
  * @param {Pick<PlanRow, "region" | "trips" | "members">} row
  */
@@ -38,7 +38,7 @@ export function valueBadges(plan, { region, trips, members }) {
   return badges;
 }
 
-/** What a dimension is split over, as tags. @param {PlanSplit[]} dim @returns {Array<Node | string>} */
+/** The axes that split a dimension, as tags. @param {PlanSplit[]} dim @returns {Array<Node | string>} */
 export function axisTags(dim) {
   return dim.flatMap(({ axis, text }, i) => [i ? "×" : "", axisTag(text, axisColour(axis))]);
 }
@@ -52,11 +52,11 @@ function shardingWords(dims) {
   return words.join("; ") || "a scalar";
 }
 
-/** Where the axes came from; in italics what is neither an argument nor a result. @param {Value} value */
+/** The origins of the axes; those that are neither arguments nor results are in italics. @param {Value} value */
 function originTags({ origins }) {
   return origins.map(({ axis, number, kind, name, source }, i) => {
     const title = `${axis} from ${kind} ${name}${source ? ` (${source})` : ""}`;
-    // Several axes from one value have its name once, after the last.
+    // If several axes come from the same value, its name follows the last of them.
     if (origins[i + 1]?.name === name)
       return h("span", { class: "sv-axis", title }, axisDot(axisColour(number)));
     const plain = kind === "argument" || kind === "result";
@@ -104,7 +104,7 @@ export const VALUE_COLUMNS = [
   },
   {
     title: "line",
-    // Shortened at its start, so that the number of the line can always be seen.
+    // Truncated at its start, so that the line number stays visible.
     value: ({ source }) =>
       cell("sv-vline", [h("bdi", { dir: "ltr", text: source })], { title: source }),
     call: () => cell("sv-vline", []),

@@ -1,5 +1,5 @@
 // @ts-check
-// What is known of one value: its dimensions, where its axes came from, why, and what it costs.
+// The details of one value: its dimensions, the origin of its axes, the explanation and the cost.
 import { axisColour } from "./colours.js";
 import { axisTag, button, h } from "./dom.js";
 import { axisTags, valueBadges } from "./value_cells.js";
@@ -56,7 +56,7 @@ export function valueDetails(plan, at, explanation, pick) {
 }
 
 /**
- * A heading and what is under it; nothing where that is empty.
+ * A heading with its content, or nothing if the content is empty.
  * @param {string} text
  * @param {Node[]} parts
  */
@@ -79,7 +79,7 @@ function titleLines(plan, at) {
 }
 
 /**
- * One dimension: how long it is, what it is split over, and how long the parts are.
+ * One dimension: its size, the axes that split it, and the size of a part.
  * @param {number} size
  * @param {import("./plan_data.js").PlanSplit[]} splits
  */

@@ -1,6 +1,6 @@
 // @ts-check
-// The tab Values: a program as a list of values, and why each is sharded as it is. Folding and
-// picking never ask the kernel; only explanations come from it.
+// The Values tab: every value of a program, and why it has its sharding. Folding and picking happen
+// in the page; only explanations come from the kernel.
 import { failureNote, mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
 import { searchField } from "./controls.js";
@@ -16,8 +16,8 @@ import { valueDetails } from "./value_details.js";
 /** @import { PlanCall, PlanRow } from "./plan_rows.js" */
 
 const VALUE_ROW = 24; // pixels
-const MOST_OPEN = 400; // values of a plan whose calls are all open at first
-const MOST_ARGUMENTS = 40; // arguments that are open at first
+const MOST_OPEN = 400; // up to this many values, all calls start open
+const MOST_ARGUMENTS = 40; // up to this many arguments, their group starts open
 const LISTED_ESTIMATES = 5;
 const NO_PLAN = "There is no plan yet: the program is planned when its edits settle.";
 const HOW_PICK =
@@ -39,7 +39,7 @@ export class ValuesPanel {
     /** @type {string[]} */ this.words = [];
     this.active = 0;
     this.picked = -1;
-    /** Whether the list is of an older plan, since the program cannot be planned. */
+    /** True while the list shows an older plan because the program cannot be planned. */
     this.old = false;
     /** @type {Map<string, Explanation>} */ this.explanations = new Map();
     this.find = searchField("Find values", "Find: dot f32 block.py", () => this.search());
@@ -50,7 +50,7 @@ export class ValuesPanel {
     this.message = h("div", { class: "sv-vmessage" });
     this.main = h("div", { class: "sv-vmain" }, this.grid, this.side);
     this.node = h("div", { class: "sv-values" }, this.message, this.main);
-    // Only rows in sight are made: again whenever the height is another.
+    // Only visible rows are created, so a new height needs a repaint.
     this.watch = new ResizeObserver(() => this.paint());
     this.watch.observe(this.grid);
   }
@@ -74,14 +74,14 @@ export class ValuesPanel {
   }
 
   /**
-   * Takes a plan. What was picked and folded is kept where the new plan has it too.
+   * Shows a plan. The picked value and the folds are kept if the new plan has them too.
    * @param {PlanView} data
    */
   show(data) {
     if (data === this.data) return;
     this.data = data;
     const usable = !data.waiting && data.count > 0;
-    // Where there is no new plan the last good one stays, pale.
+    // Without a new plan, the last good one stays visible, pale.
     this.old = !usable && this.plan !== null && Boolean(data.error);
     toggle(this.main, "sv-vold", this.old);
     this.main.hidden = !usable && !this.old;
@@ -105,10 +105,10 @@ export class ValuesPanel {
     this.showPicked();
   }
 
-  /** What follows from the choice. */
+  /** Updates everything that depends on the picked value. */
   showPicked() {
     const { plan, picked } = this;
-    // Only explanations come from the kernel, each once.
+    // Each explanation is requested from the kernel once.
     if (plan && picked >= 0 && !this.old) {
       const name = plan.values[picked].name;
       if (!this.explanations.has(name)) this.why(name);
@@ -126,8 +126,8 @@ export class ValuesPanel {
   }
 
   /**
-   * Makes the list of rows again, after folding, searching or a new plan.
-   * @param {string} [key] of the active row, which stays it
+   * Rebuilds the list of rows after folding, searching or a new plan.
+   * @param {string} [key] key of the row that stays active
    */
   list(key = this.rows[this.active]?.key) {
     const { plan, words } = this;
@@ -169,7 +169,7 @@ export class ValuesPanel {
     this.list();
   }
 
-  /** Picks a value; a number below 0 picks none. @param {number} at */
+  /** Picks a value; a negative number clears the choice. @param {number} at */
   pick(at) {
     this.picked = at;
     if (at >= 0) {
@@ -207,7 +207,7 @@ export class ValuesPanel {
 
   /** @param {KeyboardEvent} e */
   key(e) {
-    // What stands in the head has keys of its own.
+    // The controls in the header handle their own keys.
     if (e.target !== this.grid || e.ctrlKey || e.metaKey || e.altKey) return;
     const row = this.rows[this.active];
     const page = Math.floor(this.grid.clientHeight / VALUE_ROW) - 2;
@@ -233,19 +233,19 @@ export class ValuesPanel {
     this.paint();
   }
 
-  /** The row of the call that a row is in. @param {number} at */
+  /** The row of the enclosing call. @param {number} at */
   parent(at) {
     const { depth } = this.rows[at];
     for (let i = at; i >= 0; i--) if (this.rows[i].depth < depth) return i;
     return at;
   }
 
-  /** Makes the rows in sight. */
+  /** Creates the visible rows. */
   paint() {
     const { plan, grid, rows } = this;
     if (!plan || !grid.isConnected) return;
     const [first, last] = rowsInSight(grid, VALUE_ROW, rows.length);
-    // The values that the axes of the picked one came from, and which axes.
+    // The values from which the picked value got its axes, with the axes.
     const sources = this.picked < 0 ? new Map() : plan.sources(this.picked);
     const seen = rows.slice(first, last);
     fill(this.inner, ...seen.map((row, i) => this.rowNode(plan, row, first + i, sources)));
@@ -297,7 +297,7 @@ export class ValuesPanel {
 }
 
 /**
- * Whether a call is open before anybody folds it.
+ * True if a call starts unfolded.
  * @param {PlanData} plan
  * @param {PlanCall} call
  * @param {number} depth

@@ -1,14 +1,14 @@
 // @ts-check
-// Puts together what the page shows from what Python sends: `session_view.py` leaves out what is
-// empty, what another array has said already, and what follows from the rest.
+// Completes the data that Python sends: `session_view.py` omits empty fields, fields equal to those
+// of another array, and fields that follow from others.
 
 /** @import { ArrayField, SentLayout, Traits } from "./messages" */
 /** @typedef {<K extends keyof Traits>(name: K) => Traits[K]} Get the value of a trait */
-/** @typedef {NonNullable<ReturnType<typeof readView>>} View what the page shows */
+/** @typedef {NonNullable<ReturnType<typeof readView>>} View the data that the page shows */
 /** @typedef {View["mesh"]["axes"][number]} MeshAxis */
-/** An array: what was typed, and how it is split. @typedef {ReturnType<typeof readArray>} ArrayView */
+/** An array: its typed fields and its sharding. @typedef {ReturnType<typeof readArray>} ArrayView */
 
-/** What the page shows; null before Python has sent anything. @param {Get} get */
+/** The data of the page, or null before Python has sent any. @param {Get} get */
 export function readView(get) {
   const sent = get("view");
   if (!("count" in sent)) return null;
@@ -50,7 +50,7 @@ function readArray(get, i) {
   };
 }
 
-/** What follows from the numbers of a layout, where there is one. @param {SentLayout} layout */
+/** Values that follow from the numbers of a layout, if there is one. @param {SentLayout} layout */
 function derived({ counts, replicas, shardBytes }) {
   if (!counts || !replicas) return { blocks: undefined, summary: "" };
   return {

@@ -1,5 +1,5 @@
 // @ts-check
-// The four views of a session: a tab each, one in sight at a time, and what stands beside it.
+// The four views of a session. Each is a tab; one is visible at a time, next to the pictures.
 import { tabRow } from "./controls.js";
 import { h } from "./dom.js";
 
@@ -25,7 +25,7 @@ export class Views {
       node.id = `${id}-view-${i}`;
       tab.setAttribute("aria-controls", node.id);
       node.setAttribute("role", "tabpanel");
-      // Its own words, since controls inside have the names of the views.
+      // The label differs from the view's name, because controls inside the view use those names.
       node.setAttribute("aria-label", words);
     });
     this.node = h("nav", { class: "sv-viewbar" }, this.row.node);
@@ -46,7 +46,7 @@ export class Views {
   }
 }
 
-/** What stands beside a view where there is space: the pictures, moved there. */
+/** The pictures, moved next to the open view if there is space. */
 export function besideView() {
   return h("aside", { class: "sv-beside", "aria-label": "The mesh beside it" });
 }
