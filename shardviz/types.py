@@ -7,9 +7,9 @@ Importing this imports numpy and nothing heavier.
 
 from shardviz.advise.candidates import Candidate as Candidate
 from shardviz.advise.candidates import Changes as Changes
-from shardviz.advise.candidates import Edit as Edit
 from shardviz.advise.candidates import Refusal as Refusal
 from shardviz.advise.contracts import Expectation as Expectation
+from shardviz.advise.edits import Edit as Edit
 from shardviz.advise.lock import Lock as Lock
 from shardviz.advise.search import Search as Search
 from shardviz.axis_rules.audit import Audit as Audit

@@ -105,7 +105,14 @@ def modules_of_words(feature: str) -> tuple[ModuleType, ...]:
 
             return movement, process_rows, reshard, restore
         case "advise":
-            from shardviz.advise.words import candidates, contracts, lock, search
+            from shardviz.advise.words import (
+                candidates,
+                contracts,
+                edits,
+                lock,
+                problems,
+                search,
+            )
 
-            return candidates, contracts, lock, search
+            return candidates, contracts, edits, lock, problems, search
     return ()

@@ -89,10 +89,10 @@ def changes(
     if goal is not None:
         if collective is not None:
             raise ProgramError("sv.changes takes a collective or a goal, and got both.")
-        _check_goal(goal, finding.WAYS)
+        _check_goal(goal, finding.GOALS)
         collective = goal
     with StageClock(program.name, after=3.0, lines=True) as clock:
-        if collective not in finding.WAYS:
+        if collective not in finding.GOALS:
             if not isinstance(source, (Report, Plan)):
                 source = finding.compiled(program, compile_target, clock)
             _require_compiled(source)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from shardviz.advise.candidates import Edit, edit
+from shardviz.advise.edits import ChangeMesh, ChangeRules, Edit, SplitArgument
 from shardviz.axis_rules.matching import without_size_one
 from shardviz.axis_rules.remedies import AddLine, RetargetLine, TableAction
 from shardviz.axis_rules.rules import Rule, Rules
@@ -38,16 +38,17 @@ class Choice(NamedTuple):
 
 def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[Edit]:
     """What a point changes of a program, one edit for all rules."""
-    edits, steps = [], []
+    edits: list[Edit] = []
+    steps: list[TableAction] = []
     rules, mesh = program.rules, program.mesh
-    now = _specs_now(program)
+    specs = _specs_now(program)
     for choice, number in zip(choices, point, strict=True):
         option = choice.options[number]
         if option is None:
             continue
         if choice.kind == "mesh":
             mesh = option
-            edits.append(edit("mesh", mesh=mesh))
+            edits.append(ChangeMesh(mesh))
         # An axis of size 1 splits nothing, so no edit names one.
         elif choice.kind == "rules" and rules is not None:
             axes = option and tuple(axis for axis in option if mesh.shape[axis] > 1)
@@ -58,13 +59,13 @@ def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[
         else:
             spec = without_size_one(option, mesh)
             for name in choice.names:
-                # Of those that share a spec one may have it already.
-                if not now[name].equivalent(spec):
-                    before = now[name]
-                    edits.append(edit("argument", array=name, spec=spec, before=before))
-    # Rules change together, since each table replaces the one before.
-    if steps:
-        edits.append(edit("rule", rules=rules, steps=tuple(steps)))
+                # Among arrays that share a spec, some may have it already.
+                before = specs[name]
+                if before is None or not before.equivalent(spec):
+                    edits.append(SplitArgument(name, spec, before))
+    # One edit for all rules, since each table replaces the one before.
+    if steps and rules is not None:
+        edits.append(ChangeRules(rules, tuple(steps)))
     return edits
 
 

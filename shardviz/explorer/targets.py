@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shardviz.advise.words.problems import other_size
 from shardviz.base.array_spec import format_names
 from shardviz.base.errors import TargetError
 from shardviz.base.format import plural, shown
@@ -260,7 +261,7 @@ def why_no_placement(mesh: MeshSpec, target: str) -> str:
     if topology is None:
         return wording.NO_POSITIONS.format(title)
     if topology.size != mesh.size:
-        return wording.other_size(title, topology.size, mesh.size)
+        return other_size(title, topology.size, mesh.size)
     try:
         _rows(mesh, topology)
     except TargetError as error:

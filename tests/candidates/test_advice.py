@@ -70,7 +70,7 @@ def test_a_batch_stays_split(name, target, eight_devices):
             if request.array.name.startswith(("batch", "x")):
                 assert "data" in request.spec.axes
         for edit in change.edits:
-            assert edit.code not in ("argument", "constraint") or "data" in edit.fields["spec"].axes
+            assert edit.code not in ("argument", "constraint") or "data" in edit.spec.axes
     refused = [one for one in found.refused if one.code == "more work"]
     assert refused
     assert any("parallelism" in str(one) for one in refused)
@@ -178,9 +178,7 @@ def test_the_code_of_a_constraint_of_a_dict_runs_where_it_is_pasted(context, eig
     params = {"w": [array(on, (32, 16), None, "model")]}
     batch = {"x": array(on, (64, 32), "data"), "y": array(on, (64, 16))}
     from shardviz.advise.backend.apply import apply_edit
-    from shardviz.advise.backend.edited import TracedValue
-    from shardviz.advise.backend.proposals import constraint_on
-    from shardviz.advise.candidates import ARGUMENT, code_of
+    from shardviz.advise.edits import ConstrainArgument
 
     with (
         jax.set_mesh(on)
@@ -189,10 +187,9 @@ def test_the_code_of_a_constraint_of_a_dict_runs_where_it_is_pasted(context, eig
     ):
         program = sv.program(function("pass"), params, batch)
         number = [one.name for one in program.arrays].index("batch.y")
-        value = TracedValue(ARGUMENT, "batch.y", "", (64, 16), ((number, None),))
-        edit = constraint_on(value, sv.Spec.parse("data, model"))
+        edit = ConstrainArgument("batch.y", number, sv.Spec.parse("data, model"))
         changed = apply_edit(program, edit)
-        code = code_of(edit, changed)
+        code = edit.to_paste(changed)
         assert code.startswith('batch["y"] = jax.lax.with_sharding_constraint(batch["y"], ')
         assert ("NamedSharding" in code) is not context
         compiled = jax.jit(function(code)).lower(params, batch).compile()

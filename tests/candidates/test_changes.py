@@ -11,15 +11,17 @@ import shardviz as sv
 from shardviz.advise.backend.apply import apply_edit
 from shardviz.advise.backend.changes import _left
 from shardviz.advise.backend.edited import TracedValue, values_of
-from shardviz.advise.backend.proposals import Wanted, constraint_on, proposals, variants
+from shardviz.advise.backend.proposals import UnwantedCollective, proposals, variants
 from shardviz.advise.backend.trials import Trials
-from shardviz.advise.candidates import (
-    ARGUMENT,
-    Candidate,
-    Refusal,
-    code_of,
-    edit,
-    sent_bytes,
+from shardviz.advise.candidates import Candidate, Misfit, Refusal, sent_bytes
+from shardviz.advise.edits import (
+    ChangeConstraint,
+    ChangeRules,
+    ConstrainArgument,
+    ConstrainValue,
+    Donate,
+    EditTypes,
+    SplitArgument,
 )
 from shardviz.base.collective import Collective
 from shardviz.base.errors import ProgramError
@@ -54,30 +56,20 @@ def layer_changes() -> Any:
 
 def value(of: sv.Program, name: str, variable: str) -> TracedValue:
     (found,) = [
-        one for one in values_of(as_jaxpr(of)) if (one.name, one.variable) == (name, variable)
+        one for one in values_of(as_jaxpr(of)) if (one.operation, one.variable) == (name, variable)
     ]
     return found
 
 
-def constraint(of: TracedValue, spec: str) -> Any:
-    return edit(
-        "constraint",
-        value=of.name,
-        variable=of.variable,
-        shape=of.shape,
-        source=of.source,
-        spec=Spec.parse(spec),
-        places=of.places,
-    )
+def constraint(of: TracedValue, spec: str) -> ConstrainValue:
+    where = (of.operation, of.variable, of.source, of.shape)
+    return ConstrainValue(*where, Spec.parse(spec), of.places)
 
 
 def test_the_split_that_the_product_cannot_use_is_dropped() -> None:
     first = layer_changes()[0]
-    assert first.edits == (
-        edit(
-            "argument", array="w", spec=Spec.parse("None, model"), before=Spec.parse("data, model")
-        ),
-    )
+    specs = Spec.parse("None, model"), Spec.parse("data, model")
+    assert first.edits == (SplitArgument("w", *specs),)
     assert first.collectives == ()
     assert first.bytes == 0
     assert first.values.ok
@@ -182,7 +174,7 @@ def test_a_constraint_on_explicit_axes_is_a_reshard_on_the_mesh_that_is_set(
         tried = sv.compile(changed, target="cpu:8")
     assert tried.error is None
     assert [one.kind for one in tried.collectives or ()] == ["all-gather"]
-    assert code_of(split, changed).startswith("h = jax.sharding.reshard(h, P('data', None))")
+    assert split.to_paste(changed).startswith("h = jax.sharding.reshard(h, P('data', None))")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +219,7 @@ def of_shape(of: sv.Program, shape: tuple[int, ...]) -> TracedValue:
     (found,) = [
         one
         for one in values_of(as_jaxpr(of))
-        if (one.name, one.variable, one.shape) == ("dot_general", "h", shape)
+        if (one.operation, one.variable, one.shape) == ("dot_general", "h", shape)
     ]
     return found
 
@@ -237,7 +229,7 @@ def test_a_cotangent_is_constrained_once_as_in_the_code(spec: str) -> None:
     grad = functools.partial(jax.grad, argnums=(0, 1, 2))
     plain = program(grad(models.widths), **WIDTHS)
     fn = functools.partial(models.widths, spec=Spec.parse(spec).to_jax())
-    made = constraint_on(of_shape(plain, (128, 256)), Spec.parse(spec))
+    made = of_shape(plain, (128, 256)).constrained(Spec.parse(spec))
     programs = apply_edit(plain, made), program(grad(fn), **WIDTHS)
     tried, written = [str(as_jaxpr(one).fn.jaxpr).count("sharding_constraint[") for one in programs]
     # Two layers have this shape, each with its cotangent.
@@ -254,10 +246,10 @@ def test_the_cotangent_of_a_product_is_its_first_operand() -> None:
 
 def test_a_constraint_of_one_shape_is_for_that_shape_alone_in_code() -> None:
     plain = program(models.widths, **WIDTHS)
-    made = constraint_on(of_shape(plain, (128, 256)), Spec.parse("None, data"))
+    made = of_shape(plain, (128, 256)).constrained(Spec.parse("None, data"))
     assert str(made).startswith("Constrain h[128,256] (models.py:")
     line = "if h.shape == (128, 256): h = jax.lax.with_sharding_constraint(h, "
-    assert code_of(made, plain).startswith(line)
+    assert made.to_paste(plain).startswith(line)
 
 
 class Pair(NamedTuple):
@@ -271,7 +263,7 @@ def test_code_replaces_arguments_in_lists_and_keeps_tuples() -> None:
     made = sv.program(lambda p: p["tables"][0] + p["pair"][0], tree, mesh=MESH)
 
     def code(name: str) -> str:
-        return code_of(edit("argument", array=name, spec=Spec.parse("data")), made)
+        return SplitArgument(name, Spec.parse("data")).to_paste(made)
 
     assert code("p.tables[1]").startswith('p["tables"][1] = jax.device_put(p["tables"][1], ')
     assert code("p.pair[0]").startswith('jax.device_put(p["pair"][0], ')
@@ -282,10 +274,10 @@ def test_code_of_a_result_names_the_others() -> None:
     def codes(fn: Any) -> set[str]:
         made = program(fn, x=split((64, 32), "data"), w=split((32, 64), "None, model"))
         trials = Trials(made, "cpu:8")
-        wanted = Wanted(trials, Collective("all-gather", ("data",), 8), sv.plan(made))
+        wanted = UnwantedCollective(trials, Collective("all-gather", ("data",), 8), sv.plan(made))
         made_codes = set()
         for proposal in proposals(wanted):
-            made_codes |= {code_of(e, made) for e in proposal.edits if e.code == "result"}
+            made_codes |= {e.to_paste(made) for e in proposal.edits if e.code == "result"}
         return made_codes
 
     assert "out_specs = P(None, 'model')  # output" in codes(lambda x, w: x @ w)
@@ -303,16 +295,16 @@ def test_a_constraint_that_stands_in_the_code_is_changed() -> None:
     first = sv.changes(made, target="cpu:8")[0]
     assert first.edits[0].code == "constraint"
     assert first.bytes == 0
-    assert first.edits[0].fields["value"] == "sharding_constraint"
-    assert first.edits[0].fields["spec"] == Spec.parse("(data, model), None")
+    assert isinstance(first.edits[0], ChangeConstraint)
+    assert first.edits[0].operation == "sharding_constraint"
+    assert first.edits[0].spec == Spec.parse("(data, model), None")
 
 
 def test_a_constraint_of_an_argument_is_what_it_would_be_in_the_code() -> None:
     x, w = split((128, 64), "data, model"), split((64, 64), "None, model")
     plain = program(models.two_layers, w=w, x=x)
     number, spec = 1, Spec.parse("data, None")
-    of = TracedValue(ARGUMENT, "x", "", (128, 64), ((number, None),))
-    made = constraint_on(of, spec)
+    made = ConstrainArgument("x", number, spec)
     tried = apply_edit(plain, made)
 
     def written(w: Any, x: Any) -> Any:
@@ -324,15 +316,15 @@ def test_a_constraint_of_an_argument_is_what_it_would_be_in_the_code() -> None:
     assert str(made) == "Constrain argument x to P('data', None) where the function begins"
     sharding = "jax.sharding.NamedSharding(mesh, P('data', None))"
     code = f"x = jax.lax.with_sharding_constraint(x, {sharding})  # first in two_layers"
-    assert code_of(made, tried) == code
+    assert made.to_paste(tried) == code
     explicit = plain.replace(mesh=sv.mesh(MESH, axis_types="Explicit"))
-    assert code_of(made, explicit).startswith(f"x = jax.sharding.reshard(x, {sharding})")
+    assert made.to_paste(explicit).startswith(f"x = jax.sharding.reshard(x, {sharding})")
     assert Trials(plain, "cpu:8").values(tried).ok
 
 
 def test_a_value_of_a_gradient_whose_cotangent_is_unknown_is_not_proposed() -> None:
     made = program(jax.grad(models.scanned), w=split((3, 64, 64), ""), x=split((128, 64), ""))
-    by_name = {one.name: one for one in values_of(as_jaxpr(made))}
+    by_name = {one.operation: one for one in values_of(as_jaxpr(made))}
     assert by_name["dot_general"].places
     assert "tanh" not in by_name
 
@@ -358,7 +350,11 @@ def test_values_inside_of_a_library_are_not_constrained(tmp_path) -> None:
 
     found = values_of(as_jaxpr(program(fn, x=split((64, 32), "data"))))
     # What the layer returns has a name in the code.
-    assert [(one.name, one.variable) for one in found] == [("mul", "y"), ("tanh", ""), ("add", "")]
+    assert [(one.operation, one.variable) for one in found] == [
+        ("mul", "y"),
+        ("tanh", ""),
+        ("add", ""),
+    ]
 
 
 def test_of_two_equal_operations_on_one_line_none_is_proposed() -> None:
@@ -391,11 +387,11 @@ def test_a_table_that_several_arrays_ask_for_is_proposed_once() -> None:
     w = sv.array("w", (32, 64), "embed mlp")
     made = sv.program(lambda x, y, w: (x + y) @ w, x, y, w, mesh=MESH, rules=rules)
     plan = sv.plan(made)
-    wanted = Wanted(Trials(made, "cpu:8"), plan.collectives[0], plan)
+    wanted = UnwantedCollective(Trials(made, "cpu:8"), plan.collectives[0], plan)
     tables = []
     for one in proposals(wanted):
-        if one.edits[0].code == "rule":
-            tables.append(str(one.edits[0].fields["rules"].pairs()))
+        if isinstance(one.edits[0], ChangeRules):
+            tables.append(str(one.edits[0].rules.pairs()))
     assert len(tables) == len(set(tables)) > 1
 
 
@@ -404,9 +400,11 @@ def test_a_table_that_several_arrays_ask_for_is_proposed_once() -> None:
 
 def test_other_values_are_refused() -> None:
     trials = Trials(layer(), "cpu:8")
-    donate = edit("donate", arguments=())
+    donate = Donate(())
     other = layer().replace(fn=models.other_layer)
-    refused = trials.candidate([donate], other)
+    changed = trials.compile([donate], other)
+    assert isinstance(changed, Candidate)
+    refused = trials.compare(changed)
     assert isinstance(refused, Refusal)
     assert refused.code == "values differ"
     assert isinstance(trials.candidate([donate]), Candidate)
@@ -415,12 +413,11 @@ def test_other_values_are_refused() -> None:
 def test_edits_that_do_not_fit_are_refused() -> None:
     trials = Trials(layer(), "cpu:8")
     spec = Spec.parse("no_such_axis")
-    refused = trials.candidate([edit("argument", array="x", spec=spec, before=None)])
-    assert isinstance(refused, Refusal)
+    refused = trials.candidate([SplitArgument("x", spec)])
+    assert isinstance(refused, Misfit)
     assert refused.code == "not made"
-    assert refused.said
-    unknown = trials.candidate([edit("shard_map", code="...")])
-    assert isinstance(unknown, Refusal)
+    assert refused.reason
+    assert isinstance(trials.candidate([EditTypes()]), Misfit)
 
 
 def test_effects_are_not_run_twice() -> None:

@@ -122,8 +122,8 @@ def test_the_sums_are_those_of_the_edit_by_hand(make, eight_devices):
 
 def test_the_weights_of_one_loop_are_cast_together_by_name(eight_devices):
     (change,) = [one for one in changes_of(steps)[1] if one.edits[0].code == "pcast"]
-    assert [edit.fields["value"] for edit in change.edits] == ["w", "v"] or [
-        edit.fields["value"] for edit in change.edits
+    assert [edit.value for edit in change.edits] == ["w", "v"] or [
+        edit.value for edit in change.edits
     ] == ["v", "w"]
     lines = [line.partition("  #")[0] for line in change.code().splitlines()]
     assert sorted(lines) == [
@@ -196,4 +196,4 @@ def test_a_product_that_stays_unreduced_in_a_loop_is_as_by_hand(fn, eight_device
         assert sums(change.report) == sums(by_hand) != sums(report)
         assert change.values.ok
         assert "unreduced={'data'}" in change.code()
-        assert change.edits[0].fields["is_backward"] == (fn is accumulated)
+        assert change.edits[0].is_backward == (fn is accumulated)

@@ -85,7 +85,7 @@ def test_an_unrolled_loop_has_no_loop_that_saves_less():
 def test_what_a_line_saves_is_split_over_a_free_axis():
     trials = Trials(program_of(step_of(scanned), WS, X, mesh="data=2, model=2"), "cpu:4")
     splits = [edits for edits in edits_to_try(trials) if edits[0].code == "constraint"]
-    compiled = trials.compiled(trials.made(splits[0]))
+    compiled = trials.compiled(trials.edited(splits[0]))
     assert compiled.memory.temporaries < 0.7 * trials.before.memory.temporaries
 
 
@@ -142,8 +142,8 @@ def test_what_is_donated_already_is_not_proposed():
     for donated, proposed in (((), (0, 1)), ((1,), (0, 1)), ((0, 1), None)):
         program = program_of(step, WS, state, X, mesh="data=2", donate=donated)
         tried = [edits[0] for edits in edits_to_try(Trials(program))]
-        found = [edit.fields for edit in tried if edit.code == "donate"]
-        assert found == ([] if proposed is None else [{"arguments": proposed}])
+        found = [edit.arguments for edit in tried if edit.code == "donate"]
+        assert found == ([] if proposed is None else [proposed])
 
 
 def test_a_program_that_fails_has_no_changes():

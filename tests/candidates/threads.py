@@ -29,7 +29,15 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.advise.advice import Advice
-from shardviz.advise.candidates import Candidate, Changes, Edit
+from shardviz.advise.candidates import Candidate, Changes
+from shardviz.advise.edits import (
+    ChangeRules,
+    ConstrainArgument,
+    ConstrainValue,
+    Edit,
+    SplitArgument,
+    SplitResult,
+)
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.partition_spec import Spec
 
@@ -138,8 +146,9 @@ def argument(name: str, *specs: P) -> Callable[[Edit], bool]:
     """The argument of that name, with one of these specs."""
 
     def is_it(edit: Edit) -> bool:
-        named = edit.code == "argument" and edit.fields["array"] == name
-        return named and any(_same(edit.fields["spec"], spec) for spec in specs)
+        if not isinstance(edit, SplitArgument) or edit.array != name:
+            return False
+        return any(_same(edit.spec, spec) for spec in specs)
 
     return is_it
 
@@ -148,8 +157,9 @@ def result(*specs: P) -> Callable[[Edit], bool]:
     """A result with one of these specs."""
 
     def is_it(edit: Edit) -> bool:
-        found = edit.code == "result"
-        return found and any(_same(edit.fields["spec"], spec) for spec in specs)
+        if not isinstance(edit, SplitResult):
+            return False
+        return any(_same(edit.spec, spec) for spec in specs)
 
     return is_it
 
@@ -158,8 +168,9 @@ def constraint(*specs: P) -> Callable[[Edit], bool]:
     """A constraint of a value to one of these specs."""
 
     def is_it(edit: Edit) -> bool:
-        found = edit.code == "constraint"
-        return found and any(_same(edit.fields["spec"], spec) for spec in specs)
+        if not isinstance(edit, ConstrainValue | ConstrainArgument):
+            return False
+        return any(_same(edit.spec, spec) for spec in specs)
 
     return is_it
 
@@ -168,7 +179,9 @@ def constrained_argument(name: str, *specs: P) -> Callable[[Edit], bool]:
     """A constraint of that argument to one of these specs."""
 
     def is_it(edit: Edit) -> bool:
-        return constraint(*specs)(edit) and edit.fields["variable"] == name
+        if not isinstance(edit, ConstrainArgument) or edit.array != name:
+            return False
+        return constraint(*specs)(edit)
 
     return is_it
 
@@ -484,11 +497,11 @@ ATTENTION_RULES = sv.rules(("batch", ("fsdp", "expert")), ("embed_attn", "fsdp")
 
 def embed_attn_over_expert(edit: Edit) -> bool:
     """The rule that maxtext#5020 adds for the weights of attention."""
-    if edit.code != "rule":
+    if not isinstance(edit, ChangeRules):
         return False
     return ("embed_attn", ("expert",)) in [
         (name, (axes,) if isinstance(axes, str) else tuple(axes or ()))
-        for name, axes in edit.fields["rules"].pairs()
+        for name, axes in edit.rules.pairs()
     ]
 
 

@@ -271,7 +271,7 @@ def test_the_edit_compiles_to_what_was_promised():
     assert found.values.ok
     sent = [(one.kind, one.mesh_axes, one.bytes_per_device) for one in found.collectives]
     assert sent == [(o.kind, o.mesh_axes, o.bytes_per_device) for o in before.collectives]
-    assert found.report.mesh.device_ids.tolist() == edit.fields["mesh"].device_ids.tolist()
+    assert found.report.mesh.device_ids.tolist() == edit.mesh.device_ids.tolist()
     assert found.report.roofline.collective_s == pytest.approx(order.least)
     assert found.report.roofline.order is None
     pasted = eval(found.code().removeprefix("mesh = "), {"sv": sv})  # noqa: S307

@@ -13,8 +13,8 @@ import shardviz as sv
 from shardviz.advise.backend import search as searching
 from shardviz.advise.backend.apply import apply_edit
 from shardviz.advise.backend.remat import POLICIES
-from shardviz.advise.candidates import edit
-from shardviz.advise.words.candidates import edits_in_words
+from shardviz.advise.edits import Rematerialise
+from shardviz.advise.words.edits import edits_in_words
 from shardviz.base.partition_spec import Spec
 from shardviz.compiled.report import peak_bytes
 from shardviz.compiled.roofline import with_operations
@@ -125,7 +125,7 @@ def test_donation_and_remat_are_the_best_of_all_combinations():
         for donated in ((), (0,)):
             changed = program.replace(options={"donate": donated})
             if policy is not None:
-                changed = apply_edit(changed, edit("remat", policy=policy))
+                changed = apply_edit(changed, Rematerialise(policy))
             report = sv.compile(changed, target=TARGET)
             # Compilers count what is in a loop once.
             seconds = with_operations(report, sv.plan(changed)).seconds
@@ -197,4 +197,4 @@ def test_what_a_function_raises_on_another_mesh_is_among_the_refused():
     found = sv.search(small(on_four, "data=4, model=1"), over="mesh", target=TARGET)
     assert found.best is not None
     assert {one.code for one in found.refused} == {"not made"}
-    assert all("written for data=4" in one.said for one in found.refused)
+    assert all("written for data=4" in one.reason for one in found.refused)

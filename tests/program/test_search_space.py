@@ -85,8 +85,8 @@ def test_rules_change_in_one_edit_and_its_table_is_read_by_the_program():
     assert [choice.kind for choice in found] == ["mesh", "rules", "rules", "rules"]
     embed, mlp_ = found[2].options.index(("data",)), found[3].options.index(())
     (edit,) = edits_of(program, found, (0, 0, embed, mlp_))
-    assert dict(edit.fields["rules"].pairs()) == {"batch": "data", "mlp": None, "embed": "data"}
-    assert len(edit.fields["steps"]) == 2
+    assert dict(edit.rules.pairs()) == {"batch": "data", "mlp": None, "embed": "data"}
+    assert len(edit.steps) == 2
 
 
 def test_a_spec_that_names_an_axis_of_size_one_is_another_ones_repetition():
@@ -97,7 +97,7 @@ def test_a_spec_that_names_an_axis_of_size_one_is_another_ones_repetition():
     on_both = found[0].options.index(sv.mesh(data=4, model=2))
     mesh, argument = edits_of(program, found, (on_both, split))
     assert mesh.code == "mesh"
-    assert str(argument.fields["spec"]) == "P('model', None)"
+    assert str(argument.spec) == "P('model', None)"
 
 
 @pytest.mark.parametrize("over", [("bytes",), ("rules",)])

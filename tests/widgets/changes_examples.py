@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shardviz.advise.candidates import Candidate, Changes, Refusal, edit
+from shardviz.advise.candidates import Candidate, Changes, SameCollective
+from shardviz.advise.edits import ConstrainValue, SplitArgument
 from shardviz.base.partition_spec import Spec
 from shardviz.compiled.report import Memory, Report
 from shardviz.programs.program import Program
@@ -13,9 +14,9 @@ def found(program: Program) -> Changes:
     first, *others = program.arrays
     spec = Spec.parse("None, model")
     arrays = (first.replace(spec=spec), *others)
-    takes = edit("argument", array=first.name, spec=spec, before=None)
-    inside = edit("constraint", value="dot", variable="y", shape=(8,), source="f.py:3", spec=spec)
+    takes = SplitArgument(first.name, spec)
+    inside = ConstrainValue("dot", "y", "f.py:3", (8,), spec)
     before, after = (Report("f", "t", memory=Memory(arguments=size)) for size in (4096, 1024))
     changed = Candidate((takes,), program.replace(arrays=arrays), after, before)
     other = Candidate((inside,), program, after, before)
-    return Changes.of([changed, other], refused=[Refusal((takes,), "same collective")])
+    return Changes.of([changed, other], refused=[SameCollective((takes,))])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from shardviz.advise.panel.problems_view import (
-    ListedProblem,
-    array_problems,
-    problems_view,
-    result_problems,
-)
+from shardviz.advise.panel.problems_view import of_document, of_results, problems_view
+from shardviz.advise.problems import Problem
 from shardviz.axis_rules.audit import audit
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
@@ -36,18 +33,36 @@ def session(tree: object, table: object = RULES, mesh: object = "data=4, model=2
     return session_on(audit(tree, table, mesh))
 
 
-def problems(made: Session, results: StageResults = NOTHING_KNOWN) -> list[ListedProblem]:
-    of_arrays = array_problems(made.now, made.audit)
-    return [*of_arrays, *result_problems(made.now, made.audit, results)]
+def problems(made: Session, results: StageResults = NOTHING_KNOWN) -> list[Problem]:
+    of_arrays = of_document(made.now, made.audit)
+    return [*of_arrays, *of_results(made.now, made.audit, results)]
 
 
-def found(made: Session, results: StageResults = NOTHING_KNOWN) -> dict[str, ListedProblem]:
+class Row(NamedTuple):
+    """A problem, with the fields of its row on the page."""
+
+    bytes: int
+    severity: str
+    text: str
+    at: str
+    place: dict[str, object]
+    mends: bool
+    offer: str
+
+
+def found(made: Session, results: StageResults = NOTHING_KNOWN) -> dict[str, Row]:
     """The problems by their codes."""
     listed = problems(made, results)
-    by_code = {one.code: one for one in listed if one.code != "idle rule"}
-    idle = [one for one in listed if one.code == "idle rule"]
-    assert len(by_code) + len(idle) == len(listed), "each once"
-    return {**by_code, "idle rule": idle[0]} if idle else by_code
+    rows = {row["text"]: row for row in view(made, results)["rows"]}
+    by_code: dict[str, Row] = {}
+    for problem in listed:
+        row = rows[str(problem)]
+        assert row["code"] == problem.code
+        assert problem.code not in by_code or problem.code == "idle rule", "each once"
+        fields = {"at": "", "mends": False, "offer": "", "bytes": problem.bytes} | row
+        del fields["code"]
+        by_code.setdefault(problem.code, Row(**fields))
+    return by_code
 
 
 def view(made: Session, results: StageResults = NOTHING_KNOWN) -> dict:

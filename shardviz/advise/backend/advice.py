@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import jax
 
 from shardviz.advise.advice import UNSPLIT, Advice
-from shardviz.advise.backend.proposals import Wanted
+from shardviz.advise.backend.proposals import UnwantedCollective
 from shardviz.base.backend.jax_compat import scan_counts
 from shardviz.base.cause import Cause, Reduced
 from shardviz.programs.backend import jaxpr_names as names
@@ -17,44 +17,44 @@ _SLICES = ("slice", "dynamic_slice")
 _RANDOM = {"random_bits", "random_split"}
 
 
-def by_hand(wanted: Wanted) -> list[Advice]:
+def by_hand(unwanted: UnwantedCollective) -> list[Advice]:
     """Advice on a collective and its members, by the cause of each."""
     # A dict, because several members may have the same advice.
     advice = dict[Advice, None]()
-    mesh_axes = {*wanted.trials.program.mesh.axis_names}
-    for member in wanted.collective.members or (wanted.collective,):
+    mesh_axes = {*unwanted.trials.program.mesh.axis_names}
+    for member in unwanted.collective.members or (unwanted.collective,):
         if isinstance(member.cause, Cause):
-            for kind, source in _kinds(wanted, member.cause):
-                axes = () if kind in ("parts", "random") else wanted.axes
+            for kind, source in _kinds(unwanted, member.cause):
+                axes = () if kind in ("parts", "random") else unwanted.axes
                 advice[Advice(kind, source, axes, all_axes={*axes} == mesh_axes)] = None
     return [*advice]
 
 
-def _kinds(wanted: Wanted, cause: Cause) -> Iterator[tuple[str, str]]:
-    """Kinds of advice for one cause, and the line of each."""
+def _kinds(unwanted: UnwantedCollective, cause: Cause) -> Iterator[tuple[str, str]]:
+    """The kinds of advice for one cause, each with its source line."""
     reader, operand = cause.reader, cause.operand
     name, source = reader.name, reader.source
     if isinstance(cause, Reduced) and cause.vmapped_loop:
         yield "loop", source
     elif name in UNSPLIT:
         yield UNSPLIT[name], source
-    elif _has_random(wanted, source):
+    elif _has_random(unwanted, source):
         yield "random", source
     elif name in _SLICES or reader.code == "carried":
         is_reshaped = operand.name == "reshape" and operand.source not in ("", source)
         if is_reshaped:
             yield "parts", operand.source
-        elif _is_map(wanted, source):
+        elif _is_map(unwanted, source):
             yield "map", source
-        elif _takes_rows(wanted, source):
+        elif _slices_split_rows(unwanted, source):
             yield "parts", source
 
 
-def _has_random(wanted: Wanted, source: str) -> bool:
-    """Whether a line makes random numbers, and jax is configured not to partition them."""
+def _has_random(unwanted: UnwantedCollective, source: str) -> bool:
+    """Whether a line creates random numbers that jax does not partition."""
     if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return False
-    for operation in operations(wanted.trials.traced.stage.jaxpr):
+    for operation in operations(unwanted.trials.traced.stage.jaxpr):
         if users_line(operation.equation) != source:
             continue
         # Operations inside jax's own functions have no line of the user's code.
@@ -66,21 +66,22 @@ def _has_random(wanted: Wanted, source: str) -> bool:
     return False
 
 
-def _is_map(wanted: Wanted, source: str) -> bool:
-    """Whether a line has a scan without a carry, as `jax.lax.map` makes it."""
-    for operation in operations(wanted.trials.traced.stage.jaxpr):
+def _is_map(unwanted: UnwantedCollective, source: str) -> bool:
+    """Whether a line has a scan without a carry, as `jax.lax.map` creates it."""
+    for operation in operations(unwanted.trials.traced.stage.jaxpr):
         if operation.name == names.SCAN and users_line(operation.equation) == source:
             return scan_counts(operation.equation)[1] == 0
     return False
 
 
-def _takes_rows(wanted: Wanted, source: str) -> bool:
+def _slices_split_rows(unwanted: UnwantedCollective, source: str) -> bool:
     """Whether a line slices some rows of a value whose rows are split over the axes."""
-    values = wanted.plan.by_name
-    for op in wanted.plan.ops:
+    values = unwanted.plan.by_name
+    for op in unwanted.plan.ops:
         if op.opcode in _SLICES and op.source == source and op.operands[0] in values:
-            whole = values[op.operands[0]]
-            rows, split = whole.shape[:1], whole.spec.padded(len(whole.shape))[:1]
-            if (1,) < op.shape[:1] < rows and {*wanted.axes} & {*sum(split, ())}:
+            operand = values[op.operands[0]]
+            rows = operand.shape[:1]
+            split = operand.spec.padded(len(operand.shape))[:1]
+            if (1,) < op.shape[:1] < rows and {*unwanted.axes} & {*sum(split, ())}:
                 return True
     return False

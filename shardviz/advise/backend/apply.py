@@ -3,77 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from shardviz.advise.backend.edited import with_constraint
-from shardviz.advise.candidates import Edit
+from shardviz.advise.backend.edited import (
+    with_constrained_argument,
+    with_constrained_value,
+)
+from shardviz.advise.backend.loop_sums import with_sums_after_loop
+from shardviz.advise.backend.remat import with_rematerialisation
+from shardviz.advise.backend.unreduced import with_unreduced_products
+from shardviz.advise.edits import (
+    CastBeforeLoop,
+    ChangeConstraint,
+    ConstrainArgument,
+    ConstrainValue,
+    Edit,
+    FunctionEdit,
+    ProgramEdit,
+    Rematerialise,
+    SumAfterLoop,
+    SumUnreduced,
+)
 from shardviz.base.errors import ProgramError
-from shardviz.base.format import listed, shown
-from shardviz.base.layout import lay_out
 from shardviz.base.mesh import MeshSpec
-from shardviz.programs.backend.jaxpr_function import as_jaxpr
+from shardviz.programs.backend.jaxpr_function import JaxprFunction, as_jaxpr
 from shardviz.programs.program import Program
+
+#: Every edit inside the function, and what makes the changed jaxpr of a jaxpr, the edit
+#: and the mesh.
+FUNCTION_EDITS: dict[type[FunctionEdit], Callable[[Any, Any, MeshSpec], Any]] = {
+    ConstrainArgument: with_constrained_argument,
+    ConstrainValue: with_constrained_value,
+    ChangeConstraint: with_constrained_value,
+    Rematerialise: with_rematerialisation,
+    SumAfterLoop: with_sums_after_loop,
+    CastBeforeLoop: with_sums_after_loop,
+    SumUnreduced: with_unreduced_products,
+}
 
 
 def apply_edit(program: Program, edit: Edit) -> Program:
     """The program after an edit. Nothing is compiled.
 
-    One inside of the function is made on its jaxpr, so the new program's function is a
+    An edit inside the function changes its jaxpr, so the new program's function is a
     `JaxprFunction`.
 
     Raises:
         ProgramError: for an edit that does not fit the program.
         Exception: what the function raises when it is traced.
 
+    >>> from shardviz.advise.edits import SplitArgument
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.partition_spec import Spec
-    >>> from shardviz.advise.candidates import edit
     >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
-    >>> split = edit("argument", array="x", spec=Spec.parse("data"), before=None)
-    >>> apply_edit(program, split).arrays[0].spec
+    >>> apply_edit(program, SplitArgument("x", Spec.parse("data"))).arrays[0].spec
     P('data')
     """
-    inside, apply = INSIDE.get(edit.code), APPLY.get(edit.code)
-    if inside is not None:
-        program = as_jaxpr(program)
-        function: Any = program.fn
-        changed = inside(function.jaxpr, edit, program.mesh)
-        return program.replace(fn=function.with_jaxpr(changed))
-    if apply is None:
+    if isinstance(edit, ProgramEdit):
+        return edit.apply(program)
+    if not isinstance(edit, FunctionEdit):
         raise ProgramError(
-            f"An edit is one of {listed(INSIDE | APPLY)}; {shown(edit.code)} is for"
-            " people to make."
+            f"An edit of the program's types ({edit.code!r}) is found together with its"
+            " program, and cannot be applied to another one."
         )
-    return apply(program, edit)
-
-
-def _argument(program: Program, edit: Edit) -> Program:
-    arrays = []
-    for array in program.arrays:
-        if array.name == edit.fields["array"]:
-            lay_out(array.shape, edit.fields["spec"], program.mesh)
-            # Its own spec wins over the rules.
-            array = array.replace(spec=edit.fields["spec"])
-        arrays.append(array)
-    return program.replace(arrays=tuple(arrays))
-
-
-def _donate(program: Program, edit: Edit) -> Program:
-    options = {**program.options, "donate": tuple(edit.fields["arguments"])}
-    return program.replace(options=options)
-
-
-#: Code of an edit inside of the function to what makes it, given a jaxpr, the edit and
-#: the mesh; and of the others given the program. Files beside this one add theirs.
-INSIDE: dict[str, Callable[[Any, Edit, MeshSpec], Any]] = {
-    "constraint": with_constraint
-}
-APPLY: dict[str, Callable[[Program, Edit], Program]] = {
-    "argument": _argument,
-    "result": lambda program, edit: program.replace(out_specs=edit.fields["out_specs"]),
-    "rule": lambda program, edit: program.replace(rules=edit.fields["rules"]),
-    "mesh": lambda program, edit: program.replace(mesh=edit.fields["mesh"]),
-    "device order": lambda program, edit: program.replace(mesh=edit.fields["mesh"]),
-    "donate": _donate,
-}
+    program = as_jaxpr(program)
+    function = cast(JaxprFunction, program.fn)
+    jaxpr = FUNCTION_EDITS[type(edit)](function.jaxpr, edit, program.mesh)
+    return program.replace(fn=function.with_jaxpr(jaxpr))

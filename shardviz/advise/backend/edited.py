@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from shardviz.advise.candidates import ARGUMENT, CONSTRAINTS, Edit
+from shardviz.advise.edits import (
+    CONSTRAINTS,
+    ChangeConstraint,
+    ConstrainArgument,
+    ConstrainValue,
+    Place,
+)
 from shardviz.base.backend.jax_compat import (
     expression_of,
     line_frames,
@@ -35,9 +41,6 @@ from shardviz.programs.backend.jaxprs import (
 )
 from shardviz.programs.program import Program
 
-#: Of the equations of one line and name, in order, the number of one; and which of its
-#: operands is constrained, or None for its first result. Of an argument its number.
-Place = tuple[int, int | None]
 # In these a value is one device's block, which no constraint can split.
 _MANUAL = ("shard_map", "xla_pmap")
 _JAX = os.path.dirname(jax.__file__) + os.sep
@@ -96,47 +99,48 @@ def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]
                 yield from placed_operations(body, inside)
 
 
-def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
-    """A jaxpr with a constraint of a value, as an edit of this code says."""
-    fields, numbers = edit.fields, itertools.count()
-    operands, same = dict(fields["places"]), (fields["source"], fields["value"])
-    if fields["value"] == ARGUMENT:
-        (number,) = operands
-        return _with_constrained_argument(jaxpr, number, fields["spec"], mesh)
+def with_constrained_value(jaxpr: Any, edit: ConstrainValue, mesh: MeshSpec) -> Any:
+    """A jaxpr with constraints at all places of a value."""
+    # Equations with the edit's line and operation are counted, as its places count them.
+    operands, numbers = dict(edit.places), itertools.count()
+    line_and_operation = (edit.source, edit.operation)
 
     def changed(body: Any) -> Any:
-        # jax constrains a cotangent once, for all that read it: the gradients of both
-        # factors of a product.
+        # jax constrains a cotangent once for all equations that read it: the gradients
+        # of both factors of a product.
         cotangents: dict[Any, Any] = {}
 
         def change(equation: Any) -> list[Any]:
-            number, here = -1, (users_line(equation), operation_name(equation))
-            if equation.outvars and here == same:
-                number = next(numbers)
+            number = -1
+            if (users_line(equation), operation_name(equation)) == line_and_operation:
+                if equation.outvars:
+                    number = next(numbers)
             if equation.primitive.name not in _MANUAL:
                 equation = with_inner(equation, changed)
             if number not in operands:
                 return [equation]
-            operand, spec = operands[number], fields["spec"]
+            operand = operands[number]
             if operand is None or equation.primitive.name in CONSTRAINTS:
-                return _constrained(equation, spec, mesh)
-            return _with_constrained_operand(equation, operand, spec, mesh, cotangents)
+                return _constrained(equation, edit.spec, mesh)
+            return _with_constrained_operand(
+                equation, operand, edit.spec, mesh, cotangents
+            )
 
         return rewritten(body, change)
 
     return changed(jaxpr)
 
 
-def _with_constrained_argument(
-    jaxpr: Any, number: int, spec: Spec, mesh: MeshSpec
+def with_constrained_argument(
+    jaxpr: Any, edit: ConstrainArgument, mesh: MeshSpec
 ) -> Any:
     """A jaxpr that begins with a constraint of an argument."""
     body = plain_jaxpr(jaxpr)
-    arguments, value = list(body.invars), body.invars[number]
-    made = _constraint(value.aval, spec, mesh)
-    # What reads the argument reads what the constraint makes, under the same name.
-    arguments[number] = made.invars[0]
-    equations = [made.replace(outvars=[value]), *body.eqns]
+    arguments, argument = list(body.invars), body.invars[edit.number]
+    constraint = _constraint(argument.aval, edit.spec, mesh)
+    # The constraint's result keeps the argument's variable, so its readers stay.
+    arguments[edit.number] = constraint.invars[0]
+    equations = [constraint.replace(outvars=[argument]), *body.eqns]
     return with_body(jaxpr, body.replace(invars=arguments, eqns=equations))
 
 
@@ -183,20 +187,31 @@ def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
 
 
 class TracedValue(NamedTuple):
-    """A value of the user's code, which a constraint there can split.
+    """A value in the user's code that a constraint there can split.
 
-    Its operation as jax calls it (or a function under `jax.jit`), the variable that its
-    line assigns it to (`""` for a part of an expression), the line, its shape, and
-    where a constraint in the code comes to be.
+    Attributes:
+        operation: the operation as jax calls it, or a function under `jax.jit`.
+        variable: the variable that its line assigns; `""` for part of an expression.
+        source: its source line.
+        shape: its shape.
+        places: where a constraint in the code appears in the jaxpr.
+        has_other_shapes: whether the line also runs for other shapes, as for the
+            layers of a model.
     """
 
-    name: str
+    operation: str
     variable: str
     source: str
     shape: tuple[int, ...]
     places: tuple[Place, ...]
-    # The line runs for other shapes as well, as for the layers of a model.
     has_other_shapes: bool = False
+
+    def constrained(self, spec: Spec) -> ConstrainValue:
+        """The edit that constrains the value to a spec."""
+        is_constraint = self.operation in CONSTRAINTS
+        edit = ChangeConstraint if is_constraint else ConstrainValue
+        where = (self.operation, self.variable, self.source, self.shape)
+        return edit(*where, spec, self.places, self.has_other_shapes)
 
 
 def values_of(program: Program) -> list[TracedValue]:

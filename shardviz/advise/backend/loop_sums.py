@@ -17,9 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shardviz.advise.backend.apply import INSIDE
-from shardviz.advise.backend.proposals import GENERATORS, Proposal, Wanted
-from shardviz.advise.candidates import Edit, edit
+from shardviz.advise.edits import CastBeforeLoop, SumAfterLoop
 from shardviz.base.backend import jax_compat
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.source_lines import is_user_file
@@ -242,22 +240,6 @@ class _SummedAfter(TypedEvaluation):
         return super()._bind(equation, operands, spec)
 
 
-def _proposals(wanted: Wanted) -> Iterator[Proposal]:
-    """One late sum in place of one in each iteration."""
-    for waiting in loop_sums(wanted.trials.as_jaxpr.fn.jaxpr):  # type: ignore[attr-defined]
-        if {*wanted.axes}.isdisjoint(waiting.axes):
-            continue
-        edits = dict[Edit, None]()
-        for equation in waiting.sums:
-            line, code, name = users_line(equation), "late sum", ""
-            if waiting.is_backward:
-                code, name = "pcast", name_in_loop(equation)
-            edits[edit(code, source=line, axes=waiting.axes, value=name)] = None
-        lines = tuple(one.fields["source"] for one in edits)
-        far = 0.25 if wanted.sources.intersection(lines) else 3.0
-        yield Proposal(tuple(edits), far, ("loop", *lines))
-
-
 def name_in_loop(equation: Any) -> str:
     """The variable from outside of a loop that an expression reads; `""` if that is not
     the only one.
@@ -308,9 +290,10 @@ def _local_names(file: str, line: int) -> set[str]:
     return names
 
 
-def _with_sums_after(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
-    """The same program, in which sums with the line of an edit wait until after a loop."""
-    fields = edit.fields
+def with_sums_after_loop(
+    jaxpr: Any, edit: SumAfterLoop | CastBeforeLoop, mesh: MeshSpec
+) -> Any:
+    """A jaxpr in which the sums of an edit's line come once, after their loop."""
 
     def change(equation: Any) -> list[Any]:
         if equation.primitive.name != names.SHARD_MAP:
@@ -318,7 +301,7 @@ def _with_sums_after(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
         waiting = []
         for one in loop_sums(_Equations([equation])):
             lines = {*map(users_line, one.sums)}
-            if fields["source"] in lines and one.axes == fields["axes"]:
+            if edit.source in lines and one.axes == edit.axes:
                 waiting.append(one)
         if not waiting:
             return [equation]
@@ -344,7 +327,3 @@ class _Equations:
     """A jaxpr of some equations alone."""
 
     eqns: list[Any]
-
-
-INSIDE.update({"pcast": _with_sums_after, "late sum": _with_sums_after})
-GENERATORS.append(_proposals)

@@ -1,4 +1,4 @@
-"""What would lower the peak of a program's memory, each change compiled."""
+"""lower_peak(): changes that lower the peak of a program's memory, each compiled."""
 
 from __future__ import annotations
 
@@ -6,26 +6,39 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Any
 
 from shardviz.advise.advice import Advice
 from shardviz.advise.backend import proposals
-from shardviz.advise.backend.edited import values_of
+from shardviz.advise.backend.edited import TracedValue, values_of
 from shardviz.advise.backend.remat import POLICIES, rematerialised
-from shardviz.advise.backend.trials import Trials, in_turn
-from shardviz.advise.candidates import Candidate, Changes, Edit, Refusal, edit
+from shardviz.advise.backend.trials import COMPILE, Budget, Cancelled, Trial, Trials
+from shardviz.advise.candidates import (
+    Candidate,
+    Changes,
+    NoLessMemory,
+    NoLessPlanned,
+    Refusal,
+)
+from shardviz.advise.edits import (
+    ConstrainValue,
+    Donate,
+    Edit,
+    Rematerialise,
+    SplitArgument,
+)
+from shardviz.base.array_spec import ArraySpec
 from shardviz.base.display import Fact
 from shardviz.compiled.report import peak_bytes
 from shardviz.compiled.too_large import memory_advice
 from shardviz.plans.backend.build_plan import plan_program
+from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import bytes_per_device
 from shardviz.programs.backend.bridge import jax_dtype
-from shardviz.programs.backend.trace import donated_leaves
+from shardviz.programs.backend.trace import Output, donated_leaves
 
 _MOST_SPLITS = 4
-_MOST_ARGUMENTS = 6  # that are split together
-# Of what was planned; then up to one of each kind is added to the best. The budget
-# counts compiles and not seconds, so that a busy machine finds the same changes.
+_MOST_ARGUMENTS = 6  # split together
+# Of the planned changes; after these, one of each kind is added to the best.
 _MOST_COMPILED = 8
 _LEAST_GAIN = 0.01  # of the peak
 
@@ -33,93 +46,103 @@ _LEAST_GAIN = 0.01  # of the peak
 def lower_peak(trials: Trials) -> Changes:
     """Changes after which a program needs less memory per device on the target.
 
-    Arguments are donated or split, loops save less for their backward loops, large
-    values are split. Plans choose which of these are
-    compiled for the target. A change that needs no less memory, or has other values on
-    simulated devices, is among the refused. A program that does not fit the target is
-    compared by the memory that the compiler had in mind.
+    They donate or split arguments, let loops save less for their backward loops, or
+    split large values. Plans show which of them to compile for the target. A change that
+    needs no less memory, or whose values differ on simulated devices, is refused. A
+    program that does not fit the target is compared by the memory that the compiler
+    planned for it.
 
     Returns:
-        The least memory first; of equal ones the one with the least time. The first ones
-        may not fit, if nothing does.
+        The least memory first; among equal ones, the least time. If none fits the
+        target, they are returned all the same.
 
     Raises:
-        ProgramError: if the program fails otherwise than by its memory.
+        ProgramError: if the program fails for another reason than its memory.
     """
     trials.require_original()
-    kept: list[Candidate] = []
-    together: list[Candidate] = []
+    trials.budget = Budget({COMPILE: _MOST_COMPILED})
+    lower: list[Candidate] = []
+    combined: list[Candidate] = []
     refused: list[Refusal] = []
     try:
-        least = peak_bytes(trials.before.memory)
-        ordered = _ordered(trials, refused)
-        for edits in in_turn(trials, "compile", ordered, _MOST_COMPILED):
-            found = _tried(trials, edits, least)
-            if isinstance(found, Refusal):
-                refused.append(found)
+        peak = peak_bytes(trials.before.memory)
+        promising = _promising(trials, refused)
+        for trial in trials.in_turn(COMPILE, promising):
+            result = _compiled(trials, trial, peak)
+            if isinstance(result, Refusal):
+                refused.append(result)
             else:
-                kept.append(found)
-        kept.sort(key=_rank)
-        # One of each kind is added to the best, if that lowers the peak further.
-        together += kept[:1]
-        for one in kept:
-            edits, codes = together[-1].edits, {one.code for one in together[-1].edits}
-            if codes.isdisjoint(edit.code for edit in one.edits):
-                trials.enter("compile")
-                found = _tried(trials, [*edits, *one.edits], together[-1].peak_bytes)
-                if isinstance(found, Candidate):
-                    together.append(found)
-    except KeyboardInterrupt:
+                lower.append(result)
+        lower.sort(key=_rank)
+        # One change of each kind is added to the best, if that lowers the peak further.
+        combined += lower[:1]
+        for candidate in lower:
+            best = combined[-1]
+            codes = {edit.code for edit in best.edits}
+            if not codes.isdisjoint(edit.code for edit in candidate.edits):
+                continue
+            trials.enter(COMPILE)
+            trial = trials.plan([*best.edits, *candidate.edits])
+            if isinstance(trial, Trial):
+                result = _compiled(trials, trial, best.peak_bytes)
+                if isinstance(result, Candidate):
+                    combined.append(result)
+    except (KeyboardInterrupt, Cancelled):
         pass  # the changes so far are returned
-    found = sorted(kept + together[1:], key=_rank)
+    candidates = sorted(lower + combined[1:], key=_rank)
     advice: list[Fact] = _batch_in_parts(trials)
-    if not any(one.fits for one in found):
+    if not any(candidate.fits for candidate in candidates):
         advice += memory_advice(trials.before)
-    return Changes.of(found, None, refused, advice, trials.untried)
+    return Changes.of(candidates, None, refused, advice, trials.untried)
 
 
-def _ordered(trials: Trials, refused: list[Refusal]) -> list[list[Edit]]:
-    """The changes to compile, those first whose plans need least; the best of each kind
-    before the second of any.
+def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
+    """The changes to compile: the best of each kind, then the second of each.
+
+    Those whose plans need least come first.
 
     Args:
         trials: tries changed programs.
-        refused: changes whose plans promise nothing are added here.
+        refused: changes that cannot be made or promise nothing are added here.
     """
     # Plans count all values as if none were freed, so they promise too much at most.
-    before = _planned_bytes(trials, ())
+    before = _planned_bytes(trials.plan_of(trials.program))
     least_gain = _LEAST_GAIN * (peak_bytes(trials.before.memory) or 0)
-    planned: list[tuple[int, list[Edit]]] = []
-    seen: set[tuple[str, int]] = set()
+    planned: list[tuple[int, Trial]] = []
+    programs: set[tuple[str, int]] = set()
     for edits in edits_to_try(trials):
         trials.enter(f"plan {len(planned) + 1}")
-        needed, code = _planned_bytes(trials, edits), edits[0].code
+        trial = trials.plan(edits)
+        if isinstance(trial, Refusal):
+            refused.append(trial)
+            continue
+        needed, code = _planned_bytes(trial.plan), edits[0].code
         if before - needed < least_gain:
-            refused.append(Refusal(tuple(edits), "no less planned"))
+            refused.append(NoLessPlanned(tuple(edits)))
         # Policies that save the same values make one program.
-        elif (code, needed) not in seen:
-            seen.add((code, needed))
-            planned.append((needed, edits))
+        elif (code, needed) not in programs:
+            programs.add((code, needed))
+            planned.append((needed, trial))
     planned.sort(key=lambda row: row[0])
     turns: Counter[str] = Counter()
-    ordered: list[tuple[int, list[Edit]]] = []
-    for _, edits in planned:
-        turns[edits[0].code] += 1
-        ordered.append((turns[edits[0].code], edits))
-    return [edits for _, edits in sorted(ordered, key=lambda row: row[0])]
+    in_turns: list[tuple[int, Trial]] = []
+    for _, trial in planned:
+        code = trial.edits[0].code
+        turns[code] += 1
+        in_turns.append((turns[code], trial))
+    in_turns.sort(key=lambda row: row[0])
+    return [trial for _, trial in in_turns]
 
 
-def _planned_bytes(trials: Trials, edits: Sequence[Edit]) -> int:
-    """The bytes of all values and of what lasts, by the plan of a changed program."""
-    program = trials.made(edits)
-    if isinstance(program, Refusal):
-        return 0  # it is refused without a compile
-    plan, total = plan_program(trials.quick(program)), 0
+def _planned_bytes(plan: Plan) -> int:
+    """The bytes per device of all values of a plan, and of arguments that last."""
+    total = 0
     for op in plan.ops:
         size = bytes_per_device(op, plan.mesh)
         total += size
-        # Results take the memory of donated arguments.
-        total += size if op.kind == "argument" and not op.donated else 0
+        # An argument that is not donated needs memory beside the results.
+        if op.kind == "argument" and not op.donated:
+            total += size
     return total
 
 
@@ -127,75 +150,68 @@ def _rank(candidate: Candidate) -> tuple[int, float]:
     return candidate.peak_bytes or 0, candidate.least_seconds or 0.0
 
 
-def _tried(
-    trials: Trials, edits: Sequence[Edit], least: int | None
-) -> Candidate | Refusal:
-    """Some edits as a candidate, if the peak is then below `least` bytes."""
-    program = trials.made(edits)
-    if isinstance(program, Refusal):
-        return program
-    report = trials.compiled(program)
-    needed = peak_bytes(report.memory)
+def _compiled(trials: Trials, trial: Trial, peak: int | None) -> Candidate | Refusal:
+    """A trial as a candidate, compared, if its peak is below `peak` bytes."""
+    candidate = trials.compile(trial.edits, trial.program, must_fit=False)
+    if isinstance(candidate, Refusal):
+        return candidate
+    needed = candidate.peak_bytes
+    if needed is not None and peak is not None and needed > (1 - _LEAST_GAIN) * peak:
+        return NoLessMemory(trial.edits, needed, peak)
     # Values are compared only if there is something to gain.
-    gains = needed is None or least is None or needed <= (1 - _LEAST_GAIN) * least
-    if not gains:
-        return Refusal(tuple(edits), "no less memory", "", needed, least)
-    return trials.candidate(edits, program, must_fit=False)
+    return trials.compare(candidate)
 
 
-def edits_to_try(trials: Trials) -> Iterator[list[Edit]]:
+def edits_to_try(trials: Trials) -> Iterator[Sequence[Edit]]:
     """The changes that may lower the peak, each of one or more edits."""
-    for one in donations_and_remats(trials):
-        yield [one]
-    for one in itertools.islice(_splits(trials), _MOST_SPLITS):
-        yield [one]
+    for edit in donations_and_remats(trials):
+        yield [edit]
+    for split in itertools.islice(_splits(trials), _MOST_SPLITS):
+        yield [split]
     yield from _split_arguments(trials)
 
 
-def _split_arguments(trials: Trials) -> Iterator[list[Edit]]:
-    """The largest arguments split over one more axis, all that an axis can split."""
+def _split_arguments(trials: Trials) -> Iterator[list[SplitArgument]]:
+    """For each mesh axis, the largest arguments that it can split."""
     program = trials.program
     requests = [row for row in program.requests if row.bytes_per_device]
     requests.sort(key=lambda row: row.bytes_per_device or 0, reverse=True)
     for axis, size in program.mesh.shape.items():
-        edits = []
+        edits: list[SplitArgument] = []
         for row in requests if size > 1 else ():
             spec = row.spec
             if spec is None or axis in spec.axes or len(edits) == _MOST_ARGUMENTS:
                 continue
-            more = proposals.variants(row.array.shape, spec, [axis], program.mesh)
-            for changed in itertools.islice(more, 1):
-                fields = {"array": row.array.name, "spec": changed, "before": spec}
-                edits.append(edit("argument", **fields))
+            specs = proposals.variants(row.array.shape, spec, [axis], program.mesh)
+            for variant in itertools.islice(specs, 1):
+                edits.append(SplitArgument(row.array.name, variant, spec))
         if edits:
             yield edits
 
 
-def donations_and_remats(trials: Trials) -> Iterator[Edit]:
-    """Those that change no sharding: one donation, and a policy for loops each."""
+def donations_and_remats(trials: Trials) -> Iterator[Donate | Rematerialise]:
+    """Edits that change no sharding: one donation, and one edit per policy for loops."""
     state = _state_and_batch(trials)[0]
     if not state <= set(trials.program.options.get("donate", ())):
-        yield edit("donate", arguments=tuple(sorted(state)))
+        yield Donate(tuple(sorted(state)))
     for policy in POLICIES:
         _, lines = rematerialised(trials.traced.stage.jaxpr, policy)
         if lines:
-            yield edit("remat", policy=policy, sources=lines)
+            yield Rematerialise(policy, lines)
 
 
 def _batch_in_parts(trials: Trials) -> list[Fact]:
-    """Advice to take the batch of a gradient in parts."""
+    """Advice to split the batch of a gradient into parts taken one after another."""
     batch = _state_and_batch(trials)[1]
-    has_gradient = any(
-        op.backward for op in plan_program(trials.quick(trials.program)).ops
-    )
+    has_gradient = any(op.backward for op in trials.plan_of(trials.program).ops)
     if not batch or not has_gradient:
         return []
     return [Advice("accumulation", arrays=tuple(batch))]
 
 
-def _splits(trials: Trials) -> Iterator[Edit]:
+def _splits(trials: Trials) -> Iterator[ConstrainValue]:
     """Constraints on the largest values before the backward pass, over free axes."""
-    values: dict[str, list[Any]] = {}
+    values: dict[str, list[TracedValue]] = {}
     for value in values_of(trials.as_jaxpr):
         if value.places and value.source:
             values.setdefault(value.source, []).append(value)
@@ -204,42 +220,47 @@ def _splits(trials: Trials) -> Iterator[Edit]:
     for buffer in peak.buffers if peak is not None else ():
         if buffer.kind != "temporaries" or buffer.phase == "backward":
             continue
-        # Of an expression any part may split what is saved; several buffers have a line.
+        # Any part of an expression may split the saved value. Several buffers may have
+        # one line, whose values are tried once.
         for value in values.pop(buffer.source, ()):
             spec = proposals.planned_spec(plan, value)
             for axis, size in mesh.shape.items():
                 if size > 1 and axis not in spec.axes:
-                    for changed in proposals.variants(value.shape, spec, [axis], mesh):
-                        yield proposals.constraint_on(value, changed)
+                    for variant in proposals.variants(value.shape, spec, [axis], mesh):
+                        yield value.constrained(variant)
 
 
 def _state_and_batch(trials: Trials) -> tuple[set[int], list[str]]:
-    """The arguments that come back with new values, and the arrays of the batch.
+    """The arguments that a step returns with new values, and the arrays of the batch.
 
-    Each array of the first has a result of its shape and type for itself; of the others
-    those that have as many rows as the largest are the batch.
+    Each array of the former has a result of its shape and type to itself. Of the other
+    arrays, those with as many rows as the largest are the batch.
+
+    Returns:
+        Positions of arguments, and names of arrays.
     """
-    program, others, names = trials.program, [], []
-    free = Counter(map(_kind, trials.traced.outputs))
+    program, others = trials.program, list[ArraySpec]()
+    free = Counter(map(_shape_and_type, trials.traced.outputs))
     donated = program.options.get("donate", ())
     state, tree = set(donated), program.tree
     count = len(program.arrays) if tree is None else len(tree.children())
-    # What is donated has its results first.
-    for argument in sorted(range(count), key=lambda i: i not in donated):
-        one = program.replace(options={"donate": (argument,)})
-        arrays = [program.arrays[i] for i in donated_leaves(one)]
-        wanted = Counter(map(_kind, arrays))
-        if wanted and wanted <= free:
+    # Donated arguments have the first claim to results.
+    for argument in sorted(range(count), key=lambda number: number not in donated):
+        leaves = donated_leaves(program.replace(options={"donate": (argument,)}))
+        arrays = [program.arrays[leaf] for leaf in leaves]
+        needed = Counter(map(_shape_and_type, arrays))
+        if needed and needed <= free:
             state.add(argument)
-            free -= wanted
+            free -= needed
         else:
-            others += filter(attrgetter("rank"), arrays)
+            others += [array for array in arrays if array.rank]
     largest = max(others, key=attrgetter("bytes"), default=None)
+    batch = []
     for array in others:
         if largest is not None and array.shape[0] == largest.shape[0]:
-            names.append(array.name)
-    return state, names
+            batch.append(array.name)
+    return state, batch
 
 
-def _kind(array: Any) -> tuple[tuple[int, ...], str]:
+def _shape_and_type(array: ArraySpec | Output) -> tuple[tuple[int, ...], str]:
     return array.shape, str(jax_dtype(str(array.dtype)))

@@ -1,21 +1,35 @@
-"""Which edits of a program's shardings may remove a collective: none is tried here.
+"""Proposals: edits of a program that may remove a collective. None is tried here.
 
-An edit moves a mesh axis of the collective: off a dimension, to another one, or onto an
-array that it does not split yet.
+Most move a mesh axis of the collective: off a dimension, to another dimension, or onto
+an array that the axis does not split yet. Others sum once after a loop.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from shardviz.advise.backend.edited import TracedValue, values_of
+from shardviz.advise.backend.loop_sums import loop_sums, name_in_loop
 from shardviz.advise.backend.trials import Trials
-from shardviz.advise.candidates import ARGUMENT, CONSTRAINTS, Edit, edit
+from shardviz.advise.backend.unreduced import product_sums, spec_of_variable
+from shardviz.advise.edits import (
+    CONSTRAINTS,
+    CastBeforeLoop,
+    ChangeRules,
+    ConstrainArgument,
+    Edit,
+    OrderDevices,
+    OutSpecs,
+    SplitArgument,
+    SplitResult,
+    SumAfterLoop,
+    SumUnreduced,
+)
 from shardviz.axis_rules.remedies import TableAction
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.cause import Cause, ValueName
@@ -30,9 +44,12 @@ from shardviz.compiled.report import Report
 from shardviz.hardware.topology import Topology, is_described
 from shardviz.plans.plan import Plan
 from shardviz.programs.backend.build_program import SpecsByName
+from shardviz.programs.backend.jaxpr_function import JaxprFunction
+from shardviz.programs.backend.jaxprs import operations, users_line
 from shardviz.programs.program import Program
 
 _MOST_VALUES = 40
+_CASTS = ("convert", "transpose", "reshape", "copy")
 _MOST_RULED = 3  # arrays for which edits of the table are looked for
 
 
@@ -42,19 +59,20 @@ class Proposal:
 
     Attributes:
         edits: the edits.
-        far: how far what they change is from the collective; 0 for what it names.
-        subject: what they change, whatever to: of proposals with one subject only the
-            best is of interest.
+        distance: how far what they change is from the collective; 0 for a value that
+            the collective names.
+        subject: what they change. Among proposals with one subject only the best is
+            kept.
     """
 
     edits: tuple[Edit, ...]
-    far: float
+    distance: float
     subject: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
-    """The collective that is to go, and the program that has it.
+class UnwantedCollective:
+    """The collective to remove, in the program that has it.
 
     Attributes:
         trials: tries changed programs.
@@ -69,75 +87,71 @@ class Wanted:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes of more than one device that it runs over."""
-        split, known = [], [*map(parent_axis, self.collective.mesh_axes)]
+        known = [parent_axis(axis) for axis in self.collective.mesh_axes]
+        axes = []
         for axis, size in self.trials.program.mesh.shape.items():
-            # Where they are not known it may be any.
+            # If its axes are unknown, it may run over any.
             if size > 1 and (axis in known or not known):
-                split.append(axis)
-        return tuple(split)
+                axes.append(axis)
+        return tuple(axes)
 
     @cached_property
-    def named(self) -> list[ValueName]:
-        """What it and its members move or sum, and what needs that."""
-        found = [self.collective.operand]
-        for one in (self.collective, *self.collective.members):
-            if isinstance(one.cause, Cause):
-                found += one.cause.values
-        return [one for one in found if one is not None and one.code != "unknown"]
+    def values(self) -> list[ValueName]:
+        """The values it and its members move or sum, and the operations that need them."""
+        names = [self.collective.operand]
+        for member in (self.collective, *self.collective.members):
+            if isinstance(member.cause, Cause):
+                names += member.cause.values
+        return [name for name in names if name is not None and name.code != "unknown"]
 
     @cached_property
     def sources(self) -> set[str]:
-        """The lines that it is about."""
-        about = (self.collective, *self.collective.members, *self.named)
-        return {one.source for one in about} - {""}
+        """The source lines of the collective, its members and its values."""
+        named = (self.collective, *self.collective.members, *self.values)
+        return {value.source for value in named} - {""}
 
     @cached_property
     def is_written(self) -> bool:
-        """Whether the program has it as an operation of a `shard_map`, or jax put it
-        there for a gradient."""
-        for part in self.collective.members or (self.collective,):
-            names = [part.op.rpartition("/")[2]]
-            if isinstance(part.cause, Cause) and part.cause.operation is not None:
-                names.append(part.cause.operation.name)
+        """Whether the user wrote it in a `shard_map`, or jax made it for a gradient."""
+        for member in self.collective.members or (self.collective,):
+            names = [member.op.rpartition("/")[2]]
+            if isinstance(member.cause, Cause) and member.cause.operation is not None:
+                names.append(member.cause.operation.name)
             if not any(name in KIND_OF_PRIMITIVE for name in names):
                 return False
         return True
 
-    def far(self, name: str) -> float:
-        """How far an argument is: whether it names that, or something else."""
-        for one in self.named:
-            if one.is_argument and one.name == name:
+    def distance(self, argument: str) -> float:
+        """How far an argument is: 0 if the collective names it, else 2."""
+        for value in self.values:
+            if value.is_argument and value.name == argument:
                 return 0.0
         return 2.0
 
     def specs(self, shape: Sequence[int], spec: Spec) -> Iterator[Spec]:
-        """Other specs of an array."""
+        """Other specs of an array, with the collective's axes elsewhere."""
         return variants(shape, spec, self.axes, self.trials.program.mesh)
 
 
-#: Further makers of proposals. Files beside this one add theirs.
-GENERATORS: list[Callable[[Wanted], Iterable[Proposal]]] = []
-
-
-def proposals(wanted: Wanted) -> list[Proposal]:
-    """What to try, the nearest to the collective first."""
-    found: list[Proposal] = []
-    generators = [*GENERATORS]
+def proposals(unwanted: UnwantedCollective) -> list[Proposal]:
+    """The proposals to try, the nearest to the collective first."""
+    proposed: list[Proposal] = []
+    for generate in _SUM_PROPOSALS:
+        proposed += generate(unwanted)
     # No split of an array removes a collective that the user wrote in a shard_map.
-    if not wanted.is_written:
-        generators += [_rules, _arguments, _values, _results]
-    for generate in generators:
-        found += generate(wanted)
-    # Sorted stably: of the same distance, in the order of the generators.
-    return sorted(found, key=lambda one: one.far)
+    if not unwanted.is_written:
+        for generate in _SPLIT_PROPOSALS:
+            proposed += generate(unwanted)
+    # The sort is stable: proposals of one distance stay in the order of generators.
+    return sorted(proposed, key=lambda proposal: proposal.distance)
 
 
 def variants(
     shape: Sequence[int], spec: Spec, axes: Sequence[str], mesh: MeshSpec
 ) -> Iterator[Spec]:
-    """The specs that differ in where some mesh axes are, nowhere included.
+    """The specs that differ in the place of these mesh axes, or leave them out.
 
-    Each axis is moved by itself, then all are taken off together.
+    Each axis is moved alone; last, all of them are left out together.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh = make_mesh(data=2, model=2)
@@ -153,135 +167,142 @@ def variants(
             choices.append((*without[:number], (*dim, axis), *without[number + 1 :]))
     choices.append(_without(dims, axes))
     for choice in dict.fromkeys(choices):
-        made = Spec(choice, frozenset(), spec.unreduced, spec.reduced)
-        with contextlib.suppress(ShardvizError):  # it does not divide
-            lay_out(tuple(shape), made, mesh)
+        variant = Spec(choice, frozenset(), spec.unreduced, spec.reduced)
+        with contextlib.suppress(ShardvizError):  # it does not divide the array
+            lay_out(tuple(shape), variant, mesh)
             if choice != dims:
-                yield made
+                yield variant
 
 
-def _without(dims: Any, axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    kept = []
-    for dim in dims:
-        kept.append(tuple(axis for axis in dim if axis not in axes))
-    return tuple(kept)
+def _without(
+    dims: Sequence[tuple[str, ...]], axes: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
+    """The entries of a spec with some mesh axes left out."""
+    return tuple(tuple(axis for axis in dim if axis not in axes) for dim in dims)
 
 
-def _arguments(wanted: Wanted) -> Iterator[Proposal]:
-    """Other specs of arguments, and constraints on them; of all layers at once."""
-    groups: dict[Any, dict[str, int]] = {}
-    readers = _other_factors(wanted.plan)
-    for number, request in enumerate(wanted.trials.program.requests):
+# --- splits ---------------------------------------------------------------------------
+
+
+def _argument_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
+    """Other specs of arguments, and constraints on them; of all layers together."""
+    # Arguments of one shape and spec whose names differ by numbers only.
+    groups: dict[tuple[str, tuple[int, ...], Spec], dict[str, int]] = {}
+    factors = _other_factors(unwanted.plan)
+    for number, request in enumerate(unwanted.trials.program.requests):
         array, spec = request.array, request.spec or Spec()
-        alike = (re.sub(r"\d+", "#", array.name), array.shape, spec)
-        groups.setdefault(alike, {})[array.name] = number
-    for alike, names in [*groups.items()]:
-        # Such as a layer's keys and values, which are projections of one value.
+        key = (re.sub(r"\d+", "#", array.name), array.shape, spec)
+        groups.setdefault(key, {})[array.name] = number
+    for (pattern, shape, spec), names in [*groups.items()]:
+        # Layers' keys and values are projections of one value, so they change together.
         together = {**names}
-        for other, more in groups.items():
-            shares = any(
-                readers.get(name, set()) & readers.get(another, set())
-                for name in names
-                for another in more
-            )
-            if other[1:] == alike[1:] and shares:
-                together |= more
+        for (_, other_shape, other_spec), other_names in groups.items():
+            alike = (other_shape, other_spec) == (shape, spec)
+            if alike and _share_a_factor(factors, names, other_names):
+                together |= other_names
         if len(together) > len(names):
-            groups.setdefault((" and ".join(sorted(together)), *alike[1:]), together)
+            pattern = " and ".join(sorted(together))
+            groups.setdefault((pattern, shape, spec), together)
     for (pattern, shape, before), names in groups.items():
-        far = min(map(wanted.far, names))
-        for spec in wanted.specs(shape, before):
-            other, constrained = [], []
+        distance = min(map(unwanted.distance, names))
+        for spec in unwanted.specs(shape, before):
+            splits = [SplitArgument(name, spec, before) for name in names]
+            constraints = []
             for name, number in names.items():
-                other.append(edit("argument", array=name, spec=spec, before=before))
-                value = TracedValue(ARGUMENT, name, "", shape, ((number, None),))
-                constrained.append(constraint_on(value, spec))
-            yield Proposal(tuple(other), far, (f"argument {pattern}",))
-            # It comes as it is split, and all that reads it has it in the other way.
-            yield Proposal(tuple(constrained), far + 0.25, (f"value {pattern}",))
+                constraints.append(ConstrainArgument(name, number, spec))
+            yield Proposal(tuple(splits), distance, (f"argument {pattern}",))
+            # Here the argument keeps its split, and only its readers get the new one.
+            subject = (f"value {pattern}",)
+            yield Proposal(tuple(constraints), distance + 0.25, subject)
+
+
+def _share_a_factor(
+    factors: dict[str, set[str]], names: Collection[str], others: Collection[str]
+) -> bool:
+    """Whether an argument of each group is multiplied with the same value."""
+    first, second = set[str](), set[str]()
+    for name in names:
+        first |= factors.get(name, set())
+    for name in others:
+        second |= factors.get(name, set())
+    return not first.isdisjoint(second)
 
 
 def _other_factors(plan: Plan) -> dict[str, set[str]]:
-    """What arguments are multiplied with in products, by their names."""
-    named, factors = plan.by_name, dict[str, set[str]]()
+    """For each argument the values that products multiply it with."""
+    by_name, factors = plan.by_name, dict[str, set[str]]()
 
-    def origin(name: str) -> str:
-        # Casts and the like have one operand.
-        while (
-            name in named
-            and named[name].kind == "op"
-            and len(named[name].operands) == 1
-        ):
-            if named[name].opcode not in ("convert", "transpose", "reshape", "copy"):
+    def before_casts(name: str) -> str:
+        """The value that a chain of casts and transposes begins with."""
+        while name in by_name:
+            op = by_name[name]
+            if op.kind != "op" or op.opcode not in _CASTS or len(op.operands) != 1:
                 break
-            (name,) = named[name].operands
+            (name,) = op.operands
         return name
 
     for op in plan.ops:
         if op.opcode == "dot_general" and len(op.operands) == 2:
-            left, right = map(origin, op.operands)
+            left, right = map(before_casts, op.operands)
             factors.setdefault(left, set()).add(right)
             factors.setdefault(right, set()).add(left)
     return factors
 
 
-def _rules(wanted: Wanted) -> Iterator[Proposal]:
-    """The smallest edits of the table with which rules split arguments otherwise."""
-    program, ruled = wanted.trials.program, []
+def _rule_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
+    """The smallest edits of the rules that give an argument another spec."""
+    program, ruled = unwanted.trials.program, []
     for request in program.requests:
         by_name = request.array.logical is not None and program.rules is not None
         if by_name and not request.spec_wins:
             ruled.append(request)
-    ruled.sort(key=lambda request: wanted.far(request.array.name))
+    ruled.sort(key=lambda request: unwanted.distance(request.array.name))
     tables = set[str]()
     for request in ruled[:_MOST_RULED]:
         array = request.array
         # People who have rules edit these rather than one array.
-        far = wanted.far(array.name) - 0.5
-        for spec in wanted.specs(array.shape, request.spec or Spec()):
+        distance = unwanted.distance(array.name) - 0.5
+        for spec in unwanted.specs(array.shape, request.spec or Spec()):
             for remedy in request.remedies(spec):
-                # Several arrays may ask for the same table.
+                # Several arrays may need the same table.
                 table = str(remedy.rules.pairs())
                 if table in tables:
                     break
                 if isinstance(remedy.action, TableAction):
                     tables.add(table)
-                    made = edit("rule", rules=remedy.rules, steps=(remedy.action,))
-                    yield Proposal((made,), far, (f"rule {array.name}",))
+                    edit = ChangeRules(remedy.rules, (remedy.action,))
+                    yield Proposal((edit,), distance, (f"rule {array.name}",))
                     break
 
 
-def _values(wanted: Wanted) -> Iterator[Proposal]:
+def _value_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
     """Constraints on values inside the program."""
-    names = {(one.name, one.source) for one in wanted.named}
-    found = []
-    for value in values_of(wanted.trials.as_jaxpr):
-        is_named = (value.name, value.source) in names
-        far = 0.5 if is_named else 1.5 if value.source in wanted.sources else 5.0
-        # Another part of an expression has no name in the code.
-        if value.variable or is_named or value.name in CONSTRAINTS:
-            found.append((far, value))
-    found.sort(key=lambda one: one[0])
-    for far, value in found[:_MOST_VALUES]:
-        spec, name = planned_spec(wanted.plan, value), value.variable or value.name
-        # To ask for the very split that it has may keep others from changing it.
-        for changed in (spec, *wanted.specs(value.shape, spec)):
-            made = constraint_on(value, changed)
-            yield Proposal((made,), far, (f"value {name} {value.source}",))
-
-
-def constraint_on(value: TracedValue, spec: Spec) -> Edit:
-    """The edit that constrains a value to a spec."""
-    fields = value._asdict() | {"value": value.name, "spec": spec}
-    del fields["name"]
-    return edit("constraint", **fields)
+    names = {(value.name, value.source) for value in unwanted.values}
+    values = []
+    for value in values_of(unwanted.trials.as_jaxpr):
+        is_named = (value.operation, value.source) in names
+        distance = 5.0
+        if is_named:
+            distance = 0.5
+        elif value.source in unwanted.sources:
+            distance = 1.5
+        # Other parts of an expression have no name in the code.
+        if value.variable or is_named or value.operation in CONSTRAINTS:
+            values.append((distance, value))
+    values.sort(key=lambda row: row[0])
+    for distance, value in values[:_MOST_VALUES]:
+        spec = planned_spec(unwanted.plan, value)
+        subject = f"value {value.variable or value.operation} {value.source}"
+        # A constraint to its present spec may keep other values from changing it.
+        for variant in (spec, *unwanted.specs(value.shape, spec)):
+            yield Proposal((value.constrained(variant),), distance, (subject,))
 
 
 def planned_spec(plan: Plan, value: TracedValue) -> Spec:
-    """How the propagation splits a value, with axes as a whole alone."""
+    """The spec that propagation gives a value, without parts of axes."""
     for op in plan.ops:
         same = op.source == value.source and op.shape == value.shape
-        if same and op.name.startswith(value.name) and not op.backward:
+        if same and op.name.startswith(value.operation) and not op.backward:
             dims = []
             for dim in op.spec.padded(len(value.shape)):
                 dims.append(tuple(axis for axis in dim if axis in plan.mesh.shape))
@@ -289,38 +310,102 @@ def planned_spec(plan: Plan, value: TracedValue) -> Spec:
     return Spec(((),) * len(value.shape))
 
 
-def _results(wanted: Wanted) -> Iterator[Proposal]:
+def _result_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
     """Other specs of results."""
-    traced, planned = wanted.trials.traced, wanted.plan.by_name
-    given = {}
+    traced, planned = unwanted.trials.traced, unwanted.plan.by_name
+    requested = {}
     for output, spec in zip(traced.outputs, traced.out_specs, strict=True):
-        given[output.name] = spec
+        requested[output.name] = spec
     for output, before in zip(traced.outputs, traced.out_specs, strict=True):
         spec = before
         if spec is None and output.name in planned:
             spec = planned[output.name].spec
-        # One that is requested may be why.
-        far = 2.0 if before is None else 1.0
-        for changed in wanted.specs(output.shape, spec or Spec()):
-            specs: Any = SpecsByName({**given, output.name: changed})
-            # As users write them, where the results are all that the function returns.
+        # A spec that the user asked for may be the cause.
+        distance = 2.0 if before is None else 1.0
+        for variant in unwanted.specs(output.shape, spec or Spec()):
+            specs: OutSpecs = SpecsByName({**requested, output.name: variant})
+            # As users write them, if the function returns only results.
             if not (traced.out_tree.before or traced.out_tree.others):
-                specs = traced.out_tree.unflatten([*specs.values()])
-            fields = {"spec": changed, "before": before, "out_specs": specs}
-            made = edit("result", result=output.name, **fields)
-            yield Proposal((made,), far, (f"result {output.name}",))
+                leaves = {**requested, output.name: variant}
+                specs = traced.out_tree.unflatten([*leaves.values()])
+            edit = SplitResult(output.name, variant, before, specs)
+            yield Proposal((edit,), distance, (f"result {output.name}",))
 
 
-def order_edit(program: Program, report: Report) -> Edit | None:
+# --- sums after loops -----------------------------------------------------------------
+
+
+def _late_sum_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
+    """One sum after a loop of a `shard_map`, in place of one in each iteration."""
+    for waiting in loop_sums(_jaxpr_of(unwanted)):
+        if {*unwanted.axes}.isdisjoint(waiting.axes):
+            continue
+        edits = dict[SumAfterLoop | CastBeforeLoop, None]()
+        for equation in waiting.sums:
+            line, axes = users_line(equation), waiting.axes
+            if waiting.is_backward:
+                edits[CastBeforeLoop(line, axes, name_in_loop(equation))] = None
+            else:
+                edits[SumAfterLoop(line, axes)] = None
+        yield _loop_proposal(unwanted, [*edits])
+
+
+def _unreduced_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
+    """One sum after a loop on Explicit axes, in place of one in each iteration."""
+    if set(unwanted.trials.program.mesh.axis_types) != {"Explicit"}:
+        return
+    for operation in operations(_jaxpr_of(unwanted)):
+        for waiting in product_sums(operation.equation):
+            if {*unwanted.axes}.isdisjoint(waiting.axes):
+                continue
+            edits = dict[SumUnreduced, None]()
+            for equation in waiting.sums:
+                name = name_in_loop(equation) if waiting.is_backward else ""
+                spec = spec_of_variable(equation.outvars[0])
+                line, axes = users_line(equation), waiting.axes
+                edit = SumUnreduced(line, axes, spec, name, waiting.is_backward)
+                edits[edit] = None
+            yield _loop_proposal(unwanted, [*edits])
+
+
+def _jaxpr_of(unwanted: UnwantedCollective) -> Any:
+    return cast(JaxprFunction, unwanted.trials.as_jaxpr.fn).jaxpr
+
+
+def _loop_proposal(
+    unwanted: UnwantedCollective,
+    edits: Sequence[SumAfterLoop | CastBeforeLoop | SumUnreduced],
+) -> Proposal:
+    lines = tuple(edit.source for edit in edits)
+    distance = 0.25 if unwanted.sources.intersection(lines) else 3.0
+    return Proposal(tuple(edits), distance, ("loop", *lines))
+
+
+_Generator = Callable[[UnwantedCollective], Iterator[Proposal]]
+_SUM_PROPOSALS: tuple[_Generator, ...] = (_late_sum_proposals, _unreduced_proposals)
+_SPLIT_PROPOSALS: tuple[_Generator, ...] = (
+    _rule_proposals,
+    _argument_proposals,
+    _value_proposals,
+    _result_proposals,
+)
+
+
+# --- device orders --------------------------------------------------------------------
+
+
+def order_edit(program: Program, report: Report) -> OrderDevices | None:
     """The edit that gives a compiled program the best order of devices.
 
-    None where none is better, or `report` is of no described devices.
+    Returns:
+        None if no order is better, or if the report is not for described devices.
     """
-    where = getattr(report.roofline, "where", "")
-    if report.mesh is None or not is_described(where):
+    target = getattr(report.roofline, "where", "")
+    if report.mesh is None or not is_described(target):
         return None
-    found = best_order(report.mesh, Topology.parse(where), report.collectives or ())
-    if found is None:
+    topology = Topology.parse(target)
+    order = best_order(report.mesh, topology, report.collectives or ())
+    if order is None:
         return None
-    mesh = program.mesh.replace(device_ids=found.mesh.device_ids, concrete=True)
-    return edit("device order", mesh=mesh)
+    ids = order.mesh.device_ids
+    return OrderDevices(program.mesh.replace(device_ids=ids, concrete=True))

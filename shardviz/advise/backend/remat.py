@@ -16,8 +16,7 @@ from typing import Any
 
 import jax
 
-from shardviz.advise.backend.apply import INSIDE
-from shardviz.advise.candidates import Edit
+from shardviz.advise.edits import Rematerialise
 from shardviz.base.backend.jax_compat import (
     Primitive,
     effect_class,
@@ -25,6 +24,7 @@ from shardviz.base.backend.jax_compat import (
     scan_counts,
 )
 from shardviz.base.errors import ProgramError
+from shardviz.base.mesh import MeshSpec
 from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend import jaxprs
 
@@ -171,11 +171,13 @@ def inlined(jaxpr: Any, function_for: _Function = lambda _: None) -> Any:
     return jax.make_jaxpr(function)(*jaxpr.in_avals)
 
 
-def _remat(jaxpr: Any, edit: Edit, *_: Any) -> Any:
-    changed, lines = rematerialised(jaxpr, edit.fields["policy"])
+def with_rematerialisation(jaxpr: Any, edit: Rematerialise, mesh: MeshSpec) -> Any:
+    """A jaxpr whose loops save less for their backward loops.
+
+    Raises:
+        ProgramError: if no loop saves less.
+    """
+    changed, lines = rematerialised(jaxpr, edit.policy)
     if not lines:
         raise ProgramError("No loop saves values for a loop of the backward pass.")
     return changed
-
-
-INSIDE["remat"] = _remat

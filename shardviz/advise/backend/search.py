@@ -1,10 +1,11 @@
-"""search(): finds shardings with the least time that fit, each really compiled.
+"""search(): finds shardings with the least time that fit, each compiled for the target.
 
-Plans (milliseconds) say where to look, and compiles for the target decide. Of a small
-space every point is planned, of a larger one those that lead down from today's specs, on
-each mesh. From the start a new best plan is compiled after every few plans; then the
-others are compiled in the order of their planned times, until plans promise nothing
-better. The budget counts plans and compiles, so that a busy machine finds the same.
+Plans, which take milliseconds, show where to look, and compiles for the target decide.
+In a small space every point is planned; in a larger one, on each mesh, the points on the
+way down from the program's own specs and from random ones. While plans go on, a new best
+plan is compiled after every few of them. Then the others are compiled in the order of
+their planned times, until plans promise nothing better. The budget counts plans and
+compiles, so that a busy machine finds the same.
 """
 
 from __future__ import annotations
@@ -14,39 +15,40 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from shardviz.advise.backend.apply import apply_edit
 from shardviz.advise.backend.lower import donations_and_remats
 from shardviz.advise.backend.proposals import order_edit
-from shardviz.advise.backend.trials import Trials, with_least_time
-from shardviz.advise.candidates import Candidate, Edit, Refusal
+from shardviz.advise.backend.trials import COMPILE, PLAN, Budget, Cancelled, Trials
+from shardviz.advise.candidates import (
+    Candidate,
+    DoesNotCompile,
+    Misfit,
+    NoRoom,
+    Refusal,
+)
+from shardviz.advise.edits import Edit
 from shardviz.advise.search import Estimate, PlannedPoint, Search, estimate
 from shardviz.advise.search_space import Choice, Point, choices_of, edits_of
-from shardviz.base.errors import ProgramError, ShardvizError, TargetError
+from shardviz.base.errors import ProgramError, TargetError
 from shardviz.base.format import plural
-from shardviz.base.mesh import MeshSpec
-from shardviz.compiled.report import Report, peak_bytes
+from shardviz.compiled.report import Report
 from shardviz.hardware.topology import Topology, is_described
 from shardviz.plans.backend.build_plan import plan_program
-from shardviz.plans.plan import Plan
-from shardviz.programs.backend.failures import said_by
-from shardviz.programs.backend.jaxpr_function import as_jaxpr
 from shardviz.programs.program import Program
 
 Edits = tuple[Edit, ...]
-_SMALL = 256  # of so many points all are planned
-_MOST_PLANNED, _LEAST_PLANNED = 500, 64  # of more
-_PLANNED_OPERATIONS = 500_000  # of all plans together, which take time by operation
+_SMALL = 256  # points of a space in which all are planned
+_MOST_PLANNED, _LEAST_PLANNED = 500, 64  # in a larger space
+_PLANNED_OPERATIONS = 500_000  # of all plans together: a plan takes time per operation
 _MOST_COMPILED = 32
-_PLANS_EACH = 24  # plans from one compile to the next
-_TURNS = 4  # for each mesh
-_TRUST = 0.5  # the part of its planned time that a program takes at least
-_IN_VAIN = 6  # compiles in a row of a large space that are no faster, and end it
+_PLANS_PER_COMPILE = 24
+_DESCENTS = 4  # on each mesh
+_LEAST_FRACTION = 0.5  # of its planned time that a program takes at least
+_MOST_IN_VAIN = 6  # compiles in a row that are no faster and end a large search
 
 
 def search(
@@ -57,7 +59,12 @@ def search(
     seconds: float | None,
     clock: Callable[[str], None],
 ) -> Search:
-    """Finds the candidates with the least time, as `sv.search` says."""
+    """Finds the candidates with the least time; `sv.search` explains the arguments.
+
+    Raises:
+        TargetError: for a target whose rates are unknown, or of another size.
+        ProgramError: if the program cannot be planned.
+    """
     if not is_described(target):
         raise TargetError(
             "A search compares least times, which need the figures of a chip: give"
@@ -81,13 +88,13 @@ def search(
         run.compare_values()
     except KeyboardInterrupt:
         ended = "interrupted"
-    except _Late:
+    except (_TimeOver, Cancelled):
         ended = "seconds"
     return Search.of(
-        run.found.values(),
+        run.results.values(),
         before=run.before,
         points=run.points,
-        planned=len(run.planned) - list(run.planned.values()).count(None),
+        planned=sum(point is not None for point in run.planned.values()),
         compiled=len(run.compiled),
         ended=ended,
         plans=run.least_memory(),
@@ -95,12 +102,41 @@ def search(
     )
 
 
-class _Late(Exception):
-    """The time is over."""
+class _TimeOver(Exception):
+    """The seconds of the search are over."""
+
+
+class _Planned(NamedTuple):
+    """A planned point.
+
+    Attributes:
+        estimate: its least time and memory by the plan.
+        edits: what it changes.
+        program: the program after the edits.
+    """
+
+    estimate: Estimate
+    edits: Edits
+    program: Program
 
 
 class _Run:
-    """One search, and how far it came."""
+    """One search and its state.
+
+    Attributes:
+        limit: the most bytes that a program may need per device.
+        end: when the time is over, by `time.monotonic`.
+        points: how many points the space has.
+        planning: plans the next point each time it is advanced.
+        planned: the points planned so far, by their edits; None if there is no such
+            program. Points that differ along axes of size 1 have the same edits, and
+            are one program.
+        compiled: for each compiled program the bytes it needs per device if it does
+            not fit, else None.
+        skipped: points that are not compiled, since an equal one was.
+        results: the candidates and refusals.
+        before: the compile of the original; None until then.
+    """
 
     def __init__(
         self,
@@ -112,300 +148,264 @@ class _Run:
     ) -> None:
         self.program, self.topology, self.limit = program, topology, limit
         self.end, self.clock = end, clock
-        self.trials = Trials(program, str(topology), self.note, self.meanwhile)
+        self.trials = Trials(program, str(topology), self.report, self.plan_meanwhile)
         self.choices: tuple[Choice, ...] = ()
         self.sizes: list[int] = []
         self.points = 0
-        self.planning: Iterator[Any] = iter(())
-        self.on_mesh = cache(self.trace)
-        self.plans: dict[Any, Plan] = {}
-        # Points that differ along axes of size 1 have the same edits, and are one program.
-        self.planned: dict[Edits, tuple[Estimate, Edits, Program] | None] = {}
-        self.most_planned = _MOST_PLANNED
-        self.allowed = _PLANS_EACH  # plans until the next compile
-        # Of compiled programs that do not fit, the bytes of each device.
+        self.planning: Iterator[object] = iter(())
+        self.planned: dict[Edits, _Planned | None] = {}
+        self.next_compile = _PLANS_PER_COMPILE  # plans until then
         self.compiled: dict[Edits, int | None] = {}
         self.skipped: set[Edits] = set()
-        self.found: dict[Edits, Candidate | Refusal] = {}
+        self.results: dict[Edits, Candidate | Refusal] = {}
         self.before: Report | None = None
 
-    def note(self, _: str = "") -> None:
-        """Says how far it is."""
+    def report(self, stage: str = "") -> None:
+        """Reports to the clock how much is planned and compiled."""
         self.clock(f"{len(self.planned):,} planned, {len(self.compiled):,} compiled")
 
-    def meanwhile(self) -> bool:
-        """Plans while another process compiles; whether the time is over."""
-        # No further than to the next compile, so that its choice depends on no timing.
-        if len(self.planned) < self.allowed:
+    def plan_meanwhile(self) -> bool:
+        """Plans a point while a worker compiles; returns whether the time is over."""
+        # It stops at the next compile, so that no choice depends on timing.
+        if len(self.planned) < self.next_compile:
             next(self.planning, None)
         return time.monotonic() > self.end
 
     @property
     def best(self) -> Candidate | None:
-        """The fastest so far."""
-        return Search.of(self.found.values()).best
+        """The fastest candidate so far."""
+        return Search.of(self.results.values()).best
 
     def prepare(self, over: Sequence[str] | None) -> None:
-        """Finds what may vary, and compiles the program as it is."""
+        """Finds what may vary, and compiles the original."""
         plan = plan_program(self.program)
         if plan.error is not None:
             raise ProgramError(f"The program cannot be planned: {plan.error}")
         self.choices = choices_of(self.program, plan, over)
-        edits: dict[str, list[Edit | None]] = {"donate": [], "remat": [None]}
-        if not edits.keys().isdisjoint(over or ()):
-            for one in donations_and_remats(self.trials):
-                edits[one.code].append(one)
-        for kind, options in edits.items():
-            # To donate takes no time, so that all points do.
-            if options and kind in (over or ()):
-                self.choices += (Choice(kind, tuple(options)),)
+        options: dict[str, list[Edit | None]] = {"donate": [], "remat": [None]}
+        if not options.keys().isdisjoint(over or ()):
+            for edit in donations_and_remats(self.trials):
+                options[edit.code].append(edit)
+        for kind, edits in options.items():
+            # Donation takes no time, so it is the only option.
+            if edits and kind in (over or ()):
+                self.choices += (Choice(kind, tuple(edits)),)
         self.sizes = [len(choice.options) for choice in self.choices]
         self.points = math.prod(self.sizes)
-        # The meshes in turn, so that none is left out where there is no time for all.
-        ways = map(self.plan_mesh, range(self.sizes[0]))
-        self.planning = itertools.zip_longest(*ways)
-        operations = max(len(plan.ops), 1)
-        most = max(_LEAST_PLANNED, _PLANNED_OPERATIONS // operations)
-        self.most_planned = min(most, _MOST_PLANNED)
-        self.found[()] = self.compile((), self.program)
+        # The meshes take turns, so that each gets a part of the time.
+        by_mesh = map(self.plan_mesh, range(self.sizes[0]))
+        self.planning = itertools.zip_longest(*by_mesh)
+        most_planned = _PLANNED_OPERATIONS // max(len(plan.ops), 1)
+        most_planned = min(max(_LEAST_PLANNED, most_planned), _MOST_PLANNED)
+        self.trials.budget = Budget({PLAN: most_planned, COMPILE: _MOST_COMPILED})
+        # Candidates are compared with the original as it was compiled, without the least
+        # times of its plan.
+        original = self.trials.before = self.trials.compiled(self.program)
+        self.results[()] = self.compile((), self.program)
+        self.before = original
 
     def compile_while_planning(self) -> None:
-        """Plans all points that it may, and compiles the best after every few of them,
-        if it is a new one.
-        """
+        """Plans all points it may, and compiles each new best one after every few."""
         best = math.inf
         while self.plan_some():
             waiting = self.waiting()
-            # Later compiles decide between plans that are nearly alike.
-            if waiting and waiting[0][0].seconds < best and self.has_budget:
-                estimate, edits, program = waiting[0]
-                best = estimate.seconds
-                self.found[edits] = self.compile(edits, program)
+            # Later compiles decide between nearly equal plans.
+            if waiting and waiting[0].estimate.seconds < best and self.may_compile:
+                best = waiting[0].estimate.seconds
+                self.compile_point(waiting[0])
 
     def plan_some(self) -> bool:
-        """Plans as many points as one compile is worth; whether there were any."""
-        self.allowed = len(self.planned) + _PLANS_EACH
+        """Plans points until the next compile; returns False if none are left."""
+        self.next_compile = len(self.planned) + _PLANS_PER_COMPILE
         for _ in self.planning:
             if time.monotonic() > self.end:
-                raise _Late
-            if len(self.planned) >= self.allowed:
+                raise _TimeOver
+            if len(self.planned) >= self.next_compile:
                 return True
         return False
 
     @property
-    def has_budget(self) -> bool:
-        """Whether it may compile once more."""
-        return len(self.compiled) < _MOST_COMPILED
+    def may_compile(self) -> bool:
+        """Whether the budget allows one more compile."""
+        return self.trials.budget.allows(COMPILE)
 
-    def waiting(self) -> list[tuple[Estimate, Edits, Program]]:
+    def waiting(self) -> list[_Planned]:
         """Planned points that may be compiled, the most promising first.
 
-        Those that should fit come first, by their least time; then those that should
-        not, by memory.
+        Points that should fit come first, by least time; the others follow, by memory.
         """
-        ratio = self.bytes_of_values()
+        ratio = self.needed_per_planned_byte()
         ranked = []
         for number, point in enumerate(self.planned.values()):
-            # What its arguments and results take, a program needs in any case.
-            if point is None or point[0].held > self.limit:
+            # A program needs at least its arguments and results.
+            if point is None or point.estimate.held > self.limit:
                 continue
-            if point[1] in self.found or point[1] in self.skipped:
+            if point.edits in self.results or point.edits in self.skipped:
                 continue
-            needed = ratio * point[0].values
+            needed = ratio * point.estimate.values
             excess = needed if needed > self.limit else 0.0
-            ranked.append((excess, point[0], number, point))
+            ranked.append((excess, point.estimate, number, point))
         ranked.sort(key=lambda row: row[:3])
         return [point for *_, point in ranked]
 
-    def bytes_of_values(self) -> float:
-        """How many bytes a program needs for each byte of its planned values: the least
-        that a compile has shown; 0 before anything that does not fit was compiled.
+    def needed_per_planned_byte(self) -> float:
+        """The bytes a program needs per byte of its planned values.
+
+        The least ratio among the compiled programs that do not fit; 0 if there are
+        none yet.
         """
-        ratios = [0.0]
+        ratios = []
         for edits, needed in self.compiled.items():
             point = self.planned.get(edits)
             if point is not None and needed is not None:
-                ratios.append(needed / max(point[0].values, 1))
-        return min(ratios[1:], default=0.0)
+                ratios.append(needed / max(point.estimate.values, 1))
+        return min(ratios, default=0.0)
 
     def least_memory(self) -> tuple[PlannedPoint, ...]:
-        """The planned points, the least memory first: by compile, else by plan."""
+        """The planned points, the least memory by plan first."""
         points = []
         for point in self.planned.values():
             if point is not None:
-                estimate, edits, _ = point
-                points.append(PlannedPoint(edits, estimate, self.compiled.get(edits)))
-        return tuple(sorted(points, key=lambda one: one.estimate.values))
+                needed = self.compiled.get(point.edits)
+                points.append(PlannedPoint(point.edits, point.estimate, needed))
+        return tuple(sorted(points, key=lambda point: point.estimate.values))
 
     def plan_mesh(self, mesh: int) -> Iterator[None]:
-        """Plans points of one mesh: of a small space all, else some from today's on.
+        """Plans points of one mesh, one each time it is advanced.
 
-        There one choice after another is changed for the better, for less time or for
-        less time and memory in turn. Later turns begin anywhere.
+        In a small space all points. In a larger one it descends: one choice after
+        another is changed for the better, in turn for less time, and for less time and
+        memory. The first descents begin at the present specs, later ones anywhere.
+
+        Args:
+            mesh: the number of the mesh among the options.
         """
         if self.points <= _SMALL:
-            for rest in np.ndindex(*self.sizes[1:]):
-                self.cost((mesh, *rest), 0)
+            for options in np.ndindex(*self.sizes[1:]):
+                self.cost((mesh, *options), 0)
                 yield
             return
         chance = random.Random(mesh)
-        for turn in range(_TURNS):
-            rest: Any = [0] * len(self.sizes[1:])
-            # Some ways down need two changes at once, as those of both weights of an MLP.
-            if turn > 1:
-                rest = map(chance.randrange, self.sizes[1:])
-            point, before = (mesh, *rest), None
-            # Another choice may be better since a later one was changed.
+        for descent in range(_DESCENTS):
+            options = [0] * len(self.sizes[1:])
+            # Some descents need two changes together, as of both weights of an MLP.
+            if descent > 1:
+                options = [*map(chance.randrange, self.sizes[1:])]
+            point: Point = (mesh, *options)
+            before: Point | None = None
+            # After a later choice changed, another option of an earlier may be better.
             while point != before:
                 before = point
                 for number in range(1, len(point)):
                     for option in range(self.sizes[number]):
-                        other = (*point[:number], option, *point[number + 1 :])
-                        if self.cost(other, turn % 2) < self.cost(point, turn % 2):
-                            point = other
-                        if len(self.planned) > self.most_planned:
+                        neighbor = (*point[:number], option, *point[number + 1 :])
+                        weight = descent % 2
+                        if self.cost(neighbor, weight) < self.cost(point, weight):
+                            point = neighbor
+                        if not self.trials.budget.allows(PLAN):
                             return
                         yield
 
     def cost(self, point: Point, weight: int) -> tuple[float, ...]:
-        """What makes a point worse, the most important first; plans it."""
+        """A sort key of a point, least for the best; plans the point.
+
+        Args:
+            point: the option of each choice.
+            weight: the exponent of memory in the product of time and memory.
+        """
         edits = tuple(edits_of(self.program, self.choices, point))
         if edits not in self.planned:
-            self.planned[edits] = self.made(edits)
-            self.note()
-        known = self.planned[edits]
-        # What is no program is worse than any.
-        if known is None:
+            self.planned[edits] = self.plan(edits)
+            self.report()
+        planned = self.planned[edits]
+        # Edits that make no program are worse than any program.
+        if planned is None:
             return (math.inf,)
-        found = known[0]
-        # What does not fit is compared by how far it is from that.
-        excess = max(0.0, found.held - self.limit)
-        return excess, found.seconds * found.values**weight, *found
+        known = planned.estimate
+        # Programs that do not fit are compared by how much they exceed the limit.
+        excess = max(0.0, known.held - self.limit)
+        return excess, known.seconds * known.values**weight, *known
 
-    def made(self, edits: Edits) -> tuple[Estimate, Edits, Program] | None:
-        """What the plan of some edits says; None where there is no such program."""
-        program = self.program
-        try:
-            for one in edits:
-                if one.code == "remat":
-                    program = self.as_traced(program, one)
-                else:
-                    program = apply_edit(program, one)
-            plan = self.plan(program)
-        except ShardvizError:
+    def plan(self, edits: Edits) -> _Planned | None:
+        """The planned point of some edits; None if they make no program."""
+        trial = self.trials.plan(edits)
+        if isinstance(trial, Misfit):
             return None  # most often a spec that does not divide a dimension
-        # On another mesh the user's function may raise anything.
-        except Exception as error:  # noqa: BLE001
-            self.found[edits] = Refusal(edits, "not made", said_by(error))
+        if isinstance(trial, Refusal):
+            self.results[edits] = trial
             return None
-        if plan.error is not None:
-            self.found[edits] = Refusal(edits, "does not compile", str(plan.error))
+        if trial.plan.error is not None:
+            self.results[edits] = DoesNotCompile(edits, str(trial.plan.error))
             return None
-        return estimate(plan, self.topology, program.mesh), edits, program
-
-    def trace(self, mesh: MeshSpec, remat: Edit | None = None) -> Program:
-        """The program on a mesh as a jaxpr, whose loops may save less."""
-        program = as_jaxpr(self.program.replace(mesh=mesh))
-        return program if remat is None else apply_edit(program, remat)
-
-    def as_traced(self, program: Program, remat: Edit | None = None) -> Program:
-        """A program with its function as a jaxpr, made once for each mesh."""
-        # On Explicit axes an operation has the sharding of its operands in it.
-        if set(program.mesh.axis_types) != {"Auto"}:
-            return program if remat is None else apply_edit(program, remat)
-        known = self.on_mesh(program.mesh, remat)
-        return program.replace(fn=known.fn, out_specs=known.out_specs)
-
-    def plan(self, program: Program) -> Plan:
-        """A plan; the order of axes makes no other plan."""
-        mesh, own, fn = program.mesh, self.program.mesh, program.fn
-        # What is a jaxpr already has that mesh in it.
-        if mesh.ids_are_positions and fn is self.program.fn:
-            sizes = tuple(map(mesh.shape.__getitem__, own.axis_names))
-            mesh = MeshSpec(own.axis_names, sizes, own.axis_types)
-        specs = (str(request.spec) for request in program.requests)
-        key = (id(fn), mesh, str(program.options.get("donate")), *specs)
-        if key not in self.plans:
-            program = program.replace(mesh=mesh)
-            if fn is self.program.fn:
-                program = self.as_traced(program)
-            self.plans[key] = plan_program(program)
-        return self.plans[key]
+        known = estimate(trial.plan, self.topology, trial.program.mesh)
+        return _Planned(known, edits, trial.program)
 
     def compile_points(self) -> str:
-        """Compiles points in the order of their planned times; why it ended."""
-        small, in_vain = self.points <= _SMALL, 0
+        """Compiles points in the order of their planned times; returns why it ended."""
+        is_small, in_vain = self.points <= _SMALL, 0
         best = self.best
         fastest = math.inf if best is None else best.least_seconds or 0.0
         tried: set[Estimate] = set()
         smallest = self.smallest()
         while waiting := self.waiting():
-            if not self.has_budget:
+            if not self.may_compile:
                 return "budget"
-            estimate, edits, program = waiting[0]
-            # The other end of the frontier; perhaps nothing else fits.
+            point = waiting[0]
+            # The other end of the frontier comes first: perhaps nothing else fits.
             if smallest is not None:
-                (estimate, edits, program), smallest = smallest, None
-            elif _TRUST * estimate.seconds >= fastest:
+                point, smallest = smallest, None
+            elif _LEAST_FRACTION * point.estimate.seconds >= fastest:
                 return "no better"
-            elif in_vain == _IN_VAIN and self.best is None:
+            elif in_vain == _MOST_IN_VAIN and self.best is None:
                 return "no room"
-            elif in_vain == _IN_VAIN and not small:
+            elif in_vain == _MOST_IN_VAIN and not is_small:
                 return "no better"
-            # Most that are equal in every number are one program by other names.
-            elif estimate in tried and not small:
-                self.skipped.add(edits)
+            # Most points with equal numbers are one program with other names.
+            elif point.estimate in tried and not is_small:
+                self.skipped.add(point.edits)
                 continue
-            tried.add(estimate)
-            made = self.found[edits] = self.compile(edits, program)
-            if isinstance(made, Candidate) and (made.least_seconds or 0.0) < fastest:
-                fastest, in_vain = made.least_seconds or 0.0, 0
-            else:
-                # A program that does not fit says nothing about the time of the next
-                # ones, unless these should not fit either.
-                fitted = isinstance(made, Candidate) or made.code != "no memory"
-                should_fit = self.bytes_of_values() * estimate.values <= self.limit
-                in_vain += fitted or not should_fit
-        return "all compiled" if small else "no better"
+            tried.add(point.estimate)
+            result = self.compile_point(point)
+            seconds = math.inf
+            if isinstance(result, Candidate):
+                seconds = result.least_seconds or 0.0
+            # A program that does not fit shows nothing about the time of the next ones,
+            # unless these should not fit either.
+            should_fit = (
+                self.needed_per_planned_byte() * point.estimate.values <= self.limit
+            )
+            if seconds < fastest:
+                fastest, in_vain = seconds, 0
+            elif not (isinstance(result, NoRoom) and should_fit):
+                in_vain += 1
+        return "all compiled" if is_small else "no better"
 
-    def smallest(self) -> tuple[Estimate, Edits, Program] | None:
-        """The planned point with the fewest bytes, unless it is compiled."""
+    def smallest(self) -> _Planned | None:
+        """The waiting point with the fewest bytes."""
         waiting = self.waiting()
-        return min(waiting, key=lambda point: point[0].values, default=None)
+        return min(waiting, key=lambda point: point.estimate.values, default=None)
+
+    def compile_point(self, point: _Planned) -> Candidate | Refusal:
+        """Compiles a planned point."""
+        result = self.compile(point.edits, point.program)
+        self.results[point.edits] = result
+        return result
 
     def compile(self, edits: Edits, program: Program) -> Candidate | Refusal:
-        """Some edits as a candidate, or why they are none."""
-        report = self.trials.compiled(program)
-        if report.error is not None and report.error.code == "cancelled":
-            raise _Late
-        # The first one is the program as it is.
-        self.before = self.before or report
-        needed = peak_bytes(report.memory)
-        fits = report.too_large is None and (needed or 0) <= self.limit
-        self.compiled[edits] = None if fits else needed
-        if not fits:
-            # The compiler refuses only what exceeds the chip, not what exceeds `under`.
-            said = str(report.too_large or report.fit)
-            return Refusal(edits, "no memory", said, needed)
-        if report.error is not None:
-            code = "no memory" if report.error.lacks_memory else "does not compile"
-            return Refusal(edits, code, str(report.error))
-        report = with_least_time(report, lambda: self.plan(program))
-        return Candidate(edits, program, report, self.before)
+        """Compiles a program for the target, unless it does not fit."""
+        result = self.trials.compile(edits, program, self.limit)
+        self.compiled[edits] = result.needed if isinstance(result, NoRoom) else None
+        return result
 
     def order_devices(self) -> None:
-        """Compiles the fastest once more, with its devices in the best order."""
+        """Compiles the fastest candidate with its devices in the best order."""
         best = self.best
         edit = best and order_edit(best.program, best.report)
         if best is not None and edit is not None:
             edits = (*best.edits, edit)
-            self.found[edits] = self.compile(edits, apply_edit(best.program, edit))
+            self.results[edits] = self.compile(edits, apply_edit(best.program, edit))
 
     def compare_values(self) -> None:
-        """Compares the values of the best with those of the original."""
+        """Compares the values of the best with the original's, until they agree."""
         while (best := self.best) is not None and best.values is None:
-            values = self.trials.values(best.program)
-            made: Candidate | Refusal = replace(best, values=values)
-            if values.ok is False:
-                made = Refusal(best.edits, "values differ", values.detail)
-            self.found[best.edits] = made
+            self.results[best.edits] = self.trials.compare(best)

@@ -1,28 +1,31 @@
 """typed_changes(): the program that jax accepts in place of one that it refuses.
 
-Of each refusal in order all edits are priced: by what the partitioner sends in the
-whole program with that edit, with the best of those before it and the first after it.
+The edits of each refusal, in order, are priced by the bytes that the partitioner sends
+in the whole program with that edit, with the best edits of the refusals before it and
+the first edits of those after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from shardviz.advise.backend.trials import Trials
-from shardviz.advise.candidates import Changes, Edit, Refusal, sent_bytes
+from shardviz.advise.candidates import Changes, Refusal, sent_bytes
+from shardviz.advise.edits import EditTypes, MakeExplicit
 from shardviz.compiled.checks import Check
 from shardviz.hardware.targets import Target
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.refused import TypedForm, explicit_form, typed_form
 from shardviz.programs.backend.trace import trace
 from shardviz.programs.program import Program
-from shardviz.programs.refusals import TypeRefusal
+from shardviz.programs.refusals import TypeEdit, TypeRefusal
 
 
 def typed_changes(
     program: Program,
-    way: str,
+    goal: str,
     target: Target | str | None = None,
     clock: Callable[[str], None] | None = None,
 ) -> Changes:
@@ -30,93 +33,119 @@ def typed_changes(
 
     Args:
         program: the program.
-        way: `"types"` for what jax refuses of it, `"explicit"` for its form on Explicit
-            axes.
-        target: what to compile for.
+        goal: `"types"` for edits of what jax refuses, `"explicit"` for the program on
+            Explicit axes.
+        target: the target to compile for.
         clock: called with the name of every stage as it begins.
 
     Returns:
-        One change, or none where there is no such form. It is compared with the program
+        One change, or none if there is no such form. It is compared with the program
         without the types that jax refuses, and the advice is every refusal, with its
         edits priced.
 
     Raises:
-        Exception: what the function raises for other reasons than its types.
+        Exception: what the function raises for reasons other than its types.
     """
     types = program.mesh.axis_types
-    if way == "explicit":
+    if goal == "explicit":
         axes = ("Explicit",) * len(program.mesh.axis_names)
         program = program.replace(mesh=program.mesh.replace(axis_types=axes))
-    refused: Exception | None = None
+    error: Exception | None = None
     try:
         trace(program, abstract_mesh(program.mesh))
-    # A user's function may raise anything; what is no refusal of types is raised below.
-    except Exception as error:  # noqa: BLE001
-        refused = error
-    if refused is None and program.mesh.axis_types == types:
-        return Changes.of(())  # jax accepts it as it is
+    # A user's function may raise anything; errors other than of types are raised below.
+    except Exception as raised:  # noqa: BLE001
+        error = raised
+    if error is None and program.mesh.axis_types == types:
+        return Changes.of(())  # jax accepts it unchanged
 
-    def formed(chosen: dict[int, int]) -> TypedForm:
-        if way == "explicit":
+    def form_with(chosen: dict[int, int]) -> TypedForm:
+        """The typed program, with the chosen edit of each refusal."""
+        if goal == "explicit":
             return explicit_form(program, chosen)
-        assert refused is not None  # what jax accepts has been returned
-        return typed_form(program, refused, chosen)
+        assert error is not None  # a program that jax accepts was returned above
+        return typed_form(program, error, chosen)
 
     try:
-        form = formed({})
-    # It was traced with arguments that are not split, which may be refused for that.
-    except Exception as error:  # noqa: BLE001
-        raise refused or error from None
-    if refused is not None and not form.refusals:
-        raise refused
+        form = form_with({})
+    # The function was traced with unsplit arguments, which jax may refuse too.
+    except Exception as raised:  # noqa: BLE001
+        raise error or raised from None
+    if error is not None and not form.refusals:
+        raise error
     if form.program is None or form.base is None:
         return Changes.of((), advice=form.refusals)
     trials, chosen = _TypedTrials(form.base, target, clock), dict[int, int]()
-    priced, written = list[TypeRefusal](), list[TypeRefusal]()
+    priced, best_edits = list[TypeRefusal](), list[TypeRefusal]()
     # An edit may lead to other refusals after it, so they are counted each time.
     while len(priced) < len(form.refusals):
-        number, edits = len(priced), []
+        number = len(priced)
         refusal = form.refusals[number]
-        if refusal.backward:  # nobody writes it
+        if refusal.backward:  # jax makes it again from the edited forward pass
             priced.append(refusal)
             continue
-        for k, edit in enumerate(refusal.edits):
-            tried, collectives = formed({**chosen, number: k}), None
-            if tried.program is not None:
-                collectives = trials.partitioned(tried.program).collectives
-                if edit.is_right is None and tried.meaning is not None:
-                    trials.meaning = tried.meaning
-                    is_right = trials.values(tried.program).ok
-                    # Without the check the result is the first device's, which may be
-                    # right by accident.
-                    if edit.code != "check_vma" or not is_right:
-                        edit = replace(edit, is_right=is_right)
-            sent = None if collectives is None else sent_bytes(collectives)
-            if edit.is_right is not False:
-                # The first of equal ones is the smallest; what did not compile is last.
-                is_last = edit.code == "check_vma" and edit.is_right is None
-                row = is_last, edit.is_right is None, sent is None, sent, k
-                edits.append((*row, replace(edit, bytes=sent)))
+        edits = []
+        for choice, edit in enumerate(refusal.edits):
+            form_with_edit = form_with({**chosen, number: choice})
+            priced_edit = _priced(trials, edit, form_with_edit, choice)
+            if priced_edit.edit.is_right is not False:
+                edits.append(priced_edit)
         if not edits:  # jax accepts each of them, and its results are wrong
             priced.append(replace(refusal, edits=()))
             return Changes.of((), advice=(*priced, *form.refusals[number + 1 :]))
-        edits.sort(key=lambda row: row[:5])
-        chosen[number] = edits[0][4]
-        priced.append(replace(refusal, edits=tuple(edit for *_, edit in edits)))
-        written.append(
-            replace(refusal, edits=(replace(priced[-1].edits[0], bytes=None),))
-        )
-        form = formed(chosen)
+        edits.sort(key=lambda priced_edit: priced_edit.rank)
+        best = edits[0]
+        chosen[number] = best.choice
+        priced.append(replace(refusal, edits=tuple(row.edit for row in edits)))
+        best_edits.append(replace(refusal, edits=(replace(best.edit, bytes=None),)))
+        form = form_with(chosen)
     assert form.program is not None
     # Nothing can edit the user's function around a shard_map; and only the user knows
     # which edit of its results is right if their values can't tell.
-    unsure = [one for one in written if one.operation == "shard_map"]
-    unsure = [one for one in unsure if one.edits[0].is_right is None]
-    if form.is_part or unsure:
+    is_unsure = any(
+        refusal.operation == "shard_map" and refusal.edits[0].is_right is None
+        for refusal in best_edits
+    )
+    if form.is_part or is_unsure:
         return Changes.of((), advice=priced)
     trials.meaning = form.meaning
-    edit = Edit(way, {"refusals": tuple(written)})
-    return _changes(trials, edit, form.program, priced)
+    edit_class = MakeExplicit if goal == "explicit" else EditTypes
+    return _changes(trials, edit_class(tuple(best_edits)), form.program, priced)
+
+
+class _PricedEdit(NamedTuple):
+    """An edit of a refusal with the bytes sent with it.
+
+    Attributes:
+        choice: its number among the edits of its refusal.
+        edit: the edit, with its bytes and whether its results are right.
+        rank: a sort key, least for the best edit.
+    """
+
+    choice: int
+    edit: TypeEdit
+    rank: tuple[bool, bool, bool, int, int]
+
+
+def _priced(
+    trials: _TypedTrials, edit: TypeEdit, form: TypedForm, choice: int
+) -> _PricedEdit:
+    """An edit, priced by the program with it."""
+    collectives = None
+    if form.program is not None:
+        collectives = trials.partitioned(form.program).collectives
+        if edit.is_right is None and form.meaning is not None:
+            trials.meaning = form.meaning
+            is_right = trials.values(form.program).ok
+            # Without the check the result is the first device's, which may be right by
+            # accident.
+            if edit.code != "check_vma" or not is_right:
+                edit = replace(edit, is_right=is_right)
+    sent = None if collectives is None else sent_bytes(collectives)
+    is_last = edit.code == "check_vma" and edit.is_right is None
+    # Among equal edits the first one is the smallest; one that did not compile is last.
+    rank = is_last, edit.is_right is None, sent is None, sent or 0, choice
+    return _PricedEdit(choice, replace(edit, bytes=sent), rank)
 
 
 class _TypedTrials(Trials):
@@ -137,9 +166,11 @@ class _TypedTrials(Trials):
 
 
 def _changes(
-    trials: Trials, edit: Edit, program: Program, advice: Sequence[TypeRefusal]
+    trials: Trials, edit: EditTypes, program: Program, advice: Sequence[TypeRefusal]
 ) -> Changes:
-    candidate = trials.candidate([edit], program)
+    candidate = trials.compile([edit], program)
+    if not isinstance(candidate, Refusal):
+        candidate = trials.compare(candidate)
     if isinstance(candidate, Refusal):
         return Changes.of((), refused=[candidate], advice=advice)
     return Changes.of([candidate], advice=advice)

@@ -13,14 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shardviz.advise.backend.apply import INSIDE
-from shardviz.advise.backend.loop_sums import (
-    LoopSums,
-    name_in_loop,
-    waiting_sums,
-)
-from shardviz.advise.backend.proposals import GENERATORS, Proposal, Wanted
-from shardviz.advise.candidates import Edit, edit
+from shardviz.advise.backend.loop_sums import LoopSums, waiting_sums
+from shardviz.advise.edits import SumUnreduced
 from shardviz.axis_rules.libraries import spec_of
 from shardviz.base.backend import jax_compat
 from shardviz.base.mesh import MeshSpec
@@ -37,30 +31,7 @@ from shardviz.programs.backend.jaxprs import (
 )
 
 
-def _proposals(wanted: Wanted) -> Iterator[Proposal]:
-    """One sum after a loop in place of one in each iteration."""
-    program = wanted.trials.as_jaxpr
-    if set(program.mesh.axis_types) != {"Explicit"}:
-        return
-    for operation in operations(program.fn.jaxpr):  # type: ignore[attr-defined]
-        for waiting in _sums_of(operation.equation):
-            if {*wanted.axes}.isdisjoint(waiting.axes):
-                continue
-            edits = dict[Edit, None]()
-            for equation in waiting.sums:
-                line = users_line(equation)
-                spec = _spec_of(equation.outvars[0])
-                is_backward = waiting.is_backward
-                name = name_in_loop(equation) if is_backward else ""
-                fields = {"source": line, "axes": waiting.axes, "spec": spec}
-                fields |= {"value": name, "is_backward": is_backward}
-                edits[edit("unreduced", **fields)] = None
-            lines = tuple(one.fields["source"] for one in edits)
-            far = 0.25 if wanted.sources.intersection(lines) else 3.0
-            yield Proposal(tuple(edits), far, ("loop", *lines))
-
-
-def _sums_of(loop: Any) -> Iterator[LoopSums]:
+def product_sums(loop: Any) -> Iterator[LoopSums]:
     """The products in a loop whose sums over devices can wait."""
     if loop.primitive.name != names.SCAN or names.LENGTH.of(loop) < 2:
         return
@@ -80,17 +51,17 @@ def _sums_of(loop: Any) -> Iterator[LoopSums]:
 
 def _summed_axes(product: Any) -> tuple[str, ...]:
     """The mesh axes that split a dimension along which both operands are summed."""
-    left, right = (_spec_of(variable) for variable in product.invars)
+    left, right = (spec_of_variable(variable) for variable in product.invars)
     (lefts, rights), _ = names.DOT_DIMENSIONS.of(product)
     axes: list[str] = []
     for one, other in zip(lefts, rights, strict=True):
         if left.dims[one] == right.dims[other]:
             axes += left.dims[one]
-    result = _spec_of(product.outvars[0])
+    result = spec_of_variable(product.outvars[0])
     return () if result.unreduced or result.reduced else tuple(axes)
 
 
-def _spec_of(variable: Any) -> Spec:
+def spec_of_variable(variable: Any) -> Spec:
     return spec_of(variable.aval.sharding.spec).of_rank(len(variable.aval.shape))
 
 
@@ -127,22 +98,20 @@ class _Evaluation:
         if primitive.name in names.CALLS and len(inner) == 1:
             return self.run(inner[0], *operands)
         if axes := self._axes.get(id(equation)):
-            spec = _unreduced(_spec_of(equation.outvars[0]), axes)
+            spec = _unreduced(spec_of_variable(equation.outvars[0]), axes)
             params[names.DOT_SHARDING.name] = named_sharding(self._mesh, spec)
         results = primitive.bind(*operands, **primitive.get_bind_params(params))
         return results if primitive.multiple_results else [results]
 
 
-def _with_sums_after(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
-    """The same program, in which products with the line of an edit are summed after
-    their loop."""
-    fields = edit.fields
+def with_unreduced_products(jaxpr: Any, edit: SumUnreduced, mesh: MeshSpec) -> Any:
+    """A jaxpr in which the products of an edit's line are summed after their loop."""
 
     def change(equation: Any) -> list[Any]:
         waiting = []
-        for one in _sums_of(equation):
+        for one in product_sums(equation):
             lines = {*map(users_line, one.sums)}
-            if fields["source"] in lines and one.axes == fields["axes"]:
+            if edit.source in lines and one.axes == edit.axes:
                 waiting.append(one)
         if not waiting:
             return [with_inner(equation, lambda inner: rewritten(inner, change))]
@@ -172,7 +141,7 @@ def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
         for one in waiting:
             for number in one.carries:
                 before[number] = carry[number]
-                spec = _unreduced(_spec_of(loop.outvars[number]), one.axes)
+                spec = _unreduced(spec_of_variable(loop.outvars[number]), one.axes)
                 zeros = jnp.zeros_like(carry[number])
                 carry[number] = jax.sharding.reshard(zeros, named_sharding(on, spec))
 
@@ -197,7 +166,3 @@ def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
         (made,) = plain_jaxpr(jax.make_jaxpr(jax.jit(call))(*types)).eqns
     made = made.replace(invars=variables, outvars=loop.outvars)
     return made.replace(source_info=loop.source_info)
-
-
-INSIDE["unreduced"] = _with_sums_after
-GENERATORS.append(_proposals)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from shardviz.advise.advice import Advice
 from shardviz.advise.candidates import Candidate, Changes
-from shardviz.advise.words.candidates import DROPPED, edits_in_words, untried
+from shardviz.advise.words.candidates import DROPPED, untried
+from shardviz.advise.words.edits import edits_in_words
 from shardviz.base.display import sentence
 from shardviz.base.format import bytes_text, seconds_text
 from shardviz.draw.page import paragraphs, sentences, titled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardviz.advise.search import Search
 from shardviz.advise.words import search as wording
-from shardviz.advise.words.candidates import edits_in_words
+from shardviz.advise.words.edits import edits_in_words
 from shardviz.base.format import bytes_text, seconds_text
 from shardviz.draw import page, tables
 from shardviz.draw.picture import Label, Picture

@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from shardviz.advise.advice import Advice
-from shardviz.advise.words.candidates import (
-    NOT_TRIED,
-    costs,
-    edits_in_words,
-    to_write,
-    untried,
-)
+from shardviz.advise.edits import ProgramEdit
+from shardviz.advise.words.candidates import NOT_TRIED, costs, to_write, untried
+from shardviz.advise.words.edits import edits_in_words
 from shardviz.compiled.words import stages as wording
 from shardviz.explorer.planner import Job
 
-#: The codes of edits that a session can take; others change the function.
-TAKEN = {"argument", "result", "rule", "device order", "mesh", "donate"}
 MOST_CHANGES, MOST_NOTES = 12, 20
 
 
@@ -37,7 +31,8 @@ def changes_view(job: Job) -> dict[str, Any]:
                 "ok": ok,
             }
             row.update(values=wording.EQUAL[ok], code=one.code())
-            takes = TAKEN.issuperset(edit.code for edit in one.edits)
+            # A session cannot take edits inside the function.
+            takes = all(isinstance(edit, ProgramEdit) for edit in one.edits)
             rows.append({**row, "takes": takes})
         by_hand = [one for one in found.advice if isinstance(one, Advice)]
         for one in by_hand:

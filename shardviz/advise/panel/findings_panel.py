@@ -9,11 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardviz.advise.panel.problems_view import (
-    ListedProblem,
-    array_problems,
-    problems_view,
-)
+from shardviz.advise.panel.problems_view import of_document, problems_view
+from shardviz.advise.problems import Problem
 from shardviz.explorer.compare_view import State, compare_view
 from shardviz.explorer.document import Document
 from shardviz.explorer.planner import StageResults
@@ -38,7 +35,7 @@ class FindingsPanel(Panel):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self._array_problems: tuple[int, list[ListedProblem]] = (-1, [])
+        self._array_problems: tuple[int, list[Problem]] = (-1, [])
         self._pinned: State | None = None
         # The last findings, and what they were made from.
         self._key: tuple[Any, ...] = ()
@@ -89,7 +86,7 @@ class FindingsPanel(Panel):
         # Plans and reports change nothing about arrays and rules.
         revision, problems = self._array_problems
         if revision != document.revision:
-            problems = [*array_problems(document, audit)]
+            problems = [*of_document(document, audit)]
             self._array_problems = document.revision, problems
         return problems_view(document, audit, results, problems)
 

@@ -1,52 +1,35 @@
-"""Edits of a program, what they do, and why some that were tried are not proposed."""
+"""Changes of a program in words: what each costs, and why others are refused."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from shardviz.advise.advice import Advice
 from shardviz.advise.candidates import (
-    ARGUMENT,
-    CONSTRAINTS,
     Candidate,
     Changes,
-    Edit,
+    DoesNotCompile,
+    HardlyLess,
+    Misfit,
+    MoreTime,
+    MoreWork,
+    MovedElsewhere,
+    NoLessMemory,
+    NoLessPlanned,
+    NoRoom,
+    NotMade,
     Refusal,
+    SameCollective,
+    ValuesDiffer,
     sent_bytes,
-    value_of,
 )
-from shardviz.axis_rules.words.remedies import decapitalised
+from shardviz.advise.words.edits import edits_in_words
 from shardviz.base.collective import Collective
 from shardviz.base.format import by_count, bytes_text, joined, plural
 from shardviz.compiled.op_costs import StepCost
 from shardviz.compiled.report import peak_bytes
 from shardviz.compiled.words.roofline import time_text
 
-_EDITS = {
-    "argument": "Split argument{plural} {array} as {spec}",
-    "argument replicated": "Replicate {array}",
-    "result": "Return {result} as {spec}",
-    "result replicated": "Return {result} replicated",
-    "rule": "Change the rules: {steps}",
-    "constraint": "Constrain {value} ({source}) to {spec}",
-    "constraint replicated": "Constrain {value} ({source}) to be replicated",
-    "constraint of an argument": "Constrain argument {value} to {spec} where the function"
-    " begins",
-    "constraint that stands there": "Change the constraint in {source} to {spec}",
-    "mesh": "Use the mesh {mesh}",
-    "device order": "Lay the mesh over the devices in another order",
-    "types": "Edit what jax refuses",
-    "explicit": "Make all mesh axes Explicit, and edit what jax then refuses",
-    "donate": "Donate {arguments}",
-    "remat": "Compute again in the backward pass what {sources} saves for it, with"
-    " jax.checkpoint and the policy {policy}",
-    "pcast": "Cast {value} to varying over {axes} before the loop around {source}, so that"
-    " its gradient is summed once, after the loop",
-    "unreduced": "Leave the product in {source} unreduced over {axes} in the loop, and sum"
-    " it once after the loop",
-    "late sum": "Sum over {axes} once after the loop, and not in {source} in each"
-    " iteration",
-}
 _SHARD_MAP = "Put a jax.shard_map over {axes} around it: each device then {does}."
 _WHOLE = "XLA gathers the whole batch for {operation} ({source}). "
 # Kind to the operation, and to what each device does with its part of the batch.
@@ -80,81 +63,6 @@ _MOST_CHIPS = 4
 DROPPED = "Tried, and not proposed:"
 #: Marks advice, beside changes that were compiled.
 NOT_TRIED = "Not tried"
-_REFUSALS = {
-    "not made": "it does not fit the program. {said}",
-    "does not compile": "it does not compile. {said}",
-    "values differ": "its values differ. {said}",
-    "same collective": "the collective is still there",
-    "moved elsewhere": "each device then sends {after} in all, and {before} before",
-    "more work": "it undoes the parallelism, as each device then computes much more",
-    "hardly less": "each device then sends {after} in all, which is hardly less than"
-    " {before}",
-    "more time": "the program then takes at least {seconds}, and {seconds_before} before",
-    "no less memory": "it needs {after} per device, and {before} before",
-    "no less planned": "it needs hardly less memory by its plan",
-    "no memory": "it has no room. {said}",
-}
-
-
-def edit(fact: Edit) -> str:
-    """What is changed.
-
-    >>> edit(Edit("result", {"result": "output", "spec": "P('data')"}))
-    "Return output as P('data')"
-    """
-    code, fields = fact.code, dict(fact.fields)
-    fields["plural"] = "s" if len(fields.get("names", ())) > 1 else ""
-    if code == "constraint":
-        if fields["value"] in CONSTRAINTS:
-            code = "constraint that stands there"
-        elif fields["value"] == ARGUMENT:
-            code = "constraint of an argument"
-        elif not fields["spec"].axes:
-            code = "constraint replicated"
-        fields["value"] = value_of(fact)
-    elif code in ("argument", "result") and not _axes(fields["spec"]):
-        code += " replicated"
-    if code == "pcast":
-        fields["value"] = fields["value"] or "the value used there"
-    for name, value in fields.items():
-        if name == "steps":
-            fields[name] = ", then ".join(decapitalised(str(step)) for step in value)
-        elif name == "arguments":
-            numbered = by_count(len(value), "argument", "arguments")
-            fields[name] = f"{numbered} {joined(map(str, value))}"
-        elif isinstance(value, (tuple, list)):
-            fields[name] = ", ".join(map(str, value))
-    return _EDITS[code].format(**fields)
-
-
-def edits_in_words(edits: tuple[Edit, ...]) -> str:
-    """Several edits in one sentence, which has no full stop."""
-    if not edits:
-        return "As it is now"
-    first, *others = map(edit, _merged(edits))
-    return joined([first, *(decapitalised(one) for one in others)])
-
-
-def _merged(edits: tuple[Edit, ...]) -> list[Edit]:
-    """The edits, with one for all arguments that are split alike."""
-    merged: dict[object, Edit] = {}
-    for number, one in enumerate(edits):
-        key: object = number
-        if one.code == "argument":
-            key = str(one.fields["spec"])
-        before = merged.get(key)
-        if before is not None:
-            names = [*before.fields["names"], one.fields["array"]]
-            array = f"{', '.join(names[:-1])} and {names[-1]}"
-            one = Edit(one.code, {**one.fields, "names": names, "array": array})
-        elif one.code == "argument":
-            one = Edit(one.code, {**one.fields, "names": [one.fields["array"]]})
-        merged[key] = one
-    return [*merged.values()]
-
-
-def _axes(spec: Any) -> Any:
-    return getattr(spec, "axes", spec)
 
 
 def costs(fact: Candidate, about: Collective | None = None) -> str:
@@ -200,12 +108,72 @@ def candidate(fact: Candidate) -> str:
 
 def refusal(fact: Refusal) -> str:
     """What was tried, and why it is not proposed."""
-    after, before = bytes_text(fact.bytes or 0), bytes_text(fact.before or 0)
-    times = [time_text(seconds or 0.0) for seconds in (*fact.seconds, None, None)]
-    fields = {"said": fact.said, "after": after, "before": before}
-    fields |= {"seconds": times[0], "seconds_before": times[1]}
-    why = _REFUSALS[fact.code].format(**fields)
+    why = _REASONS[type(fact)](fact)
     return f"{edits_in_words(fact.edits)}: {why.rstrip('. ')}."
+
+
+def _not_made(fact: NotMade) -> str:
+    return f"it does not fit the program. {fact.reason}"
+
+
+def _does_not_compile(fact: DoesNotCompile) -> str:
+    return f"it does not compile. {fact.reason}"
+
+
+def _no_room(fact: NoRoom) -> str:
+    return f"it has no room. {fact.reason}"
+
+
+def _values_differ(fact: ValuesDiffer) -> str:
+    return f"its values differ. {fact.evidence}"
+
+
+def _same_collective(fact: SameCollective) -> str:
+    return "the collective is still there"
+
+
+def _moved_elsewhere(fact: MovedElsewhere) -> str:
+    after, before = bytes_text(fact.sent), bytes_text(fact.sent_before)
+    return f"each device then sends {after} in all, and {before} before"
+
+
+def _hardly_less(fact: HardlyLess) -> str:
+    after, before = bytes_text(fact.sent), bytes_text(fact.sent_before)
+    return f"each device then sends {after} in all, which is hardly less than {before}"
+
+
+def _more_work(fact: MoreWork) -> str:
+    return "it undoes the parallelism, as each device then computes much more"
+
+
+def _more_time(fact: MoreTime) -> str:
+    after, before = time_text(fact.seconds), time_text(fact.seconds_before)
+    return f"the program then takes at least {after}, and {before} before"
+
+
+def _no_less_memory(fact: NoLessMemory) -> str:
+    after, before = bytes_text(fact.needed or 0), bytes_text(fact.needed_before or 0)
+    return f"it needs {after} per device, and {before} before"
+
+
+def _no_less_planned(fact: NoLessPlanned) -> str:
+    return "it needs hardly less memory by its plan"
+
+
+_REASONS: dict[type[Refusal], Callable[..., str]] = {
+    NotMade: _not_made,
+    Misfit: _not_made,
+    DoesNotCompile: _does_not_compile,
+    NoRoom: _no_room,
+    ValuesDiffer: _values_differ,
+    SameCollective: _same_collective,
+    MovedElsewhere: _moved_elsewhere,
+    HardlyLess: _hardly_less,
+    MoreWork: _more_work,
+    MoreTime: _more_time,
+    NoLessMemory: _no_less_memory,
+    NoLessPlanned: _no_less_planned,
+}
 
 
 def changes(value: Changes) -> str:
@@ -264,7 +232,6 @@ def _from_to(before: str, after: str) -> str:
 
 SENTENCES = {
     Advice: advice,
-    Edit: edit,
     Refusal: refusal,
     Candidate: candidate,
     Changes: changes,

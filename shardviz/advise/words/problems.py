@@ -1,13 +1,31 @@
-"""What the Explorer's list of problems says, one sentence for each."""
+"""The sentences of the Explorer's list of problems, one for each kind."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from shardviz.axis_rules.rule_uses import RuleUse
+from shardviz.advise.problems import (
+    DoesNotFit,
+    FailedCheck,
+    FullRematerialisation,
+    IdleConstraints,
+    IdleRule,
+    MisspeltName,
+    MomentsDiffer,
+    MoreIdleRules,
+    NoLayout,
+    NoNames,
+    NoPlan,
+    OtherHosts,
+    OtherSize,
+    Replicated,
+    RulesForNoArray,
+    SlowDeviceOrder,
+    Stopped,
+    UnmatchedNames,
+)
 from shardviz.axis_rules.words.rule_uses import few
+from shardviz.axis_rules.words.trees import difference_lines
 from shardviz.base.format import by_count, bytes_text, joined, listed, plural, shown
-from shardviz.programs.constraints import Constraint
+from shardviz.compiled.words.stages import stopped_at
 
 SHOWN = 4  # names in a list
 
@@ -16,7 +34,7 @@ SHOWN = 4  # names in a list
 
 
 def dimension(array: str, name: object, dim: int) -> str:
-    """A dimension of an array, by its name where it has one: `w.embed`.
+    """A dimension of an array, by its name if it has one: `w.embed`.
 
     >>> dimension("w", "embed", 0), dimension("w", None, 1)
     ('w.embed', 'w.1')
@@ -24,110 +42,183 @@ def dimension(array: str, name: object, dim: int) -> str:
     return f"{array}.{dim if name is None else name}"
 
 
-def no_layout(names: Sequence[str], why: str) -> str:
+def no_layout(fact: NoLayout) -> str:
     """Arrays that cannot be laid out for the same reason."""
-    return f"{few(names)} cannot be laid out. {why}"
+    return f"{few(fact.paths)} cannot be laid out. {fact.reason}"
 
 
-def unmatched(name: str, near: str, arrays: Sequence[str], waste: int) -> str:
-    """A logical name that is close to one that a rule has.
+def misspelt_name(fact: MisspeltName) -> str:
+    """A logical name that is close to a rule's.
 
-    >>> unmatched("embd", "embed", ["x", "y"], 16384)
+    >>> from shardviz.advise.problems import ArrayPlace
+    >>> place = ArrayPlace("x", 0, "embd")
+    >>> misspelt_name(MisspeltName("embd", "embed", ("x", "y"), place, 16384))
     "No rule knows 'embd' (in x and y). Did you mean 'embed'? Now 16 KiB per device are wasted."
     """
     sentence = (
-        f"No rule knows {shown(name)} (in {few(arrays)}). Did you mean {shown(near)}?"
+        f"No rule knows {shown(fact.name)} (in {few(fact.paths)})."
+        f" Did you mean {shown(fact.nearest)}?"
     )
-    if waste:
-        sentence += f" Now {bytes_text(waste)} per device are wasted."
+    if fact.wasted:
+        sentence += f" Now {bytes_text(fact.wasted)} per device are wasted."
     return sentence
 
 
-def unmatched_others(names: Sequence[str]) -> str:
-    """Logical names that no rule knows, and that are close to none.
+def moments_differ(fact: MomentsDiffer) -> str:
+    """How moments differ from their parameters."""
+    return " ".join(f"{line}." for line in difference_lines(fact.differences))
 
-    >>> unmatched_others(["head_dim"])
+
+def unmatched_names(fact: UnmatchedNames) -> str:
+    """Logical names that no rule has, and that are close to none.
+
+    >>> from shardviz.advise.problems import ArrayPlace
+    >>> unmatched_names(UnmatchedNames(("head_dim",), ArrayPlace("w")))
     "No rule knows 'head_dim': its dimensions are kept whole."
     """
+    names = fact.names
     whose = by_count(len(names), "its", "their")
     return f"No rule knows {listed(names, 'or')}: {whose} dimensions are kept whole."
 
 
-def not_split_over(axes: Sequence[str], arrays: Sequence[str], waste: int) -> str:
-    """Arrays that have copies, since they are not split over some axes of the mesh.
+def replicated(fact: Replicated) -> str:
+    """Arrays with copies, since they are not split over some axes of the mesh.
 
-    >>> not_split_over(["data"], ["wi", "wo"], 49152)
+    >>> from shardviz.advise.problems import ArrayPlace
+    >>> replicated(Replicated(("data",), ("wi", "wo"), 49152, ArrayPlace("wi")))
     'wi and wo are not split over data: 48 KiB per device wasted by replication.'
     """
-    verb = by_count(len(arrays), "is", "are")
-    head = f"{few(arrays)} {verb} not split over {joined(axes, 'or')}"
-    return f"{head}: {bytes_text(waste)} per device wasted by replication."
+    verb = by_count(len(fact.paths), "is", "are")
+    head = f"{few(fact.paths)} {verb} not split over {joined(fact.axes, 'or')}"
+    return f"{head}: {bytes_text(fact.wasted)} per device wasted by replication."
 
 
-def no_names(arrays: Sequence[str], waste: int) -> str:
-    """Arrays that have copies, since they have no names that rules are for.
+def no_names(fact: NoNames) -> str:
+    """Arrays with copies, since they have no names that rules are for.
 
-    >>> no_names(["wo"], 49152)
+    >>> from shardviz.advise.problems import ArrayPlace
+    >>> no_names(NoNames(("data",), ("wo",), 49152, ArrayPlace("wo")))
     'wo has no logical names, so no rule splits it: 48 KiB per device. Name its dimensions.'
     """
-    verb, it = by_count(len(arrays), "has", "have"), by_count(len(arrays), "it", "them")
-    its = by_count(len(arrays), "its", "their")
+    count = len(fact.paths)
+    verb, pronoun = by_count(count, "has", "have"), by_count(count, "it", "them")
+    its = by_count(count, "its", "their")
     return (
-        f"{few(arrays)} {verb} no logical names, so no rule splits {it}:"
-        f" {bytes_text(waste)} per device. Name {its} dimensions."
+        f"{few(fact.paths)} {verb} no logical names, so no rule splits {pronoun}:"
+        f" {bytes_text(fact.wasted)} per device. Name {its} dimensions."
     )
 
 
 # --- rules ----------------------------------------------------------------------------
 
 
-def idle(use: RuleUse) -> str:
+def idle_rule(fact: IdleRule) -> str:
     """A rule that never decides, and why."""
+    use = fact.use
     return f"Rule {use.index + 1} ({use.rule}) {use.never}."
 
 
-def idle_others(count: int) -> str:
+def more_idle_rules(fact: MoreIdleRules) -> str:
     """How many further rules never decide."""
-    return f"{plural(count, 'more rule')} never {by_count(count, 'fires', 'fire')}."
+    verb = by_count(fact.count, "fires", "fire")
+    return f"{plural(fact.count, 'more rule')} never {verb}."
 
 
-def no_array(count: int) -> str:
+def rules_for_no_array(fact: RulesForNoArray) -> str:
     """How many rules are for names that no array has.
 
-    >>> no_array(25)
+    >>> rules_for_no_array(RulesForNoArray(25))
     '25 rules match no array here.'
     """
-    return (
-        f"{plural(count, 'rule')} {by_count(count, 'matches', 'match')} no array here."
-    )
+    verb = by_count(fact.count, "matches", "match")
+    return f"{plural(fact.count, 'rule')} {verb} no array here."
 
 
 # --- the target, the plan and the report ----------------------------------------------
 
 
-#: Why there is no plan, or why a compile or run ended.
-STOPPED = "{}: {}"
-NO_PLAN = "There is no plan"
+def other_size(title: str, devices: int, mesh_size: int) -> str:
+    """A target with more or fewer devices than the mesh.
+
+    >>> other_size("TPU v5e 4×4", 16, 8)
+    'TPU v5e 4×4 has 16 devices and the mesh has 8.'
+    """
+    return f"{title} has {plural(devices, 'device')} and the mesh has {mesh_size:,}."
 
 
-def constraints(effect: str, calls: Sequence[Constraint]) -> str:
+def of_other_size(fact: OtherSize) -> str:
+    """A target with more or fewer devices than the mesh."""
+    return other_size(fact.title, fact.devices, fact.mesh_size)
+
+
+def other_hosts(fact: OtherHosts) -> str:
+    """A mesh with more or fewer hosts than run."""
+    return f"The mesh has {plural(fact.mesh_hosts, 'host')}, and {fact.target} runs."
+
+
+def does_not_fit(fact: DoesNotFit) -> str:
+    """The memory that is needed, and what a device has."""
+    return str(fact.fit)
+
+
+def no_plan(fact: NoPlan) -> str:
+    """Why there is no plan."""
+    return f"There is no plan: {fact.error.message}"
+
+
+def idle_constraints(fact: IdleConstraints) -> str:
     """Calls in the model that constrain nothing, for the same reason."""
-    count = f"{plural(len(calls), 'constraint')} in the model did nothing ({effect})"
-    lines = dict.fromkeys(call.source or call.call for call in calls)
-    return f"{count}: {joined(lines, limit=SHOWN)}."
+    calls = plural(len(fact.calls), "constraint")
+    lines = dict.fromkeys(call.source or call.call for call in fact.calls)
+    where = joined(lines, limit=SHOWN)
+    return f"{calls} in the model did nothing ({fact.effect}): {where}."
 
 
-def rematerialised(count: int, size: int) -> str:
-    """Collectives that make an array whole on every device, to split it again.
+def stopped(fact: Stopped) -> str:
+    """Why a compile or run ended."""
+    return f"{stopped_at(fact.error.stage)}: {fact.error.message}"
 
-    >>> rematerialised(1, 1 << 20)
+
+def failed_check(fact: FailedCheck) -> str:
+    """A check that failed, and the evidence."""
+    return f"The check “{fact.check.name}” failed: {fact.check.detail}"
+
+
+def slow_device_order(fact: SlowDeviceOrder) -> str:
+    """How much faster another order of devices is."""
+    return str(fact.order)
+
+
+def full_rematerialisation(fact: FullRematerialisation) -> str:
+    """Collectives that gather an array on every device, to split it again.
+
+    >>> full_rematerialisation(FullRematerialisation(2, (0,), 1 << 20))
     '1 collective makes an array whole on every device to split it again: 1 MiB per device.'
     """
+    count = len(fact.numbers)
     verb = by_count(count, "makes an array", "make arrays")
-    them = by_count(count, "it", "them")
-    head = f"{plural(count, 'collective')} {verb} whole on every device to split {them}"
-    return f"{head} again: {bytes_text(size)} per device."
+    pronoun = by_count(count, "it", "them")
+    head = f"{plural(count, 'collective')} {verb} whole on every device"
+    return f"{head} to split {pronoun} again: {bytes_text(fact.size)} per device."
 
 
-#: A check that failed, and the evidence.
-CHECK = "The check “{}” failed: {}"
+SENTENCES = {
+    NoLayout: no_layout,
+    MisspeltName: misspelt_name,
+    MomentsDiffer: moments_differ,
+    UnmatchedNames: unmatched_names,
+    Replicated: replicated,
+    NoNames: no_names,
+    IdleRule: idle_rule,
+    MoreIdleRules: more_idle_rules,
+    RulesForNoArray: rules_for_no_array,
+    OtherSize: of_other_size,
+    OtherHosts: other_hosts,
+    DoesNotFit: does_not_fit,
+    NoPlan: no_plan,
+    IdleConstraints: idle_constraints,
+    Stopped: stopped,
+    FailedCheck: failed_check,
+    SlowDeviceOrder: slow_device_order,
+    FullRematerialisation: full_rematerialisation,
+}

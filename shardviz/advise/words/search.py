@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardviz.advise.candidates import Candidate
 from shardviz.advise.search import PlannedPoint, Preference, Search
-from shardviz.advise.words.candidates import edits_in_words
+from shardviz.advise.words.edits import edits_in_words
 from shardviz.base.format import bytes_text, seconds_text
 
 TIME, MEMORY = "minimum time", "memory per device"

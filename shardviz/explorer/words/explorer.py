@@ -50,17 +50,6 @@ RUNNING_HOSTS = "{}, {} in all."
 # --- the target -----------------------------------------------------------------------
 
 
-def other_size(title: str, devices: int, mesh_size: int) -> str:
-    """A target with more or fewer devices than the mesh.
-
-    >>> other_size("TPU v5e 4×4", 16, 8)
-    'TPU v5e 4×4 has 16 devices and the mesh has 8.'
-    """
-    return f"{title} has {plural(devices, 'device')} and the mesh has {mesh_size:,}."
-
-
-#: A mesh with more or fewer hosts than run.
-OTHER_HOSTS = "The mesh has {}, and {} runs."
 #: Why the devices of a target have no coordinates.
 NO_POSITIONS = (
     "Only described hardware, such as tpu:v5e:4x4, has positions; the target is {}."

@@ -1,0 +1,434 @@
+"""Edits: changes of a program, each a class with the code to paste and how it applies.
+
+A `ProgramEdit` replaces a field of the program: the spec of an argument, the rules, the
+mesh. A `FunctionEdit` changes the traced function, which `backend/apply.py` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+from shardviz.advise.paste import Expression, argument_expression, constraint_call
+from shardviz.axis_rules.remedies import TableAction
+from shardviz.axis_rules.rules import PathRules, Rules
+from shardviz.base.display import Fact
+from shardviz.base.layout import lay_out
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.programs.program import Program
+from shardviz.programs.refusals import TypeRefusal
+
+#: The operations with which a program constrains the sharding of a value.
+CONSTRAINTS = ("sharding_constraint", "reshard")
+#: Among the equations of one source line and operation, the number of one; and which of
+#: its operands is constrained, or None for its first result.
+Place: TypeAlias = tuple[int, int | None]
+#: Specs in a pytree like that of the results, or a prefix of it.
+OutSpecs: TypeAlias = object
+
+
+@dataclass(frozen=True)
+class Edit(Fact):
+    """One change of a program.
+
+    Attributes:
+        code: the kind of edit, such as `"argument"`; the same for all of a class.
+
+    >>> Donate((0,)).code
+    'donate'
+    """
+
+    code: ClassVar[str] = ""
+
+    def to_paste(self, program: Program) -> str:
+        """The edit as code to paste.
+
+        Args:
+            program: the program after the edit.
+        """
+        raise NotImplementedError
+
+
+class ProgramEdit(Edit):
+    """An edit of a program's arguments, rules, mesh or options."""
+
+    def apply(self, program: Program) -> Program:
+        """The program after the edit.
+
+        Raises:
+            ShardvizError: if the edit does not fit the program.
+        """
+        raise NotImplementedError
+
+
+class FunctionEdit(Edit):
+    """An edit inside the function, made on its jaxpr by `backend/apply.py`."""
+
+
+# --- shardings ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SplitArgument(ProgramEdit):
+    """Another spec of an argument, which may be to replicate it.
+
+    Attributes:
+        array: the name of the argument.
+        spec: its new spec.
+        before: the spec it had; None if it had none.
+
+    >>> from shardviz.base.array_spec import ArraySpec
+    >>> from shardviz.base.mesh import make_mesh
+    >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
+    >>> edit = SplitArgument("x", Spec.parse("data"))
+    >>> edit.to_paste(edit.apply(program))
+    "in_specs = (P('data'),)"
+    """
+
+    code: ClassVar[str] = "argument"
+    array: str
+    spec: Spec
+    before: Spec | None = None
+
+    def apply(self, program: Program) -> Program:
+        arrays = []
+        for array in program.arrays:
+            if array.name == self.array:
+                lay_out(array.shape, self.spec, program.mesh)
+                # An array's own spec takes precedence over the rules.
+                array = array.replace(spec=self.spec)
+            arrays.append(array)
+        return program.replace(arrays=tuple(arrays))
+
+    def to_paste(self, program: Program) -> str:
+        specs = [str(request.spec) for request in program.requests]
+        # The specs of a model are too many for one line.
+        if program.tree is not None and len(program.tree.children()) != len(specs):
+            argument = argument_expression(program, self.array)
+            sharding = f"jax.sharding.NamedSharding(mesh, {self.spec})"
+            return argument.replaced(f"jax.device_put({{}}, {sharding})", "")
+        return f"in_specs = ({', '.join(specs)},)"
+
+
+@dataclass(frozen=True)
+class SplitResult(ProgramEdit):
+    """Another spec of a result.
+
+    Attributes:
+        result: the name of the result.
+        spec: its new spec.
+        before: the spec that the program asked for; None if it asked for none.
+        out_specs: the new specs of all results.
+    """
+
+    code: ClassVar[str] = "result"
+    result: str
+    spec: Spec
+    before: Spec | None = None
+    out_specs: OutSpecs = field(default=None, hash=False)
+
+    def apply(self, program: Program) -> Program:
+        return program.replace(out_specs=self.out_specs)
+
+    def to_paste(self, program: Program) -> str:
+        specs = self.out_specs
+        if isinstance(specs, Spec):
+            return f"out_specs = {specs}  # {self.result}"
+        if type(specs) is tuple:
+            if all(spec is None or isinstance(spec, Spec) for spec in specs):
+                return f"out_specs = ({', '.join(map(str, specs))},)"
+        call, spec = constraint_call(program, self.spec)
+        return f"{call}(..., {spec})  # {self.result} of {program.name}"
+
+
+@dataclass(frozen=True)
+class ChangeRules(ProgramEdit):
+    """Another table of rules.
+
+    Attributes:
+        rules: the new table.
+        steps: the steps that change the table before into it.
+    """
+
+    code: ClassVar[str] = "rule"
+    rules: Rules | PathRules = field(hash=False)
+    steps: tuple[TableAction, ...] = field(default=(), hash=False)
+
+    def apply(self, program: Program) -> Program:
+        return program.replace(rules=self.rules)
+
+    def to_paste(self, program: Program) -> str:
+        return f"rules = sv.rules({', '.join(map(str, self.rules.pairs()))})"
+
+
+@dataclass(frozen=True)
+class ConstrainArgument(FunctionEdit):
+    """A constraint of an argument, where the function begins.
+
+    Attributes:
+        array: the name of the argument.
+        number: its number among all arrays of the arguments.
+        spec: the spec to constrain it to.
+    """
+
+    code: ClassVar[str] = "constraint"
+    array: str
+    number: int
+    spec: Spec
+
+    def to_paste(self, program: Program) -> str:
+        call, spec = constraint_call(program, self.spec)
+        argument = argument_expression(program, self.array)
+        return argument.replaced(f"{call}({{}}, {spec})", f"first in {program.name}")
+
+
+@dataclass(frozen=True)
+class ConstrainValue(FunctionEdit):
+    """A constraint of the result of an operation.
+
+    Attributes:
+        operation: the operation as jax calls it, or a function under `jax.jit`.
+        variable: the variable that its line assigns; `""` for part of an expression.
+        source: its source line.
+        shape: its shape.
+        spec: the spec to constrain it to.
+        places: where it is in the jaxpr: it may run several times, and in a gradient.
+        has_other_shapes: whether the line also runs for other shapes, as for the
+            layers of a model.
+
+    >>> value = {"shape": (8,), "source": "f.py:3", "spec": Spec.parse("data")}
+    >>> from shardviz.base.mesh import make_mesh
+    >>> from shardviz.base.mesh_context import MeshContext
+    >>> mesh = make_mesh(data=4)
+    >>> set_mesh = Program(abs, (), mesh, context=MeshContext(abstract=mesh))
+    >>> ConstrainValue("exp", "y", **value).to_paste(set_mesh)
+    "y = jax.lax.with_sharding_constraint(y, P('data'))  # f.py:3"
+    >>> print(ConstrainValue("exp", "", **value).to_paste(set_mesh))
+    jax.lax.with_sharding_constraint(..., P('data'))  # exp[8], f.py:3
+    """
+
+    code: ClassVar[str] = "constraint"
+    operation: str
+    variable: str
+    source: str
+    shape: tuple[int, ...]
+    spec: Spec
+    places: tuple[Place, ...] = ()
+    has_other_shapes: bool = False
+
+    @property
+    def value(self) -> str:
+        """The value as text: its variable, or its operation and shape.
+
+        A line may have several products, so those are told apart by shape.
+
+        >>> ConstrainValue("dot_general", "", "f.py:3", (8, 4), Spec()).value
+        'dot_general[8,4]'
+        """
+        if self.variable and not self.has_other_shapes:
+            return self.variable
+        sizes = ",".join(map(str, self.shape))
+        return f"{self.variable or self.operation}[{sizes}]"
+
+    def to_paste(self, program: Program) -> str:
+        call, spec = constraint_call(program, self.spec)
+        if not self.variable:
+            return f"{call}(..., {spec})  # {self.value}, {self.source}"
+        condition = ""
+        if self.has_other_shapes:
+            condition = f"if {self.variable}.shape == {tuple(self.shape)}: "
+        variable = Expression(self.variable)
+        return condition + variable.replaced(f"{call}({{}}, {spec})", self.source)
+
+
+@dataclass(frozen=True)
+class ChangeConstraint(ConstrainValue):
+    """Another spec of a constraint that is in the code already.
+
+    Its operation is one of `CONSTRAINTS`.
+    """
+
+    def to_paste(self, program: Program) -> str:
+        call, spec = constraint_call(program, self.spec)
+        return f"{call}(..., {spec})  # {self.source}"
+
+
+# --- the mesh -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChangeMesh(ProgramEdit):
+    """Another mesh.
+
+    Attributes:
+        mesh: the new mesh.
+    """
+
+    code: ClassVar[str] = "mesh"
+    mesh: MeshSpec
+
+    def apply(self, program: Program) -> Program:
+        return program.replace(mesh=self.mesh)
+
+    def to_paste(self, program: Program) -> str:
+        mesh = program.mesh
+        arguments = [f"{axis}={size}" for axis, size in mesh.shape.items()]
+        if not mesh.ids_are_positions:
+            arguments.append(f"device_ids={mesh.device_ids.reshape(-1).tolist()}")
+        return f"mesh = sv.mesh({', '.join(arguments)})"
+
+
+@dataclass(frozen=True)
+class OrderDevices(ChangeMesh):
+    """The same mesh, laid over the devices in another order."""
+
+    code: ClassVar[str] = "device order"
+
+
+# --- memory ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Donate(ProgramEdit):
+    """Donates arguments, so that results can reuse their memory.
+
+    Attributes:
+        arguments: the positions of all donated arguments.
+    """
+
+    code: ClassVar[str] = "donate"
+    arguments: tuple[int, ...]
+
+    def apply(self, program: Program) -> Program:
+        options = {**program.options, "donate": tuple(self.arguments)}
+        return program.replace(options=options)
+
+    def to_paste(self, program: Program) -> str:
+        # Only the keyword: the user's jit may be nnx.jit, which accepts it too.
+        return f"donate_argnums={self.arguments}  # for {program.name}"
+
+
+@dataclass(frozen=True)
+class Rematerialise(FunctionEdit):
+    """Loops that save less for their backward loops and compute it again there.
+
+    Attributes:
+        policy: one of `jax.checkpoint_policies`: the values that may still be saved.
+        sources: the lines of the loops.
+    """
+
+    code: ClassVar[str] = "remat"
+    policy: str
+    sources: tuple[str, ...] = ()
+
+    def to_paste(self, program: Program) -> str:
+        policy = f"jax.checkpoint_policies.{self.policy}"
+        return f"jax.checkpoint(body, policy={policy})  # {', '.join(self.sources)}"
+
+
+# --- sums in loops --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SumAfterLoop(FunctionEdit):
+    """One sum over devices after a loop of a `shard_map`, in place of one in each step.
+
+    Attributes:
+        source: the line of the sum.
+        axes: the mesh axes it sums over.
+    """
+
+    code: ClassVar[str] = "late sum"
+    source: str
+    axes: tuple[str, ...]
+
+    def to_paste(self, program: Program) -> str:
+        return f"jax.lax.psum(..., {tuple(self.axes)})  # after {self.source}"
+
+
+@dataclass(frozen=True)
+class CastBeforeLoop(FunctionEdit):
+    """A value cast to varying before a loop, so that its gradient is summed after it.
+
+    Attributes:
+        source: the line in the loop that uses the value.
+        axes: the mesh axes over which jax sums the gradient.
+        value: the variable; `""` if the code has no name for it.
+    """
+
+    code: ClassVar[str] = "pcast"
+    source: str
+    axes: tuple[str, ...]
+    value: str = ""
+
+    def to_paste(self, program: Program) -> str:
+        cast = f'jax.lax.pcast({self.value or "..."}, {tuple(self.axes)}, to="varying")'
+        if self.value:
+            cast = f"{self.value} = {cast}"
+        return f"{cast}  # before {self.source}"
+
+
+@dataclass(frozen=True)
+class SumUnreduced(FunctionEdit):
+    """A product that stays unreduced in a loop on Explicit axes and is summed after it.
+
+    Attributes:
+        source: the line of the product.
+        axes: the mesh axes it sums over.
+        spec: the spec of its sum.
+        value: the variable of a gradient's factor; `""` if the code has none.
+        is_backward: whether the product is part of a gradient.
+    """
+
+    code: ClassVar[str] = "unreduced"
+    source: str
+    axes: tuple[str, ...]
+    spec: Spec
+    value: str = ""
+    is_backward: bool = False
+
+    def to_paste(self, program: Program) -> str:
+        axes, line = frozenset(self.axes), self.source
+        unreduced = Spec(self.spec.dims, unreduced=axes)
+        product = f"out_sharding={unreduced}  # {line}"
+        if self.is_backward:
+            reduced = Spec(self.spec.dims, reduced=axes)
+            name = self.value or "..."
+            product = f"jax.sharding.reshard({name}, {reduced})  # before {line}"
+            if self.value:
+                product = f"{name} = {product}"
+        first = f"jax.sharding.reshard(zeros, {unreduced})  # total before {line}"
+        last = f"total = jax.sharding.reshard(total, {self.spec})  # after {line}"
+        return f"{product}\ntotal = {first}\n{last}"
+
+
+# --- types ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EditTypes(Edit):
+    """The edits with which jax accepts the types of a program.
+
+    `backend/types.py` makes the program, so these have no `apply`.
+
+    Attributes:
+        refusals: what jax refuses; the first edit of each sends the fewest bytes.
+    """
+
+    code: ClassVar[str] = "types"
+    refusals: tuple[TypeRefusal, ...] = field(default=(), hash=False)
+
+    def to_paste(self, program: Program) -> str:
+        lines = []
+        for refusal in self.refusals:
+            comment = f"{refusal.operation}, {refusal.source}"
+            lines.append(f"{refusal.edits[0]}  # {comment}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class MakeExplicit(EditTypes):
+    """All mesh axes Explicit, with the edits of what jax then refuses."""
+
+    code: ClassVar[str] = "explicit"

@@ -1,0 +1,800 @@
+"""Problems: what fails, wastes memory or is worth knowing of a session, and where.
+
+Each kind of problem is one class, and one function below finds it. Its sentence is in
+`words/problems.py`. Wasted bytes are those that a device holds of an array beyond an
+even share; each array counts for one problem only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from shardviz.axis_rules.audit import Audit
+from shardviz.axis_rules.fit import Fit
+from shardviz.axis_rules.optimizer_differences import Difference
+from shardviz.axis_rules.requests import Request, request
+from shardviz.axis_rules.rule_uses import Idle, RuleUse, rule_summary
+from shardviz.axis_rules.rules import Rule, Rules
+from shardviz.axis_rules.verdicts import BROKEN
+from shardviz.base.collective import Collective
+from shardviz.base.display import Fact
+from shardviz.base.format import plural
+from shardviz.base.mesh import MeshSpec
+from shardviz.compiled.checks import Check
+from shardviz.compiled.comparison import total_bytes
+from shardviz.compiled.orders import DeviceOrder
+from shardviz.compiled.report import Report
+from shardviz.hardware.topology import Topology
+from shardviz.plans.plan import Plan
+from shardviz.programs.constraints import Constraint
+from shardviz.programs.failure import Failure
+from shardviz.programs.program import Program
+
+FAILS, LOSES, KNOW = "fails", "loses", "know"
+#: From the worst on.
+SEVERITIES = (FAILS, LOSES, KNOW)
+MOST_IDLE = 6  # rules that are named; the others are counted
+#: A loss of less than this part of a device's bytes is not worth an edit.
+SMALL = 0.01
+
+
+# --- places ---------------------------------------------------------------------------
+
+
+class ArrayPlace(NamedTuple):
+    """An array, or a dimension of it whose split the rules decide.
+
+    Attributes:
+        path: the array.
+        dim: the dimension; None for the whole array.
+        name: the logical name of the dimension, if it has one.
+        has_remedies: whether the page offers remedies there.
+    """
+
+    path: str
+    dim: int | None = None
+    name: object = None
+    has_remedies: bool = False
+
+
+class ViewPlace(NamedTuple):
+    """A view of the Explorer.
+
+    Attributes:
+        view: `"Rules"`, `"Model"` or `"Program"`.
+        tab: a tab of the Program view.
+        collective: the stage and number of a collective in the Program view, as `2:0`.
+        source: the source line of the problem.
+    """
+
+    view: str
+    tab: str = ""
+    collective: str = ""
+    source: str = ""
+
+
+Place = ArrayPlace | ViewPlace
+
+
+# --- the kinds of problems ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem(Fact):
+    """Something that fails, loses something, or is worth knowing.
+
+    A class sets `kind` and `usual_severity`, and replaces properties as it needs.
+
+    >>> MoreIdleRules(3).code, MoreIdleRules(3).severity
+    ('idle rules', 'know')
+    """
+
+    kind: ClassVar[str] = ""
+    usual_severity: ClassVar[str] = FAILS
+
+    @property
+    def code(self) -> str:
+        """The kind of problem."""
+        return self.kind
+
+    @property
+    def severity(self) -> str:
+        """How bad it is, one of `SEVERITIES`."""
+        return self.usual_severity
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it wastes on each device."""
+        return 0
+
+    @property
+    def place(self) -> Place | None:
+        """Where the page shows it; None if it has no place there."""
+        return None
+
+    @property
+    def offer(self) -> str:
+        """The mesh that one click makes, as text; `""` for none."""
+        return ""
+
+
+@dataclass(frozen=True)
+class NoLayout(Problem):
+    """Arrays that cannot be laid out for the same reason.
+
+    Attributes:
+        paths: the arrays.
+        reason: the sentence of their requests.
+        array: the first one, and the dimension that fails.
+    """
+
+    kind = "no layout"
+    paths: tuple[str, ...]
+    reason: str
+    array: ArrayPlace
+
+    @property
+    def place(self) -> ArrayPlace:
+        return self.array
+
+
+@dataclass(frozen=True)
+class MisspeltName(Problem):
+    """A logical name that is close to a rule's.
+
+    Attributes:
+        name, nearest: the name, and the one that a rule has.
+        paths: the arrays with it.
+        array: the place of the name.
+        wasted: bytes per device that the rule's name would save.
+        is_loss: whether any array would need less memory with the rule's name.
+    """
+
+    kind = "misspelt"
+    name: str
+    nearest: str
+    paths: tuple[str, ...]
+    array: ArrayPlace
+    wasted: int = 0
+    is_loss: bool = False
+
+    @property
+    def severity(self) -> str:
+        return LOSES if self.is_loss else KNOW
+
+    @property
+    def bytes(self) -> int:
+        return self.wasted
+
+    @property
+    def place(self) -> ArrayPlace:
+        return self.array
+
+
+@dataclass(frozen=True)
+class MomentsDiffer(Problem):
+    """Moments of an optimizer that differ from their parameters in the same way.
+
+    Attributes:
+        differences: one per moment, all of the same kind.
+        array: the first moment, and its dimension to split.
+        wasted: bytes per device of those that lost a split.
+    """
+
+    differences: tuple[Difference, ...]
+    array: ArrayPlace
+    wasted: int = 0
+
+    @property
+    def code(self) -> str:
+        return f"moment: {self.differences[0].kind}"
+
+    @property
+    def severity(self) -> str:
+        # Moments with more bits than their parameters are mostly intended.
+        return KNOW if self.differences[0].kind in ("dtype", "few names") else LOSES
+
+    @property
+    def bytes(self) -> int:
+        return self.wasted
+
+    @property
+    def place(self) -> ArrayPlace:
+        return self.array
+
+
+@dataclass(frozen=True)
+class Replicated(Problem):
+    """Arrays with copies on devices along mesh axes that are free to split them.
+
+    Attributes:
+        axes: the free mesh axes.
+        paths: the arrays, the largest waste first.
+        wasted: bytes per device.
+        array: the first array, and its dimension to split.
+        is_small: whether the waste is too small to matter.
+    """
+
+    kind = "replicated"
+    axes: tuple[str, ...]
+    paths: tuple[str, ...]
+    wasted: int
+    array: ArrayPlace
+    is_small: bool = False
+
+    @property
+    def severity(self) -> str:
+        return KNOW if self.is_small else LOSES
+
+    @property
+    def bytes(self) -> int:
+        return self.wasted
+
+    @property
+    def place(self) -> ArrayPlace:
+        return self.array
+
+
+@dataclass(frozen=True)
+class NoNames(Replicated):
+    """Arrays with copies that no rule can split, since they have no logical names."""
+
+    kind = "no names"
+
+
+@dataclass(frozen=True)
+class UnmatchedNames(Problem):
+    """Logical names that no rule has and that are close to none.
+
+    Attributes:
+        names: the names.
+        array: the first array with the first name.
+    """
+
+    kind = "unmatched"
+    usual_severity = KNOW
+    names: tuple[str, ...]
+    array: ArrayPlace
+
+    @property
+    def place(self) -> ArrayPlace:
+        return self.array
+
+
+@dataclass(frozen=True)
+class IdleRule(Problem):
+    """A rule that never decides.
+
+    Attributes:
+        use: what the rule did, with the reason.
+        array: the first array in which it loses its axes; None if there is none.
+    """
+
+    kind = "idle rule"
+    usual_severity = KNOW
+    use: RuleUse
+    array: ArrayPlace | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.array or ViewPlace("Rules")
+
+
+@dataclass(frozen=True)
+class MoreIdleRules(Problem):
+    """Further rules that never decide.
+
+    Attributes:
+        count: how many.
+    """
+
+    kind = "idle rules"
+    usual_severity = KNOW
+    count: int
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Rules")
+
+
+@dataclass(frozen=True)
+class RulesForNoArray(Problem):
+    """Rules for names that no array has.
+
+    Attributes:
+        count: how many.
+    """
+
+    kind = "no array"
+    usual_severity = KNOW
+    count: int
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Rules")
+
+
+@dataclass(frozen=True)
+class OtherSize(Problem):
+    """A target with more or fewer devices than the mesh.
+
+    Attributes:
+        title: the title of the target.
+        devices: how many devices it has.
+        mesh_size: how many the mesh has.
+        axes: the mesh that fits the target, as text.
+    """
+
+    kind = "other size"
+    title: str
+    devices: int
+    mesh_size: int
+    axes: str
+
+    @property
+    def offer(self) -> str:
+        return self.axes
+
+
+@dataclass(frozen=True)
+class OtherHosts(Problem):
+    """A mesh with more or fewer hosts than run.
+
+    Attributes:
+        target: the running hosts, as text.
+        mesh_hosts, target_hosts: how many the mesh has, and how many run.
+    """
+
+    kind = "other hosts"
+    usual_severity = LOSES
+    target: str
+    mesh_hosts: int
+    target_hosts: int
+
+    @property
+    def offer(self) -> str:
+        return plural(self.target_hosts, "host")
+
+
+@dataclass(frozen=True)
+class DoesNotFit(Problem):
+    """Arrays or a compiled program that need more memory than a device has.
+
+    Attributes:
+        fit: the bytes needed and available.
+    """
+
+    kind = "does not fit"
+    fit: Fit
+
+    @property
+    def place(self) -> ViewPlace:
+        if self.fit.arrays_only:
+            return ViewPlace("Model")
+        return ViewPlace("Program", "Memory")
+
+
+@dataclass(frozen=True)
+class NoPlan(Problem):
+    """A program that cannot be planned.
+
+    Attributes:
+        error: the error of the plan.
+    """
+
+    kind = "no plan"
+    error: Failure
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Program", "Values", source=self.error.source)
+
+
+@dataclass(frozen=True)
+class IdleConstraints(Problem):
+    """Calls that constrain nothing, for the same reason.
+
+    Attributes:
+        effect: the reason, as of a Constraint.
+        calls: the calls.
+    """
+
+    kind = "constraint"
+    usual_severity = LOSES
+    effect: str
+    calls: tuple[Constraint, ...]
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Model")
+
+
+@dataclass(frozen=True)
+class Stopped(Problem):
+    """A compile or run that ended with an error.
+
+    Attributes:
+        error: the error.
+    """
+
+    kind = "stopped"
+    error: Failure
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Program", "Checks", source=self.error.source)
+
+
+@dataclass(frozen=True)
+class FailedCheck(Problem):
+    """A check of a run that failed.
+
+    Attributes:
+        check: the check.
+    """
+
+    kind = "check"
+    check: Check
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Program", "Checks")
+
+
+@dataclass(frozen=True)
+class SlowDeviceOrder(Problem):
+    """Devices in an order with slower collectives than another.
+
+    Attributes:
+        order: the better order.
+    """
+
+    kind = "device order"
+    usual_severity = LOSES
+    order: DeviceOrder
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Program")
+
+
+@dataclass(frozen=True)
+class FullRematerialisation(Problem):
+    """Collectives that gather whole arrays on every device, to split them again.
+
+    Attributes:
+        stage: 1 for the partitioner's collectives, 2 for those of the final program.
+        numbers: which of them, counted from 0.
+        size: their bytes per device.
+    """
+
+    kind = "rematerialised"
+    usual_severity = LOSES
+    stage: int
+    numbers: tuple[int, ...]
+    size: int
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Program", collective=f"{self.stage}:{self.numbers[0]}")
+
+
+# --- what is searched for problems ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a session is compiled for, as far as problems depend on it.
+
+    Attributes:
+        name: its name as typed.
+        title: its title.
+        topology: the described hardware; None for any other target.
+        fitting: the mesh that fits it; None if the session's mesh does.
+        fitting_axes: that mesh as text.
+    """
+
+    name: str
+    title: str
+    topology: Topology | None = None
+    fitting: MeshSpec | None = None
+    fitting_axes: str = ""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The plan and the report of a session's program, if there are any.
+
+    Attributes:
+        plan: the plan.
+        report: the compile or run for the session's target.
+        has_no_plan: whether the program of the report could not be planned, which says
+            why it could not be compiled either.
+        partitioned, compiled: the collectives of the last compile, after the
+            partitioner and in the final program; None if they are unknown.
+    """
+
+    plan: Plan | None = None
+    report: Report | None = None
+    has_no_plan: bool = False
+    partitioned: Sequence[Collective] | None = None
+    compiled: Sequence[Collective] | None = None
+
+
+def array_problems(audit: Audit, program: Program) -> Iterator[Problem]:
+    """The problems of arrays and rules, which neither a plan nor a report changes.
+
+    Args:
+        audit: of the session's model, or of its arrays.
+        program: the session's program, with its rules.
+    """
+    arrays = _Arrays(audit, program)
+    for find in _OF_ARRAYS:
+        yield from find(arrays)
+
+
+def result_problems(
+    audit: Audit, program: Program, target: Target, results: Results
+) -> Iterator[Problem]:
+    """The problems of the target, the plan and the report."""
+    yield from _target(program.mesh, target)
+    yield from _memory(audit, target, results)
+    yield from _plan(program, results)
+    yield from _report(program, results)
+
+
+class _Arrays:
+    """The arrays of an audit, and which of them a problem has counted already.
+
+    Attributes:
+        counted: the paths of arrays whose waste a problem has.
+    """
+
+    def __init__(self, audit: Audit, program: Program) -> None:
+        self.audit, self.program = audit, program
+        self.rows = {row.path: row for row in audit.rows}
+        self.counted: set[str] = set()
+
+    def place(
+        self, path: str, dim: int | None = None, has_remedies: bool = True
+    ) -> ArrayPlace:
+        """The place of an array, or of a dimension whose split the rules decide."""
+        row = self.rows[path]
+        if dim is None or row.array.logical is None or row.spec_wins:
+            return ArrayPlace(path)
+        return ArrayPlace(path, dim, row.array.logical[dim], has_remedies)
+
+
+# --- arrays ---------------------------------------------------------------------------
+
+
+def _without_layout(arrays: _Arrays) -> Iterator[NoLayout]:
+    by_reason: dict[str, list[str]] = {}
+    for path, reason in arrays.audit.problems.items():
+        by_reason.setdefault(str(reason), []).append(path)
+    for reason, paths in by_reason.items():
+        place = arrays.place(paths[0], _failing_dim(arrays.rows[paths[0]]))
+        yield NoLayout(tuple(paths), reason, place)
+
+
+def _failing_dim(row: Request) -> int | None:
+    """The dimension whose rule asks for an impossible split; None if no rule does."""
+    if row.resolution is None:
+        return None
+    for dim, winner in enumerate(row.resolution.winners):
+        if winner is not None:
+            if row.resolution.verdict(dim, winner).outcome in BROKEN:
+                return dim
+    return None
+
+
+def _misspelt(arrays: _Arrays) -> Iterator[MisspeltName]:
+    for name, nearest, paths in arrays.audit.unmatched:
+        if nearest is None:
+            continue
+        losing, wasted = [], 0
+        # Laying out an array takes a while, and many are alike.
+        saves: dict[object, bool] = {}
+        for path in paths:
+            row = arrays.rows[path]
+            key = (row.array.logical, row.shape, row.dtype)
+            if key not in saves:
+                saves[key] = _saves(arrays.program, row, name, nearest)
+            if saves[key] and path not in arrays.counted:
+                losing.append(path)
+                wasted += row.wasted_bytes
+        arrays.counted.update(losing)
+        first = losing[0] if losing else paths[0]
+        names = arrays.rows[first].array.logical or ()
+        place = arrays.place(first, names.index(name))
+        is_loss = bool(losing)
+        yield MisspeltName(name, nearest, tuple(paths), place, wasted, is_loss)
+
+
+def _saves(program: Program, row: Request, name: str, nearest: str) -> bool:
+    """Whether an array needs less memory if a name is replaced by the nearest one."""
+    names = tuple(nearest if n == name else n for n in row.array.logical or ())
+    array = row.array.replace(logical=names)
+    renamed = request(array, program.mesh, program.rules, program.dialect)
+    held = row.bytes_per_device
+    return held is not None and (renamed.bytes_per_device or 0) < held
+
+
+def _moments(arrays: _Arrays) -> Iterator[MomentsDiffer]:
+    alike: dict[tuple[str, str, str, str], list[Difference]] = {}
+    for difference in arrays.audit.differences:
+        specs = str(difference.row.spec), str(difference.parameter.spec)
+        key = (difference.kind, difference.role, *specs)
+        alike.setdefault(key, []).append(difference)
+    for differences in alike.values():
+        wasted = 0
+        for difference in differences:
+            if difference.kind == "lost" and difference.path not in arrays.counted:
+                arrays.counted.add(difference.path)
+                wasted += difference.row.wasted_bytes
+        first = differences[0]
+        place = arrays.place(first.path, _unsplit_dim(first.row))
+        yield MomentsDiffer(tuple(differences), place, wasted)
+
+
+def _replicated(arrays: _Arrays) -> Iterator[Replicated]:
+    audit = arrays.audit
+    groups: dict[tuple[bool, tuple[str, ...]], list[Request]] = {}
+    unnamed = {row.path for row in audit.unnamed}
+    for row in audit.rows:
+        if not row.wasted_bytes or row.spec is None or row.path in arrays.counted:
+            continue
+        free = []
+        for axis, size in audit.mesh.shape.items():
+            if size > 1 and axis not in row.spec.axes:
+                free.append(axis)
+        groups.setdefault((row.path in unnamed, tuple(free)), []).append(row)
+    for (lacks_names, axes), rows in groups.items():
+        rows.sort(key=lambda row: -row.wasted_bytes)
+        wasted = sum(row.wasted_bytes for row in rows)
+        problem = NoNames if lacks_names else Replicated
+        yield problem(
+            axes,
+            tuple(row.path for row in rows),
+            wasted,
+            arrays.place(rows[0].path, _unsplit_dim(rows[0])),
+            is_small=wasted < SMALL * audit.bytes_per_device,
+        )
+
+
+def _unsplit_dim(row: Request) -> int | None:
+    """The largest unsplit dimension that has a name; None if there is none."""
+    if row.array.logical is None or row.layout is None:
+        return None
+    dims = []
+    for dim, name in enumerate(row.array.logical):
+        if isinstance(name, str) and row.layout.block_counts[dim] == 1:
+            dims.append(dim)
+    return max(dims, key=lambda dim: row.shape[dim], default=None)
+
+
+def _unmatched(arrays: _Arrays) -> Iterator[UnmatchedNames]:
+    unmatched = [name for name in arrays.audit.unmatched if name.nearest is None]
+    if not unmatched:
+        return
+    name, path = unmatched[0].name, unmatched[0].arrays[0]
+    logical = arrays.rows[path].array.logical or ()
+    place = arrays.place(path, logical.index(name), has_remedies=False)
+    yield UnmatchedNames(tuple(row.name for row in unmatched), place)
+
+
+# --- rules ----------------------------------------------------------------------------
+
+
+def _idle_rules(arrays: _Arrays) -> Iterator[Problem]:
+    absent, idle = 0, []
+    rules = arrays.program.rules
+    if not isinstance(rules, Rules):
+        return
+    for use in rule_summary(arrays.audit.rows, rules):
+        if use.never is None:
+            continue
+        if use.never.code == "no such name":
+            absent += 1
+        else:
+            idle.append((use, use.never))
+    for use, never in idle[:MOST_IDLE]:
+        yield IdleRule(use, _where_it_loses(arrays, use, never))
+    if len(idle) > MOST_IDLE:
+        yield MoreIdleRules(len(idle) - MOST_IDLE)
+    if absent:
+        yield RulesForNoArray(absent)
+
+
+def _where_it_loses(arrays: _Arrays, use: RuleUse, never: Idle) -> ArrayPlace | None:
+    """The first dimension in which the rule loses its axes."""
+    if never.code != "loses" or not isinstance(use.rule, Rule):
+        return None
+    path = use.lost[0][0]
+    names = arrays.rows[path].array.logical or ()
+    dim = names.index(use.rule.logical)
+    return arrays.place(path, dim, has_remedies=False)
+
+
+#: An array counts for the first problem that has it.
+_OF_ARRAYS: tuple[Callable[[_Arrays], Iterable[Problem]], ...] = (
+    _without_layout,
+    _misspelt,
+    _moments,
+    _replicated,
+    _unmatched,
+    _idle_rules,
+)
+
+
+# --- the target, the plan, the report -------------------------------------------------
+
+
+def _target(mesh: MeshSpec, target: Target) -> Iterator[Problem]:
+    fitting = target.fitting
+    if fitting is None:
+        return
+    if fitting.size != mesh.size:
+        yield OtherSize(target.title, fitting.size, mesh.size, target.fitting_axes)
+    else:
+        hosts = len(mesh.processes), len(fitting.processes)
+        yield OtherHosts(target.name, *hosts)
+
+
+def _memory(audit: Audit, target: Target, results: Results) -> Iterator[DoesNotFit]:
+    fit, topology = None, target.topology
+    if results.report is not None and results.report.fit is not None:
+        fit = results.report.fit
+    elif topology is not None:
+        fit = Fit(
+            audit.bytes_per_device,
+            topology.chip.device_bytes,
+            topology.title,
+            arrays_only=True,
+            uncounted=audit.uncounted,
+        )
+    if fit is not None and fit.ok is False:
+        yield DoesNotFit(fit)
+
+
+def _plan(program: Program, results: Results) -> Iterator[Problem]:
+    plan = results.plan
+    if plan is None:
+        return
+    # If arrays cannot be laid out, that is the reason, and a problem already.
+    if plan.error is not None and not program.problems:
+        yield NoPlan(plan.error)
+    by_effect: dict[str, list[Constraint]] = {}
+    for call in plan.constraints:
+        if not call.acts:
+            by_effect.setdefault(call.effect, []).append(call)
+    for effect, calls in by_effect.items():
+        yield IdleConstraints(effect, tuple(calls))
+
+
+def _report(program: Program, results: Results) -> Iterator[Problem]:
+    report = results.report
+    if report is None:
+        return
+    error = report.error
+    if error is not None and error.stage != "cancelled":
+        if not results.has_no_plan and not program.problems:
+            yield Stopped(error)
+    for check in report.checks:
+        if check.ok is False:
+            yield FailedCheck(check)
+    order = getattr(report.roofline, "order", None)
+    if order is not None:
+        yield SlowDeviceOrder(order)
+    stage, collectives = 2, results.compiled
+    if collectives is None:
+        stage, collectives = 1, results.partitioned
+    numbers = []
+    for number, collective in enumerate(collectives or ()):
+        if collective.rematerialises:
+            numbers.append(number)
+    if collectives is not None and numbers:
+        size = total_bytes(collectives[number] for number in numbers)
+        yield FullRematerialisation(stage, tuple(numbers), size)
