@@ -35,6 +35,7 @@ def checked_names() -> list[tuple[str, str]]:
 
     with needed_by("python -m shardviz doctor"):
         from shardviz.base.backend.jax_compat_checks import PRIVATE_NAMES, check_names
+        from shardviz.plans.backend.mlir_checks import MLIR_NAMES
         from shardviz.programs.backend.jaxpr_checks import JAXPR_NAMES
     page = {ipykernel_compat.PRIVATE_NAME: ipykernel_compat.works}
-    return check_names({**PRIVATE_NAMES, **JAXPR_NAMES, **page})
+    return check_names({**PRIVATE_NAMES, **JAXPR_NAMES, **MLIR_NAMES, **page})

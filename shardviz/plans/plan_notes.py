@@ -227,3 +227,14 @@ class NoEstimate(PlanNote):
     """
 
     missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EstimateFailed(PlanNote):
+    """The estimate of collectives failed, with a jax that shardviz was not tested with.
+
+    Attributes:
+        reason: the error, in words.
+    """
+
+    reason: str

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import jax
 import pytest
 
+import shardviz
 from shardviz.base.errors import ProgramError
-from shardviz.plans.backend import lowering, shardy_passes
+from shardviz.plans.backend import build_plan, lowering, mlir_checks, mlir_names, shardy_passes
 from shardviz.plans.backend.build_plan import plan_program
-from shardviz.plans.plan_notes import NoEstimate, UntriedPasses
+from shardviz.plans.plan_notes import EstimateFailed, NoEstimate, UntriedPasses
 from tests.propagation.planning import V, W, X, program
 
 
@@ -99,3 +103,43 @@ def test_without_the_passes_for_collectives_there_is_no_estimate(eight_devices, 
     assert found.collectives == ()
     assert NoEstimate(("sdy-of-tomorrow",)) in found.notes
     assert values(found) == values(known)
+
+
+def test_an_estimate_that_fails_costs_a_newer_jax_the_estimate_alone(eight_devices, monkeypatch):
+    def broken(*_):
+        raise KeyError("reduction_axes")
+
+    known = plan()
+    monkeypatch.setattr(build_plan, "read_estimate", broken)
+    assert not plan().ok
+    monkeypatch.setattr(build_plan, "is_untested", lambda: True)
+    found = plan()
+    assert any(isinstance(note, EstimateFailed) for note in found.notes)
+    assert values(found) == values(known)
+
+
+PLANTED = {
+    "MLIR: Shardy passes": (shardy_passes, "PASSES", without("symbol-dce"), "symbol-dce"),
+    "MLIR: operations": (mlir_names, "OPERATIONS", ("sdy.of_tomorrow",), "sdy.of_tomorrow"),
+    "MLIR: simplified operations": (mlir_checks, "SIMPLIFIED", {"ad"}, "stablehlo.ad"),
+    "MLIR: program attributes": (mlir_names, "ATTRIBUTES", {"stablehlo.slice": ("end",)}, "end"),
+    "MLIR: Shardy attributes": (
+        mlir_names, "ATTRIBUTES", {"stablehlo.sine": ("sdy.sharding_rule",), "a": ("params",)},
+        "a: params",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", mlir_checks.MLIR_NAMES)
+def test_the_doctor_names_what_is_missing(eight_devices, monkeypatch, name):
+    module, attribute, value, missing = PLANTED[name]
+    monkeypatch.setattr(module, attribute, value)
+    with pytest.raises(LookupError, match=re.escape(missing)):
+        mlir_checks.MLIR_NAMES[name]()
+
+
+def test_operations_are_named_in_one_file():
+    backend = Path(shardviz.__file__).parent / "plans" / "backend"
+    literal = re.compile(r'^(?! *>>>).*"(?:stablehlo|sdy|chlo|func)\.[a-z_]+"', re.MULTILINE)
+    files = [path.name for path in backend.glob("*.py") if literal.search(path.read_text())]
+    assert files == ["mlir_names.py"]

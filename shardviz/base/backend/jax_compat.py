@@ -44,13 +44,15 @@ def private(module: str, name: str) -> Any | None:
         return None
 
 
+def is_untested() -> bool:
+    """True if jax is newer than every version that shardviz was tested with."""
+    return jax.__version_info__[:2] > NEWEST_JAX
+
+
 @functools.cache
 def warn_if_untested() -> None:
-    """Warns, once per process, if jax is newer than shardviz was tested with.
-
-    Nothing else depends on the version: what is missing is noticed where it is used.
-    """
-    if jax.__version_info__[:2] > NEWEST_JAX:
+    """Warns, once per process, if jax is newer than shardviz was tested with."""
+    if is_untested():
         newest = ".".join(map(str, NEWEST_JAX))
         warnings.warn(
             f"jax {jax.__version__} is newer than the versions that shardviz was tested"

@@ -77,6 +77,16 @@ LOSSES: Mapping[str, str] = {
         for loss, operations in _LOST_WITHOUT_OPERATIONS
         for operation in operations
     },
+    "MLIR: Shardy passes": (
+        "Plans run or leave out passes that they were not tested with, or have no estimate"
+        " of collectives."
+    ),
+    "MLIR: operations": "Plans of programs with these operations lack values.",
+    "MLIR: simplified operations": (
+        "Plans may differ from XLA next to operations on constants."
+    ),
+    "MLIR: program attributes": ("Plans of programs with these operations fail."),
+    "MLIR: Shardy attributes": "Plans lack origins, steps or collectives.",
     "jax._src.distributed.global_state": "Processes that disagree hang.",
     "jax._src.xla_bridge.backends_are_initialized": (
         "The number of simulated devices is not chosen before jax starts."

@@ -19,6 +19,10 @@ from jaxlib.mlir.dialects import sdy
 
 from shardviz.base.partition_spec import Spec
 from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.plans.backend.mlir_names import (
+    RULE_ATTRIBUTE,
+    SHARDING_ATTRIBUTE,
+)
 from shardviz.plans.plan_values import ShardingRule, Tensor
 
 T = TypeVar("T")
@@ -335,7 +339,7 @@ class AttributeCache:
         """The text of an attribute itself; `""` for None."""
         return "" if attribute is None else self._once(str, attribute)
 
-    def specs(self, op: Any, name: str = "sdy.sharding") -> tuple[Spec, ...]:
+    def specs(self, op: Any, name: str = SHARDING_ATTRIBUTE) -> tuple[Spec, ...]:
         """The specs in a sharding of an operation, one per value, if it has one."""
         return self.specs_of(op.attributes.get(name))
 
@@ -345,7 +349,7 @@ class AttributeCache:
 
     def rule(self, op: Any) -> ShardingRule | None:
         """The sharding rule of an operation, or None."""
-        attribute = op.attributes.get("sdy.sharding_rule")
+        attribute = op.attributes.get(RULE_ATTRIBUTE)
         return None if attribute is None else self._once(read_rule, attribute)
 
     def tensor(self, value: Any) -> tuple[tuple[int, ...], str] | None:
@@ -425,7 +429,7 @@ def _read_mapping(attribute: Any) -> Tensor:
 
 
 def named_attribute(
-    function: Any, kind: str, number: int, name: str = "sdy.sharding"
+    function: Any, kind: str, number: int, name: str = SHARDING_ATTRIBUTE
 ) -> Any:
     """An attribute of an argument (`"arg_attrs"`) or result (`"res_attrs"`), or None."""
     if kind not in function.attributes or name not in function.attributes[kind][number]:

@@ -19,13 +19,24 @@ from jaxlib.mlir import ir
 
 from shardviz.base.collective_kind import KINDS
 from shardviz.plans.backend.attributes import NUMBERED_CALL
+from shardviz.plans.backend.mlir_names import (
+    CALLEE,
+    CONSTRAINT,
+    FRONTEND_ATTRIBUTES,
+    FUNCTION_CALL,
+    FUNCTION_NAME,
+    HAS_SIDE_EFFECT,
+    INLINEABLE,
+    MANUAL_COMPUTATION,
+    MODULE_FUNCTION,
+    SHARDY_RETURN,
+    STABLEHLO_RETURN,
+)
 
-CALL = "func.call"
 #: The attribute of what XLA puts before a loop for a value that it reads from outside.
 READ_BY_LOOP = "shardviz.read_by_loop"
 # The sharding of a constraint as jax wrote it, with axes of size 1.
 WRITTEN = "shardviz.written"
-_ATTRIBUTES, _INLINEABLE = "mhlo.frontend_attributes", "inlineable"
 # What has effects beside its results, or that XLA takes to have some, such as
 # collectives.
 _KEPT = frozenset({
@@ -33,9 +44,9 @@ _KEPT = frozenset({
     "cross-replica-sum", "infeed", "outfeed", "recv", "send", "rng", "return",
     "create_token", "after_all",
 })  # fmt: skip
-_RETURNS = frozenset({"stablehlo.return", "sdy.return"})
+_RETURNS = frozenset({STABLEHLO_RETURN, SHARDY_RETURN})
 # Beside StableHLO's; the second has the effects of the operations in it.
-_PURE = frozenset({"sdy.sharding_constraint", "sdy.manual_computation"})
+_PURE = frozenset({CONSTRAINT, MANUAL_COMPUTATION})
 # Host computations of `compute_on`, and `jax.jit(inline=jax.Inline.XLA_LATE)`.
 _LEFT = ("false", "xla_late")
 
@@ -66,7 +77,7 @@ def inline_calls(module: Any) -> None:
                 continue
             if _is_inlineable(call):
                 waiting += _inlined(call, function, next(numbers))
-            elif (name := call.attributes["callee"].value) not in left:
+            elif (name := call.attributes[CALLEE].value) not in left:
                 left.add(name)
                 waiting += _calls_in(function)
 
@@ -94,24 +105,24 @@ def functions_of(module: Any) -> dict[str, Any]:
     functions = {}
     for item in module.regions[0].blocks[0].operations:
         op = item.operation
-        if op.name == "func.func":
-            functions[op.attributes["sym_name"].value] = op
+        if op.name == MODULE_FUNCTION:
+            functions[op.attributes[FUNCTION_NAME].value] = op
     return functions
 
 
 def callee(call: Any, functions: dict[str, Any]) -> Any:
     """The function that a `func.call` calls, or None where its body is elsewhere."""
-    found = functions.get(call.attributes["callee"].value)
+    found = functions.get(call.attributes[CALLEE].value)
     if found is None or not found.regions[0].blocks:
         return None
     return found
 
 
 def _is_inlineable(call: Any) -> bool:
-    attributes = call.attributes.get(_ATTRIBUTES)
-    if attributes is None or _INLINEABLE not in attributes:
+    attributes = call.attributes.get(FRONTEND_ATTRIBUTES)
+    if attributes is None or INLINEABLE not in attributes:
         return True
-    return str(attributes[_INLINEABLE]).strip('"') not in _LEFT
+    return str(attributes[INLINEABLE]).strip('"') not in _LEFT
 
 
 def _inlined(call: Any, function: Any, number: int) -> list[Any]:
@@ -127,7 +138,7 @@ def _inlined(call: Any, function: Any, number: int) -> list[Any]:
         op = item.operation
         for inner in (op, *operations_in(op)):
             inner.location = ir.Location.callsite(inner.location, [around])
-            if inner.name == CALL:
+            if inner.name == FUNCTION_CALL:
                 calls.append(inner)
         op.move_before(call)
     for result, value in zip(call.results, returned.operands, strict=True):
@@ -138,7 +149,7 @@ def _inlined(call: Any, function: Any, number: int) -> list[Any]:
 
 
 def _calls_in(op: Any) -> list[Any]:
-    return [inner for inner in operations_in(op) if inner.name == CALL]
+    return [inner for inner in operations_in(op) if inner.name == FUNCTION_CALL]
 
 
 def operations_in(op: Any, inner_first: bool = False) -> list[Any]:
@@ -177,7 +188,7 @@ def _is_read(op: Any) -> bool:
 def _has_effects(op: Any) -> bool:
     dialect, _, name = op.name.partition(".")
     if name == "custom_call":
-        effect = op.attributes.get("has_side_effect")
+        effect = op.attributes.get(HAS_SIDE_EFFECT)
         return effect is not None and bool(effect)
     if op.name not in _PURE and (dialect != "stablehlo" or name in _KEPT):
         return True

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shardviz.base.backend.jax_compat import is_untested
 from shardviz.base.collective import Collective
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import shown
@@ -27,6 +28,7 @@ from shardviz.plans.backend.shardy_passes import missing_estimate_passes
 from shardviz.plans.backend.uneven import note_uneven
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_notes import (
+    EstimateFailed,
     NoEstimate,
     NotCovered,
     PlanNote,
@@ -43,7 +45,7 @@ from shardviz.programs.backend.constraint_calls import (
     recorded_calls,
 )
 from shardviz.programs.backend.effect_rules import refusal_on
-from shardviz.programs.backend.failures import failure
+from shardviz.programs.backend.failures import failure, in_words
 from shardviz.programs.backend.jaxprs import (
     has_partial_sums,
     meshes_in,
@@ -182,14 +184,22 @@ class _PlanRun:
     def _estimate(
         self, propagated: Any, reader: PlanReader, ops: Sequence[PlannedOp]
     ) -> tuple[Collective, ...]:
-        """The collectives that Shardy plans; none, with a note, if this jaxlib lacks
-        the passes that insert them.
+        """The collectives that Shardy plans.
+
+        If this jaxlib lacks the passes that insert them, or a jax that shardviz was not
+        tested with has other collectives, there are none, with a note.
         """
         missing = missing_estimate_passes()
         if missing:
             self._note(NoEstimate(missing))
             return ()
-        return read_estimate(propagated, reader, ops)
+        try:
+            return read_estimate(propagated, reader, ops)
+        except Exception as error:
+            if not is_untested():
+                raise
+            self._note(EstimateFailed(in_words(error)))
+            return ()
 
     def _written(self, traced: Traced, reader: PlanReader) -> dict[str, Spec]:
         """The specs of jax's own types by value, with axes of size 1."""

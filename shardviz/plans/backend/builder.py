@@ -21,6 +21,10 @@ from shardviz.plans.backend.attributes import (
     SourceLocation,
     parse_origins,
 )
+from shardviz.plans.backend.mlir_names import (
+    ORIGINS,
+    RESULT_ORIGINS,
+)
 from shardviz.plans.plan_notes import PlanNote
 from shardviz.plans.plan_values import Origin, PlannedOp, Step, arrival
 
@@ -229,10 +233,8 @@ class PlanBuilder:
             "notes": context.notes,
             **fields,
         }
-        text = self.attributes.text(op, "sdy.sharding_origins")
-        origins = parse_origins(
-            text or self.attributes.text(op, "sdy.result_sharding_origins")
-        )
+        text = self.attributes.text(op, ORIGINS)
+        origins = parse_origins(text or self.attributes.text(op, RESULT_ORIGINS))
         added = []
         for number, value in enumerate(results):
             shape, dtype = self.attributes.tensor(value) or ((), "token")

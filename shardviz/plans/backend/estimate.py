@@ -42,16 +42,27 @@ from shardviz.plans.backend.estimate_operands import (
     OperandMove,
     operands_moved_instead,
 )
+from shardviz.plans.backend.mlir_names import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_SLICE,
+    BACKEND_CONFIG,
+    BROADCAST,
+    CALL_TARGET,
+    CHOLESKY,
+    COLLECTIVE_AXES,
+    CUSTOM_CALL,
+    ORIGINS,
+    REPLICA_GROUPS,
+    RESHARD,
+    SOURCE_TARGET_PAIRS,
+    WRITTEN_COLLECTIVES,
+)
 from shardviz.plans.backend.planned_module import SHARDY, PlannedModule
 from shardviz.plans.backend.reader import PlanReader
 from shardviz.plans.plan_causes import MoveCause, PrintCause, WrittenCause
 from shardviz.plans.plan_values import PlannedOp, array_bytes
 
-# The collectives of `jax.lax` that users write inside of shard_map.
-_WRITTEN = {kind.stablehlo: name for name, kind in KINDS.items()}
-# Which attribute of Shardy's operations has the axes that they run over.
-_AXES = {k.shardy: k.shardy_axes for k in KINDS.values() if k.shardy and k.shardy_axes}
-_CUSTOM_CALL = "stablehlo.custom_call"
 # Custom calls for which XLA's partitioner has code of its own.
 _SPLIT_CALLS = frozenset({
     "mhlo.topk", "mhlo.erf", "annotate_device_placement", "CustomSPMDPartitioning",
@@ -109,17 +120,17 @@ class _EstimateReader:
         """The collectives of one operation."""
         if op.name in SHARDY:
             yield from self._inserted(op)
-        elif op.name in _WRITTEN:
-            yield self._written(op, _WRITTEN[op.name])
-        elif op.name == _CUSTOM_CALL:
-            target = op.attributes["call_target_name"].value
-            if target in _WRITTEN:
-                yield self._written(op, _WRITTEN[target])
+        elif op.name in WRITTEN_COLLECTIVES:
+            yield self._written(op, WRITTEN_COLLECTIVES[op.name])
+        elif op.name == CUSTOM_CALL:
+            target = op.attributes[CALL_TARGET].value
+            if target in WRITTEN_COLLECTIVES:
+                yield self._written(op, WRITTEN_COLLECTIVES[target])
             elif "callback" in target:
                 yield from self._printed(op)
             elif target not in _SPLIT_CALLS:
                 yield from self._called(op)
-        elif op.name == "stablehlo.cholesky":
+        elif op.name == CHOLESKY:
             yield from self._called(op)
 
     def _inserted(self, op: Any) -> Iterator[Collective]:
@@ -176,10 +187,10 @@ class _EstimateReader:
         XLA moves it only where a constraint is on it.
         """
         made = defining_op(value)
-        if made is None or made.name != "stablehlo.broadcast_in_dim":
+        if made is None or made.name != BROADCAST:
             return False
         known = self.attributes.tensor(made.operands[0])
-        origins = self.attributes.text(made, "sdy.sharding_origins")
+        origins = self.attributes.text(made, ORIGINS)
         return known is not None and known[0] == () and "constraint" not in origins
 
     def _parts(self, op: Any, start: Any) -> list[_Part]:
@@ -189,18 +200,18 @@ class _EstimateReader:
         """
         before = self.module.spec(op.operands[0])
         after = self.module.spec(op.results[0])
-        if op.name not in _AXES:
-            if op.name == "sdy.reshard" and not before.axes and not after.axes:
+        if op.name not in COLLECTIVE_AXES:
+            if op.name == RESHARD and not before.axes and not after.axes:
                 return []  # each device has all of it already
             # Another order of the same axes over other devices moves along all of them.
             moved = _moved_axes(before, after) or self.mesh.axis_names
             return [_Part(mesh_axes(moved, self.mesh), after)]
-        text = self.attributes.text(op, _AXES[op.name])
-        if op.name == "sdy.all_gather":
+        text = self.attributes.text(op, COLLECTIVE_AXES[op.name])
+        if op.name == ALL_GATHER:
             return _gathers([parse_axes(dim) for dim in _DIM.findall(text)], before)
         axes = tuple(dict.fromkeys(parse_axes(text)))
         made = defining_op(start)
-        if op.name == "sdy.all_reduce" and made is not None:
+        if op.name == ALL_REDUCE and made is not None:
             return self._sums(op, made, axes, after)
         return [_Part(axes, after)]
 
@@ -217,7 +228,7 @@ class _EstimateReader:
         if opcode == "scatter":
             split = self.module.spec(made.operands[2])
         uses = [use.owner.operation for use in op.results[0].uses]
-        kept = len(uses) == 1 and uses[0].name == "sdy.all_slice"
+        kept = len(uses) == 1 and uses[0].name == ALL_SLICE
         if opcode == "dot_general" and kept:
             # XLA sums over what splits the result first, and keeps a shard of that.
             split = last = self.module.spec(uses[0].results[0])
@@ -239,7 +250,7 @@ class _EstimateReader:
             return
         if any(map(self.attributes.tensor, op.results)):
             return
-        user = read.location.last_part or _CUSTOM_CALL
+        user = read.location.last_part or CUSTOM_CALL
         for value in op.operands:
             spec, name = self.module.spec(value), self.module.name(value)
             for part in _gathers(spec.dims, spec):
@@ -447,15 +458,15 @@ def shape_text(shape: tuple[int, ...], dtype: str) -> str:
 def axes_of_written(op: Any, mesh: MeshSpec) -> _Axes:
     """The mesh axes of a collective that the user wrote inside of `shard_map`."""
     holder = op.attributes
-    if "source_target_pairs" in holder:
-        rows = np.asarray(holder["source_target_pairs"]).reshape(-1, 2)[:_PAIRS]
+    if SOURCE_TARGET_PAIRS in holder:
+        rows = np.asarray(holder[SOURCE_TARGET_PAIRS]).reshape(-1, 2)[:_PAIRS]
         pairs = tuple(map(tuple, rows.tolist()))
         return axes_of_pairs(pairs, mesh.axis_names, mesh.axis_sizes)
-    if op.name == _CUSTOM_CALL:  # a ragged exchange keeps its groups among its options
-        holder = holder["backend_config"]
-    if "replica_groups" not in holder:
+    if op.name == CUSTOM_CALL:  # a ragged exchange keeps its groups among its options
+        holder = holder[BACKEND_CONFIG]
+    if REPLICA_GROUPS not in holder:
         return ()
-    groups = holder["replica_groups"]
+    groups = holder[REPLICA_GROUPS]
     # jax 0.12 writes the axes themselves; jaxlib has no class for that.
     if "replica_group_mesh_axes" in str(groups)[:80]:
         axes = re.findall(r'axis_ref<name = "((?:[^"\\]|\\.)*)"', str(groups))

@@ -7,17 +7,27 @@ from typing import Any, NamedTuple
 from shardviz.base.axis_parts import dims_over
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend.attributes import SourceLocation, defining_op
+from shardviz.plans.backend.mlir_names import (
+    CONVOLUTION,
+    DOT_GENERAL,
+    FUNCTION_NAME,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    REDUCED_DIMS,
+    SCATTER,
+)
 from shardviz.plans.backend.planned_module import SHARDY, PlannedModule
 from shardviz.plans.plan_causes import MoveCause, PlanCause, SumCause
 from shardviz.plans.plan_values import PlannedOp
 
 _CONSTRAINTS = ("reshard", "sharding_constraint")
 _SUMS = {
-    "stablehlo.dot_general": "inner",
-    "stablehlo.convolution": "inner",
-    "stablehlo.reduce": "reduce",
-    "stablehlo.gather": "gather",
-    "stablehlo.scatter": "scatter",
+    DOT_GENERAL: "inner",
+    CONVOLUTION: "inner",
+    REDUCE: "reduce",
+    GATHER: "gather",
+    SCATTER: "scatter",
 }
 
 
@@ -47,12 +57,12 @@ def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blam
         code = _SUMS.get(made.name, "other")
     dims, reducer = (), ""
     if made is not None and code == "reduce":
-        reduced = list(made.attributes["dimensions"])
+        reduced = list(made.attributes[REDUCED_DIMS])
         split = dims_over(module.spec(made.operands[0]), axes)
         dims = tuple(dim for dim in reduced if dim in split) or tuple(reduced)
         if name in module.by_name:
             reducer = module.by_name[name].reducer
-    kept = op.name == "sdy.reduce_scatter"
+    kept = op.name == REDUCE_SCATTER
     value = name or location.last_part
     return Blame(name, location, SumCause(value, axes, code, dims, reducer, kept))
 
@@ -98,7 +108,7 @@ def _user(
     """What reads a value: code, value of the plan, name and line."""
     if reader is not None and reader.name.endswith(".return"):
         reader = reader.parent.operation
-        name = reader.attributes.get("sym_name")
+        name = reader.attributes.get(FUNCTION_NAME)
         if name is not None and name.value == "main":
             return "result", _result_of(module, source), "", None
     read = module.read(reader)

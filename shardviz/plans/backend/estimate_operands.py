@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend.attributes import defining_op
 from shardviz.plans.backend.estimate_causes import constraint_for
+from shardviz.plans.backend.mlir_names import (
+    ALL_SLICE,
+)
 from shardviz.plans.backend.planned_module import PlannedModule
 
 
@@ -68,7 +71,7 @@ def operands_moved_instead(module: PlannedModule, op: Any) -> tuple[OperandMove,
 def _spec(module: PlannedModule, value: Any) -> Spec:
     """The sharding of an operand; before Shardy slices it, if nothing asks for that."""
     made, spec = defining_op(value), module.spec(value)
-    if made is None or made.name != "sdy.all_slice":
+    if made is None or made.name != ALL_SLICE:
         return spec
     source = module.by_name.get(module.name(value))
     if constraint_for(module, source, spec) is not None:

@@ -35,6 +35,35 @@ from shardviz.plans.backend.before_propagation import (
     operations_in,
     remove_dead,
 )
+from shardviz.plans.backend.mlir_names import (
+    ARGUMENT_ATTRIBUTES,
+    ASKED_SHARDING,
+    ATAN2,
+    CALL_TARGET,
+    CALLEE,
+    COMPOSITE,
+    CONCATENATE,
+    CONCATENATED_DIM,
+    CONSTRAINT,
+    CUSTOM_CALL,
+    DECOMPOSITION,
+    ERF,
+    FUNCTION_CALL,
+    IS_FINITE,
+    MANUAL_COMPUTATION,
+    MESH,
+    MODULE_FUNCTION,
+    OUT_SHARDINGS,
+    RAGGED_DOT,
+    RESHAPE,
+    RESHARD,
+    SHARDING_ATTRIBUTE,
+    SHARDING_GROUP,
+    SHARDY_MESH,
+    TANH,
+    TOP_K,
+    WHILE,
+)
 from shardviz.plans.backend.shardy_passes import (
     INSERT_RESHARDS,
     TO_COLLECTIVES,
@@ -46,30 +75,27 @@ from shardviz.plans.backend.shardy_passes import (
 )
 from shardviz.plans.backend.simplify import REPLACES, simplify
 
-_LOOP = "stablehlo.while"
 # XLA does not decompose these: Shardy sees custom calls of these names, and has no rule
 # for that of ragged_dot, whose operands are gathered.
 _CALLS = {
-    "chlo.top_k": "mhlo.topk",
-    "chlo.erf": "mhlo.erf",
-    "chlo.ragged_dot": "mhlo.ragged_dot",
+    TOP_K: "mhlo.topk",
+    ERF: "mhlo.erf",
+    RAGGED_DOT: "mhlo.ragged_dot",
 }
-_CONCATENATE = "stablehlo.concatenate"
-_COMPOSITE = "stablehlo.composite"
 # The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding
 # crosses it.
-_LEFT = {"chlo.erf"} if jax.__version_info__ < (0, 11) else set()
-_ONE, _TWO, _TEST = "stablehlo.tanh", "stablehlo.atan2", "stablehlo.is_finite"
-_REPLACEMENTS = frozenset(
-    {"stablehlo.custom_call", "stablehlo.reshape", _ONE, _TWO, _TEST}
-)
+_LEFT = {ERF} if jax.__version_info__ < (0, 11) else set()
+# Elementwise operations that stand for others of one operand, of two, and with a
+# boolean result.
+_UNARY, _BINARY, _TEST = TANH, ATAN2, IS_FINITE
+_REPLACEMENTS = frozenset({CUSTOM_CALL, RESHAPE, _UNARY, _BINARY, _TEST})
 
 
 def rewrite_operations(module: Any) -> None:
     """Replaces, in place, the operations of a module that XLA would have rewritten."""
     found = []
     for op in operations_in(module.operation):
-        known = op.name in (_COMPOSITE, _CONCATENATE)
+        known = op.name in (COMPOSITE, CONCATENATE)
         if known or (op.name.startswith("chlo.") and op.name not in _LEFT):
             found.append(op)
     for op in found:
@@ -87,18 +113,18 @@ def name_of(op: Any) -> str:
 
 
 def _replace(op: Any) -> None:
-    if op.name == _CONCATENATE:
+    if op.name == CONCATENATE:
         _without_empty(op)
         return
     with op.context, op.location:
         attributes: dict[str, Any] = {
             REPLACES: ir.StringAttr.get(op.name.partition(".")[2])
         }
-        if op.name == _COMPOSITE:
-            attributes, name = {"callee": op.attributes["decomposition"]}, "func.call"
+        if op.name == COMPOSITE:
+            attributes, name = {CALLEE: op.attributes[DECOMPOSITION]}, FUNCTION_CALL
         elif op.name in _CALLS:
-            attributes["call_target_name"] = ir.StringAttr.get(_CALLS[op.name])
-            name = "stablehlo.custom_call"
+            attributes[CALL_TARGET] = ir.StringAttr.get(_CALLS[op.name])
+            name = CUSTOM_CALL
         elif not (name := _elementwise(op)):
             return
         made = ir.Operation.create(
@@ -127,7 +153,7 @@ def _without_empty(op: Any) -> None:
                 op.name,
                 results=[op.results[0].type],
                 operands=full,
-                attributes={"dimension": op.attributes["dimension"]},
+                attributes={CONCATENATED_DIM: op.attributes[CONCATENATED_DIM]},
                 loc=op.location,
                 ip=ir.InsertionPoint(op),
             )
@@ -147,7 +173,7 @@ def _elementwise(op: Any) -> str:
         return ""
     (operand,), result = types, str(op.results[0].type)
     if operand == result:
-        return (_ONE, _TWO)[count - 1]
+        return (_UNARY, _BINARY)[count - 1]
     same_shape = operand.rpartition("x")[0] == result.rpartition("x")[0]
     if count == 1 and same_shape and result.endswith(("xi1>", "<i1>")):
         return _TEST
@@ -181,7 +207,7 @@ def read_invariants_outside(module: Any) -> None:
 
 def _loops_in(op: Any) -> list[Any]:
     inside = operations_in(op, inner_first=True)
-    return [inner for inner in inside if inner.name == _LOOP]
+    return [inner for inner in inside if inner.name == WHILE]
 
 
 def _reads_outside(loop: Any) -> bool:
@@ -228,7 +254,7 @@ def _carry(loop: Any, kept: Sequence[int]) -> None:
     )
     returned.erase()
     made = ir.Operation.create(
-        _LOOP,
+        WHILE,
         results=types,
         operands=inits,
         attributes={item.name: item.attr for item in loop.attributes},
@@ -284,7 +310,7 @@ def _opened(value: Any, loop: Any) -> Any:
     anything = sdy.DimensionShardingAttr.get([], is_closed=False)
     mesh = sdy.TensorShardingAttr(requested).mesh_or_ref
     made = ir.Operation.create(
-        "sdy.sharding_constraint",
+        CONSTRAINT,
         results=[value.type],
         operands=[value],
         attributes={
@@ -302,14 +328,14 @@ def _requested(value: Any) -> Any:
     made = defining_op(value)
     if made is None:
         owner, number = value.owner.owner.operation, value.maybe_downcast().arg_number
-        if owner.name != "func.func":
+        if owner.name != MODULE_FUNCTION:
             return None
-        return named_attribute(owner, "arg_attrs", number)
-    if made.name == "sdy.sharding_constraint":
-        return made.attributes["sharding"]
-    name = "sdy.sharding"
-    if made.name == "sdy.manual_computation":
-        name = "out_shardings"
+        return named_attribute(owner, ARGUMENT_ATTRIBUTES, number)
+    if made.name == CONSTRAINT:
+        return made.attributes[ASKED_SHARDING]
+    name = SHARDING_ATTRIBUTE
+    if made.name == MANUAL_COMPUTATION:
+        name = OUT_SHARDINGS
     if name not in made.attributes:
         return None
     shardings = list(sdy.TensorShardingPerValueAttr(made.attributes[name]).shardings)
@@ -363,7 +389,7 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
     """
     check_available()
     for op in operations_in(module.operation):
-        if op.name == "sdy.sharding_group":
+        if op.name == SHARDING_GROUP:
             raise ProgramError(
                 "A plan does not cover jax.experimental.shard_alike: Shardy ends the"
                 " process where it has to say why values are split alike. sv.compile takes"
@@ -402,13 +428,13 @@ def _without_reshards_between_meshes(module: Any) -> None:
     Shardy has no collective for them and refuses the module.
     """
     for op in list(operations_in(module)):
-        if op.name != "sdy.reshard":
+        if op.name != RESHARD:
             continue
         made = defining_op(op.operands[0])
-        if made is None or "sdy.sharding" not in made.attributes:
+        if made is None or SHARDING_ATTRIBUTE not in made.attributes:
             continue
-        before = _MESH.search(str(made.attributes["sdy.sharding"]))
-        after = _MESH.search(str(op.attributes["sharding"]))
+        before = _MESH.search(str(made.attributes[SHARDING_ATTRIBUTE]))
+        after = _MESH.search(str(op.attributes[ASKED_SHARDING]))
         if before and after and before[1] != after[1]:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
@@ -440,14 +466,14 @@ def _keep_axes_of_size_one(module: Any) -> None:
     """
     constraints, ones = [], set()
     for op in operations_in(module):
-        if op.name == "sdy.sharding_constraint":
+        if op.name == CONSTRAINT:
             constraints.append(op)
-        elif op.name == "sdy.mesh":
-            for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes["mesh"]).axes):
+        elif op.name == SHARDY_MESH:
+            for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes[MESH]).axes):
                 if axis.size == 1:
                     ones.add(f'"{axis.name}"')
     for op in constraints if ones else ():
-        text = str(op.attributes["sharding"])
+        text = str(op.attributes[ASKED_SHARDING])
         if any(name in text for name in ones):
             op.attributes[WRITTEN] = ir.StringAttr.get(text)
 

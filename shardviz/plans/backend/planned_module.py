@@ -13,24 +13,40 @@ from typing import Any
 from shardviz.base.collective_kind import KINDS
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend.attributes import defining_op, named_attribute
-from shardviz.plans.backend.before_propagation import CALL, callee, functions_of
+from shardviz.plans.backend.before_propagation import (
+    FUNCTION_CALL,
+    callee,
+    functions_of,
+)
 from shardviz.plans.backend.builder import NUMBER, PlanBuilder, ReadOp
+from shardviz.plans.backend.mlir_names import (
+    ALL_SLICE,
+    ARGUMENT_ATTRIBUTES,
+    CASE,
+    IF,
+    MANUAL_COMPUTATION,
+    MODULE_FUNCTION,
+    REPLICATED_TO_UNREDUCED,
+    RESHARD,
+    SHARDED_TO_UNREDUCED,
+    WHILE,
+)
 from shardviz.plans.plan_values import PlannedOp
 
 # Shardy's operations that move data between devices, and the kinds of collective.
 SHARDY = {
     **{kind.shardy: name for name, kind in KINDS.items() if kind.shardy},
     # Left over where two meshes order devices differently.
-    "sdy.reshard": "collective-permute",
+    RESHARD: "collective-permute",
 }
 # These change a sharding and move nothing.
-_FREE = ("sdy.all_slice", "sdy.sharded_to_unreduced", "sdy.replicated_to_unreduced")
+_FREE = (ALL_SLICE, SHARDED_TO_UNREDUCED, REPLICATED_TO_UNREDUCED)
 RESHARDS = (*SHARDY, *_FREE)
 _REGIONS = (
-    "stablehlo.while",
-    "stablehlo.case",
-    "stablehlo.if",
-    "sdy.manual_computation",
+    WHILE,
+    CASE,
+    IF,
+    MANUAL_COMPUTATION,
 )
 
 
@@ -71,7 +87,7 @@ class PlannedModule:
                     yield op
                     if name in _REGIONS:
                         yield from self.operations(op)
-                    elif name == CALL:
+                    elif name == FUNCTION_CALL:
                         function = callee(op, self._functions)
                         if function is not None:
                             yield from self.operations(function)
@@ -140,8 +156,8 @@ class PlannedModule:
         made = defining_op(value)
         if made is None:
             owner, number = value.owner.owner.operation, argument_number(value)
-            if owner.name == "func.func":
-                own = named_attribute(owner, "arg_attrs", number)
+            if owner.name == MODULE_FUNCTION:
+                own = named_attribute(owner, ARGUMENT_ATTRIBUTES, number)
                 specs = self.attributes.specs_of(own)
             else:
                 specs = self.attributes.specs(owner)[number:]

@@ -28,7 +28,6 @@ from shardviz.plans.backend.attributes import (
     parse_origins,
 )
 from shardviz.plans.backend.before_propagation import (
-    CALL,
     READ_BY_LOOP,
     WRITTEN,
     callee,
@@ -41,6 +40,30 @@ from shardviz.plans.backend.builder import (
     ValueBuilder,
     all_axes,
     not_split,
+)
+from shardviz.plans.backend.mlir_names import (
+    ARGUMENT_ATTRIBUTES,
+    ASKED_SHARDING,
+    CALL_TARGET,
+    CASE,
+    CONSTRAINT,
+    EDGES,
+    FUNCTION_CALL,
+    FUNCTION_RETURN,
+    IF,
+    MANUAL_AXES,
+    MANUAL_COMPUTATION,
+    OPTIMIZATION_BARRIER,
+    ORIGIN_NAME,
+    ORIGINS,
+    OUT_SHARDINGS,
+    RESHARD,
+    RESULT_ATTRIBUTES,
+    RESULT_EDGES,
+    RESULT_ORIGINS,
+    SHARDY_RETURN,
+    STABLEHLO_RETURN,
+    WHILE,
 )
 from shardviz.plans.backend.trip_counts import trip_count
 from shardviz.plans.plan_notes import (
@@ -59,7 +82,7 @@ T = TypeVar("T")
 _SUMS = {"dot_general", "convolution", "dot"}
 #: What jax calls for `jax.lax.ragged_all_to_all`.
 RAGGED = "ragged_all_to_all"
-_RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
+_RETURNS = {FUNCTION_RETURN, STABLEHLO_RETURN, SHARDY_RETURN}
 
 
 class PlanReader(PlanBuilder):
@@ -148,13 +171,13 @@ class PlanReader(PlanBuilder):
         if rule and rule.reduction:
             fields["reducer"] = _reducer(op, opcode)
         if opcode == "custom_call":
-            target = op.attributes["call_target_name"].value
+            target = op.attributes[CALL_TARGET].value
             fields["covered"], own = _custom_call(target, rule)
             fields["notes"] = (*notes, *own)
         elif not rule and operands and any(map(self.attributes.tensor, op.results)):
             fields |= {"covered": False, "notes": (*notes, NoShardingRule())}
         values = self.add(op, read, self.attributes.specs(op), operands, **fields)
-        edges = parse_edges(self.attributes.text(op, "sdy.propagation_edges"))
+        edges = parse_edges(self.attributes.text(op, EDGES))
         names = [value.op.name for value in values]
         for value in values:
             self.cross(value, edges, operands, names)
@@ -203,12 +226,12 @@ class PlanReader(PlanBuilder):
 
     def _read_manual(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
         """A shard_map: its results, then its body, whose shapes are those of one shard."""
-        over = parse_axes(self.attributes.text(op, "manual_axes"))
-        specs = self.attributes.specs(op, "out_shardings")
+        over = parse_axes(self.attributes.text(op, MANUAL_AXES))
+        specs = self.attributes.specs(op, OUT_SHARDINGS)
         notes = (IsShardMap(over),)
         values = self.add(op, read, specs, operands, opcode="shard_map", notes=notes)
         # What Shardy means by the origins that it names after a shard_map.
-        key = self.attributes.text(op, "sdy.sharding_origin_name").strip('"')
+        key = self.attributes.text(op, ORIGIN_NAME).strip('"')
         base, source = "shard_map", read.location.source
         if values:
             base = values[0].op.name.partition("[")[0]
@@ -242,8 +265,8 @@ class PlanReader(PlanBuilder):
         self, op: Any, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
         """A constraint in the middle of a program, or a reshard between functions."""
-        specs, location = self.attributes.specs(op, "sharding"), read.location
-        key = self.attributes.text(op, "sdy.sharding_origin_name").strip('"')
+        specs, location = self.attributes.specs(op, ASKED_SHARDING), read.location
+        key = self.attributes.text(op, ORIGIN_NAME).strip('"')
         for_loop, operand = READ_BY_LOOP in op.attributes, self.value(operands[0])
         if operand is not None and specs == (operand.spec,):
             # With Explicit axes every operation is followed by the sharding of its type.
@@ -268,7 +291,7 @@ class PlanReader(PlanBuilder):
                 name = "in_specs of shard_map"
             for origin in (key, f"{value.op.name}: self"):
                 self.origin(origin, kind, name, value.op.source)
-        edges = parse_edges(self.attributes.text(op, "sdy.propagation_edges"))
+        edges = parse_edges(self.attributes.text(op, EDGES))
         self.cross(value, edges, operands, (value.op.name,))
 
     def _keep_written(self, op: Any, name: str) -> None:
@@ -285,14 +308,14 @@ class PlanReader(PlanBuilder):
         """Gives each result its origins and steps; each comes from values of these
         names.
         """
-        text = self.attributes.text(op, "sdy.result_sharding_origins")
+        text = self.attributes.text(op, RESULT_ORIGINS)
         origins = _aligned(parse_origins(text), values, set)
-        text = self.attributes.text(op, "sdy.result_propagation_edges")
+        text = self.attributes.text(op, RESULT_EDGES)
         edges = _aligned(parse_edge_lists(text), values, lambda e: {x.axis for x in e})
         for number, value in enumerate(values):
             value.origin_names = dict(origins[number] or {})
             operands = sources[number] if number < len(sources) else ()
-            if op.name != "sdy.manual_computation":
+            if op.name != MANUAL_COMPUTATION:
                 value.op = value.op.changed(operands=operands)
             self.cross(value, edges[number] or (), operands, (value.op.name,))
 
@@ -300,9 +323,9 @@ class PlanReader(PlanBuilder):
         for number, value in enumerate(main.regions[0].blocks[0].arguments):
             name = self._arguments[number] or self.take("token")
             shape, dtype = self.attributes.tensor(value) or ((), "token")
-            sharding = named_attribute(main, "arg_attrs", number)
+            sharding = named_attribute(main, ARGUMENT_ATTRIBUTES, number)
             (spec,) = self.attributes.specs_of(sharding) or (not_split(shape),)
-            origins = self._own_origins(main, "arg_attrs", number)
+            origins = self._own_origins(main, ARGUMENT_ATTRIBUTES, number)
             # The program's own request came first, though something else may agree with
             # it.
             for axis in self._requested.get(name, Spec()).axes:
@@ -328,18 +351,18 @@ class PlanReader(PlanBuilder):
                 if origin == "self":
                     origin = f"{made.name}: self"
                 origins[axis] = origin
-            origins |= self._own_origins(main, "res_attrs", number)
-            sharding = named_attribute(main, "res_attrs", number)
+            origins |= self._own_origins(main, RESULT_ATTRIBUTES, number)
+            sharding = named_attribute(main, RESULT_ATTRIBUTES, number)
             (spec,) = self.attributes.specs_of(sharding) or (not_split(made.shape),)
             fields = {"shape": made.shape, "dtype": made.dtype, "spec": spec}
             op = PlannedOp(name, "result", **fields, operands=(made.name,))
             result = self.keep(ValueBuilder(op, origins))
-            edges = named_attribute(main, "res_attrs", number, "sdy.propagation_edges")
+            edges = named_attribute(main, RESULT_ATTRIBUTES, number, EDGES)
             steps = parse_edges(self.attributes.text_of(edges))
             self.cross(result, steps, (made.name,), (name,))
 
     def _own_origins(self, main: Any, kind: str, number: int) -> dict[str, str]:
-        attribute = named_attribute(main, kind, number, "sdy.sharding_origins")
+        attribute = named_attribute(main, kind, number, ORIGINS)
         origins = parse_origins(self.attributes.text_of(attribute))
         # A copy: it is changed, and parse_origins keeps its own.
         return dict(*origins[:1])
@@ -348,14 +371,14 @@ class PlanReader(PlanBuilder):
 _Handler = Callable[[PlanReader, Any, ReadOp, tuple[str, ...]], None]
 # What reads an operation, by its name in MLIR.
 _HANDLERS: dict[str, _Handler] = {
-    CALL: PlanReader._read_call,
-    "stablehlo.while": PlanReader._read_while,
-    "stablehlo.case": PlanReader._read_branches,
-    "stablehlo.if": PlanReader._read_branches,
-    "stablehlo.optimization_barrier": PlanReader._read_barrier,
-    "sdy.manual_computation": PlanReader._read_manual,
-    "sdy.reshard": PlanReader._read_constraint,
-    "sdy.sharding_constraint": PlanReader._read_constraint,
+    FUNCTION_CALL: PlanReader._read_call,
+    WHILE: PlanReader._read_while,
+    CASE: PlanReader._read_branches,
+    IF: PlanReader._read_branches,
+    OPTIMIZATION_BARRIER: PlanReader._read_barrier,
+    MANUAL_COMPUTATION: PlanReader._read_manual,
+    RESHARD: PlanReader._read_constraint,
+    CONSTRAINT: PlanReader._read_constraint,
 }
 
 

@@ -20,6 +20,20 @@ from jaxlib.mlir.dialects import stablehlo
 
 from shardviz.plans.backend.attributes import defining_op
 from shardviz.plans.backend.before_propagation import operations_in
+from shardviz.plans.backend.mlir_names import (
+    BROADCAST,
+    BROADCAST_DIMS,
+    COMPARISON_DIRECTION,
+    CONCATENATE,
+    CONCATENATED_DIM,
+    CONSTANT,
+    GATHER_NUMBERS,
+    LIMIT_INDICES,
+    PERMUTATION,
+    START_INDICES,
+    STRIDES,
+    VALUE,
+)
 
 #: The attribute of a replacement that holds the name of the operation it replaces.
 REPLACES = "shardviz.replaces"
@@ -54,7 +68,10 @@ _MOVES = frozenset({
 # What may leave its operand as it is.
 _SAME = frozenset({"broadcast_in_dim", "convert", "reshape", "transpose", "slice"})
 _FOLDED = frozenset({*_COMPUTED, *_MOVES, "compare", "concatenate"})
-_SIMPLER = frozenset({*_FOLDED, "gather"})
+#: The StableHLO operations that may be simplified, without their dialect.
+SIMPLIFIED = frozenset({*_FOLDED, "gather"})
+#: Names among these that only CHLO operations have, which are replaced before.
+CHLO_ONLY = frozenset({"square"})
 _ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
 
 
@@ -79,7 +96,7 @@ def simplify(module: Any) -> None:
     with module.context:
         for op in operations_in(module):
             dialect, _, name = op.name.partition(".")
-            if dialect == "stablehlo" and name in _SIMPLER:
+            if dialect == "stablehlo" and name in SIMPLIFIED:
                 for rule in rules:
                     # A rule that applies has removed the operation.
                     if rule(op, name):
@@ -149,7 +166,7 @@ def _put_number(op: Any, name: str) -> bool:
         number = first if len({*numbers}) == 1 else None
     else:
         if name == "compare":
-            words = str(op.attributes["comparison_direction"])
+            words = str(op.attributes[COMPARISON_DIRECTION])
             compute = _COMPARED[words.rstrip(">").split()[-1]]
         else:
             compute = _COMPUTED[name]
@@ -178,9 +195,9 @@ def _put_constant(number: Any, op: Any) -> bool:
     scalar = ir.RankedTensorType.get([], element)
     value = ir.DenseElementsAttr.get_splat(scalar, attribute)
     made = ir.Operation.create(
-        "stablehlo.constant",
+        CONSTANT,
         results=[scalar],
-        attributes={"value": value},
+        attributes={VALUE: value},
         loc=op.location,
         ip=ir.InsertionPoint(op),
     )
@@ -194,15 +211,15 @@ def number_of(value: Any) -> Any:
     value.
     """
     op = defining_op(value)
-    if op is not None and op.name == "stablehlo.broadcast_in_dim":
+    if op is not None and op.name == BROADCAST:
         op = defining_op(op.operands[0])
-    if op is None or op.name != "stablehlo.constant":
+    if op is None or op.name != CONSTANT:
         return None
     kind = str(ir.ShapedType(value.type).element_type)
     # jaxlib cannot read constants of complex numbers, nor the largest ones of `ui64`.
     if not _ELEMENT.fullmatch(kind) or kind == "ui64":
         return None
-    attribute = op.attributes["value"]
+    attribute = op.attributes[VALUE]
     if not attribute.is_splat:
         return None
     number = attribute.get_splat_value().value
@@ -242,7 +259,7 @@ def _are_one_number(one: Any, other: Any) -> bool:
 
 def _in_order(op: Any) -> bool:
     """Whether an operation leaves dimensions in their order."""
-    for name in ("permutation", "broadcast_dimensions"):
+    for name in (PERMUTATION, BROADCAST_DIMS):
         if name in op.attributes:
             order = _numbers(op, name)
             return order == sorted(order)
@@ -261,14 +278,14 @@ def _slice_where_constant(op: Any, name: str) -> bool:
     shape = _shape(op.results[0])
     dims = list(range(len(parts)))
     if name == "gather":
-        numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+        numbers = stablehlo.GatherDimensionNumbers(op.attributes[GATHER_NUMBERS])
         is_one = len(numbers.offset_dims) == len(shape)
         if not is_one or list(numbers.collapsed_slice_dims):
             return False
         indices = defining_op(parts[0])
         if indices is None:
             return False
-        if indices.name == "stablehlo.concatenate":
+        if indices.name == CONCATENATE:
             parts = list(indices.operands)
         dims = list(numbers.start_index_map)
     elif name != "dynamic_slice":
@@ -287,7 +304,7 @@ def _slice_where_constant(op: Any, name: str) -> bool:
 def _slice(
     op: Any, operand: Any, starts: list[int], limits: list[int], strides: list[int]
 ) -> bool:
-    bounds = {"start_indices": starts, "limit_indices": limits, "strides": strides}
+    bounds = {START_INDICES: starts, LIMIT_INDICES: limits, STRIDES: strides}
     return _replace(op, "slice", operand, **bounds)
 
 
@@ -298,15 +315,15 @@ def _slice_one_part(op: Any, name: str) -> bool:
     joined = _made_by(op.operands[0], "concatenate")
     if name != "slice" or joined is None:
         return False
-    dim, begin = joined.attributes["dimension"].value, 0
-    starts, limits = _numbers(op, "start_indices"), _numbers(op, "limit_indices")
+    dim, begin = joined.attributes[CONCATENATED_DIM].value, 0
+    starts, limits = _numbers(op, START_INDICES), _numbers(op, LIMIT_INDICES)
     for part in joined.operands:
         end = begin + _shape(part)[dim]
         if begin <= starts[dim] and limits[dim] <= end:
             if part.type == op.results[0].type:
                 return _put(part, op)
             starts[dim], limits[dim] = starts[dim] - begin, limits[dim] - begin
-            return _slice(op, part, starts, limits, _numbers(op, "strides"))
+            return _slice(op, part, starts, limits, _numbers(op, STRIDES))
         begin = end
     return False
 
@@ -318,14 +335,14 @@ def _transpose_once(op: Any, name: str) -> bool:
     """
     if name != "transpose":
         return False
-    outer, shape = _numbers(op, "permutation"), _shape(op.operands[0])
+    outer, shape = _numbers(op, PERMUTATION), _shape(op.operands[0])
     moved = [dim for dim in outer if shape[dim] != 1]
     if moved == sorted(moved):
         return _reshape(op, name)
     inner = _made_by(op.operands[0], "transpose")
     if inner is None:
         return False
-    first = _numbers(inner, "permutation")
+    first = _numbers(inner, PERMUTATION)
     order = [first[dim] for dim in outer]
     if order == sorted(order):
         return _put(inner.operands[0], op)

@@ -6,6 +6,14 @@ import re
 from typing import Any
 
 from shardviz.plans.backend.attributes import defining_op
+from shardviz.plans.backend.mlir_names import (
+    ADD,
+    COMPARE,
+    COMPARISON_DIRECTION,
+    CONSTANT,
+    SHARDY_CONSTANT,
+    VALUE,
+)
 
 _NUMBER = re.compile(r"dense<(-?\d+)>")
 
@@ -14,9 +22,9 @@ def trip_count(op: Any) -> int | None:
     """How often a `stablehlo.while` runs: known where it counts up to a constant."""
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     test = defining_op(_last(condition).operands[0])
-    if test is None or test.name != "stablehlo.compare":
+    if test is None or test.name != COMPARE:
         return None
-    if " LT" not in str(test.attributes["comparison_direction"]):
+    if " LT" not in str(test.attributes[COMPARISON_DIRECTION]):
         return None
     numbers = {value: number for number, value in enumerate(condition.arguments)}
     counter, bound = numbers.get(test.operands[0]), numbers.get(test.operands[1])
@@ -35,7 +43,7 @@ def trip_count(op: Any) -> int | None:
 def _stride(body: Any, counter: int) -> int | None:
     """What a loop's body adds to a carried number."""
     made = defining_op(_last(body).operands[counter])
-    if made is None or made.name != "stablehlo.add":
+    if made is None or made.name != ADD:
         return None
     first, second = made.operands
     argument = body.arguments[counter]
@@ -48,9 +56,9 @@ def _stride(body: Any, counter: int) -> int | None:
 
 def _constant(value: Any) -> int | None:
     made = defining_op(value)
-    if made is None or made.name not in ("stablehlo.constant", "sdy.constant"):
+    if made is None or made.name not in (CONSTANT, SHARDY_CONSTANT):
         return None
-    number = _NUMBER.match(str(made.attributes["value"]))
+    number = _NUMBER.match(str(made.attributes[VALUE]))
     if number is None:
         return None
     return int(number[1])

@@ -21,6 +21,7 @@ from shardviz.plans.plan_difference import (
 )
 from shardviz.plans.plan_notes import (
     AfterStep,
+    EstimateFailed,
     InsideShardMap,
     IsShardMap,
     LoweredForTpus,
@@ -380,6 +381,10 @@ SENTENCES = {
     AfterStep: _after_step,
     UntriedPasses: _untried_passes,
     NoEstimate: _no_estimate,
+    EstimateFailed: lambda note: (
+        "There is no estimate of collectives: reading it failed with this version of jax."
+        f" {note.reason}"
+    ),
     ValueChange: value_change,
     PlanChange: _plan_change,
     Counts: _counts,
