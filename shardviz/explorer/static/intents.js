@@ -1,14 +1,14 @@
 // @ts-check
-// Sends what the person does to the kernel. What is typed is sent once nobody types any more: a text
-// that is half written means something else. While one message is under way only the newest text
-// of each field is kept, so that typing never queues up; what buttons do counts every time.
+// Sends the user's actions to the kernel. Typed text is sent after a pause, because half-written
+// text means something else. While a message is in flight, only the newest text of each field is
+// kept, so typing never queues up; every click of a button is sent.
 
 /** @import { Intent } from "./messages" */
 
-const PAUSE_MS = 400; // longer than between two keys, and short enough to wait for
-const ANSWER_MS = 4000; // a kernel that is busy with a cell answers late
-const MOST_INTENTS = 100; // that the kernel takes in one message
-/** Edits that depend on what was there before; so their order counts, too. */
+const PAUSE_MS = 400; // longer than the pause between two keys, but short to wait for
+const ANSWER_MS = 4000; // a kernel that runs a cell answers late
+const MOST_INTENTS = 100; // the kernel's limit per message
+/** Edits that depend on the previous state, so their order matters. */
 const COMMANDS = [
   ...["add", "remove", "split", "axis", "size", "remove_axis", "move_axis"],
   ...["fit", "preset", "tidy", "move"],
@@ -17,12 +17,12 @@ const COMMANDS = [
 export class IntentQueue {
   /**
    * @param {import("./messages").Model} model
-   * @param {() => void} given Called when an answer is no longer waited for.
+   * @param {() => void} given called when it stops waiting for an answer
    */
   constructor(model, given) {
     this.model = model;
     this.given = given;
-    // Several views may share one model: each waits for the answers to its own intents.
+    // Several views can share one model; each waits for the answers to its own intents.
     this.client = Math.random().toString(36).slice(2);
     this.sent = 0;
     this.answered = 0;
@@ -39,7 +39,7 @@ export class IntentQueue {
     this.pause = window.setTimeout(() => this.commit(), PAUSE_MS);
   }
 
-  /** Sends the text that was typed: a pause, Enter, or another field. */
+  /** Sends the typed text, after a pause, on Enter, or when the field is left. */
   commit() {
     window.clearTimeout(this.pause);
     const { held } = this;
@@ -49,7 +49,7 @@ export class IntentQueue {
 
   /** @param {Intent} intent */
   send(intent) {
-    // The page looks at things by itself while somebody types; only edits come after the text.
+    // Requests of the page need not wait for typed text; only edits must follow it.
     if (intent.kind === "edit" || isCommand(intent)) this.commit();
     this.enqueue(intent);
   }
@@ -63,7 +63,7 @@ export class IntentQueue {
   }
 
   /**
-   * Where an older text of the same field waits, with no command after it; or -1.
+   * The index of an older text of the same field with no command after it, or -1.
    * @param {Intent} intent
    */
   replaceable(intent) {
@@ -74,7 +74,7 @@ export class IntentQueue {
   }
 
   /**
-   * Takes note of the answer in a view; whether everything that was sent is answered.
+   * Records the answer in a view; returns true if everything sent has been answered.
    * @param {import("./messages").Answer} view
    */
   receive(view) {
@@ -82,7 +82,7 @@ export class IntentQueue {
     return !this.pending && !this.waiting.length && !this.held;
   }
 
-  /** Whether a message is under way. */
+  /** True while a message is in flight. */
   get pending() {
     return this.sent > this.answered;
   }
@@ -92,7 +92,7 @@ export class IntentQueue {
     const intents = this.waiting.splice(0, MOST_INTENTS);
     const seq = ++this.sent;
     this.model.send?.({ client: this.client, seq, intents });
-    // An answer that is lost must not lock the page.
+    // A lost answer must not lock the page.
     window.clearTimeout(this.timer);
     this.timer = window.setTimeout(() => this.giveUp(seq), ANSWER_MS);
   }
@@ -105,7 +105,7 @@ export class IntentQueue {
     this.given();
   }
 
-  /** Waits for nothing any more: the page is gone. */
+  /** Stops waiting because the page is gone. */
   stop() {
     window.clearTimeout(this.timer);
     window.clearTimeout(this.pause);
@@ -118,7 +118,7 @@ function isCommand(intent) {
   return intent.kind === "edit" && COMMANDS.includes(intent.field);
 }
 
-/** Which field an intent is about. @param {Intent} intent */
+/** The field that an intent edits. @param {Intent} intent */
 function keyOf(intent) {
   return intent.kind === "edit" ? `${intent.field}:${intent.array ?? ""}` : intent.kind;
 }

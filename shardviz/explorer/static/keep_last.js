@@ -1,8 +1,8 @@
 // @ts-check
-// Results that are kept while what they were made from stays the same.
+// Caches the last result of a function while its arguments stay the same.
 
 /**
- * The same function, which remembers its last result for as long as its arguments stay the same.
+ * Wraps a function so that it returns its last result while its arguments stay the same.
  * @template {unknown[]} From
  * @template To
  * @param {(...from: From) => To} make

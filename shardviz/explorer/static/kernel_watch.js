@@ -1,9 +1,9 @@
 // @ts-check
-// Whether the kernel is still there. It says so every second from a thread of its own, so that a
-// long cell does not silence it; a front end that knows of the kernel's end says so at once.
+// Detects if the kernel is gone. The kernel sends a beat every second from a separate thread, even
+// during a long cell. A front end that knows of the kernel's end reports it immediately.
 import { copyButton, h, setText } from "./dom.js";
 
-const SILENT_MS = 2600; // after so long without a word the kernel counts as gone
+const SILENT_MS = 2600; // without a beat for this long, the kernel counts as gone
 const LOOK_MS = 400;
 const GONE = "Kernel stopped. View only.";
 const UNANSWERED = "No kernel has answered yet. View only until one does; else run the cell again.";
@@ -14,12 +14,12 @@ export class KernelWatch {
   constructor(model, changed) {
     this.changed = changed;
     this.gone = false;
-    /** When it was heard last; 0 before that, since some front ends carry no such messages. */
+    /** Time of the last beat; 0 before the first, since some front ends drop these messages. */
     this.heard = 0;
-    /** Whether it ever answered. */
+    /** True once it has answered. */
     this.met = false;
     this.looked = Date.now();
-    /** The code that opens the state as it was at the last beat. */
+    /** The code that restores the state of the last beat. */
     this.line = "";
     this.text = h("span");
     this.field = h("input", {
@@ -46,15 +46,15 @@ export class KernelWatch {
     };
   }
 
-  /** Whatever comes from the kernel shows that it is there. */
+  /** Any message from the kernel shows that it is alive. */
   hear() {
     this.heard = Date.now();
     this.set(false);
   }
 
   /**
-   * Whether a message was answered. Where none ever was, nobody may be there: a notebook can keep
-   * what the page shows, and show it again without a kernel.
+   * Notes if a message was answered. If none ever was, there may be no kernel: a notebook can store
+   * the page and show it again without one.
    * @param {boolean} yes
    */
   answered(yes) {
@@ -65,7 +65,7 @@ export class KernelWatch {
 
   look() {
     const now = Date.now();
-    // A page that slept itself has heard nothing either.
+    // A page that was suspended has missed beats without the kernel being gone.
     const slept = now - this.looked > SILENT_MS;
     this.looked = now;
     if (slept && this.heard) this.heard = now;

@@ -1,6 +1,6 @@
 // @ts-check
-// The tab Memory: live bytes at each moment, what is alive at one, what each part takes, and the
-// least times of operations.
+// The Memory tab: live bytes over time, the buffers alive at one moment, the bytes of each part, and
+// the least times of operations.
 import { ChangesList } from "./changes.js";
 import { muted, mutedNote } from "./collectives.js";
 import { OWN_KEYS, axisTag, button, fill, h, svg } from "./dom.js";
@@ -19,31 +19,31 @@ import { OUT_OF_DATE } from "./stages.js";
  */
 
 /**
- * `memory_chart.py`: columns are moments of the program, each the fullest of its stretch.
+ * `memory_chart.py`: a column is an interval of the program, shown at its fullest moment.
  * @typedef {object} MemoryChart
  * @property {string} sentence
  * @property {number} peak The column of the peak, and the bytes at the upper edge.
  * @property {number} top
- * @property {number} capacity 0 where it is not known
+ * @property {number} capacity 0 if unknown
  * @property {string[]} where
  * @property {[kind: string, bytes: number[]][]} kinds
  * @property {MemoryBuffer[]} buffers The largest of each column.
  */
 
 /**
- * Its first and last column, both included; its value is "" where that is not known.
+ * A buffer with its first and last column (inclusive); its value is "" if unknown.
  * @typedef {Record<"bytes" | "start" | "end", number> & Record<"shape" | "name" | "value" | "spec" | "source" | "about", string>} MemoryBuffer
  */
 
 /** @typedef {{value: (name: string) => void} & import("./changes.js").Calls} Calls */
 
-/** What bounds an operation, by the part of the least time that a bar of the headline shows. */
+/** The bound of an operation, by the part of the least time in the headline. */
 /** @type {Record<string, string>} */
 const BOUNDS = { memory: "HBM", compute: "FLOP/s" };
-/** Of grey: a colour would be a mesh axis. @type {Record<string, number>} */
+/** Shades of grey, because colours mean mesh axes. @type {Record<string, number>} */
 const SHADES = {arguments: 38, outputs: 58, temporaries: 80, collectives: 100, constants: 68, padding: 24}; // prettier-ignore
-const LINES = 4; // across the chart
-const MOST_ALIVE = 16; // buffers of a moment that Python sends for certain
+const LINES = 4; // grid lines of the chart
+const MOST_ALIVE = 16; // Python sends at least this many buffers of each moment
 const NOT_COMPILED = "Not compiled yet: a compile says what each device holds.";
 
 export class MemoryPanel {
@@ -53,12 +53,12 @@ export class MemoryPanel {
     /** @type {[Memory?, string?, boolean?, object?]} */ this.shown = [];
     /** @type {MemoryChart | null} */ this.chart = null;
     /** The live bytes of every column. @type {number[]} */ this.totals = [];
-    // It covers the chart, and its thumb is the line at the moment that is chosen.
+    // The slider covers the chart, and its thumb is the line at the chosen moment.
     const on = { input: () => this.go(Number(this.slider.value)) };
     const name = { "aria-label": "Memory over the program's order", ...OWN_KEYS };
     this.slider = h("input", { type: "range", min: "0", ...name, on });
     this.picture = h("div", { class: "sv-memchart" });
-    /** How long a buffer that is opened is alive. */
+    /** The lifetime of an expanded buffer. */
     this.life = line("", 8);
     this.list = h("div", { class: "sv-memlist", role: "group", "aria-label": "Buffers alive" });
     this.legend = h("div", { class: "sv-times" });
@@ -68,9 +68,9 @@ export class MemoryPanel {
 
   /**
    * @param {Memory} memory
-   * @param {string} part whose operations are shown
-   * @param {boolean} old whether the program or its target was edited since the compile
-   * @param {import("./headline.js").HeadlineData} [planned] by the plan, for both as they are now
+   * @param {string} part the part whose operations are shown
+   * @param {boolean} old true if the program or its target was edited since the compile
+   * @param {import("./headline.js").HeadlineData} [planned] the plan's headline for the current program and target
    */
   show(memory, part, old, planned) {
     const anew = memory !== this.shown[0] || old !== this.shown[2];
@@ -91,12 +91,12 @@ export class MemoryPanel {
     const some = operations.filter((one) => !bound || one.bound === bound);
     if (some.length) this.node.append(leastTimes(some));
     else if (bound) this.node.append(mutedNote(`No operation is known to be bound by ${bound}.`));
-    // The operations of a part are under the chart.
+    // The operations of the part are listed below the chart.
     if (bound) this.node.querySelector(".sv-least")?.scrollIntoView();
     if (chart && anew) this.draw(chart);
   }
 
-  /** Stacks the live bytes of each kind: a column is 1 wide, and the chart is 1 high. @param {MemoryChart} chart */
+  /** Stacks the live bytes of each kind; a column has width 1 and the chart height 1. @param {MemoryChart} chart */
   draw(chart) {
     const { kinds, where, top, capacity, peak } = chart;
     this.chart = chart;
@@ -119,7 +119,7 @@ export class MemoryPanel {
     for (let n = 0; n <= LINES; n++) mark(n / LINES, bytesText((top * n) / LINES));
     if (capacity && capacity <= top)
       mark(capacity / top, "capacity", { right: 0, transform: "none" });
-    // From the middle of the first column to that of the last, as the slider goes.
+    // Like the slider, from the middle of the first column to the middle of the last.
     const viewBox = `0.5 0 ${Math.max(where.length - 1, 0.5)} 1`;
     const look = { viewBox, preserveAspectRatio: "none", "aria-hidden": "true" };
     fill(this.picture, svg("svg", look, ...paths, this.life), ...labels, this.slider);
@@ -127,7 +127,7 @@ export class MemoryPanel {
     this.go(peak);
   }
 
-  /** Lists what is alive in a column. @param {number} at */
+  /** Lists the buffers that are alive in a column. @param {number} at */
   go(at) {
     const { totals, slider } = this;
     const { kinds, where, buffers, peak } = /** @type {MemoryChart} */ (this.chart);
@@ -147,7 +147,7 @@ export class MemoryPanel {
     if (rest > 0) this.list.append(mutedNote(`And smaller ones, ${bytesText(rest)} in all.`));
   }
 
-  /** A buffer; opened, it says the rest, and the chart how long it lives. @param {MemoryBuffer} buffer */
+  /** A buffer; when expanded it shows its details, and the chart its lifetime. @param {MemoryBuffer} buffer */
   row({ bytes, shape, name, spec, source, about, value, start, end }) {
     const cells = [bytesText(bytes), name, shape, source];
     const title = [...cells, spec, about].filter(Boolean).join(" · ");

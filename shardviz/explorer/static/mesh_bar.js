@@ -1,5 +1,5 @@
 // @ts-check
-// The top: the mesh, the target, undo and redo, code, the saved page; hosts, types and presets.
+// The bar at the top: mesh, target, undo and redo, code, saved page; hosts, types and presets.
 import { axisColour } from "./colours.js";
 import { Choice, Field } from "./controls.js";
 import { OWN_KEYS, axisDot, button, drawn, focusedNear } from "./dom.js";
@@ -8,7 +8,7 @@ import { enable, h, iconButton, setIcon, toggle } from "./dom.js";
 /** @import { Menus, Option, Target } from "./messages" */
 /** @import { MeshAxis } from "./view_data.js" */
 
-const OTHER = "…"; // the choice that opens a field
+const OTHER = "…"; // this choice opens a field
 const MIXED = "mixed"; // axes of several types
 
 export class MeshBar {
@@ -23,7 +23,7 @@ export class MeshBar {
     this.highlight = highlight;
     /** The axes by name. @type {Map<string, AxisChip>} */
     this.chips = new Map();
-    /** A pencil as long as nobody types into it. */
+    /** A pencil, until someone types into it. */
     this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), { placeholder: "data=4, model=2" });
     this.mesh.input.classList.add("sv-meshtext");
     this.mesh.node.classList.add("sv-icon");
@@ -51,7 +51,7 @@ export class MeshBar {
     this.fold.setAttribute("aria-expanded", "false");
     const saved = iconButton("save", "Save page", () => calls.act("save"), locked);
     const all = [this.fold, this.undo, this.redo, iconButton("code", "Code", calls.code), saved];
-    /** What can be done with the session; it stands beside the tabs of the views. */
+    /** Buttons for the session, next to the tabs of the views. */
     this.actions = h("span", { class: "sv-right", role: "group" }, ...all, this.full);
     this.node = h(
       "header",
@@ -100,7 +100,7 @@ export class MeshBar {
     this.typed.sync(this.typed.input.value, target.error);
   }
 
-  /** The axes over which the chosen collective runs stand out. */
+  /** Marks the axes that the chosen collective runs over. */
   markAxes() {
     const { collective } = this.highlight;
     const axes = new Set((collective?.axes ?? []).map((axis) => axis.split(":(")[0]));
@@ -143,7 +143,7 @@ export class MeshBar {
     const at = shown.findIndex((chip) => chip.contains(focused));
     for (const chip of shown) chip.remove();
     this.axes.prepend(...nodes);
-    // What is moved loses the focus; what is removed leaves it to a neighbour.
+    // A moved element loses the focus; a removed one passes it to a neighbour.
     const next = focused?.isConnected ? focused : nodes[Math.min(at, nodes.length - 1)];
     if (at >= 0 && next instanceof HTMLElement) next.focus();
     this.markAxes();
@@ -151,8 +151,8 @@ export class MeshBar {
 }
 
 /**
- * A mesh axis, whose size is typed where it stands. Keys do what the mouse does: Enter on the chip goes
- * to the size, Delete removes the axis, Alt and an arrow move it.
+ * A mesh axis with its editable size. Enter on the chip goes to the size, Delete removes the axis,
+ * Alt and an arrow key move it.
  */
 class AxisChip {
   /** @param {string} name @param {import("./explorer.js").Edit} edit */
@@ -196,7 +196,7 @@ class AxisChip {
     this.edit("size", [this.name, text]);
   }
 
-  /** Escape gives back what was there; arrows double and halve it. @param {KeyboardEvent} e */
+  /** Escape restores the size; arrow keys double and halve it. @param {KeyboardEvent} e */
   typing({ key }) {
     const { input } = this.size;
     if (key === "Escape") input.value = this.known;

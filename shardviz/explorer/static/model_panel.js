@@ -1,5 +1,5 @@
 // @ts-check
-// The view Model: memory as one bar, the leaves as a tree, and what became of the constraints.
+// The Model view: memory as one bar, the leaves as a tree, and the effects of the constraints.
 import { Choice, searchField } from "./controls.js";
 import { OWN_KEYS, button, fill, h, rowAfter, rowsInSight } from "./dom.js";
 import { scrollToRow, setText, toggle } from "./dom.js";
@@ -13,25 +13,25 @@ import { shardingBars } from "./sharding_bars.js";
  * @typedef {object} Leaves
  * @property {string[]} paths
  * @property {number[]} kinds The kind of every leaf.
- * @property {[name: string, leaves: number[]][]} folds Leaves that differ in the number of their
- *   layer only, by number.
- * @property {number[]} partners The number of the parameter of every moment, or -1; empty where
- *   there are none.
+ * @property {[name: string, leaves: number[]][]} folds Leaves that differ only in the number of
+ *   their layer, by index.
+ * @property {number[]} partners The index of the parameter of every moment, or -1; empty if there
+ *   are no moments.
  * @property {string} words
  */
 
 /**
- * `model_view.py`: what the rules make of every kind, and of all together.
+ * `model_view.py`: the result of the rules for every kind, and for the whole model.
  * @typedef {object} ModelData
  * @property {LeafKind[]} kinds
- * @property {[name: string, bytes: string][]} parts What the largest parts of the model take.
+ * @property {[name: string, bytes: string][]} parts The bytes of the largest parts of the model.
  * @property {string} words
  * @property {string} waste
- * @property {number} needed Shares of the bar: what an even split would take, and what replication
- *   adds.
+ * @property {number} needed Share of the bar for an even split; `wasted` is the share that
+ *   replication adds.
  * @property {number} wasted
  * @property {boolean} over
- * @property {number} capacity Of one device, as a share of the bar; 0 where it is not known.
+ * @property {number} capacity The memory of a device as a share of the bar, or 0 if unknown.
  * @property {ConstraintCall[]} constraints
  */
 
@@ -40,8 +40,8 @@ import { shardingBars } from "./sharding_bars.js";
  * @property {string} short
  * @property {string[]} [names]
  * @property {string} spec
- * @property {[axis: number, size: number][][]} dims By dimension its axes as [number in the mesh,
- *   size].
+ * @property {[axis: number, size: number][][]} dims For each dimension its axes as [index in the
+ *   mesh, size].
  * @property {number} bytes
  * @property {string} [text]
  * @property {number} waste
@@ -50,7 +50,7 @@ import { shardingBars } from "./sharding_bars.js";
  */
 
 /**
- * A call that constrains an activation, and what became of it.
+ * A call that constrains an activation, and its effect.
  * @typedef {object} ConstraintCall
  * @property {string} where
  * @property {string} effect
@@ -60,7 +60,7 @@ import { shardingBars } from "./sharding_bars.js";
  */
 
 const LEAF_ROW = 26; // pixels, as in the style sheet
-const MOST_AT_FIRST = 60; // entries: larger trees open with their branches closed below the first
+const MOST_AT_FIRST = 60; // larger trees open with their branches closed below the first level
 const LEAF_ORDERS = [
   { value: "tree", label: "as a tree" },
   { value: "bytes", label: "bytes per device" },
@@ -81,8 +81,8 @@ function shareParts(needed, wasted, over) {
 
 export class ModelPanel {
   /**
-   * @param {{open: (leaf: number) => void, fix: (leaf: number) => void}} calls a leaf in the views
-   *   Layout and Rules
+   * @param {{open: (leaf: number) => void, fix: (leaf: number) => void}} calls show a leaf in
+   *   Layout and in Rules
    */
   constructor(calls) {
     this.calls = calls;
@@ -94,7 +94,7 @@ export class ModelPanel {
     /** @type {Order} */ this.order = "tree";
     this.folded = true;
     this.picked = "";
-    /** The leaf that is to be picked, or -1. */ this.wanted = -1;
+    /** The leaf to pick, or -1. */ this.wanted = -1;
     this.from = -1;
     this.to = -1;
     this.most = 1;
@@ -198,7 +198,7 @@ export class ModelPanel {
     close(root, 0);
   }
 
-  /** Puts the rows in order; those that are found come alone. */
+  /** Sorts the rows; during a search only matches are listed. */
   arrange() {
     const sought = this.find.value.trim().toLowerCase();
     const kind = (/** @type {Entry} */ entry) => this.kindOf(entry);
@@ -213,7 +213,7 @@ export class ModelPanel {
     if (calls.length && !sought && this.order === "tree") this.addConstraints(calls);
     const leaves = this.rows.filter((row) => row.entry);
     this.most = leaves.reduce((most, row) => Math.max(most, row.bytes), 1);
-    // At first what could be mended: the array that wastes most.
+    // Start with the array that wastes most, which a remedy may improve.
     const worst = leaves.reduce((worst, row) => (row.waste > worst.waste ? row : worst), leaves[0]);
     if (!this.picked && worst?.waste) this.picked = worst.key;
     this.paint(true);
@@ -253,7 +253,7 @@ export class ModelPanel {
     fill(this.legend, total, ...lost, ...(named.length > 1 ? named : []));
   }
 
-  /** Makes the rows in sight. @param {boolean} [anew] whether they are to be made again */
+  /** Creates the visible rows. @param {boolean} [anew] true to rebuild existing ones */
   paint(anew = false) {
     const { list, inner } = this;
     if (!list.clientHeight) return;
@@ -285,7 +285,7 @@ export class ModelPanel {
       const text = h("span", { class: "sv-modelbytes", text: size, title });
       return this.line(row, index, label, count, h("span"), h("span"), text, h("span"));
     }
-    // Red is failure alone, and amber is what is lost: a name that no rule knows may be meant.
+    // Red marks failures and amber losses. A name without a rule can be intentional.
     const differs = entry ? this.difference(entry.leaf) : "";
     const spec = kind.problem ? "cannot be laid out" : kind.spec || "not known";
     const style = kind.problem ? " sv-bad" : differs ? " sv-warn" : "";
@@ -305,7 +305,7 @@ export class ModelPanel {
     );
   }
 
-  /** What a leaf takes on each device, and how much of it replication adds. @param {Row} row */
+  /** The bytes per device of a leaf, and the share that replication adds. @param {Row} row */
   share({ bytes, waste }) {
     const title = waste ? wasteWords(waste) : "";
     const parts = shareParts((bytes - waste) / this.most, waste / this.most, false);
@@ -321,7 +321,7 @@ export class ModelPanel {
     return h("span", { class: "sv-modelbars", "aria-hidden": "true" }, dims.length ? bars : null);
   }
 
-  /** Whether a moment is split otherwise than its parameter. @param {number} leaf */
+  /** The difference if a moment is split differently from its parameter. @param {number} leaf */
   difference(leaf) {
     const partner = this.leaves?.partners[leaf] ?? -1;
     if (partner < 0) return "";
@@ -370,12 +370,12 @@ export class ModelPanel {
     this.paint(true);
   }
 
-  /** Picks a leaf, once the leaves are there. @param {number} leaf */
+  /** Picks a leaf as soon as the leaves have arrived. @param {number} leaf */
   pickLeaf(leaf) {
     this.wanted = leaf;
     if (!this.leaves || !this.data || leaf < 0) return;
     this.wanted = -1;
-    // Of folded layers the row is that of the first.
+    // Folded layers have the row of their first leaf.
     if (this.folded && !this.entries.some((entry) => entry.leaf === leaf)) this.foldLayers();
     this.find.value = "";
     this.closed.clear();
@@ -418,7 +418,7 @@ export class ModelPanel {
     this.paint(true);
   }
 
-  /** What is known of the picked row, in a sentence. */
+  /** Shows a sentence about the picked row. */
   showFoot() {
     const { words } = this;
     const row = this.rows.find(({ key }) => key === this.picked);

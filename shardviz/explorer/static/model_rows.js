@@ -1,11 +1,11 @@
 // @ts-check
-// The rows of the view Model: the tree of leaves, layers folded, or a sorted list of them.
+// The rows of the Model view: the tree of leaves, with layers folded, or a sorted list.
 import { countedBefore, naturalOrder } from "./natural_order.js";
 
 /** @import { LeafKind, Leaves } from "./model_panel.js" */
 /** @typedef {"tree" | "bytes" | "waste" | "name"} Order */
 /**
- * A leaf or folded layers: its path, the number of the first leaf, and how many there are.
+ * A leaf or folded layers: the path, the index of the first leaf, and the number of leaves.
  * @typedef {{name: string, leaf: number, count: number}} Entry
  * @typedef {{key: string, label: string, depth: number, entry: Entry | null, open: boolean,
  *   bytes: number, waste: number, count: number, left: number,
@@ -21,7 +21,7 @@ function pathParts(path) {
   return parts?.filter((part) => part !== ".") ?? [path];
 }
 
-/** The leaves one by one, or with their layers folded. @param {Leaves} leaves @param {boolean} folded */
+/** The leaves, with or without folded layers. @param {Leaves} leaves @param {boolean} folded */
 export function entries(leaves, folded) {
   const { paths, folds } = leaves;
   /** @type {Entry[]} */
@@ -37,7 +37,7 @@ export function entries(leaves, folded) {
 }
 
 /**
- * The tree of some entries, without their bytes, and the branches that each of them is in.
+ * The tree of the entries, without bytes, and the branches above each entry.
  * @param {Entry[]} some
  */
 export function tree(some) {
@@ -89,7 +89,7 @@ function newNode(label, key) {
 }
 
 /**
- * The rows in sight of a tree; a branch with one child only is joined with it.
+ * The visible rows of a tree. A branch is merged with an only child.
  * @param {Node} node
  * @param {Set<string>} closed
  * @param {number} [depth]
@@ -113,7 +113,7 @@ export function treeRows(node, closed, depth = 0, rows = []) {
 }
 
 /**
- * All entries in one list, the largest first or by name.
+ * All entries in one list, by size or by name.
  * @param {Entry[]} some
  * @param {(entry: Entry) => LeafKind} kindOf
  * @param {Order} order
@@ -131,7 +131,7 @@ export function sortedRows(some, kindOf, order) {
   return order === "tree" ? rows : rows.sort((a, b) => b[order] - a[order]);
 }
 
-/** What a row takes: leaves of which nobody knows that are left out, and not counted as nothing. @param {Row} row */
+/** The bytes of a row; leaves of unknown size are reported, not counted as zero. @param {Row} row */
 export function rowBytes({ bytes, left }) {
   if (left) return bytes ? `≥ ${bytesText(bytes)}` : "–";
   return bytesText(bytes);

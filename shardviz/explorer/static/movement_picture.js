@@ -1,5 +1,5 @@
 // @ts-check
-// Draws the devices of one group, what each has, and what moves between them: one drawing per step.
+// Draws one step of a collective: the devices of a group, their chunks, and the chunks in transit.
 import { axisColour, mix, textOn } from "./colours.js";
 import { OWN_KEYS, h, svg } from "./dom.js";
 import { bitCount } from "./movement_steps.js";
@@ -8,26 +8,26 @@ import { bitCount } from "./movement_steps.js";
 /** @typedef {{x: number, y: number, w: number, h: number}} Box in CSS pixels */
 /** @typedef {{x: number, y: number}} Point */
 /**
- * Where everything stands: the box of each device, and of each place for a chunk within it.
+ * The positions of all boxes: of the devices, and of the places for chunks inside them.
  * @typedef {{boxes: Box[], frames: {box: Box, label: string}[], gap: Point, head: Point,
  *   cell: {w: number, h: number, columns: number}}} Places
  */
 
-const GAP = 26; // between devices, for the arrows
-const LOW_GAP = 15; // between rows, where there are many
+const GAP = 26; // pixels between devices, for the arrows
+const LOW_GAP = 15; // pixels between rows if there are many
 const MOST_GAP = 90;
-const BEND = 20; // of arrows around other devices
+const BEND = 20; // curvature of arrows around other devices
 const EDGE = 12;
-const LEAST_W = 56; // of the inside of a device
-const HEAD = { x: 5, y: 17 }; // where cells begin: under the id of the device, or beside it
+const LEAST_W = 56; // the smallest inner width of a device
+const HEAD = { x: 5, y: 17 }; // start of the cells, below the id of the device or next to it
 const BESIDE = { x: 27, y: 4 };
 const FRAME_LABEL = 13;
-const CELL_W = 88; // at most
+const CELL_W = 88; // the largest width
 const CELL_H = 36;
-const MOST_TOKENS = 4; // more chunks from one device to another move as one
-const LETTER = 6.6; // the width of a letter: text is written where it fits
+const MOST_TOKENS = 4; // more chunks between the same two devices move as one
+const LETTER = 6.6; // the width of a letter, to see if text fits
 const TEXT_H = 11;
-const [PALEST, FULLEST] = [0.2, 0.75]; // how much of the colour of the axis is in a chunk
+const [PALEST, FULLEST] = [0.2, 0.75]; // share of the axis colour in the colour of a chunk
 
 export class MovementPicture {
   constructor() {
@@ -35,7 +35,7 @@ export class MovementPicture {
     const about = { role: "img", tabindex: "0", class: "sv-movementbox", ...OWN_KEYS };
     this.node = h("div", about, this.drawing);
     this.moving = svg("g");
-    /** Set with the first step that is shown, as the theme. @type {MovementSteps} */
+    /** Set with the first step, like the theme. @type {MovementSteps} */
     this.steps;
     /** @type {import("./colours.js").Theme} */ this.theme;
     this.step = 0;
@@ -61,8 +61,8 @@ export class MovementPicture {
   }
 
   /**
-   * What every device has after a step, and the arrows of what came with it; or while it moves, of
-   * what comes next.
+   * Draws the chunks on every device after a step, with the arrows of that step, or during an
+   * animation those of the next step.
    * @param {number} [arrowsOf]
    */
   draw(arrowsOf = this.step) {
@@ -90,7 +90,7 @@ export class MovementPicture {
     const came = last?.sends.flatMap(([, to, , chunks]) => (to === device ? chunks : [])) ?? [];
     const leaves = sends && !next.keeps ? next.sends : [];
     const gone = leaves.flatMap(([from, , , chunks]) => (from === device ? chunks : []));
-    // What leaves a device is not drawn there any more.
+    // Chunks that leave a device are no longer drawn there.
     const held = [...steps.states[step][device]].filter(([chunk]) => !gone.includes(chunk));
     const cells = held.map(([chunk, { slot, bits }]) =>
       this.cell(this.slotBox(device, slot), chunk, bits, came.includes(chunk)),
@@ -105,8 +105,8 @@ export class MovementPicture {
   }
 
   /**
-   * One chunk, in a shade of the mesh axis for each device that it is of: pale with a bar for the
-   * part of the sum that it has, full where it is complete.
+   * Draws a chunk in the shade of its device. A partial sum is pale, with a bar for the completed
+   * part; a complete chunk is filled.
    * @param {Box} box @param {number} chunk @param {number} bits @param {boolean} arrived
    */
   cell(box, chunk, bits, arrived) {
@@ -142,7 +142,7 @@ export class MovementPicture {
     return svg("g", { class: "sv-mcell", "data-chunk": chunk, "data-count": count }, ...parts);
   }
 
-  /** Where a chunk stands in a device. @param {number} device @param {number} slot @returns {Box} */
+  /** The box of a chunk's place in a device. @param {number} device @param {number} slot @returns {Box} */
   slotBox(device, slot) {
     const { boxes, cell, head } = /** @type {Places} */ (this.places);
     const { x, y } = boxes[device];
@@ -152,7 +152,7 @@ export class MovementPicture {
     return { x: x + head.x + column * w, y: y + head.y + row * tall, w: w - 2, h: tall - 2 };
   }
 
-  /** The arrows of what came with a step, in the colour of its mesh axis. @param {number} step */
+  /** Draws the arrows of a step in the colour of its mesh axis. @param {number} step */
   arrows(step) {
     const { steps, places } = this;
     if (!places || step < 1) return [];
@@ -167,8 +167,8 @@ export class MovementPicture {
   }
 
   /**
-   * Shows the chunks of a step on their way.
-   * @param {number} step @param {number} part of the way, 0 to 1
+   * Draws the chunks of a step in transit.
+   * @param {number} step @param {number} part the progress, 0 to 1
    */
   move(step, part) {
     const { steps, places } = this;
@@ -204,7 +204,7 @@ export class MovementPicture {
 }
 
 /**
- * The boxes of the devices, as large as what is in them; what is left over is for the arrows.
+ * The boxes of the devices, sized to their content; the remaining space is for the arrows.
  * @param {MovementSteps} steps
  * @param {{w: number, h: number}} size
  * @returns {Places}
@@ -236,14 +236,14 @@ function placesFor(steps, size) {
   return { boxes, frames, cell, head, gap: { x: across.gap, y: along.gap } };
 }
 
-/** Where the first of so many boxes begins, and the gap between them. @param {number} space @param {number} count @param {number} length @param {number} least */
+/** The start of the first of `count` boxes, and the gap between them. @param {number} space @param {number} count @param {number} length @param {number} least */
 function spread(space, count, length, least) {
   const free = (space - 2 * EDGE - count * length) / Math.max(1, count - 1);
   const gap = Math.max(least, Math.min(MOST_GAP, free));
   return { start: (space - count * length - (count - 1) * gap) / 2, gap };
 }
 
-/** The size of a cell of which so many fit into a space. @param {number} count @param {number} w @param {number} tall */
+/** The largest cell size at which `count` cells fit. @param {number} count @param {number} w @param {number} tall */
 function cellSize(count, w, tall) {
   let best = { w, h: tall / count, columns: 1 };
   const worth = (/** @type {{w: number, h: number}} */ cell) => Math.min(cell.w, cell.h * 1.8);
@@ -277,7 +277,7 @@ function frameNode({ box, label }) {
  * @param {Places} places
  * @param {number} source
  * @param {number} target
- * @param {boolean} both whether something goes the other way, too
+ * @param {boolean} both true if the other direction has an arrow too
  */
 function curve({ boxes, gap }, source, target, both) {
   const [a, b] = [boxes[source], boxes[target]].map((o) => ({
@@ -286,13 +286,13 @@ function curve({ boxes, gap }, source, target, both) {
   }));
   const size = { x: boxes[source].w, y: boxes[source].h };
   if (Math.abs(b.x - a.x) >= 1) return curveAcross(a, b, size, gap, both);
-  // One below the other is as one beside the other, with the axes exchanged.
+  // Vertical neighbours are horizontal neighbours with the axes swapped.
   const [from, to, wide, space] = [a, b, size, gap].map(swapped);
   return curveAcross(from, to, wide, space, both).map(swapped);
 }
 
 /**
- * Straight between neighbours, around what lies between others of a row.
+ * A straight line between neighbours, or a curve around the devices between them.
  * @param {Point} a @param {Point} b the middles of the boxes @param {Point} size of each
  * @param {Point} gap @param {boolean} both
  */

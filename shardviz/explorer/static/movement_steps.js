@@ -1,54 +1,54 @@
 // @ts-check
-// What every device has after each step of a collective, and where in its box.
+// The chunks on every device after each step of a collective, and their places in its box.
 
 /**
- * What was asked to be played, by its key: stage and number of a collective.
+ * The requested steps by key, which is the stage and index of a collective.
  * @typedef {Record<string, Played>} Movements
  */
 
 /**
  * @typedef {object} Played
  * @property {MovementData | null} data
- * @property {string} error Why there is none.
+ * @property {string} error The reason, if there are no steps.
  */
 
 /**
  * @typedef {object} MovementData
  * @property {string} kind
- * @property {string[]} title What stands before the mesh axes, and after them.
- * @property {[name: string, number: number][]} axes The mesh axes that it runs over, and the number
- *   of each in the mesh.
+ * @property {string[]} title The words before the mesh axes and after them.
+ * @property {[name: string, number: number][]} axes The mesh axes that it runs over, with their
+ *   indices in the mesh.
  * @property {string} facts
- * @property {string} before What is said before the first step.
- * @property {string[]} lines What is said instead of a drawing, of a large group; of that nothing
- *   below is listed.
+ * @property {string} before The words before the first step.
+ * @property {string[]} lines The words instead of a drawing, for a large group without the
+ *   properties below.
  * @property {number[]} devices
  * @property {number[]} hosts
  * @property {[column: number, row: number][]} cells The column and the row of each device.
- * @property {string[]} chunks What each is called.
+ * @property {string[]} chunks The name of each chunk.
  * @property {number} contributors
- * @property {number[][] | null} start By device the chunks it has; null where every device has all.
+ * @property {number[][] | null} start The chunks on each device; null if every device has all.
  * @property {MovementStep[]} steps
  */
 
 /**
  * @typedef {object} MovementStep
  * @property {string} words
- * @property {string} sent The bytes of this step and of all until then, in words.
- * @property {number} axis The number of the mesh axis along which it sends; -1 for several.
+ * @property {string} sent The bytes of this step and of all steps so far, in words.
+ * @property {number} axis The index of the mesh axis along which it sends; -1 for several.
  * @property {boolean} adds
  * @property {boolean} keeps
  * @property {Send[]} sends
  */
 
 /**
- * What goes from one device to another; 1 where over the network between hosts or slices.
+ * The chunks from one device to another; `network` is 1 between hosts or slices.
  * @typedef {[source: number, target: number, network: number, chunks: number[]]} Send
  */
 
 /**
- * A chunk that a device has: its place in the box of the device, and whose contributions are in it,
- * a bit for each.
+ * A chunk on a device: its place in the device's box, and one bit per device whose contribution it
+ * contains.
  * @typedef {{slot: number, bits: number}} Held
  * @typedef {Map<number, Held>[]} State by device, then by chunk
  */
@@ -58,7 +58,7 @@ export class MovementSteps {
   constructor(data) {
     this.data = data;
     this.sums = data.contributors > 1;
-    /** Whether a chunk has the same place in the box of every device. */
+    /** True if a chunk has the same place in the box of every device. */
     this.fixed = ["all-gather", "reduce-scatter", "all-reduce"].includes(data.kind);
     this.states = this.everyState();
     const slots = this.states.flatMap((state) =>
@@ -80,7 +80,7 @@ export class MovementSteps {
     return [state, ...data.steps.map((_, i) => (state = this.after(state, i)))];
   }
 
-  /** What every device has after a step. @param {State} before @param {number} number @returns {State} */
+  /** The state of every device after a step. @param {State} before @param {number} number @returns {State} */
   after(before, number) {
     const { adds, keeps, sends } = this.data.steps[number];
     const state = before.map((chunks) => new Map(chunks));
@@ -98,7 +98,7 @@ export class MovementSteps {
     return state;
   }
 
-  /** The device that each chunk is coloured by: that which has it first, or its number in a sum. */
+  /** The device that gives each chunk its colour: its first holder, or its index in a sum. */
   everyOwner() {
     const { chunks, start, devices } = this.data;
     return chunks.map((_, chunk) => {
@@ -107,7 +107,7 @@ export class MovementSteps {
     });
   }
 
-  /** What a device has, in words: for those who do not see it. @param {number} step @param {number} device */
+  /** The chunks on a device in words, for screen readers. @param {number} step @param {number} device */
   holdsText(step, device) {
     const { chunks, contributors, devices } = this.data;
     const held = [...this.states[step][device]].sort(([a], [b]) => a - b);

@@ -1,11 +1,11 @@
 // @ts-check
-// JAX sorts the keys of a dict as text: layers 0, 1, 10, 2. People count them.
+// JAX sorts the keys of a dict as text (layers 0, 1, 10, 2); this module sorts them by number.
 
 /**
- * The order in which names are shown: names that differ only in their numbers are counted, and
- * together they keep the places that they have.
+ * The order in which names are shown: names that differ only in their numbers are sorted by
+ * number, and together keep the positions that they occupy.
  * @param {string[]} names
- * @returns {number[]} the numbers of the names
+ * @returns {number[]} the indices of the names
  */
 export function naturalOrder(names) {
   /** @type {Map<string, number[]>} */
@@ -24,7 +24,7 @@ export function naturalOrder(names) {
   return order;
 }
 
-/** Negative where one comes first, as a number in a name is counted. @param {string} one @param {string} other */
+/** Compares two names by the numbers in them; negative if the first comes first. @param {string} one @param {string} other */
 export function countedBefore(one, other) {
   return one.localeCompare(other, "en", { numeric: true });
 }

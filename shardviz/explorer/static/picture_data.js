@@ -1,6 +1,6 @@
 // @ts-check
-// Reads a Picture as Python sends it: `shardviz/draw/serialization.py` has the format. What this
-// makes of it is compared with Python's own reading, tile by tile, in `tests/picture/test_wire.py`.
+// Reads a Picture from Python; `shardviz/draw/serialization.py` defines the format.
+// `tests/picture/test_wire.py` compares the result with Python's, tile by tile.
 
 /** @import { Column, Ruler } from "./messages" */
 /** The tiles: every column as one typed array. @typedef {ReturnType<typeof openTiles>} Tiles */
@@ -26,13 +26,13 @@ export function readPicture({ data, buffers = [] }) {
     rulers: (data.rulers ?? []).map(readRuler),
     /** The text in a tile. @param {number} i */
     label: (i) => filledTemplate(data.tiles.text ?? [], tiles, i),
-    /** The ids of the devices that it stands for. @param {number} i */
+    /** The ids of the devices of a tile. @param {number} i */
     devices: (i) => devicesOf(tiles, i),
   };
 }
 
 /**
- * What tiles, frames and strokes are within, in points; without any it is all of the picture.
+ * The bounding box of tiles, frames and strokes, in points; without any, the whole picture.
  * @param {Tiles} tiles
  * @param {ReturnType<typeof readFrame>[]} frames
  * @param {Edges | null} edges
@@ -61,7 +61,7 @@ const NO_DEVICE = -1; // as in draw/picture.py
 const STORED = { float32: Float32Array, int32: Int32Array, float64: Float64Array };
 
 /**
- * The rows with their last fields, which those that lack them have in common with the row before.
+ * Completes rows: a row without its last fields shares them with the row before.
  * @template {unknown[]} R
  * @param {import("./messages").Row<R>[]} rows
  * @returns {R[]}
@@ -103,7 +103,7 @@ export function readEdges(edges, buffers) {
 }
 
 /**
- * A column as one typed array: what is painted often must not cost a call per tile.
+ * A column as one typed array, because painting must not cost a call per tile.
  * @template {Float32Array | Int32Array | Float64Array} A
  * @param {Column} column
  * @param {DataView[]} buffers
@@ -126,8 +126,8 @@ function columnOf(column, buffers, n, Kind) {
 }
 
 /**
- * Reads a column of whole numbers, and gives the same array again for as long as the column says the
- * same: those of a million devices take most of a frame.
+ * Reads a column of integers, and returns the same array as long as the column is unchanged,
+ * because reading a million devices takes most of a frame.
  */
 export function keptNumbers() {
   let [said, numbers] = ["", new Int32Array(0)];
@@ -145,7 +145,7 @@ export function keptNumbers() {
 }
 
 /**
- * A copy, because a typed array may not start at any byte.
+ * A copy, because a typed array needs an aligned start.
  * @param {DataView} view
  * @returns {ArrayBuffer}
  */
@@ -171,14 +171,14 @@ export function openTiles(data, buffers) {
   };
 }
 
-/** The device ids that tile `i` stands for. @param {Tiles} tiles @param {number} i */
+/** The device ids of tile `i`. @param {Tiles} tiles @param {number} i */
 export function devicesOf({ offsets, holders, device }, i) {
   if (!offsets || !holders) return device[i] < 0 ? [] : [device[i]];
   return [...holders.subarray(offsets[i], offsets[i + 1])];
 }
 
 /**
- * A template, filled for tile `i`: text, and the ids of its devices.
+ * Fills a template for tile `i` with text and the ids of its devices.
  * @param {import("./messages").Template} template
  * @param {Tiles} tiles
  * @param {number} i

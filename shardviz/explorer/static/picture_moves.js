@@ -1,19 +1,19 @@
 // @ts-check
-// Which tile of the picture before each tile was, so that one sees what moved: a device is the same
-// device in any picture, and a block was where the first device that holds it had its block.
+// Finds the previous tile of each tile, to animate changes. A device stays the same device in any
+// picture. A block moves from the previous block of the first device that holds it.
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /**
- * What was shown: the array's name, picture and blocks by device, the picture of the devices, and
- * the position in mesh order of each of its tiles.
+ * The previous state: the array's name, picture and block of each device, the picture of the
+ * devices, and the mesh position of each of its tiles.
  * @typedef {{array: string, picture: Picture | null | undefined, groups: Int32Array | null, devices: Picture,
  *   positions: Int32Array}} Before
  */
 
-const MOST_TILES = 4096; // beyond, nothing moves
-const MOST_DEVICES = 65536; // to look through for the first that holds a block
+const MOST_TILES = 4096; // larger pictures are not animated
+const MOST_DEVICES = 65536; // searched for the first that holds a block
 
-/** By what they show, the numbers of tiles. @param {ArrayLike<number>} shown */
+/** Maps the content of each tile to its index. @param {ArrayLike<number>} shown */
 function tilesBy(shown) {
   /** @type {Map<number, number>} */
   const tiles = new Map();

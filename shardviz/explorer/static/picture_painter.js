@@ -1,6 +1,6 @@
 // @ts-check
-// Paints one Picture on two canvases, one for the tiles and one for what stands out among them.
-// The picture comes ready from Python (`shardviz/picture`); this adds colours and marks.
+// Paints a Picture on two canvases, one for the tiles and one for the marked tiles. Python
+// computes the picture (`shardviz/draw`); this module adds colours and marks.
 import { axisColour, mix, tileColours } from "./colours.js";
 import { h } from "./dom.js";
 import { readPicture } from "./picture_data.js";
@@ -11,25 +11,25 @@ import { FONT, SANS, marginsOf, paintRulers, textWidth } from "./rulers.js";
 /** @typedef {CanvasRenderingContext2D} Context */
 /** @typedef {{x: number, y: number, w: number, h: number}} Box mostly in CSS pixels */
 /**
- * The tiles and the frame that stand out.
+ * The marked tiles and frame.
  * @typedef {{strong: Set<number>, soft: Set<number>, frame: number}} Marks
  */
 /**
- * What tiles move from: their boxes and fills before, and when they began to.
+ * The start of an animation: the previous boxes and fills of the tiles, and the start time.
  * @typedef {{boxes: Box[], fills: string[], start: number}} Motion
  */
 
 const NO_TILES = { count: 0, x: 0, y: 0, width: 0, height: 0 };
 const NO_PICTURE = readPicture({ data: { width: 0, height: 0, tiles: NO_TILES } });
-const MANY_TILES = 16384; // beyond so many, small tiles are painted pixel by pixel
-const LEAST_FILLED = 0.9; // of the canvas, both ways; what would take less is not to scale
-const ASPECTS = [1 / 3, 3]; // of tiles that may have any
-const MOST_SHAPED = 1024; // tiles; of more, nobody sees the shape of one
-const TILE_GAP = 12; // pixels: tiles that are stretched grow until they are no further apart
+const MANY_TILES = 16384; // above this number, small tiles are painted pixel by pixel
+const LEAST_FILLED = 0.9; // share of the canvas to fill in both directions, if necessary not to scale
+const ASPECTS = [1 / 3, 3]; // limits for tiles that can have any aspect ratio
+const MOST_SHAPED = 1024; // above this number of tiles, their shapes cannot be recognised
+const TILE_GAP = 12; // the largest gap between stretched tiles, in pixels
 const MOVE_MS = 250;
-const STRIP = 120; // pixels: a row of blocks is no higher
+const STRIP = 120; // the largest height of a single row of blocks, in pixels
 const LETTERS = [13, 12, 11, 10, 9]; // pixels
-const NO_GROUP = -1; // as in picture/shapes.py
+const NO_GROUP = -1; // as in draw/picture.py
 const MANY_GROUPS = -2;
 const FRAME_FONT = `10px ${SANS}`;
 
@@ -44,26 +44,26 @@ export class PicturePainter {
     this.over = h("canvas", { class: "sv-layer", "aria-hidden": "true" });
     this.picture = NO_PICTURE;
     this.marks = noMarks();
-    /** Set with the first picture, before which nothing is painted. @type {Theme} */
+    /** Set with the first picture; nothing is painted before. @type {Theme} */
     this.theme;
-    /** The true width of a tile over its height; 0 where it has none. */
+    /** The true aspect ratio of a tile, or 0 if it has none. */
     this.aspect = 0;
     this.toScale = true;
     /** @type {Motion | null} */ this.motion = null;
-    this.progress = 1; // how far tiles have come: 1 where they stand still
+    this.progress = 1; // progress of the animation; 1 at rest
     this.sx = 1; // pixels per point across, and down
     this.sy = 1;
     this.ox = 0;
     this.oy = 0;
     this.fitted = true;
-    /** How far a tile goes beyond its place on each side, in points. */
+    /** The distance by which a tile extends beyond its place on each side, in points. */
     this.grown = { x: 0, y: 0 };
     this.size = { w: 0, h: 0 };
     /** What the canvas shows, so that nothing is painted twice. @type {unknown[] | null} */
     this.painted = null;
   }
 
-  /** Gives the canvases a size in CSS pixels. @param {number} w @param {number} height */
+  /** Resizes the canvases, in CSS pixels. @param {number} w @param {number} height */
   resize(w, height) {
     this.size = { w, h: height };
     this.painted = null;
@@ -75,15 +75,15 @@ export class PicturePainter {
   }
 
   /**
-   * Chooses the scales at which the picture fills the canvas: tiles may be stretched, those of an
-   * array only as far as makes it much larger.
+   * Chooses the scales at which the picture fills the canvas. Tiles can be stretched; those of an
+   * array only if that makes the picture much larger.
    */
   fit() {
     const { picture: p, size } = this;
     if (!size.w) return;
     const { box } = p;
     const { left, top, right, bottom } = this.margins();
-    // Where there are hosts, tiles keep their distance from the frames.
+    // With hosts, tiles keep their distance from the frames.
     const few = p.x.length <= MOST_SHAPED && !p.edges && !p.frames.length;
     const [across, down] = few ? [gapOf(p.x, p.w[0]), gapOf(p.y, p.h[0])] : [0, 0];
     this.sx = scaleOf(size.w - left - right, box.right - box.left, across);
@@ -99,14 +99,14 @@ export class PicturePainter {
     this.fitted = true;
   }
 
-  /** What the tiles are within, as large as they are painted, in points. */
+  /** The bounding box of the painted tiles, in points. */
   content() {
     const { left, top, right, bottom } = this.picture.box;
     const { x, y } = this.grown;
     return { left: left - x, top: top - y, right: right + x, bottom: bottom + y };
   }
 
-  /** Gives tiles their proportion. */
+  /** Applies the aspect ratio of the tiles to the scales. */
   shape() {
     const { picture: p } = this;
     this.toScale = true;
@@ -114,7 +114,7 @@ export class PicturePainter {
     let aspect = full;
     if (this.aspect) aspect = clamp(this.aspect, full * LEAST_FILLED, full / LEAST_FILLED);
     else if (p.x.length <= MOST_SHAPED) aspect = clamp(full, ASPECTS[0], ASPECTS[1]);
-    // One row is a strip.
+    // A single row is drawn as a strip.
     if (!isFinite(this.aspect)) {
       const { top, bottom } = p.box;
       this.sy = Math.min(this.sy, STRIP / (bottom - top));
@@ -125,25 +125,25 @@ export class PicturePainter {
     else this.sy *= full / aspect;
   }
 
-  /** What is around the tiles, in CSS pixels. */
+  /** The margins around the tiles, in CSS pixels. */
   margins() {
     return marginsOf(contextOf(this.base), this.picture);
   }
 
-  /** Where something is on the canvas. @param {Box} box in points @returns {Box} */
+  /** Converts a box to the canvas. @param {Box} box in points @returns {Box} */
   placed({ x, y, w, h: tall }) {
     const { sx, sy, ox, oy } = this;
     return { x: x * sx + ox, y: y * sy + oy, w: w * sx, h: tall * sy };
   }
 
-  /** Where a tile is on the canvas. @param {number} i */
+  /** The box of a tile on the canvas. @param {number} i */
   boxOf(i) {
     const { picture: p, grown } = this;
     const [x, y] = [p.x[i] - grown.x, p.y[i] - grown.y];
     return this.placed({ x, y, w: p.w[i] + 2 * grown.x, h: p.h[i] + 2 * grown.y });
   }
 
-  /** Where a tile is painted: on its way, while it moves. @param {number} i */
+  /** The box in which a tile is painted, which lags behind during an animation. @param {number} i */
   movedBox(i) {
     const to = this.boxOf(i);
     const from = this.motion?.boxes[i];
@@ -153,9 +153,9 @@ export class PicturePainter {
   }
 
   /**
-   * From where the tiles of the next picture move, if they do.
+   * The start of an animation to the next picture, or null if nothing moves.
    * @param {Picture} next
-   * @param {(tile: number) => number} before which tile each of them was; -1 for none
+   * @param {(tile: number) => number} before the previous tile of each tile, or -1
    * @returns {Motion | null}
    */
   movedFrom(next, before) {
@@ -189,7 +189,7 @@ export class PicturePainter {
     if (from) requestAnimationFrame(step);
   }
 
-  /** A layer, emptied. @param {HTMLCanvasElement} canvas */
+  /** Clears a layer. @param {HTMLCanvasElement} canvas */
   begin(canvas) {
     const g = contextOf(canvas);
     const ratio = window.devicePixelRatio || 1;
@@ -208,7 +208,7 @@ export class PicturePainter {
     const g = this.begin(base);
     const colours = tileColours(p.count, theme, p.shades);
     if (p.edges) this.edges(g, p.edges);
-    // So many tiles, too small for borders and text; all tiles of a picture have one size.
+    // Many tiles, all of the same size, too small for borders and text.
     const tiny = p.x.length > MANY_TILES && p.w[0] * sx < 5 && p.h[0] * sy < 5;
     if (tiny) this.pixels(g, colours);
     else {
@@ -238,7 +238,7 @@ export class PicturePainter {
       if (i >= p.x.length) continue;
       const [own, text] = [colours.fill(p.group[i]), colours.text(p.group[i])];
       const most = strong.has(i);
-      // Outlines of thousands of small tiles would be all that one sees.
+      // Outlines of thousands of small tiles would hide everything else.
       const filled = small && !most;
       const fill = filled ? mix(own, theme.text, 0.5) : own;
       const width = most ? 3 : filled ? 1 : 1.5;
@@ -249,8 +249,8 @@ export class PicturePainter {
   }
 
   /**
-   * Makes the tiles without a mark pale: a ramp has no stronger colour to mark with, and small
-   * tiles have no space for an outline.
+   * Makes unmarked tiles pale, because a ramp has no stronger colour for marks, and small tiles
+   * have no space for an outline.
    * @param {Context} g
    */
   fade(g) {
@@ -266,7 +266,7 @@ export class PicturePainter {
   }
 
   /**
-   * The strokes under the tiles, in the colours of mesh axes: one path for each colour and width.
+   * Paints the strokes under the tiles in the colours of mesh axes, one path per colour and width.
    * @param {Context} g
    * @param {NonNullable<Picture["edges"]>} edges
    */
@@ -286,7 +286,7 @@ export class PicturePainter {
       const [group, width] = key.split("|").map(Number);
       const colour = group === MANY_GROUPS ? theme.muted : axisColour(group, theme);
       g.strokeStyle = group === NO_GROUP ? unused : colour;
-      // Links that carry nothing are thin, and the finer the paler.
+      // Links without traffic are thin and pale.
       g.globalAlpha = width < 1 ? clamp(width * sx, 0.2, 0.6) : 1;
       g.lineWidth = Math.max(0.75, width * Math.min(1.5, sx));
       g.beginPath();
@@ -305,8 +305,8 @@ export class PicturePainter {
   }
 
   /**
-   * Very many small tiles, pixel by pixel: a call per rectangle would take longer than a frame.
-   * Each tile reaches to the next whole pixel, so that there is no gap to its neighbours.
+   * Paints very many small tiles pixel by pixel, because a call per rectangle would take longer
+   * than a frame. Each tile extends to the next whole pixel, so that there are no gaps.
    * @param {Context} g
    * @param {import("./colours.js").TileColours} colours
    */
@@ -329,7 +329,7 @@ export class PicturePainter {
       const y1 = Math.min(height, Math.max(y0 + 1, Math.ceil(top + tall)));
       const colour = colours.pixel(p.group[i]);
       for (let y = y0; y < y1; y++) {
-        // A call of fill would take longer than these few pixels.
+        // For a few pixels this is faster than a call of fill.
         for (let at = y * width + x0; at < y * width + x1; at++) pixels[at] = colour;
       }
     }
@@ -344,7 +344,7 @@ export class PicturePainter {
     if (x > this.size.w || y > this.size.h || x + w < 0 || y + tall < 0) return;
     g.fillStyle = style.fill;
     if (w < 5 || tall < 5) {
-      // Too small for a border; at least one pixel, so that it can be seen.
+      // Too small for a border, but at least one pixel, so that it is visible.
       const [least, high] = [Math.max(w, 1), Math.max(tall, 1)];
       g.fillRect(x, y, least, high);
       if (width > 1) outline(g, { x: x - 1, y: y - 1, w: least + 2, h: high + 2 }, line, 1.5);
@@ -353,7 +353,7 @@ export class PicturePainter {
     const inside = { x: x + width / 2, y: y + width / 2, w: w - width, h: tall - width };
     const radius = w < 26 || tall < 14 ? 0 : Math.min(5, w / 6, tall / 5);
     if (!radius) {
-      // Plain rectangles: hundreds of round ones take most of a frame.
+      // Plain rectangles, because hundreds of rounded ones take most of a frame.
       g.fillRect(x, y, w, tall);
       outline(g, inside, line, width);
     } else {
@@ -368,7 +368,7 @@ export class PicturePainter {
   }
 
   /**
-   * The size of letters, as large as the last tile's, which are mostly the most, fit in any tile.
+   * The font size at which the text of the last tile, usually the longest, fits.
    * @param {number} tall
    * @param {number} wide
    */
@@ -379,12 +379,12 @@ export class PicturePainter {
     const font = (/** @type {number} */ size) => `600 ${size}px ${SANS}`;
     const fits = (/** @type {number} */ size) =>
       size + 3 <= tall && textWidth(g, text, font(size)) <= most;
-    // As many as fit of a long text are in letters that can be read.
+    // Long text is truncated at a readable size.
     return LETTERS.find(fits) ?? Math.min(11, tall - 3);
   }
 
   /**
-   * The text in a tile, as much as fits.
+   * Paints the text in a tile, truncated to fit.
    * @param {Context} g
    * @param {number} i
    * @param {Box} box
@@ -413,14 +413,14 @@ export class PicturePainter {
     for (const f of p.frames) {
       const { w, h: tall } = this.placed(f);
       if (w < 6 || tall < 6) continue;
-      // Around a few pixels a full stroke would be all that one sees.
+      // A full stroke around a few pixels would cover them.
       g.setLineDash(f.dashed ? [3, 3] : []);
       this.frame(g, f, Math.min(w, tall) < 30 ? pale : theme.muted, 1);
     }
     g.setLineDash([]);
   }
 
-  /** A frame, and its name in its upper line. @param {Context} g @param {Picture["frames"][0]} f @param {string} colour @param {number} width */
+  /** Paints a frame with its name in the upper edge. @param {Context} g @param {Picture["frames"][0]} f @param {string} colour @param {number} width */
   frame(g, f, colour, width) {
     const box = this.placed(f);
     outline(g, box, colour, width);
@@ -435,7 +435,7 @@ export class PicturePainter {
     g.fillText(f.label, box.x + 9, box.y);
   }
 
-  /** Labels of chips and slices, less those that would cover another. @param {Context} g */
+  /** Paints the labels of chips and slices, except those that would overlap. @param {Context} g */
   labels(g) {
     const { picture: p, theme } = this;
     const { box } = p;
@@ -456,7 +456,7 @@ export class PicturePainter {
     }
   }
 
-  /** In a zoomed picture rulers stay at the edges of the canvas. @param {Context} g */
+  /** Paints the rulers, which stay at the edges of the canvas in a zoomed picture. @param {Context} g */
   rulers(g) {
     const { picture: p, theme, sx, sy, ox, oy, size } = this;
     const box = this.content();
@@ -481,7 +481,7 @@ function gapOf(starts, length) {
 }
 
 /**
- * The scale at which tiles fill some pixels, with wide gaps between them made smaller.
+ * The scale at which tiles fill a number of pixels, with wide gaps reduced.
  * @param {number} pixels
  * @param {number} points
  * @param {number} gap in points
@@ -491,7 +491,7 @@ function scaleOf(pixels, points, gap) {
   return gap * scale > TILE_GAP ? (pixels + TILE_GAP) / (points + gap) : scale;
 }
 
-/** Whether a tile of this size shows all of its text. @param {number} w @param {number} tall */
+/** True if a tile of this size shows all of its text. @param {number} w @param {number} tall */
 export function isLarge(w, tall) {
   return tall >= 40 && w >= 66;
 }
@@ -509,7 +509,7 @@ function outline(g, box, colour, width) {
 }
 
 /**
- * The text, or as much of a long one as fits with an ellipsis, or nothing.
+ * The text, truncated with an ellipsis if necessary, or nothing.
  * @param {Context} g
  * @param {string} text
  * @param {number} width

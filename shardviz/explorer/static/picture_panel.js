@@ -1,5 +1,5 @@
 // @ts-check
-// The panel with the pictures: devices and arrays, linked, and the sentence about them.
+// The panel of pictures: devices and arrays, linked, with the sentence about them.
 import { ArraySteps } from "./array_steps.js";
 import { tabRow } from "./controls.js";
 import { button, h, setText, toggle } from "./dom.js";
@@ -16,8 +16,8 @@ import { replicasText } from "./view_data.js";
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /**
- * Pictures: of the devices, of each array (null where there is none), and of the links of the
- * chosen collective.
+ * The pictures of the devices, of each array (null if it has none), and of the links of the chosen
+ * collective.
  * @typedef {{view: View, theme: import("./colours.js").Theme, arrays: (Picture | null)[], links: DrawnLinks,
  *   devices: DrawnDevices}} Shown
  * @typedef {{key: string, words: string, edges: Picture["edges"]}} DrawnLinks
@@ -25,11 +25,11 @@ import { replicasText } from "./view_data.js";
  *   count: string}} DrawnDevices
  */
 
-/** How the devices stand, by the name of the tab. @type {Record<string, string>} */
+/** The arrangement of the devices for each tab. @type {Record<string, string>} */
 const ORDERS = { Mesh: "mesh", Hosts: "host", Chips: "position" };
 const HOW_LINKS = "choose a collective to see the links that it uses";
 const THUMB_WIDTH = 88; // pixels
-const MOST_NAMED = 16; // devices that take part in a collective
+const MOST_NAMED = 16; // participants of a collective that are listed by id
 
 export class PicturePanel {
   /**
@@ -48,7 +48,7 @@ export class PicturePanel {
      */
     this.inProgram = false;
     /** @type {Shown | null} */ this.shown = null;
-    /** The position in mesh order of every device tile. */
+    /** The mesh position of every device tile. */
     this.positions = new Int32Array(0);
     this.positionsOfTiles = keepLast(positionsOfTiles);
     /** What was shown before, from which tiles move. @type {import("./picture_moves.js").Before | null} */
@@ -99,7 +99,7 @@ export class PicturePanel {
     );
   }
 
-  /** What happens when one points. @param {(tile: number) => import("./highlight.js").Pointing} what */
+  /** Callbacks that link the pointer with the highlight. @param {(tile: number) => import("./highlight.js").Pointing} what */
   pointing(what) {
     const { highlight } = this;
     return {
@@ -124,7 +124,7 @@ export class PicturePanel {
   }
 
   /**
-   * @param {() => number} array which array the picture shows
+   * @param {() => number} array returns the array that the picture shows
    * @returns {import("./picture_view.js").Hooks}
    */
   blockHooks(array) {
@@ -140,7 +140,7 @@ export class PicturePanel {
   }
 
   /**
-   * The tooltip of a block: `w[0:512, 0:1024] · 2 MiB`, and the devices that hold it.
+   * The tooltip of a block: `w[0:512, 0:1024] · 2 MiB` and the devices that hold it.
    * @param {number} index of the array
    * @param {number} tile
    */
@@ -185,7 +185,7 @@ export class PicturePanel {
     this.mark();
   }
 
-  /** What the array is, and what a look at its picture does not say. */
+  /** Shows the title of the array, and facts that its picture does not show. */
   showTitle() {
     const { view, arrays } = /** @type {Shown} */ (this.shown);
     const array = view.arrays.at(view.selected);
@@ -198,7 +198,7 @@ export class PicturePanel {
   /** @param {View} view @param {DrawnDevices} devices */
   showOrder({ mesh }, { by, no_positions: why, count }) {
     this.order.mark(Object.keys(ORDERS).find((name) => ORDERS[name] === by) ?? "Mesh");
-    // Not `disabled`: the keyboard still reaches it, and hears why.
+    // Not `disabled`, so that the keyboard reaches it and a screen reader gives the reason.
     const chips = this.order.tabs[2];
     chips.setAttribute("aria-disabled", String(Boolean(why)));
     chips.title = why;
@@ -206,7 +206,7 @@ export class PicturePanel {
   }
 
   /**
-   * The links of the chosen collective; null while another one's are still on the page.
+   * The links of the chosen collective, or null while the page still has those of another.
    * @param {Shown} shown
    */
   currentLinks({ links }) {
@@ -214,7 +214,7 @@ export class PicturePanel {
     return links.key && chosen === links.key ? links : null;
   }
 
-  /** What the colours and outlines of the devices are. @param {Shown} shown @param {number[]} participants */
+  /** Explains the colours and outlines of the devices. @param {Shown} shown @param {number[]} participants */
   showNote(shown, participants) {
     const { by, note } = shown.devices;
     const { collective, ids } = this.highlight;
@@ -222,7 +222,7 @@ export class PicturePanel {
     const many = participants.length > MOST_NAMED;
     const together = many ? "" : ` ${participants.map((at) => ids[at]).join(", ")}`;
     const byPosition = by === "position" && this.live && this.inProgram;
-    // One sentence, the one that says most.
+    // Only the most important sentence.
     let words = this.currentLinks(shown)?.words || note;
     if (!words && participants.length) {
       const devices = many ? `${participants.length.toLocaleString("en")} devices` : "devices";
@@ -232,7 +232,7 @@ export class PicturePanel {
       words = `colours: shards of ${array.name}`;
     }
     setText(this.note, words);
-    // Where sentences come and go, the picture under them keeps its size.
+    // The picture keeps its size when the sentence above it changes.
     toggle(this.note, "sv-kept", byPosition);
   }
 
@@ -249,7 +249,7 @@ export class PicturePanel {
     this.devices.show(picture, theme, { before });
   }
 
-  /** Small pictures of the arrays that are not selected. @param {Shown} shown */
+  /** Draws small pictures of the arrays that are not selected. @param {Shown} shown */
   showThumbs({ view, arrays, theme }) {
     for (const [i, thumb] of this.small) {
       if (i !== view.selected && arrays[i]) continue;
@@ -272,7 +272,7 @@ export class PicturePanel {
     this.fitThumbs();
   }
 
-  /** As many small pictures as there is space for. */
+  /** Shows as many small pictures as fit. */
   fitThumbs() {
     const most = Math.max(1, Math.floor(this.array.size.w / THUMB_WIDTH));
     [...this.thumbs.children].forEach((node, i) => node.toggleAttribute("hidden", i >= most));
@@ -288,7 +288,7 @@ export class PicturePanel {
     return { view, caption, node, bare: keepLast(barePicture) };
   }
 
-  /** Marks everything that belongs to what is pointed at, and says so. */
+  /** Marks everything linked to the tile under the pointer, and updates the sentence. */
   mark() {
     if (!this.shown) return;
     const { view } = this.shown;
@@ -303,13 +303,13 @@ export class PicturePanel {
 
   /**
    * @param {Shown} shown
-   * @param {number} device the one that is pointed at, or -1
+   * @param {number} device the device under the pointer, or -1
    * @param {Set<number>} pointed
    */
   markDevices(shown, device, pointed) {
     const { highlight } = this;
     const { view, devices } = shown;
-    // Those that take part in the chosen collective stand out; else those with the same block.
+    // The participants of the chosen collective are marked, otherwise devices with the same block.
     const chosen = this.inProgram && highlight.collective;
     const participants = chosen ? highlight.participants(Math.max(0, device)) : [];
     this.showNote(shown, participants);
@@ -317,7 +317,7 @@ export class PicturePanel {
     const holders = groups ? highlight.holders(view.selected, groups[device]) : [];
     const related = new Set(participants.length ? participants : holders);
     const marks = noMarks();
-    // A look at each of a million tiles takes half a frame.
+    // Visiting a million tiles takes half a frame.
     const tiles = pointed.size || related.size ? this.positions : [];
     tiles.forEach((position, tile) => {
       if (pointed.has(position)) {
@@ -360,8 +360,8 @@ function frameAround(p, tile) {
 }
 
 /**
- * The width over the height that a tile has by its elements; 0 for those of a scalar, which has
- * none, and more than there can be for those of one row.
+ * The aspect ratio of a tile by its elements: 0 for a scalar, and a very large number for a single
+ * row.
  * @param {ArrayView} array
  * @param {Picture} picture
  */
@@ -371,17 +371,17 @@ function aspectOf(array, picture) {
   const { dims = [0, 1], steps = [] } = picture.facts ?? {};
   const [rows, columns] = dims.map((dim) => Math.max(1, shard[dim]));
   if (steps.some(({ at }) => at === null)) return columns / rows;
-  // Of a large array a tile is several blocks.
+  // In the picture of a large array a tile stands for several blocks.
   const { left, top, right, bottom } = picture.box;
   const whole = (columns * counts[dims[1]]) / (rows * counts[dims[0]]);
   return ((whole * (bottom - top)) / (right - left)) * (picture.w[0] / picture.h[0]);
 }
 
 /**
- * The position in mesh order of every device tile.
+ * The mesh position of every device tile.
  * @param {Picture} devices
  * @param {import("./highlight.js").Highlight} highlight
- * @param {Int32Array} _ids by which the highlight finds them
+ * @param {Int32Array} _ids the ids by which the highlight finds them
  */
 function positionsOfTiles({ device }, highlight, _ids) {
   const positions = new Int32Array(device.length);
@@ -395,7 +395,7 @@ function groupsOfTiles(groups, positions) {
 }
 
 /**
- * The devices in the colours of an array's blocks.
+ * The picture of the devices in the colours of an array's blocks.
  * @param {Picture} devices
  * @param {Picture["edges"]} edges
  * @param {Picture["group"]} group the block of every tile
@@ -406,7 +406,7 @@ function devicesInBlocks(devices, edges, group, count, shades) {
   return { ...devices, edges, group, count, shades };
 }
 
-/** A picture without what is written around it. @param {Picture} picture */
+/** A picture without its rulers and labels. @param {Picture} picture */
 function barePicture(picture) {
   return { ...picture, labels: [], frames: [], rulers: [] };
 }

@@ -1,20 +1,20 @@
 // @ts-check
-// One Picture that can be zoomed, panned and pointed at, with the mouse and with the keyboard.
+// A Picture that can be zoomed, panned and pointed at, by mouse and keyboard.
 import { OWN_KEYS, h, iconButton, toggle } from "./dom.js";
 import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /**
- * What happens when a tile is pointed at or chosen, and the lines of text in tiles.
+ * Callbacks for pointing at and choosing tiles, and for the lines of text in tiles.
  * @typedef {{point: (tile: number) => void, leave: () => void, pin: (tile: number) => void,
  *   release: () => void, lines: (tile: number) => string[], hint?: (tile: number) => string,
  *   fitted?: () => void}} Hooks
  */
 
 const MAX_ZOOM = 60;
-const MARGIN = 6; // between a tile that is brought into sight and the edge
-const LEAST_SEEN = 24; // pixels from the edge to a tile, where only one is near
-const DRAG_PIXELS = 3; // a smaller move of the mouse is a click
+const MARGIN = 6; // pixels between the edge and a tile that was scrolled into view
+const LEAST_SEEN = 24; // pixels of the nearest tile that stay visible at the edge
+const DRAG_PIXELS = 3; // smaller movements of the mouse are clicks
 /** @type {Record<string, [number, number]>} */
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const OTHER_KEYS = ["Enter", "Escape", "Home", "End", "+", "-", "0"];
@@ -28,7 +28,7 @@ export class PictureView extends PicturePainter {
   constructor(label, hooks, options = {}) {
     super(hooks);
     this.tip = h("div", { class: "sv-tip", hidden: true });
-    /** Whether somebody clicked here: then the wheel zooms; else it scrolls the page. */
+    /** True after a click here: the wheel then zooms instead of scrolling the page. */
     this.entered = false;
     const role = options.plain ? { role: "img" } : { role: "application", tabindex: "0" };
     const about = { class: "sv-canvas", ...role, "aria-label": label, ...OWN_KEYS };
@@ -46,7 +46,7 @@ export class PictureView extends PicturePainter {
     const own = (/** @type {Event} */ e) => e.stopPropagation();
     const on = { pointerdown: own, pointerup: own, pointermove: own, keydown: own };
     const fit = () => {
-      this.node.focus({ preventScroll: true }); // the button goes
+      this.node.focus({ preventScroll: true }); // the button disappears
       this.fitAll();
     };
     return h("span", { class: "sv-fit", on }, iconButton("fit", "Fit", fit));
@@ -57,7 +57,7 @@ export class PictureView extends PicturePainter {
     this.showNow();
   }
 
-  /** Paints; the button that fits the picture is there while not all of it is in sight. */
+  /** Paints, and shows the fit button while part of the picture is out of view. */
   showNow() {
     this.paint();
     toggle(this.node, "sv-zoomed", !this.fitted);
@@ -72,7 +72,7 @@ export class PictureView extends PicturePainter {
    * @param {Picture} picture
    * @param {import("./colours.js").Theme} theme
    * @param {{aspect?: number, before?: (tile: number) => number}} [more] the true proportion of a
-   *   tile; and which tile of the picture before each tile was, where tiles are to move
+   *   tile, and a function from a tile to its tile in the previous picture, to animate from
    */
   show(picture, theme, { aspect = 0, before } = {}) {
     const old = this.picture;
@@ -104,7 +104,7 @@ export class PictureView extends PicturePainter {
   }
 
   /**
-   * Zooms around a point, else the middle; where there is no tile, around the one that is nearest.
+   * Zooms around a point, by default the middle, or around the nearest tile if none is there.
    * @param {number} factor
    * @param {number} px
    * @param {number} py in CSS pixels
@@ -113,7 +113,7 @@ export class PictureView extends PicturePainter {
     const { x, y } = this.nearest(px, py);
     const { ox, oy, sx } = this;
     this.fit();
-    // What is zoomed keeps its proportion, so one scale says how far it is.
+    // Zooming keeps the proportion, so either scale gives the zoom factor.
     const now = sx / this.sx;
     const next = clamp(now * factor, 1, MAX_ZOOM);
     if (next > 1.0001) {
@@ -129,8 +129,7 @@ export class PictureView extends PicturePainter {
   }
 
   /**
-   * The point of a tile that is nearest to a point, in CSS pixels; the point itself where there are
-   * no tiles.
+   * The nearest point on a tile, in CSS pixels, or the point itself if there are no tiles.
    * @param {number} px
    * @param {number} py
    */
@@ -146,7 +145,7 @@ export class PictureView extends PicturePainter {
     return { x, y };
   }
 
-  /** Ends a pan or a zoom where the picture ends, and with a tile in sight. */
+  /** Limits a pan or zoom to the picture, and keeps a tile visible. */
   keepInSight() {
     const { size, sx, sy } = this;
     const box = this.content();
@@ -157,7 +156,7 @@ export class PictureView extends PicturePainter {
     const bottom = size.h - margins.bottom - box.bottom * sy;
     this.ox = clamp(this.ox, Math.min(left, right), Math.max(left, right));
     this.oy = clamp(this.oy, Math.min(top, bottom), Math.max(top, bottom));
-    // Between tiles there may be more space than the view shows.
+    // A gap between tiles can be larger than the view.
     const { x, y } = this.nearest(size.w / 2, size.h / 2);
     this.ox += clamp(x, margins.left + LEAST_SEEN, size.w - LEAST_SEEN) - x;
     this.oy += clamp(y, margins.top + LEAST_SEEN, size.h - LEAST_SEEN) - y;
@@ -278,7 +277,7 @@ export class PictureView extends PicturePainter {
   }
 
   /**
-   * The nearest tile in a direction; the same one where there is none.
+   * The nearest tile in a direction, or the same tile if there is none.
    * @param {number} from
    * @param {number} dx
    * @param {number} dy
@@ -297,7 +296,7 @@ export class PictureView extends PicturePainter {
     return best;
   }
 
-  /** Pans so that a tile is in sight. @param {number} tile */
+  /** Pans a tile into view. @param {number} tile */
   reveal(tile) {
     const { x, y, w, h: tall } = this.boxOf(tile);
     const dx = shift(x, w, this.size.w);
@@ -309,14 +308,14 @@ export class PictureView extends PicturePainter {
     this.showNow();
   }
 
-  /** A tooltip, for a tile too small to say it all. @param {number} tile */
+  /** Shows a tooltip for a tile that is too small for its text. @param {number} tile */
   showTip(tile) {
     const text = this.hooks.hint?.(tile) ?? this.hooks.lines(tile).join(" · ");
     const box = this.boxOf(tile);
     this.tip.hidden = isLarge(box.w, box.h) || !text;
     if (this.tip.hidden) return;
     this.tip.textContent = text;
-    // Measured where nothing makes it narrow.
+    // Measured at the left edge, where it is not squeezed.
     Object.assign(this.tip.style, { left: "0", top: "0" });
     const { offsetWidth, offsetHeight } = this.tip;
     const { left, top } = tipPlace(box, { w: offsetWidth, h: offsetHeight }, this.size);
@@ -325,7 +324,7 @@ export class PictureView extends PicturePainter {
 }
 
 /**
- * How far something has to move to be within 0 and `size`.
+ * The distance to move an interval so that it lies between 0 and `size`.
  * @param {number} start
  * @param {number} length
  * @param {number} size
@@ -336,7 +335,7 @@ function shift(start, length, size) {
 }
 
 /**
- * Where a tooltip stands so that it does not cover what it explains: beside it, above or below.
+ * The position of a tooltip next to, above or below a tile, so that it does not cover the tile.
  * @param {import("./picture_painter.js").Box} box
  * @param {{w: number, h: number}} tip
  * @param {{w: number, h: number}} size of the picture

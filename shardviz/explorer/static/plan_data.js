@@ -1,6 +1,6 @@
 // @ts-check
-// A plan as the page reads it: values, their sharding, and where each axis came from. Nothing here
-// draws or asks the kernel.
+// The data of a plan: values, their shardings, and the origin of each axis. This module neither
+// draws nor calls the kernel.
 
 /** @typedef {NoPlan | Plan} PlanView */
 
@@ -12,7 +12,7 @@
  */
 
 /**
- * A plan in columns: a number is an index into the table of its name, or into `text`.
+ * A plan in columns. A number is an index into the table of its name, or into `text`.
  * @typedef {object} Plan
  * @property {false} waiting
  * @property {string[]} axes
@@ -32,15 +32,15 @@
  * @property {number[][]} operands
  * @property {Record<string, number>} trips
  * @property {Record<string, number>} valueNotes
- * @property {Record<string, PlanCollective[]>} moves By the number of the value; "-1" for those
- *   that belong to none.
+ * @property {Record<string, PlanCollective[]>} moves By the index of the value, or "-1" for
+ *   collectives without a value.
  * @property {Record<string, import("./value_details.js").Explanation>} explanations
  * @property {string[]} text
  */
 
 /**
- * The sharding in words; by dimension its axes as [number in the mesh, parts, name]; unreduced
- * axes.
+ * The sharding in words; for each dimension its axes as [index in the mesh, parts, name]; the
+ * unreduced axes.
  * @typedef {[ text: string, dims: [axis: number, parts: number, name: string][][], unreduced: string[], ]} PlanSpec
  */
 
@@ -49,10 +49,10 @@
  */
 
 /** A value of the plan. @typedef {ReturnType<typeof readValue>} Value */
-/** An axis that a dimension is split over. @typedef {{axis: number, parts: number, text: string}} PlanSplit */
+/** A mesh axis that splits a dimension. @typedef {{axis: number, parts: number, text: string}} PlanSplit */
 /**
- * Of several values: how many are split, how many collectives they need, and the first of those
- * that the propagation did not look into.
+ * Totals over several values: the number of split values and of collectives, and the first value
+ * that propagation did not cover.
  * @typedef {{split: number, collectives: number, uncovered: number, first?: Value}} Totals
  */
 
@@ -66,13 +66,13 @@ export class PlanData {
     const read = (/** @type {unknown} */ _, /** @type {number} */ at) => readValue(data, at);
     this.values = Array.from({ length: data.count }, read);
     this.numbers = new Map(this.values.map(({ name }, at) => [name, at]));
-    /** Collectives that are estimated for no value in the list. */
+    /** Estimated collectives that belong to no value in the list. */
     this.loose = estimatesOf(data, -1);
     /** @type {WeakMap<number[], Totals>} */ this.known = new WeakMap();
   }
 
   /**
-   * The values that a value's axes came from, and itself, each with the numbers of these axes.
+   * The values from which a value got its axes, and the value itself, each with those axes.
    * @param {number} at
    * @returns {Map<number, number[]>}
    */
@@ -103,7 +103,7 @@ export class PlanData {
   }
 
   /**
-   * Whether a value has all of the words that somebody searches for.
+   * True if a value contains all words of a search.
    * @param {number} at
    * @param {string[]} words in lower case
    */
@@ -121,7 +121,7 @@ function readValue(data, at) {
   const [type, ...shape] = types[number("type")];
   const [spec, dims, unreduced] = specs[number("spec")];
   return {
-    at, // its number, for columns of the plan that are not read here
+    at, // its index, for columns of the plan that are not read here
     name: text[number("name")],
     kind: data.kinds[number("kind")],
     opcode: text[number("opcode")],
@@ -133,7 +133,7 @@ function readValue(data, at) {
     source: text[number("source")],
     scope: data.scopes[number("scope")],
     region: text[number("region")],
-    /** How often its loop runs; 0 for none. */
+    /** The trip count of its loop, or 0. */
     trips: data.trips[at] ?? 0,
     backward: Boolean(number("flags") & BACKWARD),
     covered: !(number("flags") & UNCOVERED),
@@ -150,7 +150,7 @@ function readValue(data, at) {
   };
 }
 
-/** The collectives that are estimated for a value, in words. @param {Plan} data @param {number} at */
+/** The estimated collectives of a value, in words. @param {Plan} data @param {number} at */
 function estimatesOf({ moves, text }, at) {
   return (moves[at] ?? []).map(([kind, axes, bytes, trips, cause]) => {
     const over = axes.length ? ` over ${axes.map((axis) => text[axis]).join(" × ")}` : "";

@@ -1,11 +1,11 @@
 // @ts-check
-// The rows of the list of values: calls, which can be folded, and the values in them.
+// The rows of the list of values: calls, which can be folded, and their values.
 
 /** @import { PlanData } from "./plan_data.js" */
 
 /**
- * A row of the list: of a value, or (where `value` is -1) of a call; with its position among its
- * neighbours.
+ * A row of the list, for a value or (if `value` is -1) for a call, with its position among its
+ * siblings.
  * @typedef {{key: string, label: string, depth: number, value: number, count: number,
  *   open: boolean, members: number[], region: string, trips: number, size: number,
  *   place: number}} PlanRow
@@ -17,7 +17,7 @@ const SECTIONS = new Map([
 ]);
 
 /**
- * A call and what is in it; calls of one name that follow each other directly are one.
+ * A call with its values and calls. Consecutive calls of the same name are merged.
  * @typedef {{key: string, label: string, items: Array<number | PlanCall>,
  *   members: number[]}} PlanCall
  */
@@ -55,7 +55,7 @@ export function callTree(plan) {
 
 /**
  * @param {PlanCall} call
- * @param {(call: PlanCall) => void} visit called with it and all calls in it
+ * @param {(call: PlanCall) => void} visit called with the call and all calls inside it
  */
 export function eachCall(call, visit) {
   visit(call);
@@ -63,13 +63,13 @@ export function eachCall(call, visit) {
 }
 
 /** @typedef {Pick<PlanRow, "region" | "trips">} Loop */
-/** What is not repeated in a row because its call has it already. @typedef {Loop & {depth: number}} Outer */
+/** The loop and depth of the enclosing call, which its rows do not repeat. @typedef {Loop & {depth: number}} Outer */
 /** @typedef {Pick<PlanRow, "depth" | "size" | "place">} Position */
 
 /** @type {Loop} */
 const NO_LOOP = { region: "", trips: 0 };
 
-/** The rows, and the row of every value: its own, or that of the folded call it is in. */
+/** The rows, and for every value its row, or that of the folded call around it. */
 export class PlanRows {
   /**
    * @param {PlanData} plan
@@ -134,7 +134,7 @@ function unlessSame(loop, outer) {
   return { region, trips };
 }
 
-/** A call that holds nothing but another is one row with it. @param {PlanCall} call */
+/** Merges a call with its only child, if that is a call too. @param {PlanCall} call */
 function joined(call) {
   let inner = call;
   let label = call.label;

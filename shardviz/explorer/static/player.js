@@ -1,6 +1,6 @@
 // @ts-check
-// The player: how a collective moves its data, step by step, with what every device has after each
-// step, and the bytes of the step and of all until then.
+// The player: the steps of a collective, with the data on every device after each step, and the
+// bytes of the step and of all steps so far.
 import { axisColour } from "./colours.js";
 import { axisTag, button, fill, h, setText, toggle } from "./dom.js";
 import { MovementPicture } from "./movement_picture.js";
@@ -16,7 +16,7 @@ export class Player {
     /** @type {Played | null} */ this.played = null;
     /** @type {MovementSteps | null} */ this.steps = null;
     /** @type {import("./colours.js").Theme | null} */ this.theme = null;
-    /** Whether it moves as soon as there are steps. */
+    /** True if it should play as soon as the steps arrive. */
     this.starts = false;
     this.picture = new MovementPicture();
     this.transport = new Transport({
@@ -40,7 +40,7 @@ export class Player {
     close();
   }
 
-  /** Plays what has a key, from its start; its steps may come later. @param {string} key */
+  /** Plays the steps of a key from the start; they may arrive later. @param {string} key */
   open(key) {
     if (key !== this.key) Object.assign(this, { key, played: null, steps: null });
     this.starts = true;
@@ -50,7 +50,7 @@ export class Player {
   /** @param {Record<string, Played>} movements @param {import("./colours.js").Theme} theme */
   show(movements, theme) {
     this.theme = theme;
-    // While the steps are made again, because more is known of the program, the old ones stay.
+    // The old steps stay while the kernel recomputes them for new data of the program.
     const played = movements[this.key] ?? this.played;
     const same = JSON.stringify(played?.data) === JSON.stringify(this.played?.data);
     this.played = played;

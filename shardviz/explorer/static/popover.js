@@ -1,19 +1,19 @@
 // @ts-check
-// What opens over the page and closes by itself: Escape, a click or the focus elsewhere.
+// A popover over the page. It closes on Escape, or when a click or the focus goes elsewhere.
 import { OWN_KEYS, focusedNear, h } from "./dom.js";
 
 export class Popover {
   /**
-   * @param {string} name what a screen reader calls it
+   * @param {string} name the accessible name
    * @param {string} style
    * @param {() => void} closed
    */
   constructor(name, style, closed = () => {}) {
     this.closed = closed;
-    /** What had the focus, and gets it back. @type {HTMLElement | null} */ this.before = null;
+    /** The element that gets the focus back. @type {HTMLElement | null} */ this.before = null;
     const on = {
       keydown: (/** @type {KeyboardEvent} */ e) => this.key(e),
-      // A click on what takes no focus leaves it nowhere, which is no reason to close.
+      // A click on an element that cannot have the focus must not close the popover.
       focusout: () => window.setTimeout(() => this.focused || this.close(false)),
     };
     const about = { role: "dialog", "aria-label": name, tabindex: "-1", hidden: true };

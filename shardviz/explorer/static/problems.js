@@ -1,5 +1,5 @@
 // @ts-check
-// What fails, loses something or is worth knowing: two signs in the head of every view, and the list.
+// Problems: failures, losses and notes, as two marks in the header of every view, and as a list.
 import { button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Popover } from "./popover.js";
 
@@ -7,12 +7,12 @@ import { Popover } from "./popover.js";
 /** @import { View } from "./view_data.js" */
 
 /**
- * `problems_view.py`: what fails, then what loses something, then what is worth knowing.
+ * The problems from `problems_view.py`: failures, then losses, then notes.
  * @typedef {object} ProblemsData
- * @property {number} revision Of the program that they are of.
+ * @property {number} revision The revision of their program.
  * @property {Problem[]} rows
- * @property {number[]} counts How many fail, lose something, are worth knowing.
- * @property {string} lost The bytes that all of them waste on each device; "" for none.
+ * @property {number[]} counts The number of failures, losses and notes.
+ * @property {string} lost The bytes per device that all of them waste, or "".
  */
 
 /**
@@ -20,22 +20,22 @@ import { Popover } from "./popover.js";
  * @property {string} code
  * @property {"fails" | "loses" | "know"} severity
  * @property {string} text
- * @property {string} [at] Its place in a few words.
- * @property {Partial<Place>} place Empty where the page has no place for it.
- * @property {true} [mends] Whether the place has remedies.
- * @property {string} [offer] What the mesh becomes with one click.
+ * @property {string} [at] Its place, in a few words.
+ * @property {Partial<Place>} place Empty if the page shows it nowhere.
+ * @property {true} [mends] Set if the place offers remedies.
+ * @property {string} [offer] The mesh that one click applies.
  */
 
 /**
- * The sign and the word of each severity: its colour never says it alone.
+ * The sign and word of each severity, so that colour is never the only mark.
  * @type {Record<Problem["severity"], [sign: string, word: string]>}
  */
 const SEVERITIES = { fails: ["✕", "fails"], loses: ["▲", "loses"], know: ["●", "to know"] };
 
 export class Problems {
   /**
-   * @param {{go: (place: Place) => void, fit: () => void, field: (array?: number) => void}} calls a
-   *   place, the mesh that fits the target, a field that refuses its text
+   * @param {{go: (place: Place) => void, fit: () => void, field: (array?: number) => void}} calls open a
+   *   place, apply the mesh that fits the target, open a field with refused text
    */
   constructor(calls) {
     this.calls = calls;
@@ -72,7 +72,7 @@ export class Problems {
   show(found, view, target, live) {
     const fields = refused(view, target);
     const { rows = [], counts = [0, 0, 0], lost = "", revision = -1 } = found;
-    // They are made once an edit has settled: until then they are those of before.
+    // Problems are computed once an edit has settled; until then they belong to the older program.
     toggle(this.node, "sv-older", revision !== view.revision);
     if (!isNew(this, [rows, counts, fields, live])) return;
     const [fails, loses, know] = [counts[0] + fields.length, counts[1], counts[2]];
@@ -122,7 +122,7 @@ export class Problems {
 const order = ({ severity }) => Object.keys(SEVERITIES).indexOf(severity);
 
 /**
- * The fields that refuse their text; each says itself what is wrong with it.
+ * The fields that refuse their text. Each field shows its own error.
  * @param {View} view
  * @param {import("./messages").Target} target
  */

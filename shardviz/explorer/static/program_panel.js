@@ -1,5 +1,5 @@
 // @ts-check
-// The view Program: its stages, the least time, and a tab for each kind of question about it.
+// The Program view: the stages of a program, its least time, and a tab for each kind of question.
 import { CollectivesPanel } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
@@ -15,9 +15,8 @@ import { besideView } from "./views.js";
 /** @import { ActionKind } from "./messages" */
 /** @import { Report } from "./report_tabs.js" */
 /**
- * What the panel tells the page: an edit, an action, a value whose explanation is needed, a
- * collective whose links are to be drawn, devices to be drawn by position, what
- * is to be played.
+ * Requests to the page: edit, run an action, explain a value, draw the links of a collective, draw
+ * devices by position, play steps.
  * @typedef {{edit: import("./explorer.js").Edit, act: (kind: ActionKind) => void,
  *   why: (name: string) => void, links: (key: string | null) => void,
  *   position: () => void, play: (key: string) => void,
@@ -25,7 +24,7 @@ import { besideView } from "./views.js";
  */
 /** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline" | "changes_data">} Parts */
 /**
- * What the panel shows.
+ * The data of the panel.
  * @typedef {import("./stages.js").KnownStages & Parts & {code: string,
  *   plan: import("./plan_data.js").PlanView, theme: import("./colours.js").Theme}} Shown
  */
@@ -72,7 +71,7 @@ export class ProgramPanel {
     });
     this.player = new Player({ close: () => this.closePlayer() });
     this.askPlay = calls.play;
-    /** Whether the player is open, and what the steps that were asked for are of. */
+    /** True while the player is open; then the program and data of the requested steps. */
     this.playing = false;
     /** @type {[string, object | null, string]} */ this.playedOf = ["", null, ""];
     this.tabs = tabRow(TABS, { class: "sv-tabs" }, "sv-tab", (name) => this.open(name));
@@ -81,7 +80,7 @@ export class ProgramPanel {
     this.picked = false;
     this.bodyKey = "";
     /** @type {Shown | null} */ this.shown = null;
-    /** The revision whose effects were asked for. */
+    /** The revision whose effects were requested. */
     this.effectsOf = -1;
     this.codeAsked = false;
     this.clock = new Clock((seconds) =>
@@ -120,16 +119,16 @@ export class ProgramPanel {
     this.askForContent();
   }
 
-  /** What is known of a stage. @param {number} index counts from requested */
+  /** Opens the tab of a stage. @param {number} index counts from requested */
   openStage(index) {
-    // Why there is no plan, and what would be accepted, is in the tab Values.
+    // The Values tab explains why there is no plan and shows accepted edits.
     const refused = index === 1 && this.shown?.stages.stages[0].state === "failed";
     if (index === 0 || refused) return this.open("Values");
     if (index === 4) return this.open("Checks");
     this.openCollectives(String(index));
   }
 
-  /** Those of a stage, or what changed between two; asked twice, the latest. @param {string} what */
+  /** Shows the collectives of a stage or the changes between two; on a second click, the latest. @param {string} what */
   openCollectives(what) {
     const again = this.tab === "Collectives" && this.collectives.asked === what;
     this.open("Collectives");
@@ -137,7 +136,7 @@ export class ProgramPanel {
     this.refresh();
   }
 
-  /** Shows a collective in its table. @param {string} key its stage and number, as in "2:0" */
+  /** Shows a collective in its table. @param {string} key its stage and index, such as "2:0" */
   openCollective(key) {
     this.open("Collectives");
     this.collectives.open(String(Number(key[0]) + 1));
@@ -146,12 +145,12 @@ export class ProgramPanel {
     this.collectives.focus("nearest");
   }
 
-  /** Whether the devices stand beside the table without being asked for. */
+  /** True if there is space to show the devices next to the table. */
   get hasSpaceBeside() {
     return !this.main?.classList.contains("sv-withlinks") && this.beside.offsetParent !== null;
   }
 
-  /** The devices by position, and the links of the chosen collective between them. */
+  /** Shows the devices by position with the links of the chosen collective. */
   showLinks() {
     const beside = this.hasSpaceBeside;
     const on = !beside && (this.main?.classList.toggle("sv-withlinks") ?? false);
@@ -159,7 +158,7 @@ export class ProgramPanel {
     if ((on || beside) && this.drawnBy !== "position") this.position();
   }
 
-  /** Plays the steps of a collective or of a value, in the place of the tab. @param {string} key */
+  /** Plays the steps of a collective or of a value, instead of the tab. @param {string} key */
   openPlayer(key) {
     this.playing = true;
     this.player.open(key);
@@ -176,7 +175,7 @@ export class ProgramPanel {
   }
 
   /**
-   * Asks for the steps that are played: again where the program or what is known of it changed.
+   * Requests the steps to play, again whenever the program or its data changed.
    * @param {Shown} shown
    */
   askForSteps({ live, stages, target: { value: target } }) {
@@ -194,8 +193,8 @@ export class ProgramPanel {
   }
 
   /**
-   * Code is made once somebody looks at it. Effects are read when somebody looks at them, and again
-   * when the program was edited.
+   * Requests code and effects when their tab is open, and effects again after an edit of the
+   * program.
    */
   askForContent() {
     const { shown } = this;
@@ -212,10 +211,10 @@ export class ProgramPanel {
   show(shown) {
     this.shown = shown;
     const { view, menus, report, live, devices, plan, explanation, movements, timeline } = shown;
-    // Nothing runs on hardware that is only described.
+    // Described hardware cannot run programs.
     const { noRun = "" } = shown.target;
     this.collectives.canPlay = (key) => live || Boolean(movements[key]);
-    // Until the user chooses a tab: the timeline if there are times, and the error of a compile.
+    // Until the user chooses a tab, open the error of a compile, or the timeline if there are times.
     const failed = shown.stages.error && !isOutOfDate(shown);
     const timed = "lanes" in timeline && !failed;
     if (!this.picked) this.tab = timed ? "Timeline" : "Collectives";
@@ -244,7 +243,7 @@ export class ProgramPanel {
     this.askForContent();
   }
 
-  /** What was found that would remove the chosen collective, or lower the peak. */
+  /** Shows edits that would remove the chosen collective or lower the peak. */
   showChanges() {
     if (!this.shown) return;
     const { changes_data: data, view, live } = this.shown;
@@ -254,7 +253,7 @@ export class ProgramPanel {
     }
   }
 
-  /** The stages, the headline and the open tab, from what is known. */
+  /** Updates the stages, the headline and the open tab. */
   refresh() {
     const { shown } = this;
     if (!shown) return;
@@ -273,9 +272,9 @@ export class ProgramPanel {
   }
 
   /**
-   * What became of the last job; or what runs, and for how long.
+   * Shows the result of the last job, or the running job with its time.
    * @param {Report} report
-   * @param {string} old that the program was edited since
+   * @param {string} old a note that the program was edited since
    */
   showStatus(report, old) {
     const running = report.state === "running";
@@ -287,7 +286,7 @@ export class ProgramPanel {
     setText(this.status, last);
   }
 
-  /** Puts a panel into the body: whether it was not there. @param {HTMLElement} panel */
+  /** Puts a panel into the body; returns true if it was not there before. @param {HTMLElement} panel */
   put(panel) {
     if (this.body.firstChild === panel) return false;
     fill(this.body, panel);
@@ -336,12 +335,12 @@ export class ProgramPanel {
   }
 }
 
-/** Whether the program or its target was edited since the compile. @param {Shown} shown */
+/** True if the program or its target was edited since the compile. @param {Shown} shown */
 function isOutOfDate({ stages, view, target }) {
   return stageState(stages, 2, view.revision, target) === "old";
 }
 
-/** What the plan says of the program and the target as they are now. @param {Shown} shown */
+/** The headline by the plan, if it is of the current program and target. @param {Shown} shown */
 function plannedHeadline({ timeline, view, target }) {
   const current = timeline.revision === view.revision && timeline.target === target.value;
   return current ? timeline.headline : undefined;
