@@ -320,8 +320,8 @@ def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
         return None
     error = failed[0].error
     assert error is not None  # they were chosen by it
-    who = f"{processes_text(process.rank for process in failed)}: "
-    return replace(error, fields={**error.fields, "who": who})
+    ranks = processes_text(process.rank for process in failed)
+    return replace(error, processes=ranks)
 
 
 def prepared_report(report: Report, processes: Sequence[ProcessReport]) -> Report:

@@ -7,7 +7,7 @@ import jax
 import shardviz as sv
 from shardviz.base.backend.jax_compat_checks import check_names
 from shardviz.programs.backend import jaxpr_checks, jaxpr_names
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import UnknownJaxprParameter
 
 
 def test_a_renamed_parameter_costs_one_note(monkeypatch, eight_devices):
@@ -17,7 +17,7 @@ def test_a_renamed_parameter_costs_one_note(monkeypatch, eight_devices):
     with jax.set_mesh(jax.make_mesh((8,), ("data",))):
         plan = sv.plan(mapped, sv.array("x", (8, 4), spec="data"))
     assert plan.error is None
-    assert Note("unknown parameter", ("shard_map", "no_such_name")) in plan.notes
+    assert UnknownJaxprParameter("shard_map", "no_such_name") in plan.notes
 
 
 def test_a_renamed_operation_or_parameter_is_reported(monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 import shardviz as sv
 from shardviz.base.errors import MissingPackage, TargetError
 from shardviz.programs.backend.worker.folders import dump_root
+from shardviz.programs.failure import Cancelled, OthersWait
 from shardviz.runs.backend.hosts.cluster import status_of
 from shardviz.runs.backend.hosts.run import run_program
 from shardviz.runs.cache import ExecutableCache
@@ -120,7 +121,7 @@ def test_who_is_lost_in_a_run_is_named_and_all_are_ended(hosts, fault, rank, wor
     again = sv.run(program, target=hosts).error
     assert again.stage == "target"
     if rank is None:
-        assert error.code == "cancelled"
+        assert isinstance(error.cause, Cancelled)
     else:
         assert error.stage == "run"
         for message in (error.message, again.message):
@@ -132,8 +133,8 @@ def test_an_engine_that_fails_while_others_wait_is_named(hosts):
     pids = [p.pid for p in hosts.processes]
     on_engine(hosts, 1, FAIL)
     report = sv.run(sv.program(endless, X, mesh=hosts.mesh(data=4)), target=hosts)
-    assert (report.error.stage, report.error.code) == ("run", "others wait")
-    assert (report.error.fields["process"], report.error.fields["waiting"]) == (1, (0,))
+    assert report.error.stage == "run"
+    assert report.error.cause == OthersWait(1, (0,), "own")
     assert "no memory for this" in report.error.message
     assert report.error.lacks_memory
     assert gone(pids)

@@ -111,6 +111,6 @@ def each_in_new_jax(codes: Mapping[str, str]) -> dict[str, tuple[int, str]]:
     return {name: (status, text) for name, (status, text) in json.loads(done.stdout).items()}
 
 
-def notes(*given: tuple[str, ...]) -> tuple[str, ...]:
-    """The notes of these codes, each with what it is about."""
-    return tuple(str(Note(code, tuple(about))) for code, *about in given)
+def sentences(*notes: Note) -> tuple[str, ...]:
+    """The words of these notes."""
+    return tuple(map(str, notes))

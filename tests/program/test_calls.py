@@ -14,7 +14,8 @@ from jax.sharding import AbstractMesh, AxisType
 import shardviz as sv
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.trace import donated_leaves, trace
-from tests.program.helpers import notes
+from shardviz.programs.notes import ChangedInPlace, StaticNumbers
+from tests.program.helpers import sentences
 from tests.program.ways import x
 
 
@@ -46,7 +47,7 @@ def test_the_state_of_nnx_jit_is_part_of_the_program():
     assert "model.kernel (changed)" in report.out_layouts
     assert jax.tree.all(jax.tree.map(np.array_equal, before, nnx.state(model)))
     plain = sv.program(step, model, opt, x(), mesh="data=2", in_specs=specs)
-    assert sv.plan(plain).notes == notes(("changed in place", "step", "model", "opt"))
+    assert sv.plan(plain).notes == sentences(ChangedInPlace("step", ("model", "opt")))
     lost = sv.program(jax.jit(step), model, opt, x(), mesh="data=2", in_specs=specs)
     assert len(sv.plan(lost).collectives) < len(plan.collectives)  # as under jax.jit
     mesh = jax.make_mesh((2,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
@@ -130,9 +131,9 @@ def test_numbers_that_python_reads_are_static_and_it_is_said():
     traced = trace(program, abstract_mesh(program.mesh))
     primitives = [e.primitive for e in traced.stage.jaxpr.eqns if e.primitive.name == "mul"]
     assert len(primitives) == 4
-    assert traced.notes == notes(("static numbers", "n"))
+    assert traced.notes == sentences(StaticNumbers(("n",)))
     branches = sv.program(lambda x, limit: x if limit > 1 else -x, x(), 0.5, mesh="data=2")
-    assert sv.plan(branches).notes == notes(("static numbers", "limit"))
+    assert sv.plan(branches).notes == sentences(StaticNumbers(("limit",)))
     assert sv.run(program, target="attached").error is None
     jitted = sv.program(jax.jit(powers), x(), 3, mesh="data=2")
     assert "TracerIntegerConversionError" in str(sv.plan(jitted).error)

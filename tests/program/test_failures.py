@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.programs.backend.failures import failure, in_words
+from shardviz.programs.failure import HostMemory, Raised, SystemRefused
 
 WORDS = {
     "one line": (ValueError("wrong"), "ValueError: wrong"),
@@ -75,14 +76,15 @@ def test_the_line_is_the_innermost_one_of_the_user():
     line = deep.__code__.co_firstlineno + 1
     found = failure("trace", raised(jax.jit(deep).trace, jnp.ones((2, 2))))
     assert found.source == f"test_failures.py:{line}"
-    assert (found.code, found.said.startswith("TypeError: dot_general")) == ("raised", True)
+    assert (found.cause, found.said.startswith("TypeError: dot_general")) == (Raised(), True)
 
 
 def test_what_the_machine_lacks_is_no_refusal_of_the_compiler():
     full = failure("compile", OSError(28, "No space left on device"))
-    assert (full.code, full.said) == ("system", "OSError: [Errno 28] No space left on device")
-    assert failure("run", MemoryError()).code == "memory"
-    assert failure("trace", OSError("mine")).code == "raised"
+    assert full.cause == SystemRefused()
+    assert full.said == "OSError: [Errno 28] No space left on device"
+    assert failure("run", MemoryError()).cause == HostMemory()
+    assert failure("trace", OSError("mine")).cause == Raised()
 
 
 CALLS = {

@@ -14,7 +14,7 @@ from shardviz.compiled.roofline import roofline
 from shardviz.hardware.chips import find_chip
 from shardviz.pictures import to_text
 from shardviz.programs.backend.worker.exits import WorkerError
-from shardviz.programs.failure import ProcessEnd
+from shardviz.programs.failure import Exited, TookTooMuchMemory
 from shardviz.programs.program import Program
 from shardviz.runs.backend.runner import Job
 from shardviz.runs.cache import ExecutableCache
@@ -79,8 +79,8 @@ ERRORS = {
     "the compiler": (RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in hbm."), True),
     "a refused run": (OutOfMemory("It needs too much."), True),
     "Python": (MemoryError(), True),
-    "a worker": (WorkerError(ProcessEnd("memory", "run", held=GIB)), True),
-    "killed": (WorkerError(ProcessEnd("exit", "run", -9)), False),
+    "a worker": (WorkerError(TookTooMuchMemory(used=GIB, limit=GIB)), True),
+    "killed": (WorkerError(Exited(stage="run", code=-9)), False),
     "another error": (ValueError("The shapes do not fit."), False),
 }
 
@@ -98,5 +98,5 @@ def test_an_error_for_lack_of_memory_names_the_largest_arrays(error, lacks):
     found = job.report.error
     assert found is not None
     assert found.lacks_memory is lacks
-    assert found.fields.get("arrays") == (largest if lacks else None)
+    assert found.largest_arrays == (largest if lacks else None)
     assert (str(largest) in found.message) is lacks

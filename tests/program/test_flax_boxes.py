@@ -17,8 +17,9 @@ from shardviz.base.mesh import make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.programs.backend.build_program import build_program
+from shardviz.programs.notes import NoRules
 from shardviz.runs.backend.targets import choose, device_mesh
-from tests.program.helpers import array, notes, run
+from tests.program.helpers import array, run, sentences
 
 MESH = make_mesh(data=2, model=4)
 RULES = Rules.parse("mlp -> model")
@@ -102,7 +103,7 @@ def test_outputs_in_boxes_are_named_without_a_step_for_the_box():
 
 def test_logical_names_without_rules_are_said():
     dense, tree = variables(nn.with_logical_partitioning, ("embed", "mlp"))
-    expected = notes(("no rules", "variables.params.kernel", "embed mlp"))
+    expected = sentences(NoRules("variables.params.kernel", "embed mlp"))
     assert made(dense, tree).notes == expected
     assert expected[0] in plan_program(made(dense, tree)).notes
     assert made(dense, tree, RULES).notes == ()

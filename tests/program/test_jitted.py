@@ -16,10 +16,11 @@ from shardviz.base.errors import ProgramError
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.programs.backend.build_program import build_program
 from shardviz.programs.backend.calls import unjitted
+from shardviz.programs.notes import JitDiffers, JitUnreadable
 from shardviz.runs.backend.targets import choose, device_mesh
 from shardviz.runs.backend.worker.run import compile_program
 from shardviz.runs.cache import ExecutableCache
-from tests.program.helpers import MESH, array, notes
+from tests.program.helpers import MESH, array, sentences
 
 JAX_MESH = device_mesh(MESH, choose("cpu", 8))
 W = jax.ShapeDtypeStruct((64, 32), jnp.float32)
@@ -73,8 +74,8 @@ def test_what_was_given_to_the_program_wins_and_the_difference_is_said():
     assert [str(a.spec) for a in program.arrays] == ["P('a')", "P('b')"]
     assert str(program.out_specs) == "P('a')"
     assert program.options["donate"] == (1,)
-    differing = "sharding of w, sharding of x, out_specs and donation"
-    assert program.notes == notes(("jit differs", differing))
+    differing = ("sharding of w", "sharding of x", "out_specs", "donation")
+    assert program.notes == sentences(JitDiffers(differing))
     assert plan_program(program).notes[:1] == program.notes
     assert compile_program(program, cache=ExecutableCache()).notes[:1] == program.notes
 
@@ -106,7 +107,7 @@ def test_donated_names_are_positions():
 def test_a_jax_that_does_not_tell_is_said(monkeypatch):
     monkeypatch.setattr("shardviz.programs.backend.calls.jit_settings", lambda fn: None)
     program = made(STEP, W, X)
-    assert program.notes == notes(("jit unreadable", "jax.jit"))
+    assert program.notes == sentences(JitUnreadable("jax.jit"))
     assert [a.spec for a in program.arrays] == [None, None]
 
 

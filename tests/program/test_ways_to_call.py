@@ -14,9 +14,10 @@ import shardviz as sv
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.mesh_context import in_context
 from shardviz.programs.backend.trace import trace
+from shardviz.programs.notes import MeshNeeded
 from shardviz.programs.program import Program
 from shardviz.runs.backend.listening import jax_cache_events
-from tests.program.helpers import notes
+from tests.program.helpers import sentences
 from tests.program.library_ways import LIBRARY_WAYS, inner
 from tests.program.ways import WAYS, Way, over_data, x
 
@@ -133,7 +134,7 @@ def test_a_mesh_is_put_in_context_only_where_jax_asks_for_one():
     assert plan.error is None
     said = "RuntimeError: with_sharding_constraint requires a non-empty mesh in context if"
     (note,) = plan.notes
-    assert note.startswith(notes(("mesh needed", said))[0])
+    assert note.startswith(sentences(MeshNeeded(said))[0])
     assert sv.compile(program, "attached").notes[0] == plan.notes[0]
 
 

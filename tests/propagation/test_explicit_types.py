@@ -24,6 +24,7 @@ from shardviz.programs.backend.build_program import build_program
 from shardviz.programs.backend.failures import in_words
 from shardviz.programs.backend.jaxprs import operations
 from shardviz.programs.backend.trace import trace
+from shardviz.programs.failure import Raised
 from shardviz.programs.program import Program
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")
@@ -159,7 +160,7 @@ def test_the_plan_says_which_operation_is_refused_and_what_jax_says(name):
     assert error is not None
     assert error.stage == "trace"
     assert in_words(raised.value) in error.said
-    assert error.fields.get("operation", "") == operation
+    assert getattr(error.cause, "operation", "") == operation
     assert operation in str(error)
     assert error.source.startswith("test_explicit_types.py:") or name == "ragged dot"
 
@@ -174,7 +175,7 @@ def test_other_errors_are_not_about_shardings():
         program(lambda a, b: a @ b, (*ROWS, *ROWS)),
         program(lambda a, b: a @ b, (*ROWS, *ROWS), auto),
     ):
-        assert plan_program(made).error.code == "raised"
+        assert plan_program(made).error.cause == Raised()
 
 
 def test_a_function_that_is_not_the_same_twice_is_still_refused():
@@ -185,7 +186,7 @@ def test_a_function_that_is_not_the_same_twice_is_still_refused():
         return a @ b if len(calls) == 1 else a
 
     error = plan_program(program(fickle, INNER)).error
-    assert (error.code, error.stage) == ("raised", "trace")
+    assert (error.cause, error.stage) == (Raised(), "trace")
 
 
 def test_tracebacks_are_filtered_again_afterwards():

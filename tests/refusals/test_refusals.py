@@ -16,6 +16,7 @@ from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.jaxprs import operations, spec_notes, sum_notes
 from shardviz.programs.backend.refused import explicit_form, typed_form
 from shardviz.programs.backend.trace import trace
+from shardviz.programs.notes import SumOfEquals, SumOfGradient
 from tests.refusals.threads import AUTO, EXPLICIT, OURS, THREADS, A, array, find, mapped, row
 
 ALL = (*THREADS, *OURS)
@@ -296,9 +297,9 @@ def moved(take_mean):
 def test_a_mean_of_gradients_that_grad_has_summed_is_said(take_mean, eight_devices):
     program = sv.program(moved(take_mean), array("w", (16,)), array("a", (8, 16), "x"), mesh=AUTO)
     notes = sum_notes(trace(program, abstract_mesh(AUTO)).stage.jaxpr)
-    codes = [(note.code, note.about[0]) for note in notes]
-    assert codes == [("sum of grad", "x"), ("sum of equals", "x")][: 1 + take_mean]
-    assert all("test_refusals.py:" in note.about[1] for note in notes)
+    kinds = [(type(note), note.axes) for note in notes]
+    assert kinds == [(SumOfGradient, ("x",)), (SumOfEquals, ("x",))][: 1 + take_mean]
+    assert all("test_refusals.py:" in note.line for note in notes)
     assert set(notes) <= set(sv.plan(program).notes)
 
 
@@ -335,7 +336,7 @@ def test_rows_that_a_result_has_several_times_are_said(name, eight_devices):
     assert (len(result) > len(x)) == several, "what jax gives"
     program = sv.program(fn, array("x", x.shape), array("w", w_shape), mesh=sv.mesh(mesh))
     notes = spec_notes(trace(program, abstract_mesh(program.mesh)).stage.jaxpr)
-    assert [note.about[0] for note in notes] == ["b"] * several
+    assert [note.axis for note in notes] == ["b"] * several
     assert set(notes) <= set(sv.plan(program).notes)
 
 

@@ -13,7 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.read_collectives import read_collectives
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import NoDump, NoDumpFolder, OwnDump
 from shardviz.programs.program import Program
 from shardviz.runs.backend import partitioner
 from shardviz.runs.backend.partitioner import (
@@ -94,7 +94,7 @@ def test_a_dump_that_cannot_be_written_is_no_refusal_of_the_program(a_file):
     report = compile_program(program(xla_dump_to=a_file), cache=ExecutableCache())
     assert report.error is None
     (note,) = report.notes
-    assert (note.code, note.about[0]) == ("no dump folder", a_file)
+    assert (type(note), note.folder) == (NoDumpFolder, a_file)
     assert report.partitioned is None
     assert report.memory is not None
 
@@ -103,7 +103,7 @@ def test_a_folder_that_is_nearly_full_is_not_used(monkeypatch):
     monkeypatch.setattr(partitioner, "_LEAST_FREE", 2**70)
     dumped = compile_with_dump(lowered())
     assert dumped.compiled is not None
-    assert dumped.reason.code == "no dump folder"
+    assert isinstance(dumped.reason, NoDumpFolder)
 
 
 def test_a_persons_own_folder_is_used_with_the_text_that_they_asked_for(tmp_path):
@@ -120,7 +120,7 @@ def test_a_dump_that_xla_flags_ask_for_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to='{tmp_path / 'mine'}'")
     dumped = compile_with_dump(lowered())
     assert dumped.compiled is not None
-    assert dumped.reason == Note("own dump")
+    assert dumped.reason == OwnDump()
 
 
 def test_jaxs_compilation_cache_still_hits_and_is_named(tmp_path):
@@ -144,7 +144,7 @@ def test_jaxs_compilation_cache_still_hits_and_is_named(tmp_path):
             jax.config.update(name, value)
         compilation_cache.reset_cache()
     assert first.reason is None
-    assert second.reason.code == "no dump"
+    assert second.reason == NoDump()
 
 
 def names(module):

@@ -10,6 +10,7 @@ from shardviz.programs.backend.failures import failure
 from shardviz.programs.backend.worker.exits import WorkerError, cause
 from shardviz.programs.backend.worker.process import Pool
 from shardviz.programs.backend.worker.settings import Settings
+from shardviz.programs.failure import Exited, HostMemory
 from tests.worker.crashes import ENDS, PRINTED, memory_error, number_of_this_process
 
 
@@ -27,11 +28,11 @@ def test_the_error_says_how_the_worker_ended_and_why(end, pool):
     with pytest.raises(WorkerError) as caught:
         pool.call(Settings("cpu"), end)
     found = caught.value.end
-    assert (found.code, found.stage, found.exit) == ("exit", "compile", how)
-    assert why in found.said
-    assert bool(found.said) == bool(why)
-    assert "Extension modules" not in found.said
-    assert "most recent call" not in found.said
+    assert (type(found), found.stage, found.code) == (Exited, "compile", how)
+    assert why in found.printed
+    assert bool(found.printed) == bool(why)
+    assert "Extension modules" not in found.printed
+    assert "most recent call" not in found.printed
     assert "\n" not in str(caught.value)
 
 
@@ -47,5 +48,5 @@ def test_an_exception_comes_back_and_the_worker_stays(pool):
     with pytest.raises(MemoryError) as caught:
         pool.call(Settings("cpu"), memory_error)
     found = failure("compile", caught.value)
-    assert (found.code, found.said, found.lacks_memory) == ("memory", "MemoryError", True)
+    assert (found.cause, found.said, found.lacks_memory) == (HostMemory(), "MemoryError", True)
     assert pool.call(Settings("cpu"), number_of_this_process) == before

@@ -43,6 +43,7 @@ from shardviz.compiled.roofline import with_operations
 from shardviz.hardware.targets import Target
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.plans.plan import Plan
+from shardviz.programs import failure
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.devices import MOST_SIMULATED
 from shardviz.programs.backend.failures import said_by
@@ -269,7 +270,9 @@ class Trials:
         """
         self.budget.use(COMPILE)
         edits, report = tuple(edits), self.compiled(program)
-        if report.error is not None and report.error.code == "cancelled":
+        if report.error is not None and isinstance(
+            report.error.cause, failure.Cancelled
+        ):
             raise Cancelled
         needed = peak_bytes(report.memory)
         if report.too_large is not None:

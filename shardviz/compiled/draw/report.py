@@ -33,6 +33,7 @@ from shardviz.draw.page import (
 from shardviz.draw.picture import Picture
 from shardviz.draw.tables import Bar, Table
 from shardviz.plans.plan_folds import fold_collectives, fold_line, name_of_fold
+from shardviz.programs.failure import NeedsMoreMemory
 
 MOST_ROWS, MOST_MEMBERS = 40, 3
 MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of a text
@@ -82,7 +83,7 @@ def _lines(report: Report, full: bool) -> list[str]:
     lines = [_head(report) if large is None else str(large)]
     if large is not None:
         lines += explanation(large).splitlines()
-    if report.error and report.error.code != "too large":
+    if report.error and not isinstance(report.error.cause, NeedsMoreMemory):
         lines.append(f"✗ {report.error}")
     stages = []
     for row in _stages(report):

@@ -63,7 +63,7 @@ from shardviz.programs.backend.trace import (
     placed_spec,
     trace,
 )
-from shardviz.programs.failure import Failure
+from shardviz.programs.failure import Failure, RefusedByTypes
 from shardviz.programs.program import Program
 
 
@@ -268,8 +268,8 @@ class _PlanRun:
                 failed = Failure(self.stage, words, call.source)
             elif refusals and type(error).__name__ == "ShardingTypeError":
                 # Its message often does not say which operation it is about.
-                fields = {"operation": refusals[0].operation}
-                failed = replace(failed, code="explicit axes", fields=fields)
+                cause = RefusedByTypes(refusals[0].operation)
+                failed = replace(failed, cause=cause)
             failed = replace(failed, refusals=refusals)
         self.plan = replace(self.plan, error=failed)
 

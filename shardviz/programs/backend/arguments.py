@@ -36,7 +36,7 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import MAX_NAME
 from shardviz.base.partition_spec import ResultSpec, Spec
 from shardviz.programs.backend.bridge import adopt_array, adopt_mesh
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import NoRules
 from shardviz.programs.program import Program
 
 
@@ -385,7 +385,7 @@ def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list
     for array, leaf in zip(arrays, jax.tree.leaves(tuple(args)), strict=True):
         named = array.spec is None and any(array.logical or ())
         if named and not isinstance(leaf, ArraySpec):
-            return [str(Note("no rules", (array.name, format_names(array.logical))))]
+            return [str(NoRules(array.name, format_names(array.logical)))]
     return []
 
 

@@ -24,7 +24,7 @@ from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.backend.jax_compat import warn_if_untested
 from shardviz.base.errors import ProgramError
-from shardviz.base.format import joined, plural, shown
+from shardviz.base.format import plural, shown
 from shardviz.base.layout import lay_out
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import check_size, limited
@@ -49,7 +49,7 @@ from shardviz.programs.backend.bridge import adopt_mesh, to_jax
 from shardviz.programs.backend.calls import BoundCall, Call, is_of, read_call
 from shardviz.programs.backend.jaxprs import meshes_in
 from shardviz.programs.backend.mesh_context import mesh_context
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import JitDiffers, JitUnreadable
 from shardviz.programs.program import Program, function_name
 
 
@@ -94,7 +94,7 @@ def build_program(
         _refuse_single_devices(call, arrays, mesh)
     notes: list[str] = []
     if call.jitted.unreadable:
-        notes.append(str(Note("jit unreadable", (call.jitted.unreadable,))))
+        notes.append(str(JitUnreadable(call.jitted.unreadable)))
     if rules is None:
         notes += without_rules_note(arrays, call.arguments)
     placed = list(arrays)
@@ -123,7 +123,7 @@ def build_program(
     if donated and call.donate and set(donated) != set(call.donate):
         differing.append("donation")
     if differing:
-        notes.append(str(Note("jit differs", (joined(differing),))))
+        notes.append(str(JitDiffers(tuple(differing))))
     options = dict(settings.options)
     if donated := donated or call.donate:
         options["donate"] = donated

@@ -35,7 +35,7 @@ from shardviz.programs.backend.arguments import (
     path_name,
 )
 from shardviz.programs.backend.pmapped import Pmapped, read_pmap
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import ChangedInPlace
 from shardviz.programs.program import function_name
 
 # What jax made for certain arguments has no function that could be traced.
@@ -314,7 +314,7 @@ class BoundCall:
         roots = dict.fromkeys(
             name.partition(".")[0].partition("[")[0] for name in names
         )
-        return str(Note("changed in place", (function_name(self.fn), *roots)))
+        return str(ChangedInPlace(function_name(self.fn), tuple(roots)))
 
     def values(
         self, args: Sequence[Any], keywords: Mapping[str, Any]

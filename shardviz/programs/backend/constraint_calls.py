@@ -58,7 +58,7 @@ from shardviz.programs.constraints import (
     Constraint,
     undecided,
 )
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import FunctionReplaced, TracedBefore
 
 # What is called, by the module that defines it and its name. flax's are looked for
 # where flax is imported already.
@@ -125,7 +125,7 @@ class ConstraintCalls(CallListener):
         for module, name in _present():
             fn = function_of(module, name)
             if fn is None:
-                self.unseen(str(Note("function replaced", (f"{module}.{name}",))))
+                self.unseen(str(FunctionReplaced(f"{module}.{name}")))
             else:
                 codes[name] = fn.__code__
         return codes
@@ -243,8 +243,8 @@ class ConstraintCalls(CallListener):
             unknown = bool(missing) or (calls is None and silent)
         if unknown:
             file, _, number = line.rpartition(":")
-            at = f" at {line_in_words(file, int(number))}" if number.isdigit() else ""
-            self.unseen(str(Note("traced before", (at,))))
+            at = line_in_words(file, int(number)) if number.isdigit() else ""
+            self.unseen(str(TracedBefore(at)))
         # Of a gradient, say, a part of the function alone.
         return [c for c in calls or () if not c.acts or c.source in constrained]
 

@@ -11,7 +11,18 @@ import jax
 from shardviz.base.backend.jax_compat import failed_to_start, key_value_store
 from shardviz.base.errors import OutOfMemory, ShardvizError
 from shardviz.base.source_lines import is_user_file, line_in_words
-from shardviz.programs.failure import Failure
+from shardviz.programs.failure import (
+    Failure,
+    FailureCause,
+    HostMemory,
+    LocalData,
+    MissingPlatform,
+    NotOnCpu,
+    ProcessLost,
+    Raised,
+    SpreadArray,
+    SystemRefused,
+)
 
 LIMIT = 1200
 _TRACE = re.compile(r"Traceback \(most recent call last\):")
@@ -35,32 +46,32 @@ def failure(stage: str, error: BaseException) -> Failure:
         return Failure(stage, str(error), source, lacks_memory=lacks)
     said = in_words(error)
     if isinstance(error, MemoryError):
-        return Failure(stage, said, source, "memory", lacks_memory=True)
+        return Failure(stage, said, source, HostMemory(), lacks_memory=True)
     lacks = lacks_memory(error)
-    if key_value_store() is not None and (code := cause_among_processes(str(error))):
-        return Failure(stage, said, source, code, lacks_memory=lacks)
-    if fields := _missing_platforms(error):
-        return Failure(stage, said, source, "no platform", fields)
+    if key_value_store() is not None and (cause := cause_among_processes(str(error))):
+        return Failure(stage, said, source, cause, lacks_memory=lacks)
+    if missing := _missing_platform(error):
+        return Failure(stage, said, source, missing)
     if isinstance(error, OSError) and stage in _OURS:
-        return Failure(stage, said, source, "system", lacks_memory=lacks)
+        return Failure(stage, said, source, SystemRefused(), lacks_memory=lacks)
     if "UNIMPLEMENTED" in said and "XLA:CPU" in said:
-        return Failure(stage, _ended(said), source, "not on cpu")
-    return Failure(stage, said, source, "raised", lacks_memory=lacks)
+        return Failure(stage, _ended(said), source, NotOnCpu())
+    return Failure(stage, said, source, Raised(), lacks_memory=lacks)
 
 
-def _missing_platforms(error: BaseException) -> dict[str, str]:
-    """The variable that names platforms which jax does not find, and its value."""
+def _missing_platform(error: BaseException) -> MissingPlatform | None:
+    """The variable that names platforms that jax does not find; None if there is none."""
     platforms = jax.config.values.get("jax_platforms")
     # jax fails at an assertion without a message if it finds none of them.
     silent = isinstance(error, AssertionError) and not str(error)
     if silent and platforms and failed_to_start(error):
-        return {"variable": "JAX_PLATFORMS", "platforms": platforms}
+        return MissingPlatform("JAX_PLATFORMS", platforms)
     platform = jax.config.values.get("jax_platform_name")
     if platform and re.match(
         rf"Unknown backend:? '?{re.escape(platform)}\b", str(error)
     ):
-        return {"variable": "JAX_PLATFORM_NAME", "platforms": platform}
-    return {}
+        return MissingPlatform("JAX_PLATFORM_NAME", platform)
+    return None
 
 
 def lacks_memory(error: BaseException) -> bool:
@@ -133,37 +144,36 @@ def said_by(error: BaseException) -> str:
     return str(error) if isinstance(error, ShardvizError) else in_words(error)
 
 
-# What jax and XLA say where several processes are the cause, read off jax 0.10.2 and
-# 0.12.0.1, and a code of `words/failures.py`.
+# Messages of jax 0.10.2 and 0.12.0.1 and of XLA if several processes are the cause.
 _SEVERAL = (
     (
         r"spans non-addressable|first argument must be a fully addressable array"
         r"|cross-host reshard|Cannot reshard an input that is not fully addressable",
-        "spread array",
+        SpreadArray(),
     ),
     (
         r"Invalid host data|Unable to compute global_shape|is not the same on each process"
         r"|Passing non-trivial shardings for numpy inputs",
-        "local data",
+        LocalData(),
     ),
     (
         r"tasks are unhealthy|Barrier timed out|coordination service|CoordinationService"
         r"|[Gg]loo.*(?:closed by peer|reset by peer|[Tt]imed out|refused)",
-        "process lost",
+        ProcessLost(),
     ),
 )
 
 
-def cause_among_processes(text: str) -> str:
-    """What an error of jax means where several processes run; `""` where unknown.
+def cause_among_processes(text: str) -> FailureCause | None:
+    """The cause of an error of jax if several processes run; None if unknown.
 
     >>> cause_among_processes("Gloo all-reduce failed: connection closed by peer")
-    'process lost'
+    ProcessLost()
     """
-    for pattern, code in _SEVERAL:
+    for pattern, cause in _SEVERAL:
         if re.search(pattern, text):
-            return code
-    return ""
+            return cause
+    return None
 
 
 def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:

@@ -27,7 +27,14 @@ from shardviz.base.backend.jax_compat import (
 from shardviz.base.partition_spec import Spec
 from shardviz.base.source_lines import is_user_file, line_in_words
 from shardviz.programs.backend import jaxpr_names as names
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import (
+    Note,
+    RandomNumbers,
+    SameRows,
+    SumOfEquals,
+    SumOfGradient,
+    UnknownJaxprParameter,
+)
 
 _NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
@@ -369,7 +376,7 @@ def notes_on(jaxpr: Any) -> list[Note]:
         try:
             notes += find(jaxpr)
         except names.UnknownParameter as error:
-            notes.append(Note("unknown parameter", (error.primitive, error.name)))
+            notes.append(UnknownJaxprParameter(error.primitive, error.name))
     return notes
 
 
@@ -379,7 +386,7 @@ def random_notes(jaxpr: Any) -> list[Note]:
         return []
     for operation in operations(jaxpr):
         if operation.name == names.RANDOM_BITS:
-            return [Note("random numbers")]
+            return [RandomNumbers()]
     return []
 
 
@@ -398,13 +405,13 @@ def sum_notes(jaxpr: Any) -> list[Note]:
                     same.add(equation.outvars[0])
                 if name != names.PSUM_INVARIANT:
                     continue
-                axes, line = names.SUMMED_AXES.of(equation), users_line(equation)
-                about = (", ".join(axes), line or name)
+                axes = tuple(names.SUMMED_AXES.of(equation))
+                line = users_line(equation) or name
                 if is_backward(equation):
-                    found.append(Note("sum of grad", about))
+                    found.append(SumOfGradient(axes, line))
                 elif equation.invars[0] in same:
                     count = math.prod(mesh.shape.get(axis, 1) for axis in axes)
-                    found.append(Note("sum of equals", (*about, str(count))))
+                    found.append(SumOfEquals(axes, line, count))
     return list(dict.fromkeys(found))
 
 
@@ -433,11 +440,16 @@ def spec_notes(jaxpr: Any) -> list[Note]:
                     if mesh_shape[axis] > 1 and shape[dim] > 1:
                         position = _same_rows(operands, dim, shape[dim], axis)
                     if position is not None:
-                        in_spec = str(operands[position][0])
-                        line = users_line(operation.equation) or operation.name
-                        about = (axis, line, str(position), in_spec, str(number))
-                        size = str(mesh_shape[axis])
-                        notes.append(Note("same rows", (*about, str(out_spec), size)))
+                        note = SameRows(
+                            axis=axis,
+                            line=users_line(operation.equation) or operation.name,
+                            operand=position,
+                            in_spec=operands[position][0],
+                            result=number,
+                            out_spec=out_spec,
+                            devices=mesh_shape[axis],
+                        )
+                        notes.append(note)
     return list(dict.fromkeys(notes))
 
 

@@ -17,7 +17,7 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.base.mesh_context import MeshContext
 from shardviz.programs.backend.bridge import abstract_mesh, adopt_mesh, to_jax
 from shardviz.programs.backend.devices import mesh_of_names
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import OtherMesh
 
 
 def mesh_context() -> MeshContext:
@@ -229,4 +229,4 @@ def other_mesh_note(context: MeshContext, own: MeshSpec) -> tuple[str, ...]:
         first = f"{there} with {there.axis_types[0]} axes"
         second = f"with {own.axis_types[0]} axes"
     by = _ENTERED_BY.get(context.in_force, "jax.set_mesh")
-    return (str(Note("other mesh", (by, first, second))),)
+    return (str(OtherMesh(by, first, second)),)

@@ -35,7 +35,7 @@ from shardviz.programs.backend.trace import (
     named_as,
     trace,
 )
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import WithoutPrints
 from shardviz.programs.program import Program
 
 
@@ -177,7 +177,7 @@ def without_prints(traced: Traced) -> tuple[Traced, str]:
     jaxpr = without(traced.stage.jaxpr)
     if not left_out:
         return traced, ""
-    note = str(Note("without prints", tuple(dict.fromkeys(left_out))))
+    note = str(WithoutPrints(tuple(dict.fromkeys(left_out))))
     specs = traced.out_specs
     if set(traced.program.mesh.axis_types) == {"Explicit"}:
         typed = specs_of_types(traced)

@@ -59,7 +59,7 @@ from shardviz.programs.backend.named_meshes import (
 )
 from shardviz.programs.backend.pmapped import check_devices
 from shardviz.programs.backend.shard_maps import UnboundShardMaps, unbound
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import MeshNeeded, NoArrayArguments, StaticNumbers
 from shardviz.programs.program import Program
 
 
@@ -138,7 +138,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
         for types in ((bool, int), (bool, int, float, complex)):
             fixed, names = fn.with_static_numbers(types)
             if names:
-                attempts.append((fixed, (str(Note("static numbers", names)),)))
+                attempts.append((fixed, (str(StaticNumbers(names)),)))
     first: Exception | None = None
     with in_rules(program.context):
         for called, notes in attempts:
@@ -236,7 +236,7 @@ def _trace_where_accepted(program: Program, mesh: Mesh | AbstractMesh) -> Traced
             mesh = mesh_in_force  # it knows the kind of device, which jax compares
     # jax takes the mesh from the arguments.
     elif not program.arrays:
-        notes = (str(Note("no array arguments")),)
+        notes = (str(NoArrayArguments()),)
     else:
         outcome = _trace_without_mesh(program, mesh, users, notes)
         if isinstance(outcome, Traced):
@@ -251,7 +251,7 @@ def _trace_where_accepted(program: Program, mesh: Mesh | AbstractMesh) -> Traced
     if isinstance(outcome, Traced):
         if without_mesh is None:
             return outcome
-        needed = str(Note("mesh needed", (in_words(without_mesh.error),)))
+        needed = str(MeshNeeded(in_words(without_mesh.error)))
         return replace(outcome, notes=(needed, *outcome.notes))
     if (
         without_mesh is None

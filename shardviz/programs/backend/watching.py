@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from shardviz.base.errors import ProgramError
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import CannotWatch, RecordingFailed
 
 _T = TypeVar("_T")
 
@@ -119,14 +119,12 @@ class _Watch:
         """Ends what a listener hears, since it failed; what is watched goes on."""
         for key in [k for k, known in self.by_code.items() if known[0] is listener]:
             del self.by_code[key]
-        listener.unseen(
-            str(Note("recording failed", (f"{type(error).__name__}: {error}",)))
-        )
+        listener.unseen(str(RecordingFailed(f"{type(error).__name__}: {error}")))
 
     def unseen(self) -> None:
         """Tells the listeners that a profiler or debugger is in the way."""
         for listener in self.listeners:
-            listener.unseen(str(Note("cannot be watched")))
+            listener.unseen(str(CannotWatch()))
 
 
 def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import joined, shown, suggestion
 from shardviz.base.mesh import MeshSpec
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import KeywordForFunction
 from shardviz.programs.program import function_name
 
 P = ParamSpec("P")
@@ -59,8 +59,8 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
             elif name in named or (name not in public_keywords and any_other):
                 user_keywords[name] = keywords.pop(name)
                 if name in public_keywords and name != "mesh":
-                    about = (function_name(first), name, public)
-                    notes.append(str(Note("keyword", about)))
+                    note = KeywordForFunction(function_name(first), name, public)
+                    notes.append(str(note))
             elif name not in public_keywords:
                 raise ProgramError(
                     f"sv.{public} takes no {name}=, and neither does the function."

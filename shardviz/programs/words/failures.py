@@ -6,7 +6,35 @@ import signal
 from collections.abc import Mapping
 
 from shardviz.base.format import bytes_text, clause, joined
-from shardviz.programs.failure import Failure, GroupEnd, ProcessEnd
+from shardviz.programs.failure import (
+    CallbackRaised,
+    CancelledAfter,
+    CancelledBefore,
+    CancelledIn,
+    Exited,
+    Failure,
+    FailureCause,
+    GroupClosed,
+    GroupEnd,
+    GroupForked,
+    GroupInterrupted,
+    HostMemory,
+    LocalData,
+    Lost,
+    MissingPlatform,
+    NeedsMoreMemory,
+    NotOnCpu,
+    OthersWait,
+    ProcessEnd,
+    ProcessLost,
+    Raised,
+    RefusedByTypes,
+    SpreadArray,
+    Stopped,
+    SystemRefused,
+    TookTooLong,
+    TookTooMuchMemory,
+)
 from shardviz.programs.words.refusals import refusals
 
 _OPENINGS = {
@@ -23,59 +51,60 @@ _OPENINGS = {
 def failure(error: Failure) -> str:
     """A failure, as `report.error.message`.
 
-    >>> failure(Failure("trace", "TypeError: got (2,) and (3,).", code="raised"))
+    >>> failure(Failure("trace", "TypeError: got (2,) and (3,).", cause=Raised()))
     'jax could not trace the function. TypeError: got (2,) and (3,).'
     """
-    # Which arrays are large helps against every lack of memory alike.
+    # Which arrays are large helps in every case of too little memory.
     words = _without_advice(error)
     if error.refusals:
         words = f"{words.rstrip('.')}.{refusals(error.refusals)}"
-    if arrays := error.fields.get("arrays"):
-        words = f"{words.rstrip()} {arrays}"
-    return error.fields.get("who", "") + words
+    if error.largest_arrays is not None:
+        words = f"{words.rstrip()} {error.largest_arrays}"
+    return clause("{}: ", error.processes) + words
 
 
 def _without_advice(error: Failure) -> str:
-    fields, said = error.fields, error.said
-    match error.code:
-        case "raised":
+    said = error.said
+    match error.cause:
+        case Raised():
             return f"{_OPENINGS.get(error.stage, 'It failed.')} {said}"
-        case "not on cpu":
+        case NotOnCpu():
             return (
                 f"{_OPENINGS['compile']} {said} XLA's compiler for CPUs lacks this,"
                 " simulated ones included. Those for TPUs and GPUs may have it, and need"
                 " no such hardware to compile: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
             )
-        case "explicit axes":
-            operation = fields["operation"]
+        case RefusedByTypes(operation):
             return f"With Explicit axes jax refuses {operation} here. {said}"
-        case "too large":
-            return str(fields["large"])
-        case "memory":
+        case NeedsMoreMemory(buffers):
+            return str(buffers)
+        case HostMemory():
             return f"The memory of the machine, or of this process, ran out. {said}"
-        case "system":
+        case SystemRefused():
             opening = "The system refused what this needs, such as a file or a process."
             return f"{opening} {said}"
-        case "spread array" | "local data" | "process lost":
-            return f"{_AMONG_PROCESSES[error.code]} jax says: {said}"
-        case "no platform":
-            variable, platforms = fields["variable"], str(fields["platforms"])
+        case SpreadArray() | LocalData() | ProcessLost():
+            return f"{_AMONG_PROCESSES[type(error.cause)]} jax says: {said}"
+        case MissingPlatform(variable, platforms):
             others = f"{platforms},cpu" if variable == "JAX_PLATFORMS" else "cpu"
             return (
                 f"jax cannot start: {variable} is {platforms!r}, and jax finds no such"
                 f" device here. Set {variable}={others} before jax starts, or leave it"
                 " out."
             )
-        case "cancelled":
-            return f"Cancelled {_when(fields)}."
-        case "others wait":
-            waiting = joined(f"process {rank}" for rank in fields["waiting"])
-            after = _AFTER[fields["after"]]
+        case CancelledBefore(stage):
+            return f"Cancelled before the stage {stage!r}."
+        case CancelledIn(stage):
+            return f"Cancelled in the stage {stage!r}."
+        case CancelledAfter(done, repeat):
+            return f"Cancelled after {done} of {repeat} runs."
+        case OthersWait(process, waiting, group):
+            processes = joined(f"process {rank}" for rank in waiting)
             return (
-                f"Process {fields['process']}: {said} It would be waited for by"
-                f" {waiting}. {after}"
+                f"Process {process}: {said} It would be waited for by {processes}."
+                f" {_AFTER[group]}"
             )
-        case "callback":
+        case CallbackRaised():
             return (
                 f"A callback raised {said}. XLA cannot end a run where the other devices"
                 " wait for the one that called, so the worker process was ended."
@@ -83,28 +112,21 @@ def _without_advice(error: Failure) -> str:
     return said
 
 
-def _when(fields: Mapping[str, object]) -> str:
-    if "done" in fields:
-        return f"after {fields['done']} of {fields['repeat']} runs"
-    where = "in" if fields.get("busy") else "before"
-    return f"{where} the stage {fields['in_stage']!r}"
-
-
 # What jax and XLA mean where several processes run; their own words follow.
-_AMONG_PROCESSES = {
-    "spread array": (
+_AMONG_PROCESSES: Mapping[type[FailureCause], str] = {
+    SpreadArray: (
         "An array lies on devices of several processes, and each process can read its own"
         " shards only. Pass it to the function as an argument and not by closing over it;"
         " read array.addressable_shards, or have every process gather it:"
         " jax.experimental.multihost_utils.process_allgather(array, tiled=True)."
     ),
-    "local data": (
+    LocalData: (
         "What this process gives does not fit the array over several processes. Rows of"
         " its own go to jax.make_array_from_process_local_data (sv.process_rows says"
         " which); a number or a numpy array that stands for all of an array must be the"
         " same in every process."
     ),
-    "process lost": (
+    ProcessLost: (
         "A process ended, hangs, or waits for another one that skipped a collective. Look"
         " at what each process printed before, and start all of them again."
     ),
@@ -150,41 +172,41 @@ def _exit(code: int | None) -> str:
 
 
 def process_end(fact: ProcessEnd) -> str:
-    """Why a process ended before it answered.
-
-    >>> print(process_end(ProcessEnd("too long", "run", seconds=60)).split(":")[0])
-    The worker process was ended after 60 s in the stage 'run'
-    """
-    who = fact.who or "The worker process"
-    where = clause(" in the stage {!r}", fact.stage)
-    after = _AFTER[fact.after]
-    match fact.code:
-        case "exit":
-            said = clause(" It said: {}", fact.said)
-            return f"{who} ended{where}: {_exit(fact.exit)}.{said} {after}"
-        case "lost":
-            return f"{who} ended{where}; what it printed is on its machine. {after}"
-        case "stopped":
-            return f"{who} was stopped{where}, for {fact.seconds:.0f} s now. {after}"
-        case "too long":
+    """Why a process ended before it answered."""
+    process = fact.process or "The worker process"
+    in_stage = clause(" in the stage {!r}", fact.stage)
+    after = _AFTER[fact.group]
+    match fact:
+        case Exited(code=code, printed=printed):
+            said = clause(" It said: {}", printed)
+            return f"{process} ended{in_stage}: {_exit(code)}.{said} {after}"
+        case Lost():
             return (
-                f"{who} was ended after {fact.seconds:.3g} s{where}: that is the limit."
+                f"{process} ended{in_stage}; what it printed is on its machine. {after}"
+            )
+        case Stopped(seconds=seconds):
+            return f"{process} was stopped{in_stage}, for {seconds:.0f} s now. {after}"
+        case TookTooLong(seconds=seconds):
+            return (
+                f"{process} was ended after {seconds:.3g} s{in_stage}: that is the limit."
                 " It may hang, or need longer: give it more time, or a smaller program."
             )
-    return (
-        f"{who} was ended{where}: it held {bytes_text(fact.held)} and may hold"
-        f" {bytes_text(fact.limit)}. Compile a smaller program, for fewer devices, or on a"
-        " machine with more memory."
-    )
+        case TookTooMuchMemory(used=used, limit=limit):
+            return (
+                f"{process} was ended{in_stage}: it held {bytes_text(used)} and may hold"
+                f" {bytes_text(limit)}. Compile a smaller program, for fewer devices, or on"
+                " a machine with more memory."
+            )
+    raise TypeError(type(fact))
 
 
-_GROUP_ENDS = {
-    "closed": "They were closed. Start others with sv.hosts.",
-    "forked": (
+_GROUP_ENDS: Mapping[type[GroupEnd], str] = {
+    GroupClosed: "They were closed. Start others with sv.hosts.",
+    GroupForked: (
         "They belong to the process that started them, of which this one is a fork. Start"
         " others here with sv.hosts."
     ),
-    "interrupted": (
+    GroupInterrupted: (
         "The last call was interrupted, which ends its processes. Start others with"
         " sv.hosts."
     ),
@@ -193,11 +215,13 @@ _GROUP_ENDS = {
 
 def group_end(fact: GroupEnd) -> str:
     """Why several processes cannot be used any more."""
-    return f"{fact.name or 'The engines'}: {_GROUP_ENDS[fact.code]}"
+    return f"{fact.name or 'The engines'}: {_GROUP_ENDS[type(fact)]}"
 
 
 SENTENCES = {
     Failure: failure,
-    ProcessEnd: process_end,
-    GroupEnd: group_end,
+    **dict.fromkeys(
+        (Exited, Lost, Stopped, TookTooLong, TookTooMuchMemory), process_end
+    ),
+    **dict.fromkeys(_GROUP_ENDS, group_end),
 }

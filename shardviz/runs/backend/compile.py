@@ -42,7 +42,7 @@ from shardviz.programs.backend.trace import (
     flat_names,
     trace,
 )
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import BuffersNotRead, NotPartitioned
 from shardviz.programs.program import Program
 from shardviz.runs.backend.partitioner import ONE_DEVICE, compile_with_dump
 
@@ -103,10 +103,10 @@ class Executable:
     cost: Mapping[str, float]
     partitioned: tuple[Collective, ...] | None = None
     partition_s: float | None = None
-    unpartitioned: Note | None = None
+    unpartitioned: NotPartitioned | None = None
     loops: int = 0
     reused: tuple[int, ...] | None = None
-    unread: Note | None = None
+    unread: BuffersNotRead | None = None
     _reference: Executable | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -319,7 +319,7 @@ _SIZES = {
 
 def _buffers(
     dumped: bytes | None, lowered: Lowered, mesh: MeshSpec, final: Module | None = None
-) -> tuple[MemoryTimeline | None, Note | None]:
+) -> tuple[MemoryTimeline | None, BuffersNotRead | None]:
     """What is alive when; or why that could not be read, if XLA wrote it.
 
     Args:
@@ -346,7 +346,7 @@ def _buffers(
         return read_memory(dumped, arguments, final, placement), None
     # XLA promises nothing of this form; without it all else is still known.
     except (ValueError, LookupError) as error:
-        return None, Note("buffers not read", (repr(error),))
+        return None, BuffersNotRead(repr(error))
 
 
 def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:

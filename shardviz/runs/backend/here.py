@@ -26,6 +26,7 @@ from shardviz.programs.backend.failures import available_memory
 from shardviz.programs.backend.jaxprs import positive_arguments
 from shardviz.programs.backend.retraced import trace_unsharded
 from shardviz.programs.backend.trace import Output, Traced, left_to_compiler, trace
+from shardviz.programs.failure import CancelledAfter
 from shardviz.programs.program import Program
 from shardviz.runs.backend.agree import account_of
 from shardviz.runs.backend.checks import (
@@ -281,9 +282,10 @@ class Here(Runner):
         job = self.job
         seconds: list[float] = []
         results: list[jax.Array] = []
-        for done in range(job.repeat or 1):
+        repeat = job.repeat or 1
+        for done in range(repeat):
             if done:
-                job.poll(done=done, repeat=job.repeat)
+                job.poll(CancelledAfter(done, repeat))
                 del results[:]  # before the next ones take their memory
                 inputs.replace_donated(placed)
             begun = time.perf_counter()

@@ -27,7 +27,14 @@ from shardviz.programs.backend.worker.folders import (
     remove_folder,
 )
 from shardviz.programs.backend.worker.xla_flags import xla_flags
-from shardviz.programs.notes import Note
+from shardviz.programs.notes import (
+    DumpRefused,
+    NoDump,
+    NoDumpFolder,
+    NotPartitioned,
+    OneDevice,
+    OwnDump,
+)
 
 # CPU and GPU write `after_spmd-partitioning`, TPU `after_tpu-spmd-partitioning`.
 _PARTITIONED = re.compile(
@@ -39,7 +46,7 @@ _FINAL = re.compile(r"module_(\d+)\..*[._]after_optimizations\.hlo\.pb$")
 
 #: The passes that are dumped, as a regular expression of XLA's.
 PASSES = "spmd|shardy"
-ONE_DEVICE = Note("one device")
+ONE_DEVICE = OneDevice()
 
 _MAX_MESSAGE = 300  # characters
 _LEAST_FREE = 2**25  # bytes: of 64 devices a dump is about 1 MiB
@@ -101,7 +108,7 @@ class Dumped:
     seconds: float
     partitioned: Module | None = None
     partition_s: float | None = None
-    reason: Note | None = None
+    reason: NotPartitioned | None = None
     final: bytes | None = None
 
 
@@ -136,14 +143,14 @@ def compile_with_dump(
 
     >>> import jax
     >>> dumped = compile_with_dump(jax.jit(abs).lower(1.0))
-    >>> dumped.partitioned, dumped.reason.code
-    (None, 'one device')
+    >>> dumped.partitioned, dumped.reason
+    (None, OneDevice())
     """
     check_lowered_names(lowered)
     options = dict(options or {})
     flags = xla_flags(os.environ)
     if any(flag.startswith(f"--{_TO}=") for flag in flags) and _TO not in options:
-        return _without(lowered, options, Note("own dump"))
+        return _without(lowered, options, OwnDump())
     made, folder = None, options.get(_TO) or folder
     path = Path(folder or dump_root())
     try:
@@ -157,7 +164,7 @@ def compile_with_dump(
         if made is not None:
             remove_folder(made)
         options.pop(_TO, None)
-        return _without(lowered, options, Note("no dump folder", (str(path), why)))
+        return _without(lowered, options, NoDumpFolder(str(path), why))
     try:
         return _compile(lowered, options, path)
     finally:
@@ -193,13 +200,13 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
                 raise TooLargeToCompile(error, final) from error
             raise
         message = text.strip().splitlines()[0][:_MAX_MESSAGE]
-        refused = Note("dump refused", (message,))
+        refused = DumpRefused(message)
         return _without(lowered, options, refused)
     seconds = time.perf_counter() - begun
     final = _final_module(path, before[1])
     module, written = _last_module(_dumped(path, _PARTITIONED) - before[0])
     if module is None:
-        reason = ONE_DEVICE if _partitions(lowered) == 1 else Note("no dump")
+        reason = ONE_DEVICE if _partitions(lowered) == 1 else NoDump()
         return Dumped(compiled, seconds, reason=reason, final=final)
     # The clock of the files may tick a little behind ours.
     partition_s = min(max(written - clock, 0.0), seconds)
@@ -213,7 +220,9 @@ def _final_module(path: Path, before: set[tuple[int, float, Path]]) -> bytes | N
     return files[-1][2].read_bytes() if files else None
 
 
-def _without(lowered: Any, options: Mapping[str, Any], reason: Note) -> Dumped:
+def _without(
+    lowered: Any, options: Mapping[str, Any], reason: NotPartitioned
+) -> Dumped:
     begun = time.perf_counter()
     compiled = lowered.compile(compiler_options=dict(options) or None)
     return Dumped(compiled, time.perf_counter() - begun, reason=reason)

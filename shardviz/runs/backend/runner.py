@@ -42,7 +42,13 @@ from shardviz.programs.backend.effect_rules import refusal_on
 from shardviz.programs.backend.failures import failure
 from shardviz.programs.backend.refused import typed_form
 from shardviz.programs.backend.trace import Traced
-from shardviz.programs.failure import Failure
+from shardviz.programs.failure import (
+    CancelledAfter,
+    CancelledBefore,
+    CancelledIn,
+    Failure,
+    NeedsMoreMemory,
+)
 from shardviz.programs.program import Program
 from shardviz.runs.backend.inputs import value_leaves
 from shardviz.runs.backend.rendezvous import Disagreement, Rendezvous
@@ -55,12 +61,12 @@ class Cancelled(Exception):
     """The user cancelled the job.
 
     Attributes:
-        fields: when: of a `Failure` with the code `"cancelled"`.
+        cause: when.
     """
 
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(fields)
-        self.fields = fields
+    def __init__(self, cause: CancelledBefore | CancelledIn | CancelledAfter) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 class Failed(Exception):
@@ -136,19 +142,21 @@ class Job:
     def enter(self, stage: str) -> None:
         """Begins a stage, unless the job was cancelled."""
         self.stage = stage
-        self.poll(in_stage=stage)
+        self.poll(CancelledBefore(stage))
         if self._progress is not None:
             self._progress(stage)
 
-    def poll(self, **when: Any) -> None:
-        """Ends the job where it was cancelled.
+    def poll(self, cause: CancelledBefore | CancelledIn | CancelledAfter) -> None:
+        """Ends the job if it was cancelled.
 
         Args:
-            **when: for the words: `in_stage`, the stage that begins, or with
-                `busy=True` the one under way; or `done` executions of `repeat`.
+            cause: the cause of the failure if it was.
+
+        Raises:
+            Cancelled: if it was.
         """
         if self.cancelled is not None and self.cancelled():
-            raise Cancelled(**when)
+            raise Cancelled(cause)
 
     def note(self, **known: Any) -> None:
         """Writes into the report."""
@@ -166,8 +174,8 @@ class Job:
         """Takes some steps; what they raise becomes the error of the report."""
         try:
             steps()
-        except Cancelled as when:
-            self._fail(Failure("cancelled", code="cancelled", fields=when.fields))
+        except Cancelled as cancelled:
+            self._fail(Failure("cancelled", cause=cancelled.cause))
         except Failed as failed:
             self._fail(failed.failure)
         except BaseException as error:  # a user's function may raise anything
@@ -187,11 +195,10 @@ class Job:
         large = self.report.too_large
         if large is not None:
             # The compiler's own words call all that it counts temporaries.
-            error = replace(error, code="too large", fields={"large": large})
+            error = replace(error, cause=NeedsMoreMemory(large), largest_arrays=None)
         # The report of a worker has no arguments: they are named by the kernel.
         elif error.lacks_memory and self.report.in_layouts:
-            fields = {**error.fields, "arrays": self.report.largest_arrays}
-            error = replace(error, fields=fields)
+            error = replace(error, largest_arrays=self.report.largest_arrays)
         self.note(error=error)
         if tell and self.rendezvous is not None:
             self.rendezvous.fail(error.stage, error.message)

@@ -8,7 +8,7 @@ import signal
 from typing import BinaryIO
 
 from shardviz.base.errors import TargetError
-from shardviz.programs.failure import ProcessEnd
+from shardviz.programs.failure import Exited, ProcessEnd
 
 _MOST_READ = 1 << 16  # bytes, of the beginning and of the end of what a worker printed
 _LINES, _LONGEST = 3, 300  # characters of a line
@@ -53,7 +53,7 @@ class WorkerError(TargetError):
     @property
     def crashed(self) -> bool:
         """Whether what it did ended it; else it reached a limit, or somebody ended it."""
-        return self.end.code == "exit" and -(self.end.exit or 0) in _CRASHES
+        return isinstance(self.end, Exited) and -(self.end.code or 0) in _CRASHES
 
 
 def read_log(log: BinaryIO) -> str:

@@ -33,7 +33,7 @@ from shardviz.programs.backend.worker.folders import (
     remove_folder,
 )
 from shardviz.programs.backend.worker.settings import Limits, Settings
-from shardviz.programs.failure import ProcessEnd
+from shardviz.programs.failure import Exited, TookTooLong, TookTooMuchMemory
 
 START = "worker"
 _WAIT = 5.0  # seconds in which the system ends a killed process
@@ -213,19 +213,20 @@ class Process:
                 continue
             poll()
             if time.monotonic() - begun > limits.seconds:
-                end = ProcessEnd("too long", stage, seconds=limits.seconds)
+                end = TookTooLong(stage=stage, seconds=limits.seconds)
                 raise WorkerError(end)
-            held = memory_of(self.pid) or 0
-            if limits.memory is not None and held > limits.memory:
-                end = ProcessEnd("memory", stage, held=held, limit=limits.memory)
-                raise WorkerError(end)
+            used = memory_of(self.pid) or 0
+            if limits.memory is not None and used > limits.memory:
+                raise WorkerError(
+                    TookTooMuchMemory(stage=stage, used=used, limit=limits.memory)
+                )
 
-    def _how_it_ended(self, stage: str) -> ProcessEnd:
+    def _how_it_ended(self, stage: str) -> Exited:
         assert self._system is not None
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._system.wait(_WAIT)
-        return ProcessEnd("exit", stage, code, cause(read_log(self._log)))
+        return Exited(stage=stage, code=code, printed=cause(read_log(self._log)))
 
 
 def _import_path() -> list[str]:

@@ -22,7 +22,7 @@ from shardviz.programs.backend.worker.folders import (
     remove_folder,
 )
 from shardviz.programs.backend.worker.settings import Settings
-from shardviz.programs.failure import ProcessEnd
+from shardviz.programs.failure import Exited, Lost, ProcessEnd
 
 MOST_ENGINES = 64  # on one machine
 START_SECONDS = 120
@@ -67,10 +67,10 @@ def answer_of(call: Any) -> Any:
     try:
         packed = call.get()
     except error.EngineError:
-        raise EngineLost(ProcessEnd("lost")) from None
+        raise EngineLost(Lost()) from None
     except error.RemoteError as remote:
         if remote.ename == "EngineError":  # as the controller says it
-            raise EngineLost(ProcessEnd("lost")) from None
+            raise EngineLost(Lost()) from None
         raise TargetError(
             f"An engine refused the call: {remote.ename}: {remote.evalue}. It needs what"
             " is installed here, in the same versions: pip install shardviz."
@@ -155,7 +155,7 @@ class Engines:
         """How an engine ended, and what it printed about the cause."""
         # Only the parent of a process learns its exit code.
         if self.cluster is None:
-            return ProcessEnd("lost", after="foreign")
+            return Lost(group="foreign")
         code = None
         for launcher in self._launchers:
             if launcher.pid == self.pids.get(rank):
@@ -167,7 +167,7 @@ class Engines:
         printed = ""
         with contextlib.suppress(OSError), open(self.log_of(rank), "rb") as file:
             printed = cause(GLOO.sub("", read_log(file)))
-        return ProcessEnd("exit", exit=code, said=printed, after="own")
+        return Exited(code=code, printed=printed, group="own")
 
     def end(self) -> None:
         """Ends a cluster that was started here, in the process that started it."""

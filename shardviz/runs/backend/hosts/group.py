@@ -18,7 +18,18 @@ from shardviz.base.errors import TargetError
 from shardviz.base.format import plural
 from shardviz.compiled.processes import ProcessGroup, ProcessReport
 from shardviz.hardware.targets import Target
-from shardviz.programs.failure import Failure, GroupEnd, ProcessEnd
+from shardviz.programs.failure import (
+    Exited,
+    Failure,
+    Group,
+    GroupClosed,
+    GroupForked,
+    GroupInterrupted,
+    Lost,
+    OthersWait,
+    ProcessEnd,
+    Stopped,
+)
 from shardviz.runs.backend.hosts import cluster, engine
 from shardviz.runs.backend.hosts.cluster import EngineLost, Engines
 from shardviz.runs.backend.hosts.engine import Joining, Place
@@ -113,7 +124,7 @@ class Hosts(ProcessGroup):
 
     def close(self) -> None:
         """Ends the engines that were started here, and lets go of others."""
-        self.problem = self.problem or str(GroupEnd("closed", self.name))
+        self.problem = self.problem or str(GroupClosed(self.name))
         self._end()
         _STARTED[:] = [ref for ref in _STARTED if ref() not in (None, self)]
         _BY_TEXT[:] = [other for other in _BY_TEXT if other is not self]
@@ -226,7 +237,7 @@ class Hosts(ProcessGroup):
         for rank in self._engines.stopped():
             if rank in pending:
                 seconds = time.monotonic() - stopped.get(rank, time.monotonic())
-                end = ProcessEnd("stopped", seconds=seconds, after=self._after)
+                end = Stopped(seconds=seconds, group=self._group)
                 return self._lost(rank, end, pending[rank])
         rank, end = self._ended_from_outside(
             {lost, *self._engines.ended()} & {lost, *pending}
@@ -240,11 +251,15 @@ class Hosts(ProcessGroup):
         """
         ends = {rank: self._engines.end_of(rank) for rank in sorted(ranks)}
         for rank, end in ends.items():
-            if end.exit in (-signal.SIGKILL, -signal.SIGTERM):
+            if isinstance(end, Exited) and end.code in (
+                -signal.SIGKILL,
+                -signal.SIGTERM,
+            ):
                 return rank, end
         for rank, end in ends.items():
             # A process that aborts prints the reason; a killed one cannot.
-            if end.exit is None and not end.said:
+            is_silent = isinstance(end, Exited) and end.code is None and not end.printed
+            if is_silent or isinstance(end, Lost):
                 return rank, end
         return next(iter(ends.items()))
 
@@ -255,7 +270,7 @@ class Hosts(ProcessGroup):
             TargetError: naming it, and what to do.
         """
         if os.getpid() != self._engines.kernel:
-            raise TargetError(GroupEnd("forked", self.name))
+            raise TargetError(GroupForked(self.name))
         self.require_usable()
         if ended := self._engines.ended():
             error = self._lost(*self._ended_from_outside(ended))
@@ -264,26 +279,28 @@ class Hosts(ProcessGroup):
 
     def _lost(self, rank: int, end: ProcessEnd, call: Any = None) -> EngineLost:
         """The error for a process that ended or was stopped, and the call it was in."""
-        who = f"Process {rank}"
+        process = f"Process {rank}"
         if rank < len(self.processes):
-            who = f"P{self.processes[rank].words[1:]}"
+            process = f"P{self.processes[rank].words[1:]}"
         stage = "" if call is None else cluster.stage_of(call)
-        return EngineLost(replace(end, who=who, stage=stage))
+        return EngineLost(replace(end, process=process, stage=stage))
 
     def _waited_for(
         self, rank: int, error: Failure, pending: Mapping[int, Any]
     ) -> Failure:
         """The error where one process failed and the others wait for it."""
         waiting = tuple(sorted(pending))
-        fields = {"process": rank, "waiting": waiting, "after": self._after}
-        return replace(error, said=error.message, code="others wait", fields=fields)
+        cause = OthersWait(rank, waiting, self._group)
+        return replace(
+            error, said=error.message, cause=cause, processes="", largest_arrays=None
+        )
 
     @property
-    def _after(self) -> str:
+    def _group(self) -> Group:
         return "foreign" if self._engines.cluster is None else "own"
 
     def _break(self, error: BaseException) -> None:
-        self.problem = str(GroupEnd("interrupted", self.name))
+        self.problem = str(GroupInterrupted(self.name))
         if isinstance(error, (TargetError, Failed)):
             self.problem = str(error)
         self._end()

@@ -20,7 +20,7 @@ from shardviz.compiled.processes import prepared_report
 from shardviz.compiled.report import Report
 from shardviz.hardware.targets import Target
 from shardviz.programs.backend.devices import MOST_SIMULATED
-from shardviz.programs.failure import Failure
+from shardviz.programs.failure import CancelledIn, Failure
 from shardviz.programs.program import Program
 from shardviz.runs.backend.hosts import cluster
 from shardviz.runs.backend.hosts.cluster import EngineLost
@@ -246,7 +246,7 @@ class OnHosts(Elsewhere):
                 job.enter(stage)
 
         def poll() -> None:
-            job.poll(in_stage=job.stage, busy=True)
+            job.poll(CancelledIn(job.stage))
 
         each = dict.fromkeys(self.ranks, arguments)
         try:

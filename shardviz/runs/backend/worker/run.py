@@ -32,7 +32,7 @@ from shardviz.programs.backend.worker.process import (
     Settings,
     workers,
 )
-from shardviz.programs.failure import Failure
+from shardviz.programs.failure import CallbackRaised, CancelledIn, Failure
 from shardviz.programs.program import Program
 from shardviz.runs.backend.agree import join
 from shardviz.runs.backend.compile import Lowered, compiled_names
@@ -184,7 +184,7 @@ class InWorker(Elsewhere):
         server = CallbackServer(self.taken.program, self.taken.unsharded)
 
         def poll() -> None:
-            job.poll(in_stage=job.stage, busy=True)
+            job.poll(CancelledIn(job.stage))
             if server.seconds_since_error > _WAIT_AFTER_ERROR:
                 raise Failed(_callback_failure(server.raised))
 
@@ -311,7 +311,7 @@ class _DumpReader:
 def _callback_failure(error: BaseException | None) -> Failure:
     """The failure of a run whose callback raised, and which XLA did not end by itself."""
     error = error or RuntimeError()
-    return Failure("run", in_words(error), source_of(error), "callback")
+    return Failure("run", in_words(error), source_of(error), CallbackRaised())
 
 
 def compile_program(
