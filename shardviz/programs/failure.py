@@ -17,7 +17,11 @@ Group = Literal["worker", "own", "foreign"]
 
 
 class FailureCause:
-    """What is known about a failure besides `Failure.said`."""
+    """What is known about a failure besides `Failure.said`.
+
+    >>> print(Failure("run", cause=CancelledAfter(3, repeat=10)).message)
+    Cancelled after 3 of 10 runs.
+    """
 
 
 @dataclass(frozen=True)
