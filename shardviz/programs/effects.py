@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shardviz.base.display import Displayed, Fact, explanation
 from shardviz.base.errors import ProgramError
@@ -62,27 +63,98 @@ class RunsOn(Fact):
     """Whether a program may run on a number of devices, and why.
 
     Attributes:
-        code: it may: `"no effects"`, `"unordered"`, `"one device"`, `"orderable"`; it
-            may not: `"refused"`, `"own mesh"`, `"single device"`, `"host only"`.
-        devices: how many.
-        effect: the ordered effect that it is about.
-        own: how many devices the function names itself.
-        refusal: why it is refused on any number.
+        may: True if it may.
+        devices: how many devices.
 
-    >>> RunsOn("own mesh", 8, own=4).may
+    >>> verdict = OrderedOnOne(8, "debug callback, ordered")
+    >>> verdict.may, str(verdict)[:52]
+    (False, 'jax orders debug callbacks on one device only, and t')
+    """
+
+    may: ClassVar[bool] = True
+    devices: int
+
+
+@dataclass(frozen=True)
+class NoEffects(RunsOn):
+    """It may run: the program has no effects.
+
+    >>> print(NoEffects(8))
+    No side effects: safe on any number of devices.
+    """
+
+
+@dataclass(frozen=True)
+class UnorderedEffects(RunsOn):
+    """It may run: none of its effects is ordered."""
+
+
+@dataclass(frozen=True)
+class OneDeviceOrders(RunsOn):
+    """It may run: a single device keeps the order of its effects.
+
+    Attributes:
+        effect: an ordered effect.
+    """
+
+    effect: str
+
+
+@dataclass(frozen=True)
+class OrderedOnMany(RunsOn):
+    """It may run: jax can order its effects on several devices.
+
+    Attributes:
+        effect: an ordered effect.
+    """
+
+    effect: str
+
+
+@dataclass(frozen=True)
+class RefusedAnywhere(RunsOn):
+    """It may not run: jax refuses the program on any number of devices.
+
+    Attributes:
+        refusal: why.
+    """
+
+    may = False
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class NamesOwnMesh(RunsOn):
+    """It may not run: the function names a mesh with another number of devices.
+
+    Attributes:
+        named: how many devices that mesh has.
+
+    >>> NamesOwnMesh(8, named=4).may
     False
     """
 
-    code: str
-    devices: int
-    effect: str = ""
-    own: int | None = None
-    refusal: Refusal | None = None
+    may = False
+    named: int
 
-    @property
-    def may(self) -> bool:
-        """Whether it may run."""
-        return self.code in ("no effects", "unordered", "one device", "orderable")
+
+@dataclass(frozen=True)
+class OrderedOnOne(RunsOn):
+    """It may not run: jax orders one of its effects on a single device only.
+
+    Attributes:
+        effect: the effect.
+    """
+
+    may = False
+    effect: str
+
+
+@dataclass(frozen=True)
+class HostResults(RunsOn):
+    """It may not run: its results come from the host, and jax cannot place them."""
+
+    may = False
 
 
 @dataclass(frozen=True)
@@ -159,36 +231,35 @@ class Effects(Displayed):
         """Whether it may run on so many devices, and why.
 
         Raises:
-            ProgramError: for what is no number of devices.
+            ProgramError: if `devices` is not a positive integer.
 
-        >>> Effects("f").on(8).code
-        'no effects'
+        >>> Effects("f").on(8)
+        NoEffects(devices=8)
         """
         if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
             raise ProgramError(
                 f"A program runs on 1 device or more; got {shown(devices)}."
             )
-        refused = RunsOn("refused", devices, refusal=self.refused)
+        refused = self.refused
         # jax looks at the number of devices when it lowers, after it has traced.
-        if self.refused and self.refused.stage != "lower":
-            return refused
-        # What it names itself comes before what its effects would allow.
+        if refused is not None and refused.stage != "lower":
+            return RefusedAnywhere(devices, refused)
+        # jax compiles for the mesh that the function names, whatever its effects are.
         if self.fixed not in (None, devices):
-            return RunsOn("own mesh", devices, own=self.fixed)
+            return NamesOwnMesh(devices, self.fixed)
         single = [use.name for use in self.uses if not use.shardable]
         if single and devices > 1:
-            return RunsOn("single device", devices, single[0])
-        if self.refused:
-            return refused
+            return OrderedOnOne(devices, single[0])
+        if refused is not None:
+            return RefusedAnywhere(devices, refused)
         if self.host_only and devices > 1:
-            return RunsOn("host only", devices)
-        # One of them is enough to say it.
+            return HostResults(devices)
         ordered = [use.name for use in self.uses if use.ordered]
         if not ordered:
-            return RunsOn("unordered" if self.uses else "no effects", devices)
+            return UnorderedEffects(devices) if self.uses else NoEffects(devices)
         if devices == 1:
-            return RunsOn("one device", devices, ordered[0])
-        return RunsOn("orderable", devices, ordered[0])
+            return OneDeviceOrders(devices, ordered[0])
+        return OrderedOnMany(devices, ordered[0])
 
     def explain(self) -> str:
         """Everything in plain sentences, a line each."""

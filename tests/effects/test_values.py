@@ -14,7 +14,7 @@ import shardviz as sv
 from shardviz.base.backend import jax_compat
 from shardviz.base.errors import ProgramError
 from shardviz.programs.backend import effect_rules
-from shardviz.programs.effects import DeviceCount, Effects, EffectUse, RunsOn
+from shardviz.programs.effects import DeviceCount, Effects, EffectUse, NamesOwnMesh
 from tests.effects.programs import KINDS, PLACES, STRUCT
 
 
@@ -96,7 +96,7 @@ def test_a_function_that_names_its_own_mesh_runs_on_that_many(eight_devices):
     found = sv.effects(own, STRUCT)
     assert found.devices == "8 devices"
     assert found.runs_on(8)[0]
-    assert found.on(1) == RunsOn("own mesh", 1, own=8)
+    assert found.on(1) == NamesOwnMesh(1, 8)
 
 
 def test_a_layout_that_cannot_be_is_refused_before_tracing():

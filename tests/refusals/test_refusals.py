@@ -17,6 +17,7 @@ from shardviz.programs.backend.jaxprs import operations, spec_notes, sum_notes
 from shardviz.programs.backend.refused import explicit_form, typed_form
 from shardviz.programs.backend.trace import trace
 from shardviz.programs.notes import SumOfEquals, SumOfGradient
+from shardviz.programs.refusals import CastCarry, OutSharding
 from tests.refusals.threads import AUTO, EXPLICIT, OURS, THREADS, A, array, find, mapped, row
 
 ALL = (*THREADS, *OURS)
@@ -64,7 +65,7 @@ def test_a_refusal_says_where_it_is_and_what_the_types_are(eight_devices):
     assert refusal.source.startswith("threads.py:")
     assert refusal.types == ("float32[16,8@x]", "float32[8@x,16]")
     assert refusal.said == found.jax
-    specs = [str(edit.spec) for edit in refusal.edits if edit.code == "out_sharding"]
+    specs = [str(edit.spec) for edit in refusal.edits if isinstance(edit, OutSharding)]
     assert specs[:2] == ["P(None, None)", "P('x', None)"]
 
 
@@ -106,8 +107,7 @@ def test_an_edit_names_all_values_of_a_carry_and_the_axes_that_each_lacks(eight_
     run = mapped(body, (P("x"), P("y")), P(("x", "y")))
     (refusal,) = sv.plan(sv.program(run, *arrays, mesh=AUTO)).error.refusals
     (edit,) = refusal.edits
-    assert (edit.code, edit.part) == ("pcast", "carry")
-    assert (edit.numbers, edit.axes) == ((0, 1, 3), ("x",))
+    assert edit == CastCarry((0, 1, 3), ("x",))
 
 
 def test_without_a_mesh_in_context_nothing_else_is_refused():
@@ -198,7 +198,7 @@ def test_a_price_is_what_the_partitioner_sends(eight_devices):
     (thread,) = of_threads("jax#31800")
     program = sv.program(thread.fn(), *thread.arrays, mesh=thread.mesh)
     (refusal,) = sv.changes(program, "types", target="cpu:8").advice
-    priced = {str(e.spec): e.bytes for e in refusal.edits if e.code == "out_sharding"}
+    priced = {str(e.spec): e.bytes for e in refusal.edits if isinstance(e, OutSharding)}
 
     def summed(a):
         return jnp.matmul(a.T, a, out_sharding=P())

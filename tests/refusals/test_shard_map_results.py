@@ -12,7 +12,8 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from tests.refusals.threads import AUTO, array, devices_mesh, mapped
+from shardviz.programs.refusals import CombineBeforeRead, NameInOutSpecs, SkipCheck
+from tests.refusals.threads import AUTO, array, devices_mesh, mapped, name_of
 
 
 def rows(a, w):
@@ -68,7 +69,9 @@ CASES = {
 
 
 def written(edit):
-    return str(edit.spec) if edit.code == "out_specs" else " ".join((edit.code, *edit.axes))
+    if isinstance(edit, NameInOutSpecs):
+        return str(edit.spec)
+    return " ".join((name_of(edit), *edit.axes))
 
 
 def program_of(body, in_specs, out_specs):
@@ -107,9 +110,9 @@ LATE = {
 def test_a_part_of_a_sum_that_is_read_is_summed_before(body, in_specs, code):
     (refusal,) = sv.plan(program_of(body, in_specs, P())).error.refusals
     (edit,) = refusal.edits
-    assert (edit.code, edit.part, edit.axes) == (code, "read", ("x",))
+    assert (type(edit), edit.collective, edit.axes) == (CombineBeforeRead, code, ("x",))
     line = inspect.getsourcelines(body)[1]
-    assert edit.reader[1] == f"test_shard_map_results.py:{line}"
+    assert edit.line == f"test_shard_map_results.py:{line}"
 
 
 def test_an_edit_whose_values_differ_is_not_offered(eight_devices):
@@ -133,7 +136,7 @@ def test_without_a_comparison_no_change_is_proposed(eight_devices):
     assert not found
     assert {edit.is_right for edit in found.advice[0].edits} == {None}
     # Turning off the check is the last thing to try.
-    assert [edit.code for edit in found.advice[0].edits][-1] == "check_vma"
+    assert isinstance(found.advice[0].edits[-1], SkipCheck)
 
 
 def test_the_line_is_the_users_inside_of_a_function_and_under_a_mesh_in_context(eight_devices):

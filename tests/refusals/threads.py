@@ -22,6 +22,19 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.programs.refusals import (
+    AtGet,
+    AtSet,
+    AutoAxes,
+    CastBranches,
+    CastCarry,
+    CastOperands,
+    NameInOutSpecs,
+    OutSharding,
+    ReshardCarry,
+    ReshardOperands,
+    SkipCheck,
+)
 
 EXPLICIT = sv.mesh("x=4, y=2", axis_types="Explicit")
 AUTO = sv.mesh("x=4, y=2")
@@ -37,7 +50,7 @@ class Thread:
         fn: makes the function; inside, since some need the devices.
         arrays: its arguments.
         named: the edits that helped there: the number of the refusal that it answers,
-            its code (`TypeEdit.code`, or what no `TypeEdit` says), and its spec or axes
+            its name (one of `NAMES`, or a name that no edit has), and its spec or axes
             where the thread has them.
         operations: what jax refuses, in order.
         mesh: the program's mesh.
@@ -696,13 +709,34 @@ def row(thread: Thread) -> tuple[bool, bool, str]:
     return all_, named, f"{words} {', '.join(operations)}"
 
 
+#: What the user adds to the code, by the kind of edit.
+NAMES = {
+    ReshardOperands: "reshard",
+    ReshardCarry: "reshard",
+    CastOperands: "pcast",
+    CastCarry: "pcast",
+    CastBranches: "pcast",
+    OutSharding: "out_sharding",
+    AtGet: "get",
+    AtSet: "set",
+    AutoAxes: "auto_axes",
+    NameInOutSpecs: "out_specs",
+    SkipCheck: "check_vma",
+}
+
+
+def name_of(edit: Any) -> str:
+    """What the user adds to the code."""
+    return NAMES.get(type(edit)) or edit.collective
+
+
 def is_found(refusals: Any, number: int, code: str, to: str = "") -> bool:
     """Whether an edit of that code, to that spec or those axes, is among a refusal's."""
     if number >= len(refusals):
         return False
     for edit in refusals[number].edits:
-        spec = str(edit.axes if edit.spec is None else edit.spec)
-        if edit.code == code and to in ("", spec):
+        spec = str(edit.spec if hasattr(edit, "spec") else edit.axes)
+        if name_of(edit) == code and to in ("", spec):
             return True
     return False
 

@@ -20,7 +20,7 @@ from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.refused import TypedForm, explicit_form, typed_form
 from shardviz.programs.backend.trace import trace
 from shardviz.programs.program import Program
-from shardviz.programs.refusals import TypeEdit, TypeRefusal
+from shardviz.programs.refusals import SkipCheck, TypeEdit, TypeRefusal
 
 
 def typed_changes(
@@ -139,10 +139,10 @@ def _priced(
             is_right = trials.values(form.program).ok
             # Without the check the result is the first device's, which may be right by
             # accident.
-            if edit.code != "check_vma" or not is_right:
+            if not isinstance(edit, SkipCheck) or not is_right:
                 edit = replace(edit, is_right=is_right)
     sent = None if collectives is None else sent_bytes(collectives)
-    is_last = edit.code == "check_vma" and edit.is_right is None
+    is_last = isinstance(edit, SkipCheck) and edit.is_right is None
     # Among equal edits the first one is the smallest; one that did not compile is last.
     rank = is_last, edit.is_right is None, sent is None, sent or 0, choice
     return _PricedEdit(choice, replace(edit, bytes=sent), rank)

@@ -1,17 +1,17 @@
-"""How the values of a `shard_map` on one device relate to those of whole arrays.
+"""Relates the values of a `shard_map` on one device to those of whole arrays.
 
-A body is traced twice: on the blocks of one device, and on a mesh on which one axis has
-a single device, so that nothing is split over that axis. Both jaxprs have the same
-operations, so they are read in lockstep, and each value gets its relation to the same
-value of the other jaxpr: a block of it, the same on all devices, or a part of a sum.
-Operations without a rule here make the relation unknown.
+A body is traced twice: on the blocks of one device, and on a mesh with a single device
+along one axis, so that nothing is split over that axis. Both jaxprs have the same
+operations. They are read in lockstep, and each value gets its relation to the same value
+of the other jaxpr: a block of it, the same on all devices, or a part of a sum. Operations
+without a rule here make the relation unknown.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,17 @@ from shardviz.base.backend import jax_compat
 from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.jaxprs import (
     JaxprOperation,
+    array_type,
+    is_literal,
     plain_jaxpr,
     users_line,
 )
+
+if TYPE_CHECKING:
+    from jax.extend.core import JaxprEqn, Var
+    from jax.extend.core import Literal as JaxprLiteral
+
+    from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
 #: Elementwise operations without a rule of their own, which are not linear.
 _ELEMENTWISE = frozenset({
@@ -34,7 +42,8 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 _READERS = _ELEMENTWISE | {"add", "sub", "mul", "div"}
 _LINEAR = frozenset({"neg", "copy", "stop_gradient", "reduce_precision"})
-_REDUCTIONS = {
+# Reductions, and the kind of relation of the result if the reduced dimension is split.
+_REDUCTIONS: Mapping[str, Literal["sum", "max", "min", ""]] = {
     "reduce_sum": "sum",
     "reduce_max": "max",
     "reduce_min": "min",
@@ -58,31 +67,49 @@ _COLLECTIVES = (
     names.PMAX,
     names.PMIN,
 )
-_MOST_ROUNDS = 4  # of a loop, until the relations of its carry stay the same
+_MAX_ROUNDS = 4  # of a loop, until the relations of its carry stay the same
+
+_Kind = Literal[
+    "same", "zero", "block", "sum", "max", "min", "equal", "row", "total", "read early"
+]
+
+
+class EarlyRead(NamedTuple):
+    """An operation reads one device's part of a value that needs all parts.
+
+    Attributes:
+        part: the kind of value: `"sum"`, `"mean"`, `"max"` or `"min"`.
+        operation: jax's name of the operation.
+        line: its source line; `""` if unknown.
+    """
+
+    part: str
+    operation: str
+    line: str
 
 
 class Relation(NamedTuple):
     """How a value on one device relates to the value of the whole arrays.
 
     Attributes:
-        kind: `"same"` if each device has it, `"zero"`, `"block"` for a block of it;
-            `"sum"`, `"max"` or `"min"` if combining all devices that way gives it;
-            `"equal"` if all devices have the same value, whatever that is. In a loop
-            over a dimension that is split `"row"` for what comes of one index, and
-            `"total"` for a carry to which only such values are added. `"late"` if an
-            operation needs all of a sum, a maximum or a minimum, and reads a part.
+        kind: `"same"` if every device has that value, `"zero"`, or `"block"` for a block
+            of it. `"sum"`, `"max"` or `"min"` if combining all devices' values that way
+            gives it. `"equal"` if all devices have the same value, whichever it is. In a
+            loop over a split dimension, `"row"` for values computed from one index, and
+            `"total"` for a carry to which only such values are added. `"read early"` if
+            an operation needs all of a sum, maximum or minimum, and reads a part.
         dim: the dimension that is split into blocks.
         scale: the value, or the sum, is this multiple of that of the whole arrays.
-        read: what is read too early: a part of a `"sum"`, `"mean"`, `"max"` or
-            `"min"`; and the operation that reads it, with the user's line.
+        early_read: the operation that reads a part; None for other kinds.
     """
 
-    kind: str
+    kind: _Kind
     dim: int = 0
     scale: float = 1.0
-    read: tuple[str, str, str] | None = None
+    early_read: EarlyRead | None = None
 
     def scaled(self, factor: float) -> Relation:
+        """The same relation with a factor."""
         return self._replace(scale=round(self.scale * factor, 9))
 
 
@@ -93,264 +120,267 @@ _Relations = Sequence[Relation | None]  # None: unknown
 
 
 def result_relations(
-    block: Any, whole: Any, axis: str, size: int
+    on_block: AnyJaxpr, on_whole: AnyJaxpr, axis: str, size: int
 ) -> list[Relation | None]:
     """The relation of each result of a body.
 
     Args:
-        block: the jaxpr of the body on one device's blocks.
-        whole: the same, traced with one device along `axis`.
+        on_block: the jaxpr of the body on one device's blocks.
+        on_whole: the same, traced with one device along `axis`.
         axis: a mesh axis of the `shard_map`.
         size: how many devices it really has.
     """
     comparison = _Comparison(axis, size)
     inputs = []
-    for one, other in zip(
-        plain_jaxpr(block).invars, plain_jaxpr(whole).invars, strict=True
+    for variable, whole in zip(
+        plain_jaxpr(on_block).invars, plain_jaxpr(on_whole).invars, strict=True
     ):
-        inputs.append(comparison.of_shapes(one.aval.shape, other.aval.shape))
-    return comparison.run(block, whole, inputs)
+        inputs.append(comparison.of_shapes(_shape(variable), _shape(whole)))
+    return comparison.run(on_block, on_whole, inputs)
 
 
 class _Comparison:
+    """Compares two jaxprs of one body.
+
+    Args:
+        axis: the mesh axis over which one of them is not split.
+        size: how many devices the axis has.
+    """
+
     def __init__(self, axis: str, size: int) -> None:
         self.axis, self.size = axis, size
-        # jax traces a function under `jit` once, so what is inside has another line.
+        # jax traces a function under `jit` once, so operations inside have other lines.
         self._line, self._depth = "", 0
 
-    def of_shapes(self, block: Sequence[int], whole: Sequence[int]) -> Relation | None:
-        """The relation of an input, or of what is broadcast, from its two shapes."""
-        if tuple(block) == tuple(whole):
+    def of_shapes(
+        self, block_shape: Sequence[int], whole_shape: Sequence[int]
+    ) -> Relation | None:
+        """The relation of an input or a broadcast number, from its two shapes."""
+        if tuple(block_shape) == tuple(whole_shape):
             return _SAME
-        if len(block) != len(whole):
+        if len(block_shape) != len(whole_shape):
             return None
-        dims = [
-            d
-            for d, sizes in enumerate(zip(block, whole, strict=True))
-            if len({*sizes}) == 2
-        ]
-        if len(dims) == 1 and block[dims[0]] * self.size == whole[dims[0]]:
-            return Relation("block", dims[0])
-        return None
+        dims = []
+        for dim, sizes in enumerate(zip(block_shape, whole_shape, strict=True)):
+            if sizes[0] != sizes[1]:
+                dims.append(dim)
+        if len(dims) != 1 or block_shape[dims[0]] * self.size != whole_shape[dims[0]]:
+            return None
+        return Relation("block", dims[0])
 
-    def run(self, block: Any, whole: Any, inputs: _Relations) -> list[Relation | None]:
+    def run(
+        self, on_block: AnyJaxpr, on_whole: AnyJaxpr, inputs: _Relations
+    ) -> list[Relation | None]:
         """The relations of a jaxpr's results, given those of its inputs."""
-        ours, theirs = plain_jaxpr(block), plain_jaxpr(whole)
-        relations: dict[Any, Relation | None] = {}
-        for constant, other in zip(ours.constvars, theirs.constvars, strict=False):
-            relations[constant] = self.of_shapes(constant.aval.shape, other.aval.shape)
-        relations.update(zip(ours.invars, inputs, strict=True))
+        body, whole_body = plain_jaxpr(on_block), plain_jaxpr(on_whole)
+        relations: dict[Var, Relation | None] = {}
+        for constant, whole in zip(body.constvars, whole_body.constvars, strict=False):
+            relations[constant] = self.of_shapes(_shape(constant), _shape(whole))
+        relations.update(zip(body.invars, inputs, strict=True))
 
-        def read(variable: Any, other: Any) -> Relation | None:
-            if hasattr(variable, "val"):
-                return _of_literals(variable, other)
+        def read(variable: Atom, whole: Atom) -> Relation | None:
+            if is_literal(variable):
+                return _of_literals(variable, whole)
             return relations.get(variable)
 
-        operations, in_whole = (
-            [equation.primitive.name for equation in body.eqns]
-            for body in (ours, theirs)
-        )
+        operations = [equation.primitive.name for equation in body.eqns]
+        in_whole = [equation.primitive.name for equation in whole_body.eqns]
         if operations != in_whole:  # the body itself depends on the size of a block
-            return [None] * len(ours.outvars)
-        for equation, other in zip(ours.eqns, theirs.eqns, strict=True):
-            operands = [*map(read, equation.invars, other.invars)]
+            return [None] * len(body.outvars)
+        for equation, whole in zip(body.eqns, whole_body.eqns, strict=True):
+            operands = [*map(read, equation.invars, whole.invars)]
             if not self._depth:
                 self._line = users_line(equation) or self._line
             self._depth += 1
-            results = self._results(equation, other, operands)
+            results = self._results(equation, whole, operands)
             self._depth -= 1
             relations.update(zip(equation.outvars, results, strict=True))
-        return [*map(read, ours.outvars, theirs.outvars)]
+        return [*map(read, body.outvars, whole_body.outvars)]
 
-    def _results(self, equation: Any, other: Any, operands: _Relations) -> _Relations:
-        name, unknown = equation.primitive.name, [None] * len(equation.outvars)
+    def _results(
+        self, equation: JaxprEqn, whole: JaxprEqn, operands: _Relations
+    ) -> _Relations:
+        name = equation.primitive.name
+        unknown: list[Relation | None] = [None] * len(equation.outvars)
         for operand in operands:
-            if operand is not None and operand.kind == "late":
+            if operand is not None and operand.kind == "read early":
                 return [operand] * len(unknown)
         if name in _CALLS:
-            (block, *_), (whole, *_) = (
-                JaxprOperation(equation).inner,
-                JaxprOperation(other).inner,
-            )
-            return self.run(block, whole, operands)
+            called = JaxprOperation(equation).inner[0]
+            return self.run(called, JaxprOperation(whole).inner[0], operands)
         if name == names.SCAN:
-            return self._scan(equation, other, operands)
+            return self._scan(equation, whole, operands)
         if name in names.SUMS:
             return [self._summed(equation, operand) for operand in operands]
         if name in _COLLECTIVES:
-            return [self._collective(equation, operand) for operand in operands] or (
-                unknown if self.axis in names.collective_axes(equation) else [_SAME]
-            )
+            if not operands:  # an axis_index
+                is_known = self.axis not in names.collective_axes(equation)
+                return [_SAME] if is_known else unknown
+            return [self._collective(equation, operand) for operand in operands]
         if name == names.PVARY:
             return operands
-        if None in operands:
+        known = [operand for operand in operands if operand is not None]
+        if len(known) < len(operands):
             return unknown
-        rule, kinds = _RULES.get(name), {one.kind for one in operands if one}
+        rule = _RULES.get(name)
+        kinds: set[str] = {operand.kind for operand in known}
         if "equal" in kinds and not JaxprOperation(equation).inner:
-            is_equal = kinds <= {"equal", "same", "zero"}
+            is_equal = kinds <= {*EQUAL}
             return [Relation("equal") if is_equal else None] * len(unknown)
         if kinds & {"row", "total"}:
-            result = _of_rows(name, kinds, operands)
+            result = _of_rows(name, kinds, known)
         elif rule is not None:
-            result = rule(self, equation, other, operands)
+            result = rule(self, equation, whole, known)
         elif name in _LINEAR:
-            result = operands[0]
+            result = known[0]
         elif name in _ELEMENTWISE:
-            result = self._elementwise(equation, operands)
+            result = _elementwise(known)
         elif name in _REDUCTIONS:
-            result = _reduced(equation, operands[0], _REDUCTIONS[name])
+            result = _reduced(equation, known[0], _REDUCTIONS[name])
         else:
-            return self._of_equals(equation, other, operands)
+            return _of_equals(equation, whole, known)
         if result is None:
-            result = self._late(name, operands)
+            result = self._read_early(name, known)
         return [result] * len(unknown)
 
-    def _late(self, name: str, operands: Any) -> Relation | None:
-        """What comes of a part of a sum that is read as if it were all of it."""
+    def _read_early(self, name: str, operands: Sequence[Relation]) -> Relation | None:
+        """The relation of a result if a part of a sum is read as if it were complete."""
         for operand in operands:
             if operand.kind in ("sum", "max", "min") and name in _READERS:
                 is_mean = operand.kind == "sum" and operand.scale == self.size
-                kind = "mean" if is_mean else operand.kind
-                return Relation("late", read=(kind, name, self._line))
+                part = "mean" if is_mean else operand.kind
+                early_read = EarlyRead(part, name, self._line)
+                return Relation("read early", early_read=early_read)
         return None
 
-    def _of_equals(self, equation: Any, other: Any, operands: _Relations) -> _Relations:
-        """Equal operands give equal results, unless a collective is inside."""
-        relations: list[Relation | None] = []
-        is_same = {*operands} <= {_SAME, _ZERO} and not JaxprOperation(equation).inner
-        for ours, theirs in zip(equation.outvars, other.outvars, strict=True):
-            shapes = [getattr(one.aval, "shape", None) for one in (ours, theirs)]
-            relations.append(_SAME if is_same and shapes[0] == shapes[1] else None)
-        return relations
-
-    def _elementwise(self, equation: Any, operands: _Relations) -> Relation | None:
-        kinds = {one for one in operands if one is not None and one.kind != "zero"}
-        if not kinds:
-            return _SAME
-        blocks = {one for one in kinds if one.kind == "block"}
-        others = kinds - blocks - {_SAME}
-        if others or len(blocks) > 1 or any(one.scale != 1 for one in blocks):
+    def _summed(self, equation: JaxprEqn, operand: Relation | None) -> Relation | None:
+        if operand is None:
             return None
-        return blocks.pop() if blocks else _SAME
-
-    def _summed(self, equation: Any, operand: Relation | None) -> Relation | None:
-        if operand is None or self.axis not in names.collective_axes(equation):
-            return (
-                operand
-                if operand and operand.kind in ("sum", "block", *EQUAL)
-                else None
-            )
+        if self.axis not in names.collective_axes(equation):
+            return operand if operand.kind in ("sum", "block", *EQUAL) else None
         if operand.kind == "sum":
             return Relation("same", scale=operand.scale)
         if operand.kind == "same":
             return operand.scaled(self.size)
         return operand if operand.kind == "zero" else None
 
-    def _collective(self, equation: Any, operand: Relation | None) -> Relation | None:
+    def _collective(
+        self, equation: JaxprEqn, operand: Relation | None
+    ) -> Relation | None:
         name = equation.primitive.name
         if self.axis not in names.collective_axes(equation):
-            is_kept = (
-                name == names.PPERMUTE and operand and operand.kind in ("block", *EQUAL)
-            )
-            if is_kept or operand is None:
+            if operand is None:
+                return None
+            if name == names.PPERMUTE and operand.kind in ("block", *EQUAL):
                 return operand
             # All devices along the axis exchange the same values.
             return Relation("equal") if operand.kind in EQUAL else None
         if operand is not None:
-            if name[1:] == operand.kind and operand.scale == 1:
+            is_combined = name == f"p{operand.kind}"  # pmax of a "max"
+            if is_combined and operand.scale == 1:
                 return _SAME
-            if (
-                name in (names.PPERMUTE, names.PMAX, names.PMIN)
-                and operand.kind in EQUAL
-            ):
+            is_moved = name in (names.PPERMUTE, names.PMAX, names.PMIN)
+            if is_moved and operand.kind in EQUAL:
                 # A device that receives nothing has zeros.
-                is_full = len(names.PERMUTED_PAIRS.find(equation, ())) in (0, self.size)
-                return operand if is_full else None
-            is_block = operand.kind == "block" and names.collective_axes(equation) == (
-                self.axis,
-            )
-            if name == names.ALL_GATHER and is_block and names.IS_TILED.of(equation):
-                if names.GATHERED_DIM.of(equation) == operand.dim:
-                    return Relation("same", scale=operand.scale)
+                pairs = names.PERMUTED_PAIRS.find(equation, ())
+                return operand if len(pairs) in (0, self.size) else None
+            if name == names.ALL_GATHER and self._gathers_blocks(equation, operand):
+                return Relation("same", scale=operand.scale)
+        is_same_on_all = name in (names.ALL_GATHER, names.PMAX, names.PMIN)
+        return Relation("equal") if is_same_on_all else None
+
+    def _gathers_blocks(self, equation: JaxprEqn, operand: Relation) -> bool:
+        """True if an all_gather puts the blocks of a value together in their order."""
         return (
-            Relation("equal")
-            if name in (names.ALL_GATHER, names.PMAX, names.PMIN)
-            else None
+            operand.kind == "block"
+            and names.collective_axes(equation) == (self.axis,)
+            and names.IS_TILED.of(equation)
+            and names.GATHERED_DIM.of(equation) == operand.dim
         )
 
-    def _scan(self, equation: Any, other: Any, operands: _Relations) -> _Relations:
+    def _scan(
+        self, equation: JaxprEqn, whole: JaxprEqn, operands: _Relations
+    ) -> _Relations:
         first, count = jax_compat.scan_counts(equation)
-        end = first + count
-        constants, carry, rows = (
-            operands[:first],
-            [*operands[first:end]],
-            operands[end:],
-        )
-        unknown = [None] * len(equation.outvars)
-        bodies = names.SCAN_BODY.of(equation), names.SCAN_BODY.of(other)
-        if names.LENGTH.of(equation) != names.LENGTH.of(other):
-            return self._scan_of_rows(bodies, constants, carry, rows)
-        inside = []
-        for row in rows:
-            if row is not None and row.kind == "block":
-                row = row._replace(dim=row.dim - 1)
-            inside.append(row)
-        for _ in range(_MOST_ROUNDS):
-            results = self.run(*bodies, [*constants, *carry, *inside])
-            after = [*map(_joined, carry, results[:count])]
-            if after == carry:
-                stacked = []
-                for row in results[count:]:
-                    if row is not None and row.kind == "block":
-                        row = row._replace(dim=row.dim + 1)
-                    stacked.append(row)
-                return [*carry, *stacked]
-            carry = after
-        return unknown
+        constants, stacked = operands[:first], operands[first + count :]
+        carry = [*operands[first : first + count]]
+        body, whole_body = names.SCAN_BODY.of(equation), names.SCAN_BODY.of(whole)
+        if names.LENGTH.of(equation) != names.LENGTH.of(whole):
+            return self._scan_over_blocks(body, whole_body, constants, carry, stacked)
+        slices = [_with_dim_added(operand, -1) for operand in stacked]
+        for _ in range(_MAX_ROUNDS):
+            results = self.run(body, whole_body, [*constants, *carry, *slices])
+            after_step = [*map(_in_both, carry, results[:count])]
+            if after_step == carry:
+                return [*carry, *(_with_dim_added(r, 1) for r in results[count:])]
+            carry = after_step
+        return [None] * len(equation.outvars)
 
-    def _scan_of_rows(
-        self, bodies: Any, constants: _Relations, carry: _Relations, rows: _Relations
+    def _scan_over_blocks(
+        self,
+        body: AnyJaxpr,
+        whole_body: AnyJaxpr,
+        constants: _Relations,
+        carry: _Relations,
+        stacked: _Relations,
     ) -> _Relations:
         """The results of a loop over a dimension that is split."""
-        inside: list[Relation | None] = []
-        for row in rows:
-            is_split = row is not None and row.kind == "block" and row.dim == 0
-            split = Relation("row", scale=row.scale) if row and is_split else None
-            inside.append(split)
-        totals = [Relation("total", scale=0) if one == _ZERO else one for one in carry]
-        block, whole = bodies
-        after = self.run(block, whole, [*constants, *totals, *inside])
-        results: list[Relation | None] = []
-        for before, one in zip(totals, after[: len(carry)], strict=True):
-            if one is not None and one.kind == "total":
-                results.append(Relation("sum", scale=one.scale) if one.scale else _ZERO)
+        rows: list[Relation | None] = []
+        for operand in stacked:
+            if operand is not None and operand.kind == "block" and operand.dim == 0:
+                rows.append(Relation("row", scale=operand.scale))
             else:
-                results.append(one if one == before else None)
-        for one in after[len(carry) :]:
-            is_row = one is not None and one.kind == "row"
-            results.append(Relation("block", 0, one.scale) if one and is_row else None)
+                rows.append(None)
+        totals: list[Relation | None] = []
+        for operand in carry:
+            totals.append(Relation("total", scale=0) if operand == _ZERO else operand)
+        after_step = self.run(body, whole_body, [*constants, *totals, *rows])
+        results: list[Relation | None] = []
+        for before, after in zip(totals, after_step[: len(carry)], strict=True):
+            if after is not None and after.kind == "total":
+                total = Relation("sum", scale=after.scale) if after.scale else _ZERO
+                results.append(total)
+            else:
+                results.append(after if after == before else None)
+        for row in after_step[len(carry) :]:
+            is_row = row is not None and row.kind == "row"
+            results.append(Relation("block", 0, row.scale) if row and is_row else None)
         return results
 
 
-def _of_rows(name: str, kinds: set[str], operands: Any) -> Relation | None:
-    """What comes of the values of one index of a loop."""
+def _with_dim_added(relation: Relation | None, number: int) -> Relation | None:
+    """The relation of a stack of values, or with -1 of one slice of a stack."""
+    if relation is None or relation.kind != "block":
+        return relation
+    return relation._replace(dim=relation.dim + number)
+
+
+def _in_both(before: Relation | None, after: Relation | None) -> Relation | None:
+    """The relation of a carry that holds before a loop and after each step."""
+    if before == after or after == _ZERO:
+        return before
+    return after if before == _ZERO else None
+
+
+def _of_rows(
+    name: str, kinds: set[str], operands: Sequence[Relation]
+) -> Relation | None:
+    """The relation of a result computed from one index of a loop."""
     first, *others = operands
     if "total" in kinds:
         if first.kind != "total" and name == "add":
             first, others = others[0], [first]
         if first.kind != "total" or name not in ("add", "sub", names.ADD_ANY):
             return None
-        (other,) = others
-        if other.kind not in ("row", "zero") or first.scale not in (0, other.scale):
+        (added,) = others
+        if added.kind not in ("row", "zero") or first.scale not in (0, added.scale):
             return None
-        return first if other.kind == "zero" else first._replace(scale=other.scale)
+        return first if added.kind == "zero" else first._replace(scale=added.scale)
     if not kinds <= {"row", "same", "zero"}:
         return None
     if name in ("mul", "div"):
-        factor = others[0].scale
-        return Relation("row", scale=first.scale).scaled(
-            factor if name == "mul" else 1 / factor
-        )
+        factor = others[0].scale if name == "mul" else 1 / others[0].scale
+        return Relation("row", scale=first.scale).scaled(factor)
     is_linear = name in (
         names.REDUCE_SUM,
         names.BROADCAST,
@@ -358,72 +388,110 @@ def _of_rows(name: str, kinds: set[str], operands: Any) -> Relation | None:
         names.TRANSPOSE,
         *_LINEAR,
     )
-    scales = {one.scale for one in operands if one != _ZERO}
+    scales = {operand.scale for operand in operands if operand != _ZERO}
     if len(scales) == 1 and (is_linear or scales == {1} or name in ("add", "sub")):
         return Relation("row", scale=scales.pop())
     return None
 
 
-def _of_literals(literal: Any, other: Any) -> Relation | None:
+def _of_literals(literal: JaxprLiteral, whole: Atom) -> Relation | None:
     """The relation of two numbers in the code."""
-    value, whole = np.asarray(literal.val), np.asarray(other.val)
-    if value.shape or whole.shape or value.dtype.kind not in "iufb":
-        return _SAME if np.array_equal(value, whole) else None
-    if value == whole:
+    if not is_literal(whole):
+        return None
+    value, whole_value = np.asarray(literal.val), np.asarray(whole.val)
+    if value.shape or whole_value.shape or value.dtype.kind not in "iufb":
+        return _SAME if np.array_equal(value, whole_value) else None
+    if value == whole_value:
         return _SAME if value else _ZERO
-    return (
-        Relation("same", scale=round(float(value / whole), 9))
-        if whole and value
-        else None
-    )
+    if not value or not whole_value:
+        return None
+    return Relation("same", scale=round(float(value / whole_value), 9))
 
 
-def _joined(before: Relation | None, after: Relation | None) -> Relation | None:
-    """What holds of a carry both before a loop and after a step."""
-    if before == after or after == _ZERO:
-        return before
-    return after if before == _ZERO else None
+def _of_equals(
+    equation: JaxprEqn, whole: JaxprEqn, operands: Sequence[Relation]
+) -> list[Relation | None]:
+    """Equal operands give equal results, unless a collective is inside."""
+    is_same = {*operands} <= {_SAME, _ZERO} and not JaxprOperation(equation).inner
+    relations: list[Relation | None] = []
+    for result, whole_result in zip(equation.outvars, whole.outvars, strict=True):
+        # Tokens have no shape.
+        shape = getattr(result.aval, "shape", None)
+        is_whole = shape == getattr(whole_result.aval, "shape", None)
+        relations.append(_SAME if is_same and is_whole else None)
+    return relations
 
 
-def _reduced(equation: Any, operand: Any, kind: str) -> Relation | None:
-    axes = names.REDUCED_DIMS.of(equation)
+def _elementwise(operands: Sequence[Relation]) -> Relation | None:
+    relations = {operand for operand in operands if operand.kind != "zero"}
+    blocks = {relation for relation in relations if relation.kind == "block"}
+    if relations - blocks - {_SAME} or len(blocks) > 1:
+        return None
+    if not blocks:
+        return _SAME
+    (block,) = blocks
+    return block if block.scale == 1 else None
+
+
+def _reduced(
+    equation: JaxprEqn, operand: Relation, kind: Literal["sum", "max", "min", ""]
+) -> Relation | None:
+    dims = names.REDUCED_DIMS.of(equation)
     if operand.kind == "block":
-        if operand.dim in axes:
+        if operand.dim in dims:
             is_exact = kind == "sum" or operand.scale == 1
             return Relation(kind, scale=operand.scale) if kind and is_exact else None
-        return operand._replace(
-            dim=operand.dim - sum(axis < operand.dim for axis in axes)
-        )
+        return operand._replace(dim=operand.dim - _count_before(operand.dim, dims))
     if operand.kind in ("same", "zero"):
         # A maximum keeps a positive factor; a product of several numbers doesn't.
         return operand if kind or operand.scale == 1 else None
     return operand if operand.kind == kind else None
 
 
+def _count_before(dim: int, removed: Sequence[int]) -> int:
+    """How many of some removed dimensions come before a dimension."""
+    return sum(other_dim < dim for other_dim in removed)
+
+
+# Rules of single operations. Each takes the comparison, the operation in both jaxprs and
+# the relations of its operands, all of them known.
+_Rule = Callable[
+    [_Comparison, "JaxprEqn", "JaxprEqn", Sequence[Relation]], Relation | None
+]
+
+
 def _converted(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
     (operand,) = operands
-    is_number = np.issubdtype(equation.outvars[0].aval.dtype, np.inexact)
     # To truncate is not linear.
-    return (
-        operand
-        if is_number or operand in (_SAME, _ZERO) or operand.kind == "block"
-        else None
-    )
+    is_inexact = np.issubdtype(array_type(equation.outvars[0]).dtype, np.inexact)
+    is_exact = operand in (_SAME, _ZERO) or operand.kind == "block"
+    return operand if is_inexact or is_exact else None
 
 
 def _added(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
     first, second = operands
-    if first.kind == "zero" or second.kind == "zero":
-        return second if first.kind == "zero" else first
+    if first.kind == "zero":
+        return second
+    if second.kind == "zero":
+        return first
     return first if first == second and first.kind in ("same", "block", "sum") else None
 
 
 def _multiplied(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
     for first, second in (operands, operands[::-1]):
         if first.kind == "zero":
@@ -437,7 +505,10 @@ def _multiplied(
 
 
 def _divided(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
     first, second = operands
     if first.kind == "zero":
@@ -445,146 +516,185 @@ def _divided(
     if second.kind == "same" and first.kind in ("same", "block", "sum"):
         return first.scaled(1 / second.scale)
     if second.kind == "block" and first.kind in ("same", "block"):
-        is_same = first.kind == "same" or first.dim == second.dim
-        return (
-            second._replace(scale=1.0).scaled(first.scale / second.scale)
-            if is_same
-            else None
-        )
+        if first.kind == "block" and first.dim != second.dim:
+            return None
+        return second._replace(scale=1.0).scaled(first.scale / second.scale)
     return None
 
 
 def _product(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
-    (summed, batch), (left, right) = names.DOT_DIMENSIONS.of(equation), operands
-    scale = round(left.scale * right.scale, 9)
+    contracted, batch = names.DOT_DIMENSIONS.of(equation)
+    lhs, rhs = operands
+    scale = round(lhs.scale * rhs.scale, 9)
     if _ZERO in operands:
         return _ZERO
-    kinds = {left.kind, right.kind}
-    if kinds <= {"same", "sum"} and (left.kind, right.kind) != ("sum", "sum"):
+    kinds = {lhs.kind, rhs.kind}
+    if kinds <= {"same", "sum"} and (lhs.kind, rhs.kind) != ("sum", "sum"):
         return Relation("sum" if "sum" in kinds else "same", scale=scale)
     if not kinds <= {"same", "block"}:
         return None
-    if left.kind == right.kind == "block":
-        for pairs, kind in ((summed, "sum"), (batch, "block")):
-            if (left.dim, right.dim) in zip(*pairs, strict=True):
-                dim = [*pairs[0]].index(left.dim) if kind == "block" else 0
-                return Relation(kind, dim, scale)
+    if lhs.kind == rhs.kind == "block":
+        if (lhs.dim, rhs.dim) in zip(*contracted, strict=True):
+            return Relation("sum", 0, scale)
+        if (lhs.dim, rhs.dim) in zip(*batch, strict=True):
+            return Relation("block", [*batch[0]].index(lhs.dim), scale)
         return None
-    number = 0 if left.kind == "block" else 1
-    dim, used = operands[number].dim, {*summed[number], *batch[number]}
-    if dim in used:
+    # One operand is a block. It is split along a dimension of the result, or unknown.
+    number = 0 if lhs.kind == "block" else 1
+    dim, paired = operands[number].dim, {*contracted[number], *batch[number]}
+    if dim in paired:
         return None
-    free = [d for d in range(equation.invars[number].aval.ndim) if d not in used]
-    before = len(batch[0])
+    ranks = [len(_shape(variable)) for variable in equation.invars]
+    free = [d for d in range(ranks[number]) if d not in paired]
+    dims_before = len(batch[0])
     if number == 1:
-        lhs = equation.invars[0].aval.ndim - len(summed[0]) - len(batch[0])
-        before += lhs
-    return Relation("block", before + free.index(dim), scale)
+        dims_before += ranks[0] - len(contracted[0]) - len(batch[0])
+    return Relation("block", dims_before + free.index(dim), scale)
 
 
 def _broadcast(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
-    (operand, *_), shapes = operands, self.of_shapes(*_shapes(equation, other))
-    if shapes is None or operand.kind == "zero":
-        return shapes and operand
+    operand, by_shape = operands[0], _by_shape(comparison, equation, whole)
+    if by_shape is None:
+        return None
+    if operand.kind == "zero":
+        return operand
     if operand.kind == "block":
         dim = names.BROADCAST_DIMS.of(equation)[operand.dim]
-        return operand._replace(dim=dim) if shapes == Relation("block", dim) else None
-    if shapes.kind == "block":  # the same number in each place
-        return shapes.scaled(operand.scale) if operand.kind == "same" else None
+        is_kept = by_shape == Relation("block", dim)
+        return operand._replace(dim=dim) if is_kept else None
+    if by_shape.kind == "block":  # the same number in each place
+        return by_shape.scaled(operand.scale) if operand.kind == "same" else None
     return operand
 
 
 def _reshaped(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
-    (operand, *_), shapes = operands, self.of_shapes(*_shapes(equation, other))
-    if operand.kind != "block" or shapes is None:
-        return operand if shapes == _SAME else None
-    before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    operand, by_shape = operands[0], _by_shape(comparison, equation, whole)
+    if operand.kind != "block" or by_shape is None:
+        return operand if by_shape == _SAME else None
+    if by_shape.kind != "block":
+        return None
+    before, after = _shape(equation.invars[0]), _shape(equation.outvars[0])
     # Blocks stay blocks if as many numbers come before each.
-    is_kept = math.prod(before[: operand.dim]) == math.prod(after[: shapes.dim])
-    return (
-        operand._replace(dim=shapes.dim) if is_kept and shapes.kind == "block" else None
-    )
+    if math.prod(before[: operand.dim]) != math.prod(after[: by_shape.dim]):
+        return None
+    return operand._replace(dim=by_shape.dim)
 
 
 def _transposed(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
     (operand,) = operands
     if operand.kind != "block":
         return operand
-    return operand._replace(dim=names.PERMUTATION.of(equation).index(operand.dim))
+    return operand._replace(dim=[*names.PERMUTATION.of(equation)].index(operand.dim))
 
 
 def _squeezed(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
     (operand,) = operands
     if operand.kind != "block":
         return operand
-    dims = names.SQUEEZED_DIMS.of(equation)
-    return operand._replace(dim=operand.dim - sum(d < operand.dim for d in dims))
+    removed = names.SQUEEZED_DIMS.of(equation)
+    return operand._replace(dim=operand.dim - _count_before(operand.dim, removed))
 
 
 def _counted(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
-    shapes = self.of_shapes(*_shapes(equation, other))
+    by_shape = _by_shape(comparison, equation, whole)
     # Each device counts from zero along a dimension that is split.
-    is_counted = shapes == Relation("block", names.IOTA_DIM.of(equation))
-    return None if is_counted else shapes
+    is_counted = by_shape == Relation("block", names.IOTA_DIM.of(equation))
+    return None if is_counted else by_shape
 
 
-def _joined_up(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+def _concatenated(
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
-    kinds = {*operands} - {_ZERO} or {_ZERO}
-    relation = kinds.pop()
-    is_split = relation == Relation(
-        "block", names.CONCATENATED_DIM.of(equation), relation.scale
-    )
-    return relation if not kinds and not is_split else None
+    relations = {*operands} - {_ZERO} or {_ZERO}
+    if len(relations) > 1:
+        return None
+    (relation,) = relations
+    dim = names.CONCATENATED_DIM.of(equation)
+    is_split = relation == Relation("block", dim, relation.scale)
+    return None if is_split else relation
 
 
 def _looked_up(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
     table, indices = operands
-    numbers = names.GATHER_DIMENSIONS.of(equation)
     if {table, indices} <= {_SAME, _ZERO}:
-        return self.of_shapes(*_shapes(equation, other))
+        return _by_shape(comparison, equation, whole)
     if table != _SAME or indices.kind != "block" or indices.scale != 1:
         return None
-    rank = equation.outvars[0].aval.ndim
-    batch = [d for d in range(rank) if d not in numbers.offset_dims]
-    is_batch = indices.dim < len(batch)
-    return indices._replace(dim=batch[indices.dim]) if is_batch else None
+    offset_dims = names.GATHER_DIMENSIONS.of(equation).offset_dims
+    rank = len(_shape(equation.outvars[0]))
+    batch_dims = [dim for dim in range(rank) if dim not in offset_dims]
+    if indices.dim >= len(batch_dims):
+        return None
+    return indices._replace(dim=batch_dims[indices.dim])
 
 
 def _convolved(
-    self: _Comparison, equation: Any, other: Any, operands: Any
+    comparison: _Comparison,
+    equation: JaxprEqn,
+    whole: JaxprEqn,
+    operands: Sequence[Relation],
 ) -> Relation | None:
-    (left, right), numbers = operands, names.CONVOLUTION_DIMENSIONS.of(equation)
-    if left.kind == right.kind == "same":
-        return left.scaled(right.scale)
-    if left.kind != "block" or right.kind != "same" or left.dim != numbers.lhs_spec[0]:
+    images, kernel = operands
+    numbers = names.CONVOLUTION_DIMENSIONS.of(equation)
+    if images.kind == kernel.kind == "same":
+        return images.scaled(kernel.scale)
+    if images.kind != "block" or kernel.kind != "same":
         return None
-    if names.BATCH_GROUPS.of(equation) != 1:
+    if images.dim != numbers.lhs_spec[0] or names.BATCH_GROUPS.of(equation) != 1:
         return None
-    return Relation("block", numbers.out_spec[0]).scaled(left.scale * right.scale)
+    return Relation("block", numbers.out_spec[0]).scaled(images.scale * kernel.scale)
 
 
-def _shapes(equation: Any, other: Any) -> Iterator[Sequence[int]]:
-    for one in (equation, other):
-        yield one.outvars[0].aval.shape
+def _by_shape(
+    comparison: _Comparison, equation: JaxprEqn, whole: JaxprEqn
+) -> Relation | None:
+    """The relation that the shapes of an operation's result suggest."""
+    return comparison.of_shapes(_shape(equation.outvars[0]), _shape(whole.outvars[0]))
 
 
-_RULES: dict[str, Any] = {
+def _shape(variable: Atom) -> tuple[int, ...]:
+    return array_type(variable).shape
+
+
+_RULES: Mapping[str, _Rule] = {
     "add": _added,
     names.ADD_ANY: _added,
     "sub": _added,
@@ -598,7 +708,7 @@ _RULES: dict[str, Any] = {
     names.TRANSPOSE: _transposed,
     names.SQUEEZE: _squeezed,
     names.IOTA: _counted,
-    names.CONCATENATE: _joined_up,
+    names.CONCATENATE: _concatenated,
     names.GATHER: _looked_up,
 }
 #: The operations with a rule for their relations.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from shardviz.base.backend.jax_compat import CONSTRUCTS, effect_class, effect_sets
-from shardviz.programs.effects import RunsOn
+from shardviz.programs.effects import OrderedOnOne
 
 _NAMES = {
     "IOEffect": "io callback",
@@ -100,7 +100,7 @@ def refusal_on(effects: Iterable[Any], devices: int) -> str | None:
     single = sorted(effect_name(e) for e in effects if not is_shardable(e))
     if not single or devices == 1:
         return None
-    return str(RunsOn("single device", devices, single[0]))
+    return str(OrderedOnOne(devices, single[0]))
 
 
 def refusal_cause(said: str) -> str:

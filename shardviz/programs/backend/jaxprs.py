@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
+from jax.core import ShapedArray
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.axis_rules.libraries import spec_of
@@ -35,6 +36,12 @@ from shardviz.programs.notes import (
     SumOfGradient,
     UnknownJaxprParameter,
 )
+
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr, Literal
+    from typing_extensions import TypeIs
+
+    from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
 _NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
@@ -86,9 +93,19 @@ def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperat
             yield from operations(inner, inside)
 
 
-def plain_jaxpr(jaxpr: Any) -> Any:
-    """The jaxpr itself, of one that carries its constants."""
-    return getattr(jaxpr, "jaxpr", jaxpr)
+def plain_jaxpr(jaxpr: AnyJaxpr) -> Jaxpr:
+    """The jaxpr without its constants."""
+    return cast("Jaxpr", getattr(jaxpr, "jaxpr", jaxpr))
+
+
+def array_type(variable: Atom) -> ShapedArray:
+    """The type of an array in a jaxpr: its shape, dtype and sharding."""
+    return cast("ShapedArray", variable.aval)
+
+
+def is_literal(variable: Atom) -> TypeIs[Literal]:
+    """True for a number in the code, which has a `val`; it cannot be a key."""
+    return hasattr(variable, "val")
 
 
 def _jaxprs_in(value: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +26,27 @@ from shardviz.programs.backend.jaxpr_names import (
     collective_axes,
 )
 from shardviz.programs.backend.jaxprs import operations, plain_jaxpr, users_line
-from shardviz.programs.refusals import TypeEdit, TypeRefusal
+from shardviz.programs.refusals import (
+    Combination,
+    CombineBeforeRead,
+    CombineResults,
+    NameInOutSpecs,
+    ResultEdit,
+    SkipCheck,
+    TypeRefusal,
+)
 
-_CODES = {
+# The collective that turns what one device has into the value of the whole arrays.
+_COMBINATIONS: Mapping[str, Combination] = {
     "sum": "psum",
     "mean": "pmean",
     "max": "pmax",
     "min": "pmin",
-    "block": "out_specs",
 }
-_COLLECTIVES = ("psum", "pmean", "pmax", "pmin")
+
+
+# A collective over a result, its axes in `out_specs`, or no check of what varies.
+_Remedy = Combination | Literal["out_specs", "check_vma"]
 
 
 class Body:
@@ -91,7 +102,7 @@ class ShardMapResults:
     axis_names: frozenset[str]
     types: Sequence[Any]
     line: str = ""
-    edits: list[TypeEdit] = field(default_factory=list)
+    edits: list[ResultEdit] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._tree: Any = None
@@ -106,7 +117,7 @@ class ShardMapResults:
     @property
     def has_all(self) -> bool:
         """Whether the edits so far are all made in `function`."""
-        return all(edit.part != "read" for edit in self.edits)
+        return not any(isinstance(edit, CombineBeforeRead) for edit in self.edits)
 
     @property
     def reads_positions(self) -> bool:
@@ -141,7 +152,7 @@ class ShardMapResults:
         refusals: list[TypeRefusal] = []
         while groups := self._groups():
             edits, numbers = next(iter(groups.items()))
-            edits = tuple(_numbered(edit, numbers) for edit in edits)
+            edits = tuple(replace(edit, numbers=tuple(numbers)) for edit in edits)
             value = plain_jaxpr(self._jaxpr).outvars[numbers[0]]
             types = tuple(self._results[number].type for number in numbers)
             line = self._line_of(value) or self.line
@@ -149,7 +160,7 @@ class ShardMapResults:
             number = chosen.get(first + len(refusals) - 1, 0)
             self.edits.append(edits[min(number, len(edits) - 1)])
             # After the one no check follows, and the other isn't made here.
-            if self.edits[-1].code == "check_vma" or self.edits[-1].part == "read":
+            if isinstance(self.edits[-1], (SkipCheck, CombineBeforeRead)):
                 break
             said = said_by_jax(self.function(), self.types)
         return refusals
@@ -163,16 +174,17 @@ class ShardMapResults:
         mesh, specs = mesh or self.mesh, [*self._specs]
         body = self.bodies(mesh)
         for edit in self.edits:
-            for number in edit.numbers:
-                if edit.code == "out_specs" and edit.spec is not None:
+            if isinstance(edit, NameInOutSpecs):
+                for number in edit.numbers:
                     specs[number] = edit.spec
 
         def edited(*shards: Any) -> Any:
             leaves = body(*shards)
             for edit in self.edits:
-                for number in edit.numbers if edit.code in _COLLECTIVES else ():
-                    collective = getattr(jax.lax, edit.code)
-                    leaves[number] = collective(leaves[number], edit.axes)
+                if isinstance(edit, CombineResults):
+                    combine = getattr(jax.lax, edit.collective)
+                    for number in edit.numbers:
+                        leaves[number] = combine(leaves[number], edit.axes)
             return self._tree.unflatten(leaves)
 
         return jax.shard_map(
@@ -181,7 +193,7 @@ class ShardMapResults:
             in_specs=self.in_specs,
             out_specs=self._tree.unflatten([spec.to_jax() for spec in specs]),
             axis_names={*self.axis_names},
-            check_vma=not any(edit.code == "check_vma" for edit in self.edits),
+            check_vma=not any(isinstance(edit, SkipCheck) for edit in self.edits),
         )
 
     def narrow_mesh(self, axes: Sequence[str]) -> AbstractMesh:
@@ -191,54 +203,56 @@ class ShardMapResults:
             sizes.append(1 if axis in axes else self.mesh.shape[axis])
         return AbstractMesh(tuple(sizes), names, axis_types=self.mesh.axis_types)
 
-    def _groups(self) -> dict[tuple[TypeEdit, ...], list[int]]:
+    def _groups(self) -> dict[tuple[ResultEdit, ...], list[int]]:
         """The results that jax still refuses, by the edits that they need."""
-        groups: dict[tuple[TypeEdit, ...], list[int]] = {}
+        groups: dict[tuple[ResultEdit, ...], list[int]] = {}
         for number, result in enumerate(self._results):
             spec = self._specs[number]
             answered = {*spec.axes}
             for edit in self.edits:
                 if number in edit.numbers:
                     answered.update(edit.axes)
-                    spec = edit.spec or spec
+                    spec = edit.spec if isinstance(edit, NameInOutSpecs) else spec
             missing = sorted(result.varying - answered)
             if missing:
                 edits = tuple(self._edits_of(number, missing, spec))
                 groups.setdefault(edits, []).append(number)
         return groups
 
-    def _edits_of(self, number: int, missing: list[str], spec: Spec) -> list[TypeEdit]:
+    def _edits_of(
+        self, number: int, missing: list[str], spec: Spec
+    ) -> list[ResultEdit]:
         """The edits of one result, without its number."""
         relations = {axis: self._relation(axis)[number] for axis in missing}
         for axis, relation in relations.items():
-            if relation is not None and relation.read is not None:
-                kind, *reader = relation.read
-                code = _CODES[kind]
-                return [TypeEdit(code, "read", axes=(axis,), reader=tuple(reader))]
+            if relation is not None and relation.early_read is not None:
+                kind, reader, line = relation.early_read
+                collective = _COMBINATIONS[kind]
+                return [CombineBeforeRead(collective, reader, line, axes=(axis,))]
         if None in relations.values():
             return self._guesses(number, missing, spec)
-        by_code: dict[str, list[str]] = {}
+        by_remedy: dict[_Remedy, list[str]] = {}
         for axis, relation in relations.items():
-            code = _code_of(relation, self.mesh.shape[axis])
-            if not code:
+            remedy = _remedy(relation, self.mesh.shape[axis])
+            if remedy is None:
                 return self._guesses(number, missing, spec)
-            by_code.setdefault(code, []).append(axis)
-        code, axes = next(iter(by_code.items()))
-        if code == "out_specs":
+            by_remedy.setdefault(remedy, []).append(axis)
+        remedy, axes = next(iter(by_remedy.items()))
+        if remedy == "out_specs":
             dims, is_right = [*spec.padded(self._results[number].rank)], True
             for axis in axes:
                 dim = relations[axis].dim  # type: ignore[union-attr]
                 dims[dim], is_ordered = self._in_order((*dims[dim], axis))
                 is_right &= is_ordered
-            fields = {"spec": Spec(tuple(dims)), "axes": tuple(axes)}
-            return [TypeEdit(code, "result", is_right=is_right or None, **fields)]
-        edit = TypeEdit(code, "result", axes=tuple(axes), is_right=True)
-        if code != "check_vma":
-            return [edit]
-        mean = TypeEdit("pmean", "result", axes=tuple(axes), is_right=True)
+            named = Spec(tuple(dims))
+            return [NameInOutSpecs(named, axes=tuple(axes), is_right=is_right or None)]
+        if remedy != "check_vma":
+            return [CombineResults(remedy, axes=tuple(axes), is_right=True)]
+        mean = CombineResults("pmean", axes=tuple(axes), is_right=True)
         # Without the check jax makes other gradients, and it is off for all results.
-        is_only = self._codes() == {code} and not self._has_gradient
-        return [edit, mean] if is_only else [mean]
+        if self._remedies() != {remedy} or self._has_gradient:
+            return [mean]
+        return [SkipCheck(axes=tuple(axes), is_right=True), mean]
 
     def _in_order(self, axes: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
         """The axes of one dimension in the order that an argument has; and whether that
@@ -249,25 +263,28 @@ class ShardMapResults:
                     return dim, True
         return axes, len(axes) == 1
 
-    def _codes(self) -> set[str]:
-        """The codes of the edits that all results need."""
-        codes = set[str]()
+    def _remedies(self) -> set[_Remedy | None]:
+        """The remedies that all results need; None for a result without one."""
+        remedies = set[_Remedy | None]()
         for number, result in enumerate(self._results):
             for axis in result.varying - {*self._specs[number].axes}:
-                codes.add(_code_of(self._relation(axis)[number], self.mesh.shape[axis]))
-        return codes
+                relation = self._relation(axis)[number]
+                remedies.add(_remedy(relation, self.mesh.shape[axis]))
+        return remedies
 
-    def _guesses(self, number: int, missing: list[str], spec: Spec) -> list[TypeEdit]:
+    def _guesses(self, number: int, missing: list[str], spec: Spec) -> list[ResultEdit]:
         """Edits that jax accepts, of which one is right, if any."""
-        axes, edits = tuple(missing), []
-        for code in ("psum", "pmean"):
-            edits.append(TypeEdit(code, "result", axes=axes))
+        axes = tuple(missing)
+        edits: list[ResultEdit] = [
+            CombineResults("psum", axes=axes),
+            CombineResults("pmean", axes=axes),
+        ]
         rank = self._results[number].rank
         if rank:
             first, *others = spec.padded(rank)
             named = Spec(((*first, *axes), *others))
-            edits.append(TypeEdit("out_specs", "result", spec=named, axes=axes))
-        edits.append(TypeEdit("check_vma", "result", axes=axes))
+            edits.append(NameInOutSpecs(named, axes=axes))
+        edits.append(SkipCheck(axes=axes))
         return edits
 
     def _relation(self, axis: str) -> list[Relation | None]:
@@ -329,19 +346,17 @@ def _is_spec(value: Any) -> bool:
     return isinstance(value, jax.P)
 
 
-def _code_of(relation: Relation | None, size: int) -> str:
-    """The edit that makes the value of the whole arrays; `""` if none is known."""
+def _remedy(relation: Relation | None, size: int) -> _Remedy | None:
+    """What makes the value of the whole arrays; None if nothing is known to."""
     if relation is None:
-        return ""
+        return None
     if relation.kind == "sum" and relation.scale == size:
         return "pmean"
     if relation.kind in EQUAL:
         return "check_vma"
-    return _CODES.get(relation.kind, "") if relation.scale == 1 else ""
-
-
-def _numbered(edit: TypeEdit, numbers: list[int]) -> TypeEdit:
-    return replace(edit, numbers=tuple(numbers))
+    if relation.scale != 1:
+        return None
+    return "out_specs" if relation.kind == "block" else _COMBINATIONS.get(relation.kind)
 
 
 def said_by_jax(function: Callable[..., Any], types: Sequence[Any]) -> str:

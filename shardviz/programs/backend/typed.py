@@ -29,7 +29,21 @@ from shardviz.programs.backend.jaxprs import (
     plain_jaxpr,
     users_line,
 )
-from shardviz.programs.refusals import TypeEdit, TypeRefusal
+from shardviz.programs.refusals import (
+    AtGet,
+    AtSet,
+    AutoAxes,
+    CastBranches,
+    CastCarry,
+    CastOperands,
+    OutSharding,
+    ReshardCarry,
+    ReshardOperands,
+    SkipCheck,
+    SplitResult,
+    TypeEdit,
+    TypeRefusal,
+)
 
 _MOST, _MOST_TRIED = 4, 32  # edits of operands: kept and tried for a refusal
 _CALLS = (*names.CALLS, names.CUSTOM_JVP, names.CUSTOM_VJP)
@@ -135,8 +149,9 @@ class TypedEvaluation:
                 # jax names the method that does the same. Under `jax.vmap` the user's
                 # array has fewer dimensions.
                 is_mapped = "vmap(" in str(equation.source_info.name_stack)
-                if edit.code == "auto_axes" and ".at[" in said and not is_mapped:
-                    edit = replace(edit, code="get" if name == "gather" else "set")
+                if isinstance(edit, AutoAxes) and ".at[" in said and not is_mapped:
+                    method = AtGet if name == names.GATHER else AtSet
+                    edit = method(edit.spec)
                 accepted.setdefault(edit, edited)
             if len(accepted) == _MOST:
                 break
@@ -174,9 +189,10 @@ class TypedEvaluation:
                 policy=names.POLICY.of(equation),
             )(*operands)
         if name not in (names.SCAN, names.WHILE, names.COND):
-            return self._bind(equation, operands, edit and edit.spec)
+            spec = edit.spec if isinstance(edit, SplitResult) else None
+            return self._bind(equation, operands, spec)
         if name == names.COND:
-            axes = frozenset(edit.axes if edit else ())
+            axes = frozenset(edit.axes if isinstance(edit, CastBranches) else ())
 
             def branch(jaxpr: Any, *inputs: Any) -> list[Any]:
                 return [self._like(one, axes) for one in self.run(jaxpr, *inputs)]
@@ -321,19 +337,18 @@ class TypedEvaluation:
             return call(new)
 
         if isinstance(type_, Spec):
-            return TypeEdit("reshard", "operand", tuple(numbers), type_), changed
-        axes = tuple(sorted(type_))
-        return TypeEdit("pcast", "operand", tuple(numbers), axes=axes), changed
+            return ReshardOperands(tuple(numbers), type_), changed
+        return CastOperands(tuple(numbers), tuple(sorted(type_))), changed
 
     def _split(self, equation: Any, call: _Call, spec: Spec) -> tuple[TypeEdit, _Call]:
         """The edit that splits a result whatever the operands are, and what makes it."""
         if equation.primitive.name in _TOLD:
-            edit = TypeEdit("out_sharding", "result", spec=spec)
+            edit = OutSharding(spec)
             return edit, partial(self._call, equation, edit=edit)
         assert self.mesh is not None  # only there a type is a spec
         sharding = named_sharding(self.mesh, spec)
         run: Any = jax.sharding.auto_axes(lambda *o: call(o), out_sharding=sharding)
-        edit = TypeEdit("auto_axes", "result", spec=spec)
+        edit = AutoAxes(spec)
         return edit, lambda operands: run(*operands)
 
     def _edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
@@ -348,9 +363,9 @@ class TypedEvaluation:
             # What varies in one branch varies in all.
             for branch in names.BRANCHES.of(equation):
                 axes = axes.union(*self._ends.get(id(plain_jaxpr(branch)), ()))
-            edit = TypeEdit("pcast", "branches", axes=tuple(sorted(axes)))
+            edit = CastBranches(tuple(sorted(axes)))
         elif name == names.SHARD_MAP:
-            edit = TypeEdit("check_vma", "result")
+            edit = SkipCheck()
         if edit is not None:
             yield edit, partial(self._call, equation, edit=edit)
 
@@ -371,9 +386,12 @@ class TypedEvaluation:
             # What changes one value may change others a step later.
             call = partial(self._tried, equation, call)
         for type_, numbers in moved.items():
-            edit, changed = self._changed(numbers, type_, call)
-            values = tuple(np.subtract(numbers, first).tolist())
-            yield replace(edit, part="carry", numbers=values), changed
+            _, changed = self._changed(numbers, type_, call)
+            in_carry = tuple(number - first for number in numbers)
+            if isinstance(type_, Spec):
+                yield ReshardCarry(in_carry, type_), changed
+            else:
+                yield CastCarry(in_carry, tuple(sorted(type_))), changed
 
     def _splits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
         """On Explicit axes: an operand as another one, or less split; or the result as

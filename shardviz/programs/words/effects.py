@@ -9,8 +9,16 @@ from shardviz.programs.effects import (
     DeviceCount,
     Effects,
     EffectUse,
+    HostResults,
+    NamesOwnMesh,
+    NoEffects,
+    OneDeviceOrders,
+    OrderedOnMany,
+    OrderedOnOne,
     Refusal,
+    RefusedAnywhere,
     RunsOn,
+    UnorderedEffects,
 )
 
 _STAGES = {"program": "before tracing", "trace": "at tracing", "lower": "at lowering"}
@@ -46,36 +54,46 @@ def refusal(fact: Refusal) -> str:
 def runs_on(fact: RunsOn) -> str:
     """Whether a program may run on a number of devices, and why.
 
-    >>> runs_on(RunsOn("one device", 1, "io callback, ordered"))
+    >>> runs_on(OneDeviceOrders(1, "io callback, ordered"))
     'It may run on 1 device: one device keeps the order.'
     """
-    count, effect = plural(fact.devices, "device"), fact.effect.partition(",")[0]
-    if fact.code == "refused":
-        return f"It is {fact.refusal}"
-    # Whatever the effects allow, jax compiles for its own mesh alone.
-    if fact.code == "own mesh":
-        own = plural(fact.own or 0, "device")
-        return f"The function names a mesh of {own} itself and cannot run on {count}."
-    if fact.code == "single device":
-        return (
-            f"jax orders {effect}s on one device only, and the mesh has"
-            f" {fact.devices:,}. Take ordered=True away, or use"
-            " jax.experimental.io_callback(..., ordered=True), which it can order on many."
-        )
-    if fact.code == "host only":
-        return (
-            "Its results come from the host only, since it uses none of its arguments, and"
-            " jax cannot say how such results are placed on several devices. Use an"
-            " argument, or give out_specs."
-        )
-    if fact.code == "no effects":
-        return "No side effects: safe on any number of devices."
-    why = {
-        "unordered": "none of its effects is ordered.",
-        "one device": "one device keeps the order.",
-        "orderable": f"jax can order {effect}s on many devices.",
-    }
-    return f"It may run on {count}: {why[fact.code]}"
+    count = plural(fact.devices, "device")
+    match fact:
+        case RefusedAnywhere(refusal=refused):
+            return f"It is {refused}"
+        case NamesOwnMesh(named=named):
+            own = plural(named, "device")
+            return (
+                f"The function names a mesh of {own} itself and cannot run on {count}."
+            )
+        case OrderedOnOne(effect=effect):
+            return (
+                f"jax orders {_kind(effect)}s on one device only, and the mesh has"
+                f" {fact.devices:,}. Take ordered=True away, or use"
+                " jax.experimental.io_callback(..., ordered=True), which it can order on"
+                " many."
+            )
+        case HostResults():
+            return (
+                "Its results come from the host only, since it uses none of its arguments,"
+                " and jax cannot say how such results are placed on several devices. Use an"
+                " argument, or give out_specs."
+            )
+        case NoEffects():
+            return "No side effects: safe on any number of devices."
+        case UnorderedEffects():
+            return f"It may run on {count}: none of its effects is ordered."
+        case OneDeviceOrders():
+            return f"It may run on {count}: one device keeps the order."
+        case OrderedOnMany(effect=effect):
+            why = f"jax can order {_kind(effect)}s on many devices."
+            return f"It may run on {count}: {why}"
+    raise TypeError(type(fact))
+
+
+def _kind(effect: str) -> str:
+    """The kind of an effect, without its order: `"io callback"`."""
+    return effect.partition(",")[0]
 
 
 def device_count(fact: DeviceCount) -> str:

@@ -5,69 +5,101 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardviz.base.format import bytes_text, clause, joined, plural
-from shardviz.programs.refusals import TypeEdit, TypeRefusal
+from shardviz.programs.refusals import (
+    AtGet,
+    AtSet,
+    AutoAxes,
+    CastBranches,
+    CastCarry,
+    CastOperands,
+    CombineBeforeRead,
+    CombineResults,
+    NameInOutSpecs,
+    OperandEdit,
+    OutSharding,
+    ReshardCarry,
+    ReshardOperands,
+    ResultEdit,
+    SkipCheck,
+    TypeEdit,
+    TypeRefusal,
+)
 
 _MOST = 5  # refusals that are said beside the first
-_PARTS = {
-    "operand": "operand{} {}",
-    "carry": "value{} {} of the carry, before the loop",
-    "branches": "the results of branches that do not vary over these",
-    "result": "the result",
-    "read": "the value that {} reads",
-}
-_EDITS = {
-    "reshard": "jax.sharding.reshard(..., {spec}) of {part}",
-    "pcast": "jax.lax.pcast(..., {axes}, to='varying') of {part}",
-    "out_sharding": "out_sharding={spec}",
-    "get": ".at[...].get(out_sharding={spec})",
-    "set": "out_sharding={spec} in .at[...].set, .add or the method that is there",
-    "auto_axes": "jax.sharding.auto_axes(..., out_sharding={spec})",
-    "psum": "jax.lax.psum(..., {axes}) of {part} before the return",
-    "pmean": "jax.lax.pmean(..., {axes}) of {part} before the return",
-    "pmax": "jax.lax.pmax(..., {axes}) of {part} before the return",
-    "pmin": "jax.lax.pmin(..., {axes}) of {part} before the return",
-    "read": "jax.lax.{collective}(..., {axes}) of {part}, before it is read",
-    "out_specs": "{spec} in the out_specs for {part}",
-    "check_vma": "check_vma=False",
-}
-# When an edit is right, for those of which it isn't known.
+# When an edit is right, for kinds of edits whose results are often wrong.
 _CONDITIONS = {
     "psum": "if each device holds a part of a sum",
     "pmean": "if each device holds the mean of its own part",
-    "out_specs": "if each device holds a block of the result",
-    "check_vma": "which only turns the check off: the result is wrong unless all devices"
-    " hold the same value",
 }
+_OUT_SPECS_CONDITION = "if each device holds a block of the result"
+_NO_CHECK_CONDITION = (
+    "which only turns the check off: the result is wrong unless all devices hold the same"
+    " value"
+)
 
 
 def edit(fact: TypeEdit) -> str:
     """An edit, as people write it.
 
-    >>> print(edit(TypeEdit("pcast", "carry", (0, 2), axes=("x",))))
+    >>> print(edit(CastCarry((0, 2), ("x",))))
     jax.lax.pcast(..., ('x',), to='varying') of values 0 and 2 of the carry, before the loop
     """
-    many = "s" if len(fact.numbers) > 1 else ""
-    part = (
-        _PARTS[fact.part].format(many, joined(fact.numbers))
-        if fact.part != "read"
-        else ""
-    )
-    axes: object = fact.axes
-    if fact.part == "result" and fact.numbers:
-        part = f"result{many} {joined(fact.numbers)}"
-        axes = repr(fact.axes[0]) if len(fact.axes) == 1 else fact.axes
-    if fact.part == "read":
-        operation, line = fact.reader
-        part = _PARTS[fact.part].format(operation + clause(" ({})", line))
-        return _EDITS["read"].format(
-            collective=fact.code, axes=repr(fact.axes[0]), part=part
+    if isinstance(fact, CombineBeforeRead):
+        reader = fact.reader + clause(" ({})", fact.line)
+        return (
+            f"jax.lax.{fact.collective}(..., {fact.axes[0]!r}) of the value that {reader}"
+            " reads, before it is read"
         )
-    words = _EDITS[fact.code].format(spec=fact.spec, axes=axes, part=part)
+    words, condition = _call(fact)
     if fact.is_right is None:
-        words += clause(", {}", _CONDITIONS.get(fact.code, ""))
+        words += clause(", {}", condition)
     if fact.bytes is not None:
         words += f" ({bytes_text(fact.bytes)} sent per device in all)"
     return words
+
+
+def _call(fact: TypeEdit) -> tuple[str, str]:
+    """The code of an edit, and when it is right; `""` if its values are right."""
+    match fact:
+        case ReshardOperands(spec=spec):
+            return f"jax.sharding.reshard(..., {spec}) of {_operands(fact)}", ""
+        case CastOperands(axes=axes):
+            return f"jax.lax.pcast(..., {axes}, to='varying') of {_operands(fact)}", ""
+        case CastBranches(axes=axes):
+            part = "the results of branches that do not vary over these"
+            return f"jax.lax.pcast(..., {axes}, to='varying') of {part}", ""
+        case OutSharding(spec=spec):
+            return f"out_sharding={spec}", ""
+        case AtGet(spec=spec):
+            return f".at[...].get(out_sharding={spec})", ""
+        case AtSet(spec=spec):
+            return (
+                f"out_sharding={spec} in .at[...].set, .add or the method that is there"
+            ), ""
+        case AutoAxes(spec=spec):
+            return f"jax.sharding.auto_axes(..., out_sharding={spec})", ""
+        case CombineResults(collective=collective, axes=axes):
+            of = repr(axes[0]) if len(axes) == 1 else axes
+            call = f"jax.lax.{collective}(..., {of}) of {_results(fact)}"
+            return f"{call} before the return", _CONDITIONS.get(collective, "")
+        case NameInOutSpecs(spec=spec):
+            return f"{spec} in the out_specs for {_results(fact)}", _OUT_SPECS_CONDITION
+        case SkipCheck():
+            return "check_vma=False", _NO_CHECK_CONDITION
+    raise TypeError(type(fact))
+
+
+def _operands(fact: OperandEdit) -> str:
+    plural_s = "s" if len(fact.numbers) > 1 else ""
+    numbers = joined(fact.numbers)
+    if isinstance(fact, (ReshardCarry, CastCarry)):
+        return f"value{plural_s} {numbers} of the carry, before the loop"
+    return f"operand{plural_s} {numbers}"
+
+
+def _results(fact: ResultEdit) -> str:
+    plural_s = "s" if len(fact.numbers) > 1 else ""
+    return f"result{plural_s} {joined(fact.numbers)}"
 
 
 def refusal(fact: TypeRefusal) -> str:
@@ -82,7 +114,7 @@ def _accepted(fact: TypeRefusal) -> str:
         if fact.operation == "shard_map":
             return "No edit of its results gives the values of whole arrays."
         return "No edit was found that jax accepts."
-    if fact.edits[0].part == "read":
+    if isinstance(fact.edits[0], CombineBeforeRead):
         return f"It needs {edit(fact.edits[0])}."
     return f"jax accepts it with {'; or '.join(map(edit, fact.edits))}."
 
