@@ -1,5 +1,5 @@
 // @ts-check
-// Which two dimensions of an array are rows and columns, and which blocks of the others are shown.
+// Chooses the two dimensions of an array that are rows and columns, and the blocks of the others.
 import { Choice } from "./controls.js";
 import { fill, h, isNew } from "./dom.js";
 
@@ -30,7 +30,7 @@ export class ArraySteps {
     const [rows, columns] = ["rows", "columns"].map((word, side) => {
       const choose = (/** @type {string} */ value) => {
         const chosen = Number(value);
-        // The dimension that is on the other side goes where this one was.
+        // If the dimension is already on the other side, the two are swapped.
         const other = dims[1 - side] === chosen ? dims[side] : dims[1 - side];
         this.edit("dims", side ? [other, chosen] : [chosen, other]);
       };
@@ -47,9 +47,9 @@ export class ArraySteps {
   }
 
   /**
-   * Which block of a dimension is shown: all of them, or one.
+   * Chooses the block of a dimension to show: all of them, or one.
    * @param {Dimension[]} dimensions
-   * @param {number[]} hidden the dimensions that are not on the page
+   * @param {number[]} hidden the dimensions that are neither rows nor columns
    * @param {import("./messages").ArrayStep[]} steps
    * @param {import("./messages").ArrayStep} step
    */
@@ -77,7 +77,7 @@ export class ArraySteps {
 const all = ({ name, size }) => h("span", { text: `${name}: all ${size}` });
 
 /**
- * The dimensions by name, or by number where they have none.
+ * The dimensions by name, or by number if they have no names.
  * @param {ArrayView} array
  * @param {number[]} counts
  * @param {number[]} shard

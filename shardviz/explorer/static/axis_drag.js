@@ -1,23 +1,24 @@
 // @ts-check
-// Drags a mesh axis by its tag: along the chips it changes the order of the axes, onto a dimension it
-// splits that, and off a dimension it leaves it. What has `data-axis` can be dragged; with `data-dim`
-// it splits that dimension. It can be dropped on `data-drop-dim`, and on the edges of a picture of an
-// array, whose `data-drop-array` has the dimensions of its rows and columns.
+// Drags a mesh axis by its tag. Dropped among the chips, it moves in the order of the axes; dropped
+// on a dimension, it splits that dimension; dragged off a dimension, it no longer splits it. Elements
+// with `data-axis` can be dragged; `data-dim` is the dimension that the axis splits. Drop targets are
+// `data-drop-dim` and the edges of a picture, whose `data-drop-array` names the dimensions of its
+// rows and columns.
 import { axisTag, h, toggle } from "./dom.js";
 
 /**
- * Where an axis would be dropped: on a dimension, or at a place among the axes.
+ * A drop target: a dimension, or a place among the axes.
  * @typedef {{node: Element, dim?: number, place?: number}} Drop
  */
 
-const FAR = 4; // pixels that a click may move
-const BELOW = 14; // pixels from the pointer to what follows it
+const FAR = 4; // pixels that the mouse can move during a click
+const BELOW = 14; // pixels from the pointer to the dragged tag
 
 /**
  * @param {HTMLElement} root
  * @param {{split: (dim: number, axis: string, on: boolean) => void,
  *   move: (axis: string, place: number) => void, editable: () => boolean,
- *   dimension: (dim: number) => string}} calls `dimension` gives the name of one
+ *   dimension: (dim: number) => string}} calls `dimension` returns the name of a dimension
  */
 export function dragAxes(root, calls) {
   root.addEventListener("pointerdown", (e) => {
@@ -41,7 +42,7 @@ class AxisDrag {
     this.calls = calls;
     this.start = start;
     this.axis = tag.dataset.axis ?? "";
-    /** The dimension that it splits now. */
+    /** The dimension that the axis splits now. */
     this.from = tag.dataset.dim === undefined ? undefined : Number(tag.dataset.dim);
     const dot = tag.querySelector(".sv-axisdot") ?? tag;
     const colour = getComputedStyle(dot).getPropertyValue("--sv-axis-colour");
@@ -66,7 +67,8 @@ class AxisDrag {
     if (!this.ghost.isConnected) {
       const { clientX, clientY } = this.start;
       if (Math.hypot(e.clientX - clientX, e.clientY - clientY) < FAR) return;
-      // Not before, so that a click stays a click; it may leave the page.
+      // The pointer is captured only after a movement, so that a click stays a click. A drag can leave
+      // the page.
       this.root.setPointerCapture(e.pointerId);
       this.root.append(this.ghost);
     }
@@ -83,7 +85,7 @@ class AxisDrag {
     this.end();
   }
 
-  /** What it would be dropped on. @param {PointerEvent} e @returns {Drop | null} */
+  /** The drop target under the pointer. @param {PointerEvent} e @returns {Drop | null} */
   under({ clientX: x, clientY: y }) {
     const page = /** @type {Document | ShadowRoot} */ (this.root.getRootNode());
     const over = page.elementFromPoint(x, y);
@@ -118,8 +120,7 @@ class AxisDrag {
 }
 
 /**
- * The dimension of the edge that is nearer: rows run along the left and right edges, columns along the
- * others.
+ * The dimension of the nearest edge: rows for the left and right edges, columns for the others.
  * @param {Element} picture
  * @param {number} x
  * @param {number} y

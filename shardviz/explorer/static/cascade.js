@@ -1,25 +1,25 @@
 // @ts-check
-// Why one dimension is split as it is: the dimensions of its array, the reason in a sentence, the
-// rules that name it as a cascade, and what would split it.
+// Explains one dimension: the dimensions of its array, the reason in a sentence, the rules that
+// match it as a cascade, and the edits that would split it.
 import { axisColour } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from "./dom.js";
 
 /**
- * `rules_view.py`: the chosen dimension as `array:dimension`, and why it is split as it is.
+ * `rules_view.py`: the chosen dimension as `array:dimension`, and its explanation.
  * @typedef {object} Cell
  * @property {string} [key]
  * @property {string} [name] The logical name of the dimension, or its number in words.
  * @property {DimCard[]} [dims] All dimensions of its array.
- * @property {string} [head] What became of it, and why.
+ * @property {string} [head] The result and its reason.
  * @property {string} [text]
- * @property {string} [done] What was done last.
- * @property {RuleLine[]} [lines] The rules that name it, in table order.
- * @property {Remedy[]} [remedies] Left out until they were looked for.
- * @property {string} [reason] Why there are none.
+ * @property {string} [done] The last edit.
+ * @property {RuleLine[]} [lines] The rules that match it, in table order.
+ * @property {Remedy[]} [remedies] Missing until they have been searched.
+ * @property {string} [reason] The reason, if there are none.
  */
 
 /**
- * A dimension: its axes, or why it has none.
+ * A dimension: its axes, or the reason why it has none.
  * @typedef {object} DimCard
  * @property {string} name
  * @property {number} size
@@ -30,9 +30,9 @@ import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from 
  */
 
 /**
- * A rule, or the array's own spec, and what became of it.
+ * A rule, or the array's own spec, with its verdict.
  * @typedef {object} RuleLine
- * @property {number} [rule] Its number from 0 on; of a spec none.
+ * @property {number} [rule] Its index; missing for a spec.
  * @property {string} text
  * @property {string} words
  * @property {string} [kind] The kind of its verdict.
@@ -41,23 +41,23 @@ import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from 
  */
 
 /**
- * An edit that splits the chosen dimension, and what it does.
+ * An edit that splits the chosen dimension, and its effects.
  * @typedef {object} Remedy
  * @property {string} edit
  * @property {string} spec
  * @property {string} memory
  * @property {boolean} saves
  * @property {string} others
- * @property {{ text: string; worse: boolean }} [step] What the program then communicates and keeps,
- *   by its plan; not of arrays alone.
+ * @property {{ text: string; worse: boolean }} [step] The bytes that the program then sends and
+ *   keeps, by its plan; missing without a program.
  */
 
-/** A rule of the table: its number from 0 on, its text, and why it decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
+/** A rule of the table: its index, its text, and the reason if it decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
 
 const QUOTED = /'([^']+)'/;
 const SEPARATORS = /[(), ]+/;
 
-/** A sentence whose mesh axes, which it quotes, are tags. @param {string} text @param {string[]} axes */
+/** A sentence in which quoted mesh axes become tags. @param {string} text @param {string[]} axes */
 function tagged(text, axes) {
   return text.split(QUOTED).map((part, i) => {
     const at = i % 2 ? axes.indexOf(part) : -1;
@@ -75,7 +75,7 @@ function ruleRow(rule, what, why, look = "") {
 export class Cascade {
   /**
    * @param {(dim: number) => void} choose a dimension of the array
-   * @param {(remedy: string) => void} apply a remedy: the dimension that it is for, and its number
+   * @param {(remedy: string) => void} apply a remedy, given as its dimension and index
    */
   constructor(choose, apply) {
     this.choose = choose;
@@ -139,7 +139,7 @@ export class Cascade {
     this.cards.find(({ tabIndex }) => tabIndex === 0)?.focus({ preventScroll: true });
   }
 
-  /** Puts the ring around the chosen dimension. @param {number} chosen */
+  /** Marks the chosen dimension with a ring. @param {number} chosen */
   mark(chosen) {
     this.cards.forEach((card, i) => {
       card.setAttribute("aria-checked", String(i === chosen));
@@ -159,7 +159,7 @@ export class Cascade {
     this.choose(next);
   }
 
-  /** A rule that names the dimension: the winner stands out, the others are struck through. @param {RuleLine} line */
+  /** A rule that matches the dimension: the winner is highlighted, the others are struck through. @param {RuleLine} line */
   line({ rule, text, words, wins, fails }) {
     const [name, target] = text.split(" → ");
     const names = target?.split(SEPARATORS).filter(Boolean) ?? [];
@@ -188,7 +188,7 @@ export class Cascade {
     this.turn(false);
   }
 
-  /** Folds or unfolds the rules for other names. @param {boolean} [other] whether it changes */
+  /** Folds or unfolds the rules for other names. @param {boolean} [other] true to toggle */
   turn(other = true) {
     if (other) this.unfolded = !this.unfolded;
     setText(this.fold, `${this.unfolded ? "▾" : "▸"} ${this.said}`);
@@ -209,7 +209,7 @@ export class Cascade {
     const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
     const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
     const go = () => {
-      this.focus(); // the button goes
+      this.focus(); // the button disappears
       this.apply(which);
     };
     const act = button("Apply", go, about);

@@ -1,17 +1,17 @@
 // @ts-check
-// What would remove a collective, or lower the peak of memory: a button that asks, and the changes
-// that were tried, each compiled.
+// Changes that would remove a collective or lower peak memory: a button that starts the search, and
+// the changes that were tried and compiled.
 import { OWN_KEYS, button, copyButton, fill, h, isNew } from "./dom.js";
 
 /**
- * `changes_view.py`: what would remove a collective, or lower the peak.
+ * `changes_view.py`: changes that would remove a collective or lower the peak.
  * @typedef {object} Changes
  * @property {string} of the key of the collective, or "memory"
  * @property {number} revision
  * @property {boolean} running
  * @property {string} words
  * @property {Change[]} rows
- * @property {string[]} notes What was tried and dropped, and advice.
+ * @property {string[]} notes Rejected changes, and advice.
  */
 
 /**
@@ -25,7 +25,7 @@ export class ChangesList {
   /** @param {string} question @param {Calls} calls */
   constructor(question, calls) {
     this.calls = calls;
-    /** What is to go: the key of a collective, or "memory". */
+    /** The goal: the key of the collective to remove, or "memory". */
     this.of = "memory";
     this.key = "";
     const small = { class: "sv-button sv-small" };
@@ -46,7 +46,7 @@ export class ChangesList {
     const status = h("div", { class: "sv-muted", role: "status", text: said });
     const parts = rows.map((row, i) => this.row(row, i, live && of === revision));
     const title = h("summary", { text: `Tried, and not proposed: ${notes.length}` });
-    // Opened, it has no space where it stands.
+    // The expanded list needs more space.
     const toggle = () => more.open && more.scrollIntoView({ block: "nearest" });
     const more = h("details", { hidden: !notes.length, on: { toggle } }, title);
     more.append(...notes.map((text) => h("div", { class: "sv-muted", text })));

@@ -1,6 +1,6 @@
 // @ts-check
-// The tab Collectives: those of one stage, or what changed between two, a line each; and what is
-// known of the collective that is chosen.
+// The Collectives tab: the collectives of one stage, or the changes between two, one per line, with
+// the details of the chosen collective.
 import { ChangesList } from "./changes.js";
 import { axisColour } from "./colours.js";
 import { axisTag, button, fill, h, rowAfter, setText } from "./dom.js";
@@ -17,7 +17,7 @@ const COMPILED = 2; // of the stages, counted from propagated
  * @property {import("./stages.js").StagePair} between
  * @property {string} kind
  * @property {string} words
- * @property {number[]} before Numbers of collectives.
+ * @property {number[]} before Indices of collectives.
  * @property {number[]} after
  */
 
@@ -27,11 +27,11 @@ const COMPILED = 2; // of the stages, counted from propagated
  * @property {string} kind
  * @property {string[]} axes
  * @property {string} bytes
- * @property {string} times How often it runs: "× 32", "" for once.
+ * @property {string} times Its trip count: "× 32", or "" for once.
  * @property {number} share
- * @property {string} became From stage to stage, in a few words.
+ * @property {string} became Its changes from stage to stage, in a few words.
  * @property {string[]} tags
- * @property {boolean} full Whether it is a full rematerialisation.
+ * @property {boolean} full True for a full rematerialisation.
  * @property {string} facts Groups, bytes in all, arrays, pass and shape.
  * @property {string[]} causes
  * @property {number} moreCauses
@@ -39,18 +39,18 @@ const COMPILED = 2; // of the stages, counted from propagated
  * @property {string} source
  * @property {string[]} stack
  * @property {string[]} values
- * @property {number[][]} groups Positions of devices, where mesh axes do not say the groups.
+ * @property {number[][]} groups Mesh positions of devices, if mesh axes do not define the groups.
  */
 
 /**
- * What the panel tells the page: a value is to be shown, a collective's links are to be drawn, the
- * devices are to be seen by position, its steps are to be played.
+ * Requests to the page: show a value, draw the links of a collective, show the devices by position,
+ * play steps.
  * @typedef {{value: (name: string) => void, play: (key: string) => void,
  *   links: (key: string | null) => void, position: () => void, chosen: () => void,
  *   changes: import("./changes.js").Calls}} Calls
  */
 
-/** How changes look that cost something, save something, or neither. @type {Record<string, string>} */
+/** The style of changes that add cost, save cost, or do neither. @type {Record<string, string>} */
 const CHANGE_STYLES = { added: "sv-warn", removed: "sv-good", kept: "sv-muted" };
 /** @type {Title[]} */
 const TITLES = [
@@ -77,9 +77,9 @@ export class CollectivesPanel {
       "aria-label": "Play",
     });
     this.links = button("Show links", calls.position, { ...small, "aria-pressed": "false" });
-    /** Whether the steps of a collective can be asked for, by its key. */
+    /** Returns true if the steps of a collective, given by its key, are available. */
     this.canPlay = (/** @type {string} */ _key) => true;
-    /** Which stage or change: "1", "2-3"; the latest that is known where "". */
+    /** The stage or change to show: "1", "2-3", or "" for the latest. */
     this.asked = "";
     this.table = h("div", { class: "sv-ctable", on: { keydown: (e) => this.key(e) } });
     const about = { class: "sv-cstrip", "aria-label": "The chosen collective", hidden: true };
@@ -88,23 +88,23 @@ export class CollectivesPanel {
     const parts = [this.table, this.strip, this.changes.node];
     this.node = h("div", { class: "sv-collectives" }, ...parts);
     /**
-     * Which row is chosen: the stage and number of its first collective, as in "0:3".
+     * The chosen row: the stage and index of its first collective, such as "0:3".
      * @type {string | null}
      */
     this.chosen = null;
     this.participants = h("span", { class: "sv-muted" });
     /** @type {Stages | null} */ this.data = null;
     /**
-     * What the table shows.
+     * The data of the table.
      * @type {{key: string, data: Stages | null}}
      */
     this.drawn = { key: "", data: null };
-    /** Of propagated, partitioned and compiled. @type {StageState[]} */
+    /** The states of propagated, partitioned and compiled. @type {StageState[]} */
     this.states = [];
     highlight.listeners.push(() => this.showParticipants());
   }
 
-  /** What the table shows: "1" for propagated, "2-3" for what changed from partitioned to compiled. */
+  /** The content of the table: "1" for propagated, "2-3" for changes from partitioned to compiled. */
   get shown() {
     const latest = Math.max(this.states.lastIndexOf("live"), this.states.lastIndexOf("estimate"));
     const old = Math.max(this.states.lastIndexOf("old"), 0);
@@ -149,10 +149,10 @@ export class CollectivesPanel {
 
   /** @param {Stages} data */
   failures({ error, stages: [plan] }) {
-    // Why another program did not compile says nothing of this one.
+    // The error of an older program does not apply to this one.
     const current = error && this.states[COMPILED] !== "old";
     const parts = current ? [failureNote(error.title, error.message, error.source)] : [];
-    // What cannot be traced fails in the same way when it is compiled: it is said once.
+    // A program that cannot be traced fails in the same way in each stage, so the error is shown once.
     const twice = error && plan.title.startsWith(error.message);
     if (plan.state === "failed" && !twice) parts.push(failureNote("No plan", plan.title, ""));
     return parts;
@@ -189,7 +189,7 @@ export class CollectivesPanel {
       h("td", null, ...this.axisTags(c.axes)),
       h("td", { class: c.full ? "sv-warn" : "sv-muted", text: became, title: became }),
       h("td", { text: withoutLine(c), title: [...c.causes, c.op].join("\n") }),
-      // Shortened at its start, so that the number of the line can always be seen.
+      // Truncated at its start, so that the line number stays visible.
       h("td", { class: "sv-mono sv-vline", title: line }, h("bdi", { dir: "ltr", text: line })),
     );
   }
@@ -272,7 +272,7 @@ export class CollectivesPanel {
     e.stopPropagation();
   }
 
-  /** What is known of the chosen collective, in three lines. */
+  /** Shows the details of the chosen collective in three lines. */
   showStrip() {
     const c = find(this.data, this.chosen);
     this.strip.hidden = !c;
@@ -299,7 +299,7 @@ export class CollectivesPanel {
     this.showParticipants();
   }
 
-  /** Which devices take part together with the one pointed at. */
+  /** Shows the devices that take part together with the one under the pointer. */
   showParticipants() {
     const { highlight } = this;
     if (!highlight.collective) return setText(this.participants, "");
@@ -315,7 +315,7 @@ export class CollectivesPanel {
 }
 
 /**
- * The collective with a key, as in "0:3": stage and number.
+ * The collective with a key such as "0:3" (stage and index).
  * @param {Stages | null} data
  * @param {string | null} key
  */
@@ -325,12 +325,12 @@ function find(data, key) {
   return data.collectives[stage]?.find((c) => c.number === number);
 }
 
-/** A part of an axis has the number, and so the colour, of the whole. @param {Record<string, number>} axes @param {string} name */
+/** The index of an axis; a part of an axis has the index, and so the colour, of the whole. @param {Record<string, number>} axes @param {string} name */
 export function axisNumber(axes, name) {
   return axes[name.split(":(")[0]] ?? -1;
 }
 
-/** What is known of a stage without collectives. @param {Stages} data @param {number} stage */
+/** The note on a stage without collectives. @param {Stages} data @param {number} stage */
 function stateText(data, stage) {
   const { name, text, title } = data.stages[stage];
   return `${name[0].toUpperCase()}${name.slice(1)}: ${text}. ${title}`;
@@ -358,9 +358,9 @@ export function table(titles, rows, style = "", label) {
   );
 }
 
-/** Where there are no collectives: whether none is needed, or nobody knows. @param {StageState} state */
+/** The note if there are no collectives: none is needed, or they are unknown. @param {StageState} state */
 function noRows(state) {
-  if (state === "failed") return []; // the failure is said above
+  if (state === "failed") return []; // the failure is shown above
   return [mutedNote(state === "old" ? NONE_BEFORE : NONE_NEEDED)];
 }
 
@@ -369,12 +369,12 @@ export function muted(text) {
   return h("span", { class: "sv-muted", text, title: text });
 }
 
-/** Why it is there, without the line, which has a column of its own. @param {Collective} c */
+/** The cause, without the source line, which has a separate column. @param {Collective} c */
 function withoutLine({ causes, source }) {
   return causes[0].replace(` (${source})`, "");
 }
 
-/** What to know of the compile, which may be long. @param {string} text */
+/** A note about the compile, which can be long. @param {string} text */
 function note(text) {
   return h("p", { class: "sv-muted sv-clamp", text, title: text });
 }

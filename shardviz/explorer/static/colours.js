@@ -1,31 +1,30 @@
 // @ts-check
-// The colours of tiles: mixed from a theme, which `shardviz/draw/palette.py` makes, and cached.
+// The colours of tiles, mixed from a theme of `shardviz/draw/palette.py` and cached.
 
 /** @typedef {import("./messages").Palette & {name: "light" | "dark"}} Theme */
 /** @typedef {import("./messages").Shades} Shades */
 /** @typedef {(group: number) => string} ColourOf */
 /**
- * The fill of the tiles of a group, their outline and the text on them, and the fill as a pixel of
- * ImageData.
+ * The fill, outline and text colour of the tiles of a group, and the fill as a pixel of ImageData.
  * @typedef {{many: boolean, fill: ColourOf, line: ColourOf, text: ColourOf,
  *   pixel: (group: number) => number}} TileColours
  */
 
-const READABLE = 4.5; // the contrast that WCAG 2 asks of text
+const READABLE = 4.5; // the contrast that WCAG 2 requires for text
 const MOST_CACHED = 200;
-const RAMP_STEPS = 256; // as `palette.py` has it: more blocks than these have a ramp
-const DEEP = 0.75; // how much of a tint is in its outline
-const PALE = 0.24; // how much of the grey of text is in a tile of no block
+const RAMP_STEPS = 256; // as in `palette.py`: more blocks are coloured by a ramp
+const DEEP = 0.75; // share of the tint in its outline
+const PALE = 0.24; // share of the text's grey in a tile without a block
 const NO_BLOCK = -1;
 
-const TINTS = 4; // as in `palette.py`; after them stand those of an axis alone
-const AXIS_COLOURS = 8; // as in `draw/tables.py`; what comes after them is grey
+const TINTS = 4; // as in `palette.py`; the tints of a single axis follow them
+const AXIS_COLOURS = 8; // as in `draw/tables.py`; further axes are grey
 const PROPERTY = "--sv-group-";
 
 /**
- * The colour of a mesh axis: the same wherever the axis is shown.
- * @param {number} number of the axis in the mesh; grey where it is none
- * @param {Theme} [theme] for a canvas, which does not know the colours of style sheets
+ * The colour of a mesh axis, which is the same in every picture.
+ * @param {number} number index of the axis in the mesh; grey if negative
+ * @param {Theme} [theme] for a canvas, which cannot use the colours of style sheets
  */
 export function axisColour(number, theme) {
   if (!(number >= 0)) return theme?.muted ?? "var(--sv-not-split)";
@@ -63,8 +62,8 @@ function contrast(a, b) {
 }
 
 /**
- * The colour of text on a fill, as `text_colours` of palette.py chooses it: the theme's own where it can
- * be read, else black or white.
+ * The colour of text on a fill, as in `text_colours` of palette.py: the theme's text colour if it is
+ * readable, otherwise black or white.
  * @param {string} fill
  * @param {Theme} theme
  */
@@ -77,11 +76,11 @@ export function textOn(fill, theme) {
 const cache = new Map();
 
 /**
- * The colours of the blocks of an array: tints of the mesh axes that split it, and of very many a
- * ramp of the first axis. What is no block is grey.
- * @param {number} count how many blocks there are
+ * The colours of the blocks of an array: tints of the mesh axes that split it, or a ramp of the first
+ * axis if there are very many. Tiles without a block are grey.
+ * @param {number} count the number of blocks
  * @param {Theme} theme
- * @param {Shades} shades what each mesh axis does to the colours
+ * @param {Shades} shades the effect of each mesh axis on the colours
  * @returns {TileColours}
  */
 export function tileColours(count, theme, shades) {
@@ -112,7 +111,7 @@ export function tileColours(count, theme, shades) {
   return found;
 }
 
-/** The tints of a mesh axis, from pale to full; grey for none. @param {number} axis @param {Theme} theme */
+/** The tints of a mesh axis, from pale to full; grey without an axis. @param {number} axis @param {Theme} theme */
 function tintsOf(axis, { tints }) {
   return tints[axis < 0 ? AXIS_COLOURS : axis % AXIS_COLOURS];
 }
@@ -130,7 +129,7 @@ function blockColour(block, count, shades, theme) {
   return tints[TINTS + (tint % (tints.length - TINTS))];
 }
 
-/** A colour of the way from the first stop to the last. @param {string[]} stops @param {number} part of the way */
+/** A colour between the first stop and the last. @param {string[]} stops @param {number} part position from 0 to 1 */
 function between(stops, part) {
   const at = part * (stops.length - 1);
   const low = Math.min(Math.floor(at), stops.length - 2);
@@ -138,7 +137,7 @@ function between(stops, part) {
 }
 
 /**
- * Blocks of one shade have one colour, which is made once.
+ * Caches colours, because blocks of the same shade share one.
  * @template Colour
  * @param {(block: number) => Colour} make
  * @param {(block: number) => number} shade

@@ -1,9 +1,9 @@
 // @ts-check
-// Compares the state as it is with one that was pinned, in a strip under the tabs of every view.
+// Compares the current state with a pinned one, in a strip under the tabs of every view.
 import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
 
 /**
- * `compare_view.py`: the numbers of the pinned state beside those of now.
+ * `compare_view.py`: the numbers of the pinned state and of the current one.
  * @typedef {object} Compared
  * @property {number} revision
  * @property {boolean} same
@@ -14,12 +14,12 @@ import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
  * @typedef {object} ComparedNumber
  * @property {string} name
  * @property {string} title
- * @property {string} text The number before and now.
+ * @property {string} text The pinned and the current number.
  * @property {string} change
  * @property {"same" | "better" | "worse" | "unknown"} tone
  */
 
-/** How a difference is marked, beside its colour. */
+/** The mark of a difference, in addition to its colour. */
 const TONES = { better: ["▾", "sv-good"], worse: ["▴", "sv-warn"], same: ["="], unknown: [""] };
 
 export class Compare {
@@ -44,7 +44,7 @@ export class Compare {
 
   /**
    * @param {Compared | Record<string, never>} data
-   * @param {number} revision of the program now
+   * @param {number} revision of the current program
    * @param {boolean} live whether a kernel answers
    */
   show(data, revision, live) {

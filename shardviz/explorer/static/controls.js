@@ -1,34 +1,34 @@
 // @ts-check
-// Text fields and menus. What the kernel answers never overwrites what somebody is typing.
+// Text fields and menus. An answer of the kernel never overwrites text that is being typed.
 import { OWN_KEYS, fill, focusedNear, h, isNew, setText, toggle } from "./dom.js";
 
 /** @import { Option } from "./messages" */
 
 /**
- * Whether the kernel has answered everything that was sent. An answer to an older text must not
- * overwrite a newer one, so what was edited since keeps what the person made of it until then.
+ * True if the kernel has answered everything that was sent. An answer to an older text must not
+ * overwrite a newer one, so controls that were edited since keep their content until then.
  */
 export const answers = { settled: true };
 
-/** Whether a control was edited since the kernel's last answer. */
+/** True if a control was edited since the kernel's last answer. */
 export class Touched {
   touched = false;
 
-  /** Whether the kernel's value may replace what the control holds. @param {Element} control */
+  /** True if the kernel's value can replace the content of the control. @param {Element} control */
   accepts(control) {
     if (answers.settled) this.touched = false;
     return !this.touched && focusedNear(control) !== control;
   }
 }
 
-/** Keys pressed in a control are its own. @param {KeyboardEvent} event */
+/** Stops keys that were pressed in a control. @param {KeyboardEvent} event */
 export const keepKey = (event) => event.stopPropagation();
 
 /**
- * A labelled text field; what is wrong with its text is shown right under it.
+ * A labelled text field that shows errors below its text.
  *
- * `sync(text, error)` takes what the kernel holds. It never overwrites the field that has the
- * focus: while somebody types, what they typed counts.
+ * `sync(text, error)` applies the kernel's value. It never overwrites the focused field, so that
+ * typed text is kept.
  */
 export class Field {
   /**
@@ -74,7 +74,7 @@ export class Field {
 }
 
 /**
- * A field that searches what the page has already, also without a kernel.
+ * A field that searches the data in the page, even without a kernel.
  * @param {string} label the accessible name
  * @param {string} placeholder
  * @param {() => void} input

@@ -1,10 +1,10 @@
 // @ts-check
-// Elements, made without innerHTML: whatever a person typed stays text.
+// Creates elements without innerHTML, so that typed text is never markup.
 
 /** @typedef {Node | string | null | undefined | false} Child */
 /**
- * Attributes; `class`, `text`, `on` and `style` are set as such. Null, undefined and false are left
- * out.
+ * Attributes, with special handling of `class`, `text`, `on` and `style`. Null, undefined and false
+ * are omitted.
  * @typedef {{
  *   class?: string, text?: string,
  *   on?: {[E in keyof HTMLElementEventMap]?: (event: HTMLElementEventMap[E]) => void},
@@ -42,7 +42,7 @@ export function h(tag, props, ...children) {
 }
 
 /**
- * Sets the text of a node only where it differs, so that nothing flickers or loses a selection.
+ * Sets the text of a node only if it differs, so that nothing flickers or loses a selection.
  * @param {Element} node
  * @param {string} text
  */
@@ -55,7 +55,7 @@ export function fill(node, ...children) {
   node.replaceChildren(...children);
 }
 
-/** Whether what is to be shown differs from what was shown last. @param {{key: string}} shown @param {unknown} now */
+/** True if the data to show differs from the data shown last. @param {{key: string}} shown @param {unknown} now */
 export function isNew(shown, now) {
   const before = shown.key;
   shown.key = JSON.stringify(now);
@@ -79,7 +79,7 @@ export function button(text, act, props = {}) {
   });
 }
 
-/** The dot of a mesh axis. @param {string} colour as `axisColour` of colours.js gives it */
+/** The dot of a mesh axis. @param {string} colour from `axisColour` of colours.js */
 export function axisDot(colour) {
   const style = { "--sv-axis-colour": colour };
   return h("i", { class: "sv-axisdot", "aria-hidden": "true", style });
@@ -90,7 +90,7 @@ export function axisTag(name, colour) {
   return h("span", { class: "sv-axis" }, axisDot(colour), name);
 }
 
-/** Lets a button be used; without a kernel, as soon as there is one. @param {HTMLButtonElement} node @param {boolean} on */
+/** Enables a button; without a kernel, as soon as there is one. @param {HTMLButtonElement} node @param {boolean} on */
 export function enable(node, on) {
   if (node.dataset.locked) node.dataset.locked = String(!on);
   else node.disabled = !on;
@@ -103,7 +103,7 @@ const COPIED_MS = 1600;
  * @param {string} name
  * @param {() => string} text
  * @param {Props} props
- * @param {() => void} [failed] where the browser does not allow it
+ * @param {() => void} [failed] called if the browser refuses
  */
 export function copyButton(name, text, props, failed) {
   const copy = async () => {
@@ -125,14 +125,14 @@ export function copyButton(name, text, props, failed) {
 /** On a focused element JupyterLab's own keyboard shortcuts must not fire. */
 export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
 
-/** The element that has the focus, also inside of a shadow root. @param {Node} node */
+/** The focused element, even inside a shadow root. @param {Node} node */
 export function focusedNear(node) {
   const root = node.getRootNode();
   return root instanceof Document || root instanceof ShadowRoot ? root.activeElement : null;
 }
 
 /**
- * The numbers of the first row in sight of a long list, and of the first one after it.
+ * The indices of the first visible row of a long list, and of the first row after the visible ones.
  * @param {Element} scroller
  * @param {number} row its height in pixels
  * @param {number} count of all rows
@@ -144,34 +144,34 @@ export function rowsInSight(scroller, row, count) {
 }
 
 /**
- * The row that a key leads to from another; undefined for a key that leads to none.
+ * The row to which a key moves, or undefined for other keys.
  * @param {KeyboardEvent} e
  * @param {number} at
  * @param {number} count of all rows
- * @param {number} [page] how many rows are in sight
+ * @param {number} [page] the number of visible rows
  */
 export function rowAfter({ key }, at, count, page = 1) {
-  const by = Math.max(1, page); // a list may be lower than that
+  const by = Math.max(1, page); // a list can be lower than one row
   const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + by, PageUp: at - by };
   const to = { ...steps, Home: 0, End: count - 1 }[key];
   return to === undefined ? to : Math.max(0, Math.min(count - 1, to));
 }
 
 /**
- * Scrolls a row into sight of a list whose head stays over it.
+ * Scrolls a row of a list into view, below its fixed header.
  * @param {Element} scroller
  * @param {number} row its height in pixels
  * @param {number} at
  */
 export function scrollToRow(scroller, row, at) {
-  const least = (at + 2) * row - scroller.clientHeight; // under the head, which is one row
+  const least = (at + 2) * row - scroller.clientHeight; // below the header, which is one row high
   if (scroller.clientHeight) {
     scroller.scrollTop = Math.max(least, Math.min(at * row, scroller.scrollTop));
   }
 }
 
 const ROWS_AT_FIRST = 14; // before the height is known
-const ROWS_AROUND = 4; // that are made beyond those in sight
+const ROWS_AROUND = 4; // created beyond the visible rows
 const SVG = "http://www.w3.org/2000/svg";
 /** Strokes on a grid of 16 x 16. */
 const ICONS = {
@@ -194,7 +194,7 @@ const ICONS = {
 };
 
 /**
- * A button with a drawn sign, whose name is its label and its tooltip.
+ * A button with an icon, whose name is its label and tooltip.
  * @param {keyof typeof ICONS} icon
  * @param {string} name
  * @param {() => void} act
@@ -206,14 +206,14 @@ export function iconButton(icon, name, act, props = {}) {
   return node;
 }
 
-/** The sign alone. @param {keyof typeof ICONS} icon */
+/** The icon without a button. @param {keyof typeof ICONS} icon */
 export function drawn(icon) {
   const path = svg("path", { d: ICONS[icon] });
   return svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, path);
 }
 
 /**
- * Gives an icon button another sign and name.
+ * Gives an icon button another icon and name.
  * @param {HTMLButtonElement} node
  * @param {keyof typeof ICONS} icon
  * @param {string} name
@@ -226,7 +226,7 @@ export function setIcon(node, icon, name, title = name) {
 }
 
 /**
- * An element of a drawing; null and undefined attributes are left out.
+ * An element of a drawing; null and undefined attributes are omitted.
  * @param {string} tag
  * @param {Record<string, string | number | null | undefined>} [attributes]
  * @param {...(Node | string)} children

@@ -1,6 +1,6 @@
 // @ts-check
-// The Explorer's entry: takes what Python sends, sends intents back, and draws each view once.
-// Pointing, zooming and stepping through tabs never leave the page.
+// The entry of the Explorer: receives data from Python, sends intents, and draws each view once.
+// Pointing, zooming and switching tabs happen in the page, without the kernel.
 import { ArrayCards } from "./array_cards.js";
 import { dragAxes } from "./axis_drag.js";
 import { Compare } from "./compare.js";
@@ -27,8 +27,8 @@ import { Views, besideView } from "./views.js";
 /** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
 
 /**
- * Fields that are typed into: their text takes effect after a pause, and is undone together as long
- * as the focus stays there.
+ * Text fields. Their text takes effect after a pause, and all text typed during one focus is undone
+ * together.
  */
 const TYPED = ["mesh", "hosts", "rules", "name", "dtype", "shape", "logical", "spec", "target"];
 /** @type {(keyof Traits)[]} */
@@ -68,11 +68,11 @@ class Page {
     this.scheduled = false;
     /** The array that was clicked, until a view answers. @type {number | null} */
     this.chosen = null;
-    /** What is shown. @type {View | null} */ this.view = null;
+    /** The data that is shown. @type {View | null} */ this.view = null;
     /** The dimension to be chosen in Rules once a view answers. @type {number | null} */
     this.chosenDim = null;
     /**
-     * Every picture as it was read, for as long as the model has it.
+     * Every decoded picture, as long as the model has it.
      * @type {WeakMap<import("./messages").PackedPicture, import("./picture_data.js").Picture>}
      */
     this.read = new WeakMap();
@@ -130,7 +130,7 @@ class Page {
     this.bar.node.append(this.find.node);
     this.views = this.build();
     this.watch = new KernelWatch(model, () => this.schedule());
-    /** What the kernel could not do, whichever view is open. */
+    /** Errors of the kernel, shown in every view. */
     this.failed = h("div", { class: "sv-error sv-failed", role: "alert" });
     this.root = h(
       "div",
@@ -140,7 +140,7 @@ class Page {
         on: {
           keydown: (e) => this.key(e),
           focusin: () => this.bursts++,
-          change: () => this.intents.commit(), // Enter, or the field is left
+          change: () => this.intents.commit(), // on Enter, or when the field is left
           fullscreenchange: () => this.showFull(this.root.matches(":fullscreen")),
         },
       },
@@ -151,7 +151,7 @@ class Page {
       this.watch.node,
       ...this.views.views.map(({ node }) => node),
     );
-    /** Counts the focus: what is typed while it stays is undone together. */
+    /** Counts focus changes; text typed during one focus is undone together. */
     this.bursts = 0;
     dragAxes(this.root, {
       split: (dim, axis, on) => edit("split", [dim, axis, on], this.cards.selected),
@@ -160,7 +160,8 @@ class Page {
       dimension: (dim) =>
         this.highlight.arrays[this.cards.selected]?.names[dim] ?? `dimension ${dim}`,
     });
-    // Before a field takes the key as its own. All keys of a saved page are for the Explorer.
+    // In the capture phase, before a field handles the key. In a saved page all keys belong to the
+    // Explorer.
     const inside = model.get("offline") ? document.documentElement : this.root;
     inside.addEventListener("keydown", (e) => this.find.shortcut(e), true);
     el.append(this.root);
@@ -179,7 +180,7 @@ class Page {
     const rules = h("section", { class: "sv-view sv-rulesview" }, this.rules.node, beside);
     const besideModel = besideView();
     const model = h("section", { class: "sv-view sv-rulesview" }, this.leaves.node, besideModel);
-    /** Where the pictures stand in a view. @type {Record<import("./views.js").ViewName, Element>} */
+    /** The place of the pictures in each view. @type {Record<import("./views.js").ViewName, Element>} */
     this.places = {
       Layout: layout,
       Rules: beside,
@@ -207,7 +208,7 @@ class Page {
     this.schedule();
   }
 
-  /** Opens a view and what is in it. @param {Place} place */
+  /** Opens a view at a place. @param {Place} place */
   goTo({ view, array, dim, leaf, collective, tab }) {
     this.views.show(view);
     if (leaf !== undefined && view !== "Model") {
@@ -221,11 +222,11 @@ class Page {
     if (tab !== undefined) this.program.open(tab);
   }
 
-  /** Goes to a field that refuses its text: of an array, or the first. @param {number} [array] */
+  /** Goes to a field with refused text, of an array or the first one. @param {number} [array] */
   goToField(array) {
     if (array !== undefined) this.goTo({ view: "Layout", array });
     else if (this.view?.rules.error) this.views.show("Rules");
-    // An array's fields are filled when the page is drawn.
+    // The fields of an array are filled when the page is drawn.
     requestAnimationFrame(() => {
       const inside = array === undefined ? this.root : this.cards.node;
       const field = inside.querySelector('[aria-invalid="true"]');
@@ -239,7 +240,7 @@ class Page {
     this.highlight.point(what, true);
   }
 
-  /** Everything that can be found by its name. */
+  /** Everything that can be searched by name. */
   named() {
     const { view, program, editable } = this;
     if (!view) return [];
@@ -257,14 +258,14 @@ class Page {
     return everything(view, paths, tabs, (place) => this.goTo(place), commands);
   }
 
-  /** Whether it fills the screen, or the frame that it is in. */
+  /** True if it fills the screen or its frame. */
   get full() {
     return this.root.classList.contains("sv-fullscreen");
   }
 
   /**
-   * Fills the browser's own full screen, and goes back: what is merely placed over the page is cut
-   * off where the front end contains its outputs. A frame that may have no full screen is filled.
+   * Toggles the browser's full screen, because an overlay would be cut off in front ends that clip
+   * their outputs. If full screen is not allowed in a frame, the frame is filled.
    */
   async fullScreen() {
     if (this.root.matches(":fullscreen")) return document.exitFullscreen();
@@ -282,7 +283,7 @@ class Page {
     this.bar.showFull(on);
   }
 
-  /** Undo and redo, outside of text fields, which have their own. @param {KeyboardEvent} e */
+  /** Undo and redo, except in text fields, which have their own. @param {KeyboardEvent} e */
   key(e) {
     const field = e.target instanceof Element && e.target.closest("input, textarea, select");
     if (e.key === "Escape" && this.full && !field) return this.fullScreen();
@@ -295,7 +296,7 @@ class Page {
   }
 
   /**
-   * An answer may be lost while a page is loaded anew; the next beat has its number.
+   * An answer can be lost while a page reloads; the next beat repeats its number.
    * @param {{seq?: number, client?: string}} beat
    */
   hear({ seq, client }) {
@@ -304,7 +305,7 @@ class Page {
     if (!this.intents.pending) this.schedule();
   }
 
-  /** Whether a kernel answers. */
+  /** True if a kernel answers. */
   get editable() {
     return this.live && !this.watch.gone;
   }
@@ -315,7 +316,7 @@ class Page {
     this.intents.send(intent);
   }
 
-  /** No view has answered yet what comes now. */
+  /** Marks the page as waiting for an answer. */
   unsettle() {
     this.root.dataset.settled = "false";
     answers.settled = false;
@@ -329,12 +330,12 @@ class Page {
     const intent = { kind: "edit", field, value, ...which };
     if (!TYPED.includes(field)) return this.send(intent);
     this.unsettle();
-    // A page that is loaded anew begins to count again.
+    // A page that was reloaded starts to count again.
     const burst = `${this.intents.client}:${field}:${array}:${this.bursts}`;
     this.intents.hold({ ...intent, burst });
   }
 
-  /** Shows another array at once, whatever the kernel is doing. @param {number} index */
+  /** Shows another array immediately, even if the kernel is busy. @param {number} index */
   select(index) {
     this.chosen = index;
     this.cards.next.selected = index;
@@ -342,14 +343,14 @@ class Page {
     this.schedule();
   }
 
-  /** Draws once for all traits of an answer, and before the next frame begins. */
+  /** Draws once for all traits of an answer, before the next frame. */
   schedule() {
     if (this.scheduled) return;
     this.scheduled = true;
     queueMicrotask(() => this.draw());
   }
 
-  /** The kernel's view, with the array that was clicked since. @param {View} view */
+  /** The kernel's view, with an array that was clicked in the meantime. @param {View} view */
   withChosen(view) {
     const { chosen } = this;
     const here = chosen !== null && chosen < view.arrays.length && view.selected !== chosen;
@@ -438,7 +439,7 @@ class Page {
     });
   }
 
-  /** Without a kernel only those controls work that change what is looked at. @param {boolean} on */
+  /** Without a kernel, only controls that change the view work. @param {boolean} on */
   lock(on) {
     toggle(this.root, "sv-locked", on);
     const some = "input, textarea, select, [data-edit]";
@@ -451,7 +452,7 @@ class Page {
     }
   }
 
-  /** Says that a view was drawn, and sends what waited for it. @param {View} view */
+  /** Marks a view as drawn, and sends intents that waited for it. @param {View} view */
   finish({ seq }) {
     this.root.dataset.settled = String(answers.settled);
     this.root.dataset.seq = String(seq);
@@ -475,7 +476,7 @@ class Page {
   }
 }
 
-/** Reads the devices, each answer once. */
+/** Decodes the devices, once per answer. */
 function deviceReader() {
   const [idsOf, hostsOf] = [keptNumbers(), keptNumbers()];
   return keepLast((/** @type {Traits["devices"]} */ devices) => {
@@ -510,7 +511,7 @@ function render({ model, el }) {
   model.on("msg:custom", hear);
   const unwatch = watchTheme(draw);
   draw();
-  // From now on somebody looks at it: the program is planned after every edit.
+  // The page is now visible, so the program is planned after every edit.
   if (page.live) page.send({ kind: "plan" });
   return () => {
     for (const name of TRAITS) model.off?.(`change:${name}`, draw);

@@ -1,11 +1,11 @@
 // @ts-check
-// Finds arrays, leaves, rules, dimensions, devices, views and commands by what somebody types.
+// Searches arrays, leaves, rules, dimensions, devices, views and commands.
 import { OWN_KEYS, button, fill, h, setText } from "./dom.js";
 import { named } from "./highlight.js";
 import { Popover } from "./popover.js";
 
 /**
- * What can be found: its kind, its name, what is typed to find it, and what Enter does.
+ * A search result: its kind, its name, the text that is searched, and the action on Enter.
  * @typedef {{kind: string, name: string, text: string, go?: () => void}} Item
  * @typedef {import("./view_data.js").View} View
  */
@@ -101,7 +101,7 @@ export class Find {
     this.calls.ask();
   }
 
-  /** Takes leaves that came while it is open. @param {unknown} leaves */
+  /** Adds leaves that arrive while it is open. @param {unknown} leaves */
   show(leaves) {
     if (this.leaves === leaves) return;
     this.leaves = leaves;
@@ -110,7 +110,7 @@ export class Find {
     this.filter();
   }
 
-  /** All words of what is typed are somewhere in what is found; names that begin so come first. */
+  /** Finds items that contain all typed words; names that start with the text come first. */
   filter() {
     const query = this.input.value.trim().toLowerCase();
     const words = query.split(/\s+/);
@@ -184,7 +184,7 @@ export class Find {
     e.stopPropagation();
   }
 
-  /** Ctrl or Cmd and K open it, wherever the focus is inside. @param {KeyboardEvent} e */
+  /** Ctrl+K or Cmd+K opens it, wherever the focus is inside the Explorer. @param {KeyboardEvent} e */
   shortcut(e) {
     if (e.key.toLowerCase() !== "k" || !(e.ctrlKey || e.metaKey) || e.altKey || e.shiftKey) return;
     e.preventDefault();
@@ -194,7 +194,7 @@ export class Find {
 }
 
 /**
- * A device by its id, or the block of an array that holds an element, from what is typed.
+ * A device by its id, or the block of an array that holds an element, from typed text.
  * @param {string} query `device 553`, `w[37, 1200]`
  * @param {import("./highlight.js").Highlight} highlight
  * @param {(at: import("./highlight.js").Pointing, array?: number) => void} point

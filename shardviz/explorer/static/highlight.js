@@ -1,29 +1,29 @@
 // @ts-check
-// What is pointed at, and what belongs to it: which block of every array a device holds, who else
-// holds it, and who takes part in a collective with it. Nothing here asks the kernel.
+// The element under the pointer and everything linked to it: the block of every array on a device,
+// the other devices that hold it, and the devices in the same collective. It needs no kernel.
 import { idsText } from "./picture_data.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /**
- * What is pointed at: a device by its position in mesh order, a block, or nothing.
+ * The element under the pointer: a device by its mesh position, a block, or nothing.
  * @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null}
  *   Pointing
  */
 /**
- * The collective whose devices stand out.
+ * The collective whose devices are marked.
  * @typedef {{key: string, kind: string, axes: string[], groups: number[][]}} ChosenCollective
  */
 /** The position of an id. @typedef {{get: (id: number) => number | undefined}} Positions */
 
 const MOST_CACHED_ARRAYS = 64;
 const MOST_LISTED = 60; // characters
-const SPARSE = 8; // a table by number has at most so many rows per device: else a Map is smaller
+const SPARSE = 8; // a table by id has at most this many rows per device; beyond, a Map is smaller
 
 export class Highlight {
   constructor() {
     /** @type {number[]} */ this.sizes = [];
     /** @type {ArrayView[]} */ this.arrays = [];
-    /** By position in mesh order, as the hosts. @type {Int32Array} */
+    /** By mesh position, like the hosts. @type {Int32Array} */
     this.ids = new Int32Array(0);
     /** @type {Int32Array} */ this.hosts = new Int32Array(0);
     /** Where ids are not the positions. @type {Positions | null} */ this.positions = null;
@@ -52,7 +52,7 @@ export class Highlight {
     this.cache.clear();
   }
 
-  /** The position of a device in mesh order. @param {number} id */
+  /** The mesh position of a device. @param {number} id */
   positionOf(id) {
     return this.positions ? (this.positions.get(id) ?? 0) : id;
   }
@@ -69,7 +69,7 @@ export class Highlight {
   }
 
   /**
-   * The block number of every device, in mesh order; null where the array has no layout.
+   * The block index of every device, in mesh order, or null if the array has no layout.
    * @param {number} array
    * @returns {Int32Array | null}
    */
@@ -93,7 +93,7 @@ export class Highlight {
   }
 
   /**
-   * Positions of the devices that hold one block.
+   * Mesh positions of the devices that hold a block.
    * @param {number} array
    * @param {number} group
    * @returns {number[]}
@@ -105,7 +105,7 @@ export class Highlight {
     return found;
   }
 
-  /** The devices pointed at, as positions. */
+  /** The mesh positions of the devices under the pointer. */
   pointed() {
     const p = this.pointing;
     if (!p) return [];
@@ -113,7 +113,7 @@ export class Highlight {
   }
 
   /**
-   * The index of one block into its array: `16:32, 256:512`.
+   * The slices of a block in its array: `16:32, 256:512`.
    * @param {Pick<ArrayView, "counts" | "shard">} array
    * @param {number} group
    */
@@ -135,9 +135,9 @@ export class Highlight {
   }
 
   /**
-   * The devices that take part in the chosen collective together with one, itself included; empty
-   * where that is not known.
-   * @param {number} at its position
+   * The devices that take part in the chosen collective together with a device, including it; empty if
+   * unknown.
+   * @param {number} at its mesh position
    * @returns {number[]}
    */
   participants(at) {
@@ -170,7 +170,7 @@ export class Highlight {
     this.changed();
   }
 
-  /** Points at something, unless something else is pinned. @param {Pointing} pointing */
+  /** Points at an element, unless another one is pinned. @param {Pointing} pointing */
   hover(pointing) {
     if (!this.pinned) this.point(pointing, false);
   }
@@ -189,7 +189,7 @@ function positionsOf(ids) {
 }
 
 /**
- * The hosts of some devices: ` on host 0`, ` on hosts 0–3`; nothing where there is one host.
+ * The hosts of devices, ` on host 0` or ` on hosts 0–3`, or nothing with a single host.
  * @param {Highlight} highlight
  * @param {number[]} positions
  */
@@ -200,7 +200,7 @@ export function onHosts({ hosts, hostCount }, positions) {
 }
 
 /**
- * Numbers with runs folded, `0–3, 8`; of a list that is too long, how many there are.
+ * Numbers with folded runs, `0–3, 8`, or the count if the list is too long.
  * @param {number[]} numbers
  * @param {string} [noun]
  */

@@ -15,25 +15,25 @@ import type { Background, Stages } from "./stages.js";
 import type { Timeline } from "./timeline.js";
 import type { Explanation } from "./value_details.js";
 
-// ── Traits, each with the Python that makes it ──────────────────────────────────────────────
+// ── Traits, each with its Python module ──────────────────────────────────────────────
 
-/** What an Explorer's model holds, by the name of the trait (`explorer.py`). */
+/** The traits of an Explorer's model (`explorer.py`). */
 export interface Traits {
   menus: Menus;
   answer: Answer;
-  // What a session is, in parts, so that an edit sends only those that it changes.
+  // The session in parts, so that an edit sends only the parts that it changes.
   view: SentView | Record<string, never>;
   mesh: SentMesh;
   rules: RulesText;
-  /** Only once the view Rules was opened. */
+  /** Only once the Rules view was opened. */
   rule_use: RuleUse | Record<string, never>;
   cell: Cell;
-  /** Only once the view Model was opened. */
+  /** Only once the Model view was opened. */
   leaves: Leaves | Record<string, never>;
   model_data: ModelData | Record<string, never>;
   program: ProgramView;
   [array: `array_${number}`]: SentArray;
-  /** Of an array that is split as one before it, the number of that one. */
+  /** For an array with the same layout as an earlier one, the index of that one. */
   [layout: `layout_${number}`]: SentLayout | { same: number };
   devices: Devices;
   report_data: Report;
@@ -47,12 +47,12 @@ export interface Traits {
   explanation: Explanation | Record<string, never>;
   background: Background;
   link_data: LinkView | Record<string, never>;
-  /** What was asked to be played; in a saved page, the largest collectives. */
+  /** The requested steps; in a saved page, those of the largest collectives. */
   movements: Movements;
-  /** Empty until somebody asks what would remove a collective, or lower the peak. */
+  /** Empty until changes are requested. */
   changes_data: Changes | Record<string, never>;
   problems_data: ProblemsData | Record<string, never>;
-  /** Empty where no state is pinned. */
+  /** Empty if no state is pinned. */
   compare_data: Compared | Record<string, never>;
   offline: boolean;
 }
@@ -66,8 +66,8 @@ export interface Model {
 }
 
 /**
- * A view and what is in it. A leaf of the model is opened as an array in Layout and Rules; a device
- * is its position in mesh order.
+ * A place in a view. A leaf of the model opens as an array in Layout and Rules; a device is given by
+ * its mesh position.
  */
 export interface Place {
   view: "Layout" | "Rules" | "Model" | "Program";
@@ -102,21 +102,21 @@ export interface Answer {
   seq: number;
   client: string;
   revision: number;
-  /** Whether there is something to undo and to redo. */
+  /** True if there is something to undo, and to redo. */
   undo?: true;
   redo?: true;
-  /** What failed in the kernel, one sentence each. */
+  /** Failures in the kernel, one sentence each. */
   failed?: string[];
 }
 
-/** `session_view.py`: what is shown, and how. */
+/** `session_view.py`: the content of the page. */
 export interface SentView {
-  /** How many arrays there are. */
+  /** The number of arrays. */
   count: number;
   selected: number;
-  /** What an edit without a field of its own could not do. */
+  /** The error of an edit that has no field. */
   notes?: string[];
-  /** The view that it opens in, where that is not Layout. */
+  /** The view to open, if it is not Layout. */
   opens?: "Rules" | "Model" | "Program";
 }
 
@@ -125,44 +125,44 @@ export interface SentMesh {
   text: string;
   error?: string;
   hosts: string;
-  /** Whose hosts these are, where the target has its own. */
+  /** The owner of these hosts, if the target has hosts. */
   hostsOf?: string;
   hostsError?: string;
   types: string;
-  /** With the type of each axis where they differ. */
+  /** With the type of each axis if they differ. */
   axes: ([name: string, size: number] | [name: string, size: number, type: string])[];
   count: string;
 }
 
 export type ArrayField = "name" | "dtype" | "shape" | "logical" | "spec";
 
-/** `session_view.py`: what was typed about an array. */
+/** `session_view.py`: the typed fields of an array. */
 export interface SentArray {
   name: string;
   type: string;
   shape: number[];
   bytes: string;
-  /** The logical axis of every dimension, where there are any. */
+  /** The logical axis of every dimension, if it has any. */
   names?: (string | null)[];
   texts: Record<ArrayField, string>;
   errors?: Partial<Record<ArrayField, string>>;
 }
 
-/** `session_view.py`: how an array is split, and why. */
+/** `session_view.py`: the sharding of an array, with reasons. */
 export interface SentLayout extends Partial<LayoutNumbers> {
   spec: string;
   dims: { why: string; axes?: string[] }[];
-  /** The dimension that other rules would split: the one that cannot be, else the longest. */
+  /** The dimension that other rules would split: the one that fails, otherwise the longest. */
   mend?: number;
   typedSpec?: true;
-  /** Whether neither a spec nor rules say how it is split. */
+  /** True if neither a spec nor rules define its sharding. */
   noRules?: true;
   problem?: string;
   warnings?: string[];
-  /** By mesh axis: what one step along it adds to the number of the block. */
+  /** For each mesh axis, the change of the block index per step along it. */
   strides?: number[];
   picture?: PackedPicture;
-  /** What the picture shows, where it is of an older layout. */
+  /** The content of the picture, if it shows an older layout. */
   pictured?: LayoutNumbers;
 }
 
@@ -176,7 +176,7 @@ export interface LayoutNumbers {
   shardBytes: string;
 }
 
-/** `session_view.py`: the rules as they were typed. */
+/** `session_view.py`: the rules as typed. */
 export interface RulesText {
   text: string;
   error?: string;
@@ -187,7 +187,7 @@ export interface RulesText {
 export interface ProgramView {
   value: string;
   lost?: string;
-  /** Whether an array cannot be laid out. */
+  /** True if an array cannot be laid out. */
   broken?: true;
   requested: string;
   requestedBytes: string;
@@ -196,11 +196,11 @@ export interface ProgramView {
 /** `targets.py`: the chosen target. */
 export interface Target {
   value: string;
-  /** Where it is not in the menus. */
+  /** Its text, if it is not in the menus. */
   label?: string;
   error?: string;
   words?: string;
-  /** Why nothing can run on it. */
+  /** The reason, if nothing can run on it. */
   noRun?: string;
 }
 
@@ -210,23 +210,23 @@ export interface Palette {
   text: string;
   muted: string;
   groups: string[];
-  /** Of each mesh axis from pale to full, and last of what no axis splits. */
+  /** For each mesh axis from pale to full; the last entry is for unsplit blocks. */
   tints: string[][];
 }
 
-// ── Pictures: `draw/serialization.py` has the format ──────────────────────────────────────────────
+// ── Pictures: `draw/serialization.py` defines the format ──────────────────────────────────────────────
 
 /** `pictures.py`: the devices, and the id and host of each in mesh order. */
 export interface Devices {
   picture: PackedPicture;
-  /** Left out for 0, 1, 2, … */
+  /** Omitted for 0, 1, 2, … */
   ids?: Column;
-  /** Left out where there is one host. */
+  /** Omitted if there is one host. */
   hosts?: Column;
   buffers?: DataView[];
   size: number;
   by: string;
-  /** Why the devices have no coordinates on the target; "" where they have. */
+  /** The reason why the devices have no coordinates on the target, or "". */
   no_positions: string;
   note: string;
   count: string;
@@ -245,7 +245,7 @@ export interface PackedPicture {
   buffers?: DataView[];
 }
 
-/** What equals its default is left out, in the tiles as well. */
+/** Default values are omitted, in the tiles too. */
 export interface PictureData {
   width: number;
   height: number;
@@ -259,10 +259,10 @@ export interface PictureData {
   rulers?: Partial<Ruler>[];
 }
 
-/** What each mesh axis does to the colours of an array's blocks, major to minor. */
+/** The effect of each mesh axis on the colours of an array's blocks, major to minor. */
 export type Shades = [axis: number, size: number, stride: number, tint: number][];
 
-/** A row without its last fields, which it has in common with the row before. */
+/** A row without its last fields, if they equal those of the row before. */
 export type Row<R extends unknown[]> = Partial<R>;
 export type LabelRow = [
   x: number,
@@ -282,7 +282,7 @@ export type FrameRow = [
   named: boolean,
 ];
 
-/** Along a side of the tiles, as in `draw/picture.py`. */
+/** A ruler along a side of the tiles, as in `draw/picture.py`. */
 export interface Ruler {
   words: string[];
   axes: [number: number, name: string][];
@@ -297,19 +297,19 @@ export interface Ruler {
   size: number;
 }
 
-/** Which dimensions of an array are shown, where it has more than two or a note. */
+/** The shown dimensions of an array, if it has more than two or a note. */
 export interface ArrayFacts {
   /** The dimensions shown as rows and columns. */
   dims: number[];
-  /** The dimensions not shown, and which block of each: null for all. */
+  /** The other dimensions with their shown block, or null for all blocks. */
   steps: ArrayStep[];
-  /** What else there is to know of the picture. */
+  /** A note about the picture. */
   note: string;
 }
 
 export type ArrayStep = { dim: number; count: number; at: number | null };
 
-/** One number per tile: the same, or start and step, or of each tile. */
+/** One number per tile, as a constant, as start and step, or as a list. */
 export type Column =
   | number
   | [start: number, step: number]
@@ -339,14 +339,14 @@ export interface EdgeData {
   group: Column;
 }
 
-/** Text, and the ids of the devices in at most so many letters. */
+/** Text, and the ids of the devices in at most that many letters. */
 export type Template = (string | { of: "devices"; limit: number })[];
 
 // ── The stages of a program: `stages_view.py`, `collective_table.py` ────────────
 
 // ── A job and its report: `report_view.py`, `effects_view.py` ──────────────
 
-// ── What the page sends ─────────────────────────────────────────────────────────────────────
+// ── Messages of the page ─────────────────────────────────────────────────────────────────────
 
 /** Intents in order; the view that answers them has the same `client` and `seq`. */
 export interface Intents {
@@ -380,12 +380,12 @@ export type ActionKind =
   | "picture"
   | "save";
 
-/** Text that was typed, or a choice; null for a button. */
+/** Typed text, or a choice; null for a button. */
 export type EditValue = string | number | (string | number | boolean | null)[] | null;
 
 /**
- * What Python sends beside the traits: a file to save; and every second that it is there, with the
- * message that it answered last and, where it changed, the line of code that opens the state again.
+ * Messages of Python besides the traits: a file to save, and every second a beat, with the last
+ * answered message and, if it changed, the line of code that restores the state.
  */
 export type CustomMessage =
   | { kind: "file"; name: string; media: string; text: string }

@@ -43,8 +43,8 @@ export class PicturePanel {
     this.live = live;
     this.select = select;
     /**
-     * Whether the pictures stand beside the program: only there the chosen collective colours and
-     * marks devices; elsewhere a colour is a block.
+     * True if the pictures are next to the Program view, the only place where the chosen collective
+     * colours and marks devices. Elsewhere a colour means a block.
      */
     this.inProgram = false;
     /** @type {Shown | null} */ this.shown = null;
