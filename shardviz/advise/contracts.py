@@ -1,18 +1,18 @@
-"""expect(): what should stay true of a program, as tests that say what is not so.
+"""expect(): expectations of a program, as tests that explain what violates them.
 
-Every method of an Expectation returns it, or raises a ContractError with a `Broken`
-that says what is not so and what to do. A contract that is wrong in itself, such as for
-a mesh axis that there is not, is a ShardvizError.
+Every method of an Expectation returns it, or raises a ContractError with a `Violation`,
+which says what to do. An expectation that is wrong in itself, such as one about a mesh
+axis that doesn't exist, is a ShardvizError.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 from shardviz.advise.lock import (
     Lock,
@@ -21,6 +21,15 @@ from shardviz.advise.lock import (
     partitioned_of,
     read_lock,
 )
+from shardviz.advise.violations import (
+    DiffersFromLock,
+    HeldArray,
+    NotEnoughMemory,
+    NothingToCheck,
+    NotSplit,
+    TooManyBytes,
+    UnexpectedCollectives,
+)
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.fit import Fit, Uncounted
 from shardviz.axis_rules.requests import Request
@@ -28,16 +37,15 @@ from shardviz.base.array_spec import size_in_bytes
 from shardviz.base.axis_parts import group_size, parent_axis
 from shardviz.base.collective import Collective
 from shardviz.base.collective_kind import COLLECTIVE_KINDS
-from shardviz.base.display import Fact
 from shardviz.base.errors import ContractError, ProgramError, TargetError
 from shardviz.base.format import plural, shown, suggestion
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import parse_bytes
-from shardviz.base.partition_spec import Spec
 from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.report import Report, needed_bytes
 from shardviz.compiled.stages import Stages
 from shardviz.compiled.too_large import TooLarge
+from shardviz.hardware.targets import TargetLike
 from shardviz.hardware.topology import Topology, is_described
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import array_bytes, bytes_per_device
@@ -47,89 +55,21 @@ STAGES = ("partitioned", "compiled")
 PER = ("step", "collective", "device", *COLLECTIVE_KINDS)
 
 
-class HeldArray(NamedTuple):
-    """One array of what is checked.
-
-    Attributes:
-        name: its name.
-        bytes: its bytes, of all of it.
-        held: its bytes on each device.
-        is_split: whether it is split over any axis of more than one device.
-        spec: its spec.
-        request: what was requested for it, where that is known.
-    """
-
-    name: str
-    bytes: int
-    held: int
-    is_split: bool
-    spec: Spec | None
-    request: Request | None = None
-
-
-@dataclass(frozen=True)
-class Broken(Fact):
-    """What is expected and not so.
-
-    Attributes:
-        code: `"collectives"` (there are some), `"too much"` (they take more than a
-            limit), `"too large"` (for a limit or the memory of a device), `"not
-            split"`, `"differs"` (from a lock) or `"nothing"` (there is nothing to
-            check).
-        name: what is checked.
-        of: who made the collectives: `"propagated"` (an estimate), `"partitioned"` or
-            `"compiled"`; or what the bytes are of: `"arrays"` of an audit,
-            `"arguments"` of a program, `"ends"` (arguments and results of a plan) or
-            `"compiled"`.
-        target: what it was compiled for.
-        collectives: those that should not be there, or take too much.
-        kind: their kind; `""` for any.
-        over: the mesh axes that were named.
-        requests: what was requested for each argument, where that is known.
-        limit: the bytes that are allowed.
-        per: what the limit is for, a kind of collective, `"step"` or `"collective"`.
-        fit: what it needs of each device, and what there is.
-        arrays: the arrays that it is about, of a share those that are not split.
-        share: the share that should be split.
-        total: the bytes of all arrays.
-        differences: how it differs from the lock.
-        lock: the name of the lock.
-        error: of a program that has one.
-        large: what fills the memory of a compiled program that takes too much.
-    """
-
-    code: str
-    name: str
-    of: str = ""
-    target: str = ""
-    collectives: tuple[Collective, ...] = ()
-    kind: str = ""
-    over: tuple[str, ...] = ()
-    requests: tuple[Request, ...] = ()
-    limit: int = 0
-    per: str = ""
-    fit: Fit | None = None
-    arrays: tuple[HeldArray, ...] = ()
-    share: float = 0.0
-    total: int = 0
-    differences: Any = None
-    lock: str = ""
-    error: Any = None
-    large: TooLarge | None = None
+#: What expectations are about.
+Subject: TypeAlias = Program | Plan | Report | Stages | Audit
 
 
 @dataclass(frozen=True, repr=False)
 class Expectation:
-    """What a project expects of a program; made by `shardviz.expect`.
+    """What a project expects of a program; created by `shardviz.expect`.
 
-    Each method returns the expectation itself, so that they can be written one after
-    another.
+    Each method returns the expectation itself, so that calls can be chained.
 
     Attributes:
         subject: a Program, Plan, Report, Stages or Audit.
-        target: what a Program is compiled for.
-        stage: whose collectives count of what is compiled: those that XLA's partitioner
-            put in, or those of the program that runs.
+        target: the target that a Program is compiled for.
+        stage: which collectives of a compiled program count: those of XLA's partitioner
+            (`"partitioned"`), or those of the final program (`"compiled"`).
         compile: compiles a Program for a target.
         plan: plans a Program.
 
@@ -139,10 +79,10 @@ class Expectation:
     Expectation(the audit on data=2, model=2)
     """
 
-    subject: Any
-    target: Any = None
+    subject: Subject
+    target: TargetLike = None
     stage: str = "partitioned"
-    compile: Callable[[Program, Any], Report] | None = None
+    compile: Callable[[Program, TargetLike], Report] | None = None
     plan: Callable[[Program], Plan] | None = None
 
     def __post_init__(self) -> None:
@@ -153,50 +93,60 @@ class Expectation:
             )
         _check_known(self.stage, STAGES, "compiled stage")
 
-    def no(self, kind: str | None = None, *, over: Any = None) -> Expectation:
+    def no(
+        self, kind: str | None = None, *, over: str | Sequence[str] | None = None
+    ) -> Expectation:
         """There is no collective of a kind, or over a mesh axis.
 
         Args:
             kind: such as `"all-gather"`; None for any.
-            over: a mesh axis, or several as text or a tuple: a collective over any of
-                them counts, also where it is over others as well. None for any.
+            over: a mesh axis, or several as text or a tuple. A collective over any of
+                them counts, even if it also runs over other axes. None for any.
 
         Raises:
-            ContractError: naming each such collective, where it comes from and why it
-                is there.
-            ShardvizError: for a kind or an axis that there is not, or an audit.
+            ContractError: names each such collective, its source and its cause.
+            ShardvizError: for an unknown kind or axis, or for an audit.
         """
         __tracebackhide__ = True
         if kind is not None:
             _check_known(kind, COLLECTIVE_KINDS, "kind of collective")
         # Before anything is compiled, since a typo should not take a minute.
         axes = self._axes(over)
-        some = [c for c in self._over(axes) if kind in (None, c.kind)]
-        if some:
-            raise self._of_collectives("collectives", some, axes, kind=kind or "")
+        matches = []
+        for collective in self._over(axes):
+            if kind in (None, collective.kind):
+                matches.append(collective)
+        if matches:
+            facts = (*self._stage_and_target(), tuple(matches), axes)
+            requests = tuple(self._requests)
+            raise ContractError(
+                UnexpectedCollectives(self._name, *facts, requests, kind or "")
+            )
         return self
 
     def at_most(
-        self, limit: Any, per: str = "step", *, over: Any = None
+        self,
+        limit: int | float | str,
+        per: str = "step",
+        *,
+        over: str | Sequence[str] | None = None,
     ) -> Expectation:
-        """Collectives, or the arrays in memory, take no more than some bytes on each
-        device.
+        """Collectives, or the arrays in memory, take no more than some bytes per device.
 
         The bytes of a collective are those of its result on each device; for a
-        reduce-scatter, those of its operand. In a loop it counts as often as the loop
-        runs, or once where that is not known.
+        reduce-scatter, those of its operand. A collective in a loop counts once per
+        iteration, or once if the number of iterations is unknown.
 
         Args:
             limit: bytes, as a number or text such as `"1 MiB"`.
-            per: `"step"` for all collectives of one execution together, a kind such as
-                `"all-gather"` for those of that kind together, `"collective"` for each
-                one by itself, and `"device"` for memory: what the compiler says the
-                program takes on each device; of a plan its arguments and results, of an
-                audit its arrays.
+            per: `"step"` for all collectives of one execution together; a kind such as
+                `"all-gather"` for those of that kind together; `"collective"` for each
+                alone; `"device"` for memory: the compiler's figure for a program, the
+                arguments and results of a plan, the arrays of an audit.
             over: count only collectives over these mesh axes, as for `no`.
 
         Raises:
-            ContractError: with the largest ones, where it is more.
+            ContractError: with the largest ones, if they take more.
             ShardvizError: for a limit, `per` or axis that cannot be read.
         """
         __tracebackhide__ = True
@@ -206,80 +156,79 @@ class Expectation:
             self._check_memory(most, "", self.target)
             return self
         axes = self._axes(over)
-        some = self._over(axes)
+        collectives = self._over(axes)
         if per in COLLECTIVE_KINDS:
-            some = [c for c in some if c.kind == per]
+            collectives = [one for one in collectives if one.kind == per]
         if per == "collective":
-            some = [c for c in some if c.bytes_per_device > most]
-        elif total_bytes(some) <= most:
-            some = []
-        if some:
-            raise self._of_collectives("too much", some, axes, limit=most, per=per)
+            collectives = [one for one in collectives if one.bytes_per_device > most]
+        elif total_bytes(collectives) <= most:
+            collectives = []
+        if collectives:
+            facts = (*self._stage_and_target(), tuple(collectives), axes)
+            requests = tuple(self._requests)
+            raise ContractError(TooManyBytes(self._name, *facts, requests, most, per))
         return self
 
-    def fits(self, target: Any = None) -> Expectation:
-        """Every device of a target has the memory for it.
+    def fits(self, target: TargetLike = None) -> Expectation:
+        """Every device of a target has enough memory.
 
-        A Program is compiled for that target, unless its arguments alone do not fit. Of
-        a plan the arguments and results are counted, of an audit its arrays: values in
-        between are not.
+        A Program is compiled for the target, unless its arguments alone do not fit. For
+        a plan its arguments and results count, for an audit its arrays: values in
+        between do not.
 
         Args:
-            target: described hardware such as `"tpu:v5p:8x8x16"`; that of the
-                expectation or of the report where it is left out.
+            target: described hardware such as `"tpu:v5p:8x8x16"`; by default that of
+                the expectation or of the report.
 
         Raises:
-            ContractError: with what it takes, what a device has, and the largest
-                arrays.
-            ShardvizError: for hardware whose memory is not known, of which there are
-                more or fewer devices than in the mesh, or that cannot be compiled for
-                here.
+            ContractError: with the bytes needed and available, and the largest arrays.
+            ShardvizError: for hardware whose memory is unknown, that has another number
+                of devices than the mesh, or that cannot be compiled for here.
         """
         __tracebackhide__ = True
-        wanted = target
-        if wanted is None:
-            wanted = self.target
-        capacity, where = self._capacity(wanted)
-        self._check_memory(capacity, where, wanted)
+        if target is None:
+            target = self.target
+        capacity, device = self._capacity(target)
+        self._check_memory(capacity, device, target)
         return self
 
     def sharded(self, at_least: float = 1.0) -> Expectation:
         """A share of the bytes of the arrays is split over at least one mesh axis.
 
-        Of a program, plan or report its arguments count.
+        For a program, plan or report its arguments count.
 
         Args:
             at_least: the share, from 0 to 1, such as 0.98.
 
         Raises:
-            ContractError: with the largest arrays that are not split, each with the
-                reason.
-            ShardvizError: for what is no share.
+            ContractError: with the largest arrays that are not split, and the reason
+                for each.
+            ShardvizError: for a share outside 0 to 1.
         """
         __tracebackhide__ = True
-        if not 0 <= at_least <= 1:  # nan is no share either
+        if not 0 <= at_least <= 1:  # false for nan, too
             raise ProgramError(
                 f"A share is a number from 0 to 1; got {shown(at_least)}."
             )
         # By bytes and not by number: a norm that is not split costs nothing.
-        total = sum(row.bytes for row in self._arrays)
-        rest = tuple(row for row in self._arrays if not row.is_split)
-        lacking = sum(row.bytes for row in rest)
+        total = sum(array.bytes for array in self._arrays)
+        unsplit = tuple(array for array in self._arrays if not array.is_split)
+        lacking = sum(array.bytes for array in unsplit)
         if total - lacking < at_least * total:
-            raise self._broken("not split", arrays=rest, share=at_least, total=total)
+            raise ContractError(NotSplit(self._name, unsplit, at_least, total))
         return self
 
-    def matches(self, lock: Any) -> Expectation:
-        """Everything is as in a lock: mesh, arrays, and collectives where it has some.
+    def matches(self, lock: Lock | str | Path) -> Expectation:
+        """Mesh, arrays, and collectives if the lock has any, are as locked.
 
-        A Program is compiled only where the lock has collectives.
+        A Program is compiled only if the lock has collectives.
 
         Args:
             lock: a Lock, or the path of its file.
 
         Raises:
             ContractError: with every difference.
-            ShardvizError: for what is no lock, and where the subject lacks what is
+            ShardvizError: if there is no lock in the file, or the subject lacks what is
                 locked.
         """
         __tracebackhide__ = True
@@ -290,21 +239,21 @@ class Expectation:
         # A lock of specs alone needs no compile.
         differences = before.diff(self._locked(before.collectives is not None))
         if not differences.same:
-            raise self._broken("differs", differences=differences, lock=name)
+            raise ContractError(DiffersFromLock(self._name, differences, name))
         return self
 
     def locked(self, collectives: bool = True) -> Lock:
-        """The lock of the subject as it is now.
+        """A lock of the subject in its present state.
 
         Args:
-            collectives: whether the collectives of a Program or of Stages are locked as
-                well.
+            collectives: whether the collectives of a Program or of Stages are locked
+                too.
 
         Raises:
-            ProgramError: for a Report, which does not know all of it, and a program
-                with an error.
+            ProgramError: for a Report, which lacks facts that a lock needs, and for a
+                program with an error.
         """
-        # Nobody expects anything here: what has an error is a wrong argument.
+        # Nothing is expected here, so an error of the program is a wrong argument.
         try:
             return self._locked(collectives)
         except ContractError as error:
@@ -323,84 +272,96 @@ class Expectation:
             report = self._report
         return lock_plan(self._plan, report)
 
-    # --- what is known of the subject -------------------------------------------------
+    # --- facts of the subject ---------------------------------------------------------
 
     @property
-    def _own(self) -> Any:
-        """What is checked: of Stages their program, else the subject itself."""
+    def _checked_subject(self) -> Program | Plan | Report | Audit:
+        """The program of Stages, else the subject itself."""
         if isinstance(self.subject, Stages):
             return self.subject.program
         return self.subject
 
     @property
     def _name(self) -> str:
-        own = self._own
-        if isinstance(own, Audit):
-            return f"the audit on {own.mesh}"
-        return own.name if isinstance(own, Program) else own.program
+        subject = self._checked_subject
+        if isinstance(subject, Audit):
+            return f"the audit on {subject.mesh}"
+        return subject.name if isinstance(subject, Program) else subject.program
+
+    @property
+    def _mesh(self) -> MeshSpec | None:
+        return self._checked_subject.mesh
 
     @property
     def _requests(self) -> Sequence[Request]:
-        """The layouts that were requested, where they are known."""
-        if isinstance(self._own, Audit):
-            return tuple(self._own.rows)
-        return self._own.requests if isinstance(self._own, Program) else ()
+        """The layouts that were requested, if they are known."""
+        subject = self._checked_subject
+        if isinstance(subject, Audit):
+            return tuple(subject.rows)
+        return subject.requests if isinstance(subject, Program) else ()
 
     @cached_property
     def _plan(self) -> Plan | None:
-        """The plan, where there is one or the subject can be planned."""
+        """The plan, if there is one or the subject can be planned."""
         plan = self.subject
         if isinstance(plan, Stages):
             plan = plan.plan
         if isinstance(plan, Program) and self.plan is not None:
             plan = self.plan(plan)
-        return self._checked(plan) if isinstance(plan, Plan) else None
+        if not isinstance(plan, Plan):
+            return None
+        self._require_success(plan)
+        return plan
 
     @cached_property
     def _report(self) -> Report | None:
-        """What was compiled; None for an audit or a plan."""
+        """The compile; None for an audit or a plan."""
         report = self.subject
         if isinstance(report, Program):
-            return self._checked(self._compiled(self.target))
-        if isinstance(report, Stages):
+            report = self._compiled(report, self.target)
+        elif isinstance(report, Stages):
             report = report.report
-        return self._checked(report) if isinstance(report, Report) else None
+        if not isinstance(report, Report):
+            return None
+        self._require_success(report)
+        return report
 
-    def _compiled(self, target: Any) -> Report:
-        """The compile of a Program, which may have failed; made once for a target."""
+    def _compiled(self, program: Program, target: TargetLike) -> Report:
+        """The compile of a Program, which may have failed; made once per target."""
         assert self.compile is not None
         if target not in self._by_target:
-            report = self.compile(self.subject, target)
-            # A target that is not there says nothing about the program.
+            report = self.compile(program, target)
+            # A target that doesn't exist says nothing about the program.
             if report.error is not None and report.error.stage == "target":
                 raise TargetError(report.error.message)
             self._by_target[target] = report
         return self._by_target[target]
 
     @cached_property
-    def _by_target(self) -> dict[Any, Report]:
+    def _by_target(self) -> dict[TargetLike, Report]:
         return {}
 
-    def _with_memory(self, target: Any) -> Report | None:
-        """What was compiled, also if it does not fit; None for an audit or a plan.
+    def _with_memory(self, target: TargetLike) -> Report | None:
+        """The compile, even if it does not fit; None for an audit or a plan.
 
         Args:
-            target: what a Program is compiled for.
+            target: the target that a Program is compiled for.
         """
         report = self.subject
         if isinstance(report, Program):
-            report = self._compiled(target)
+            report = self._compiled(report, target)
         elif isinstance(report, Stages):
             report = report.report
         if not isinstance(report, Report):
             return None
-        return report if report.too_large is not None else self._checked(report)
+        if report.too_large is None:
+            self._require_success(report)
+        return report
 
-    def _checked(self, made: Any) -> Any:
-        """A plan or report without an error."""
-        if made.error is not None:
-            raise self._broken("nothing", error=made.error)
-        return made
+    def _require_success(self, result: Plan | Report) -> None:
+        """Raises a ContractError for a plan or report with an error."""
+        if result.error is not None:
+            raise ContractError(NothingToCheck(self._name, result.error))
 
     @cached_property
     def _collectives(self) -> tuple[Collective, ...]:
@@ -416,14 +377,14 @@ class Expectation:
             raise ProgramError(
                 f"The report of {self._name} ends before its {self.stage} stage."
             )
-        # The final ones stand for no others: they are combined, moved and removed.
         if self.stage == "compiled":
             return report.collectives
+        # XLA combines, moves and removes collectives after its partitioner.
         return partitioned_of(report)
 
     @cached_property
     def _arrays(self) -> tuple[HeldArray, ...]:
-        """Its arrays; of a program its arguments."""
+        """The arrays of an audit, else the arguments."""
         arrays = []
         for row in self._requests:
             is_split = row.layout is not None and row.layout.num_blocks > 1
@@ -435,20 +396,13 @@ class Expectation:
                 held, is_split = layout.bytes_per_device, layout.num_blocks > 1
                 arrays.append(HeldArray(name, size, held, is_split, layout.spec))
         elif isinstance(self.subject, Plan):
-            mesh = self.subject.mesh
-            for op in self._checked(self.subject).ops:
-                if op.kind == "argument":
-                    size, held = (
-                        array_bytes(op.shape, op.dtype),
-                        bytes_per_device(op, mesh),
-                    )
-                    is_split = group_size(op.spec.axes, mesh) > 1
-                    arrays.append(HeldArray(op.name, size, held, is_split, op.spec))
+            self._require_success(self.subject)
+            arrays += _arguments(self.subject)
         return tuple(arrays)
 
-    # --- what is asked, and what is not so --------------------------------------------
+    # --- checks -----------------------------------------------------------------------
 
-    def _axes(self, over: Any) -> tuple[str, ...]:
+    def _axes(self, over: str | Sequence[str] | None) -> tuple[str, ...]:
         """The mesh axes of `over`, checked."""
         if over is None:
             return ()
@@ -459,97 +413,94 @@ class Expectation:
             raise ProgramError(
                 f"over= names mesh axes, such as 'data'; got {shown(over)}."
             )
-        mesh = self._own.mesh or MeshSpec((), ())
+        mesh = self._mesh or MeshSpec((), ())
         for name in names:
             _check_known(name, mesh.shape, f"axis of {mesh}")
         return tuple(names)
 
     def _over(self, axes: tuple[str, ...]) -> list[Collective]:
-        """The collectives over any of these axes; all where there are none."""
+        """The collectives over any of these axes; all of them for no axes."""
         if not axes:
             return list(self._collectives)
-        mesh = self._own.mesh
+        mesh = self._mesh
         if self._report is not None and self._report.mesh is not None:
             mesh = self._report.mesh
         over = []
-        for one in self._collectives:
-            if any(crosses(one, axis, mesh) for axis in axes):
-                over.append(one)
+        for collective in self._collectives:
+            if any(crosses(collective, axis, mesh) for axis in axes):
+                over.append(collective)
         return over
 
-    def _check_memory(self, most: int, where: str, target: Any) -> None:
-        """Raises where it takes more bytes on each device.
+    def _check_memory(self, most: int, device: str, target: TargetLike) -> None:
+        """Raises a ContractError if more bytes are needed on each device.
 
         Args:
-            most: the bytes that there are.
-            where: of which device; `""` for a limit that somebody named.
-            target: what a Program is compiled for, where its arguments alone have room.
+            most: the bytes available.
+            device: the device that has them; `""` for a limit that the user named.
+            target: the target that a Program is compiled for, if its arguments fit.
         """
         __tracebackhide__ = True
-        report, left_out = None, Uncounted()
+        report, uncounted = None, Uncounted()
         if isinstance(self.subject, Audit):
-            of, held = "arrays", self.subject.bytes_per_device
-            left_out = self.subject.uncounted
+            counted, needed = "arrays", self.subject.bytes_per_device
+            uncounted = self.subject.uncounted
         elif isinstance(self.subject, Program):
-            of, held = "arguments", sum(row.held for row in self._arrays)
-            # Compiling what is too large anyway may take minutes, or all memory.
-            if held <= most:
+            counted, needed = "arguments", sum(array.held for array in self._arrays)
+            # To compile a program that is too large may take minutes, or all memory.
+            if needed <= most:
                 report = self._with_memory(target)
         elif (report := self._with_memory(target)) is None:
-            of, held = "ends", 0
+            counted, needed = "ends", 0
             plan = self._plan
-            assert plan is not None  # what has neither is an audit
+            assert plan is not None  # only an audit has neither
             for op in plan.ops:
                 if op.kind != "op":
-                    held += bytes_per_device(op, plan.mesh)
+                    needed += bytes_per_device(op, plan.mesh)
+        else:
+            counted, needed = "compiled", 0
         compiled_for, large, is_refused = "", None, False
         if report is not None:
-            needed = needed_bytes(report.memory)
-            if needed is None:
+            program_bytes = needed_bytes(report.memory)
+            if program_bytes is None:
                 raise TargetError(
                     f"The compiler did not say how much memory {self._name} takes."
                 )
-            of, held, compiled_for = "compiled", needed, report.target
+            counted, needed, compiled_for = "compiled", program_bytes, report.target
             # A compiler refuses some programs that need less than the chip has.
-            is_refused = bool(where) and report.error is not None
+            is_refused = bool(device) and report.error is not None
             if is_refused and report.memory.capacity is not None:
                 most = min(most, report.memory.capacity)
-        fit = Fit(held, most, where, uncounted=left_out)
-        if is_refused or not fit.ok:  # nor if some arrays may be of any size
+        fit = Fit(needed, most, device, uncounted=uncounted)
+        # `fit.ok` is None if some arrays may have any size.
+        if is_refused or not fit.ok:
             if report is not None:
-                large = TooLarge.of(self._name, where, fit, report.memory)
-            about = {"of": of, "target": compiled_for, "fit": fit, "large": large}
-            raise self._broken("too large", arrays=self._arrays, **about)
+                large = TooLarge.of(self._name, device, fit, report.memory)
+            facts = (counted, compiled_for, fit, self._arrays, large)
+            raise ContractError(NotEnoughMemory(self._name, *facts))
 
-    def _of_collectives(
-        self, code: str, some: list[Collective], axes: tuple[str, ...], **fields: Any
-    ) -> ContractError:
-        of, target = "propagated", ""
-        if self._report is not None:
-            of, target = self.stage, self._report.target
-        fields.update(collectives=tuple(some), over=axes, of=of, target=target)
-        return self._broken(code, requests=tuple(self._requests), **fields)
+    def _stage_and_target(self) -> tuple[str, str]:
+        """Who added the collectives, and the target they were compiled for."""
+        if self._report is None:
+            return "propagated", ""
+        return self.stage, self._report.target
 
-    def _broken(self, code: str, **fields: Any) -> ContractError:
-        return ContractError(Broken(code, self._name, **fields))
-
-    def _capacity(self, target: Any) -> tuple[int, str]:
+    def _capacity(self, target: TargetLike) -> tuple[int, str]:
         """Bytes of one device of a target, and its title."""
         is_compiled = isinstance(self.subject, (Report, Stages))
         if target is None and is_compiled:
             report = self._with_memory(target)
             if report is not None and report.too_large is not None:
                 return report.too_large.fit.capacity or 0, report.too_large.target
-            known = report and report.roofline
-            if known is not None and known.capacity:
-                return known.capacity, known.where
+            roofline = report and report.roofline
+            if roofline is not None and roofline.capacity:
+                return roofline.capacity, roofline.where
         if not isinstance(target, str) or not is_described(target):
             raise TargetError(
                 "Whether something fits is known for described hardware, such as"
                 f" 'tpu:v5p:8x8x16' or 'gpu:h100:2x8'; got {shown(target)}."
             )
         # A program for 8 devices on 16 would be another program.
-        topology, mesh = Topology.parse(target), self._own.mesh
+        topology, mesh = Topology.parse(target), self._mesh
         if mesh is not None and mesh.size != topology.devices:
             raise TargetError(
                 f"The mesh has {plural(mesh.size, 'device')} and {topology} has"
@@ -565,16 +516,28 @@ class Expectation:
         return f"Expectation({self._name})"
 
 
-def _check_known(name: Any, known: Any, what: str) -> None:
-    """Refuses a name that there is not, with the nearest one."""
+def _arguments(plan: Plan) -> Iterator[HeldArray]:
+    """The arguments of a plan."""
+    for op in plan.ops:
+        if op.kind == "argument":
+            size, held = (
+                array_bytes(op.shape, op.dtype),
+                bytes_per_device(op, plan.mesh),
+            )
+            is_split = group_size(op.spec.axes, plan.mesh) > 1
+            yield HeldArray(op.name, size, held, is_split, op.spec)
+
+
+def _check_known(name: str, known: Collection[str], noun: str) -> None:
+    """Raises a ProgramError with the nearest name for an unknown one."""
     if name not in known:
-        raise ProgramError(f"{shown(name)} is no {what}.{suggestion(name, known)}")
+        raise ProgramError(f"{shown(name)} is no {noun}.{suggestion(name, known)}")
 
 
 def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:
     """Whether a collective moves data between devices that differ along a mesh axis.
 
-    True where its groups are not known, since it may.
+    True if its groups are unknown, since it may.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh = make_mesh(data=2, model=2)
@@ -592,7 +555,7 @@ def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:
     at = mesh.axis_names.index(axis)
     stride = math.prod(mesh.axis_sizes[at + 1 :])
     for group in collective.groups:
-        # Where along the axis each of its devices is.
+        # The coordinates of its devices along the axis.
         coordinates = {position // stride % mesh.axis_sizes[at] for position in group}
         if len(coordinates) > 1:
             return True

@@ -78,11 +78,11 @@ BROKEN = {
         LOOP, lambda e: e.at_most("64 KiB", over="data"), "too much", {"limit": 64 << 10}),
     "of the final program": (
         STEP, lambda e: Expectation(e.subject, stage="compiled").no("all-reduce"), "collectives",
-        {"of": "compiled", "target": STEP.target}),
+        {"stage": "compiled", "target": STEP.target}),
     "memory": (
         report(memory={"arguments": 3 * MIB, "temporaries": MIB}, layouts={"w": W}),
         lambda e: e.at_most("3 MiB", per="device"), "too large",
-        {"fit": Fit(4 * MIB, 3 * MIB), "of": "compiled"}),
+        {"fit": Fit(4 * MIB, 3 * MIB), "counted": "compiled"}),
     "not split": (
         report(layouts={"w": W, "x": lay_out((1024, 1024), Spec.parse("data"), MESH)}),
         lambda e: e.sharded(0.51), "not split", {"share": 0.51, "total": 8 * MIB}),
@@ -250,7 +250,7 @@ def test_a_plan_says_that_it_is_an_estimate():
     sv.expect(plan).no("all-reduce").sharded(0.3).at_most("4 MiB", per="device")
     with pytest.raises(ContractError) as caught:
         sv.expect(plan).no("all-gather")
-    assert caught.value.broken.of == "propagated"
+    assert caught.value.broken.stage == "propagated"
     assert "This is an estimate" in str(caught.value)
 
 

@@ -107,7 +107,7 @@ class _Numbers:
             self._leaves = {array.name: n for n, array in enumerate(leaves)}
 
     def row(self, problem: Problem) -> dict[str, Any]:
-        """A problem for the page; `Problem` in `static/messages.d.ts`."""
+        """A problem for the page; `Problem` in `static/problems.js`."""
         place, label, has_remedies = problem.place, "", False
         where: dict[str, Any] = {}
         if isinstance(place, ArrayPlace):

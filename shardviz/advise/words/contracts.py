@@ -1,11 +1,20 @@
-"""What a project expects of a program and does not find, and what to do about it."""
+"""Violations of expectations in words: what a program does instead, and what to do."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from shardviz.advise.contracts import Broken, HeldArray
+from shardviz.advise.violations import (
+    CollectiveViolation,
+    DiffersFromLock,
+    HeldArray,
+    NotEnoughMemory,
+    NothingToCheck,
+    NotSplit,
+    TooManyBytes,
+    UnexpectedCollectives,
+)
 from shardviz.axis_rules.requests import Request
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective
@@ -22,40 +31,43 @@ _BYTES_OF = {
 }
 
 
-def broken(fact: Broken) -> str:
-    """What is not so, in several lines, and what to do."""
-    return "\n".join(_LINES[fact.code](fact))
+def unexpected_collectives(fact: UnexpectedCollectives) -> str:
+    """Collectives that should not be there."""
+    count = len(fact.collectives)
+    there = by_count(count, "is 1,", f"are {count:,},")
+    return _collectives(fact, f"no {fact.kind or 'collective'}", there)
 
 
-def _collectives(fact: Broken) -> list[str]:
-    collectives = fact.collectives
-    what = f"no {fact.kind or 'collective'}"
-    there = by_count(len(collectives), "is 1,", f"are {len(collectives):,},")
-    if fact.code == "too much":
-        which = "each collective"
-        if fact.per != "collective":
-            # The limit is for a step, or for the collectives of one kind in it.
-            kind = fact.per if fact.per != "step" else "collective"
-            which = f"all {kind}s of one step"
-        what, there = f"at most {bytes_text(fact.limit)} for {which}", "are"
-    by = f"as compiled for {fact.target}"
-    if fact.of == "propagated":
-        by = "as Shardy estimates"
-    elif fact.of == "partitioned":
-        by = f"as XLA's partitioner put in for {fact.target}"
+def too_many_bytes(fact: TooManyBytes) -> str:
+    """Collectives that take more bytes than a limit."""
+    limited = "each collective"
+    if fact.per != "collective":
+        # The limit is for a step, or for the collectives of one kind in it.
+        kind = fact.per if fact.per != "step" else "collective"
+        limited = f"all {kind}s of one step"
+    return _collectives(fact, f"at most {bytes_text(fact.limit)} for {limited}", "are")
+
+
+def _collectives(fact: CollectiveViolation, expected: str, there: str) -> str:
+    compiled = f"as compiled for {fact.target}"
+    if fact.stage == "propagated":
+        compiled = "as Shardy estimates"
+    elif fact.stage == "partitioned":
+        compiled = f"as XLA's partitioner put in for {fact.target}"
     over = clause(" over {}", joined(fact.over, "or"))
-    size = f"{bytes_text(total_bytes(collectives))} per device"
-    head = f"Expected {what}{over} in {fact.name}, and there {there} {size}, {by}:"
-    return [head, *_largest_collectives(collectives), *_advice(fact)]
+    size = f"{bytes_text(total_bytes(fact.collectives))} per device"
+    head = f"Expected {expected}{over} in {fact.name}, and there {there} {size},"
+    largest = _largest_collectives(fact.collectives)
+    return "\n".join([f"{head} {compiled}:", *largest, *_advice(fact)])
 
 
 def _largest_collectives(collectives: Sequence[Collective]) -> list[str]:
     """The largest collectives, folded by layer, each with its cause."""
     folds = fold_collectives(collectives)
     lines = []
-    for one in folds[:SHOWN]:
-        first = one.items[0]
-        line = f"  {fold_line(one)}"
+    for row in folds[:SHOWN]:
+        first = row.items[0]
+        line = f"  {fold_line(row)}"
         if not first.mesh_axes:
             line += " (its groups are those of no mesh axes)"
         lines.append(line + clause(". {}", first.cause))
@@ -68,22 +80,22 @@ def _more(count: int, noun: str) -> list[str]:
     return [f"  … and {plural(count - SHOWN, f'more {noun}')}"]
 
 
-def _advice(fact: Broken) -> list[str]:
+def _advice(fact: CollectiveViolation) -> list[str]:
     """Which rules and specs put the axes there, and where to read on."""
     axes = list(fact.over)
-    # Nobody named an axis: those that the collectives run over are to blame.
+    # If no axis was named, the axes that the collectives run over are to blame.
     if not axes:
-        for one in fact.collectives:
-            # An axis that XLA has split is in rules and specs by its own name.
-            axes += map(parent_axis, one.mesh_axes)
+        for collective in fact.collectives:
+            # Rules and specs name the whole of an axis that XLA has split.
+            axes += map(parent_axis, collective.mesh_axes)
     lines = []
     for axis in list(dict.fromkeys(axes))[:SHOWN]:
         split = [_split_by(row, axis) for row in fact.requests]
-        brought = list(filter(None, split))
-        if brought:
-            lines.append(f"{axis} splits {joined(brought, limit=SHOWN)}.")
-    # An estimate that is wrong is no reason to change a program.
-    if fact.of == "propagated":
+        arrays = list(filter(None, split))
+        if arrays:
+            lines.append(f"{axis} splits {joined(arrays, limit=SHOWN)}.")
+    # An estimate may be wrong, so it is no reason to change a program.
+    if fact.stage == "propagated":
         lines.append(
             "This is an estimate, and XLA's partitioner may choose otherwise: expect the"
             " program itself for what is compiled."
@@ -96,7 +108,7 @@ def _advice(fact: Broken) -> list[str]:
 
 
 def _split_by(row: Request, axis: str) -> str:
-    """`w (dimension 0: rule 2, embed → data)`; `""` where the axis does not split it."""
+    """`w (dimension 0: rule 2, embed → data)`; `""` if the axis does not split it."""
     if row.spec is None:
         return ""
     for dim, axes in enumerate(row.spec.dims):
@@ -114,7 +126,7 @@ def _split_by(row: Request, axis: str) -> str:
 
 
 def _pattern(row: Request) -> str:
-    """Of a table of paths the pattern that decides; `""` for all else."""
+    """The pattern that decides, in a table of paths; `""` for anything else."""
     matched = row.by_path
     if matched is None or row.spec_wins:
         return ""
@@ -123,56 +135,63 @@ def _pattern(row: Request) -> str:
     return f"pattern {matched.winner + 1}"
 
 
-def _too_large(fact: Broken) -> list[str]:
+def not_enough_memory(fact: NotEnoughMemory) -> str:
+    """What needs more memory than there is, and the largest arrays."""
     fit = fact.fit
-    assert fit is not None
     takes = _BYTES_OF.get(
-        fact.of, f"as compiled{clause(' for {}', fact.target)} it takes"
+        fact.counted, f"as compiled{clause(' for {}', fact.target)} it takes"
     )
     needed = f"{takes} {bytes_text(fit.needed)}"
     if fact.large is not None and fact.large.code != "arguments":
         # Values in between take the most, and not the arguments.
-        what = f"to fit on {fit.device}"
+        expected = f"to fit on {fit.device}"
         if not fit.device:
-            what = f"to take at most {bytes_text(fit.capacity or 0)} of each device"
-        head = f"Expected {fact.name} {what}; {needed} on each device:"
-        return [f"{head} {needed_by_kind(fact.large)}", *largest_values(fact.large)]
+            expected = f"to take at most {bytes_text(fit.capacity or 0)} of each device"
+        head = f"Expected {fact.name} {expected}; {needed} on each device:"
+        kinds = needed_by_kind(fact.large)
+        return "\n".join([f"{head} {kinds}", *largest_values(fact.large)])
     if fit.device:
-        what = f"to fit on {fit.device}; {needed} on each device. {fit}"
+        expected = f"to fit on {fit.device}; {needed} on each device. {fit}"
         instead = "take a larger target"
     else:
         limit = bytes_text(fit.capacity or 0)
-        what = f"to take at most {limit} of each device's memory, and {needed}"
-        what += f"{fit.uncounted}."
+        expected = f"to take at most {limit} of each device's memory, and {needed}"
+        expected += f"{fit.uncounted}."
         instead = "raise the limit"
-    lines = [f"Expected {fact.name} {what}"]
-    rows = sorted(fact.arrays, key=lambda row: -row.held)[:SHOWN]
-    if rows:
-        sizes = joined(f"{row.name} {bytes_text(row.held)}" for row in rows)
+    lines = [f"Expected {fact.name} {expected}"]
+    arrays = sorted(fact.arrays, key=lambda array: -array.held)[:SHOWN]
+    if arrays:
+        sizes = joined(f"{array.name} {bytes_text(array.held)}" for array in arrays)
         lines.append(f"The largest arrays: {sizes}.")
-    return [*lines, f"Split the largest arrays over more axes, or {instead}."]
+    lines.append(f"Split the largest arrays over more axes, or {instead}.")
+    return "\n".join(lines)
 
 
-def _not_split(fact: Broken) -> list[str]:
-    lacking = sum(row.bytes for row in fact.arrays)
+def not_split(fact: NotSplit) -> str:
+    """The largest arrays that are not split, each with the reason."""
+    lacking = sum(array.bytes for array in fact.arrays)
     # Layers whose arrays are alike are one line, and have the same size.
     folds = fold(
-        fact.arrays, lambda row: row.name, lambda row: (row.bytes, why_not_split(row))
+        fact.arrays,
+        lambda array: array.name,
+        lambda array: (array.bytes, why_not_split(array)),
     )
-    folds.sort(key=lambda one: -len(one.items) * one.items[0].bytes)
+    folds.sort(key=lambda row: -len(row.items) * row.items[0].bytes)
     lines = []
-    for one in folds[:SHOWN]:
-        first = one.items[0]
+    for row in folds[:SHOWN]:
+        first = row.items[0]
         size = bytes_text(first.bytes)
-        lines.append(f"  {one.count}{one.name} ({size}): {why_not_split(first)}")
-    return [
-        f"Expected {_percent(fact.share)} of the bytes of {fact.name} to be split, and"
-        f" {_percent(1 - lacking / fact.total)} are: {bytes_text(lacking)} of"
-        f" {bytes_text(fact.total)} are not, in {plural(len(fact.arrays), 'array')}.",
-        *lines,
-        *_more(len(folds), "array"),
-        "Give each of them an axis by a rule or a spec, or lower the share.",
-    ]
+        lines.append(f"  {row.count}{row.name} ({size}): {why_not_split(first)}")
+    return "\n".join(
+        [
+            f"Expected {_percent(fact.share)} of the bytes of {fact.name} to be split, and"
+            f" {_percent(1 - lacking / fact.total)} are: {bytes_text(lacking)} of"
+            f" {bytes_text(fact.total)} are not, in {plural(len(fact.arrays), 'array')}.",
+            *lines,
+            *_more(len(folds), "array"),
+            "Give each of them an axis by a rule or a spec, or lower the share.",
+        ]
+    )
 
 
 def why_not_split(array: HeldArray) -> str:
@@ -197,30 +216,33 @@ def why_not_split(array: HeldArray) -> str:
 
 
 def _percent(share: float) -> str:
-    """Rounded down to a tenth, so that what is too little never reads as enough."""
+    """A share rounded down to a tenth of a percent, so that too little is not enough."""
     return f"{math.floor(share * 1000 + 1e-9) / 10:g} %"
 
 
-def _differs(fact: Broken) -> list[str]:
+def differs_from_lock(fact: DiffersFromLock) -> str:
+    """The differences from a lock, and how to write it again."""
     lines = [f"  {line}" for line in str(fact.differences).splitlines()]
-    return [
-        f"{fact.name} is no longer as locked in {fact.lock}:",
-        *lines,
-        "If this is as it should be, write the lock again: pytest --shardviz-update,"
-        " python -m shardviz check ... --update, or sv.lock(program).write(path).",
-    ]
+    return "\n".join(
+        [
+            f"{fact.name} is no longer as locked in {fact.lock}:",
+            *lines,
+            "If this is as it should be, write the lock again: pytest --shardviz-update,"
+            " python -m shardviz check ... --update, or sv.lock(program).write(path).",
+        ]
+    )
 
 
-def _nothing(fact: Broken) -> list[str]:
-    return [f"There is nothing to check or lock of {fact.name}. {fact.error}"]
+def nothing_to_check(fact: NothingToCheck) -> str:
+    """The error that leaves nothing to check."""
+    return f"There is nothing to check or lock of {fact.name}. {fact.error}"
 
 
-_LINES = {
-    "collectives": _collectives,
-    "too much": _collectives,
-    "too large": _too_large,
-    "not split": _not_split,
-    "differs": _differs,
-    "nothing": _nothing,
+SENTENCES = {
+    UnexpectedCollectives: unexpected_collectives,
+    TooManyBytes: too_many_bytes,
+    NotEnoughMemory: not_enough_memory,
+    NotSplit: not_split,
+    DiffersFromLock: differs_from_lock,
+    NothingToCheck: nothing_to_check,
 }
-SENTENCES = {Broken: broken}
