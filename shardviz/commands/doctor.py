@@ -1,4 +1,4 @@
-"""What is installed, and which private names of jax and ipykernel work in it."""
+"""Lists the installed versions and tries every private name of jax and ipykernel."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _PACKAGES = ("shardviz", "jax", "jaxlib", "flax", "libtpu", "numpy", "ipykernel"
 
 
 def versions() -> dict[str, str]:
-    """The versions of what matters for a bug report, by name; `""`: not installed.
+    """The versions to put into a bug report, by name; `""` if not installed.
 
     >>> list(versions())[:3]
     ['platform', 'python', 'shardviz']
     """
-    found = {"platform": platform.platform(), "python": platform.python_version()}
+    by_name = {"platform": platform.platform(), "python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            by_name[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = ""
-    return found
+            by_name[package] = ""
+    return by_name
 
 
 def checked_names() -> list[tuple[str, str]]:
-    """Each private name, and what went wrong with it, or `""`. Starts jax's backends.
+    """Tries each private name; returns it with its error, or `""`. Starts jax's backend.
 
     Raises:
-        MissingPackage: jax is not installed.
+        MissingPackage: if jax is not installed.
     """
     from shardviz.explorer import ipykernel_compat
 

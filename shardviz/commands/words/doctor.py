@@ -1,4 +1,4 @@
-"""What `python -m shardviz doctor` prints: versions, and the private names of jax."""
+"""The report of `python -m shardviz doctor`: versions, and the private names of jax."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from shardviz.base.format import plural
 
-# What is lost if jaxprs of this jax have no operation of a name, or not its parameters.
+# The loss if this version of jax lacks an operation of jaxprs, or one of its parameters.
 _LOST_WITHOUT_OPERATIONS = (
     (
         "Constraints of traced programs are not seen.",
@@ -70,7 +70,7 @@ _LOST_WITHOUT_OPERATIONS = (
     ),
 )
 
-# What one loses without a private name.
+# The loss if a private name is missing.
 LOSSES: Mapping[str, str] = {
     **{
         f"jaxpr: {operation}": loss
@@ -140,11 +140,11 @@ LOSSES: Mapping[str, str] = {
 
 
 def doctor_text(versions: Mapping[str, str], rows: Sequence[tuple[str, str]]) -> str:
-    """The versions, a row for each private name, and what does not work.
+    """The versions, one line per private name, and the losses of those that fail.
 
     Args:
-        versions: by name, `""` for what is not installed.
-        rows: the name, and what went wrong with it, or `""`.
+        versions: the versions by name, `""` for packages that are not installed.
+        rows: the private names, each with its error or `""`.
 
     >>> row = ("jax._src.pjit", "KeyError: 'x'")
     >>> print(doctor_text({"jax": "9.9", "flax": ""}, [row]))

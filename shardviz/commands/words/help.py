@@ -1,4 +1,4 @@
-"""What `python -m shardviz --help` says of each command and option."""
+"""The help texts of `python -m shardviz`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMANDS = {
     "compare": "what differs between two, or from a lock",
     "doctor": "which versions are here, and what of jax works with them",
 }
-#: Option or argument to what it is for.
+#: The help text of each option and argument.
 OPTIONS = {
     "what": "pkg.module:function",
     "before": "WHAT, or the file of a lock",
