@@ -81,26 +81,74 @@ class StepLine(Fact):
 
 @dataclass(frozen=True)
 class NotSplitLine(Fact):
-    """No axis splits a dimension.
+    """No axis splits a dimension; each reason is a subclass.
 
     Attributes:
         dim, size: the dimension.
-        code: why: `"size one"`, `"requested"`, `"no rule"`, `"unreached"`, `"used"` (the
-            axis splits another dimension), or `"stopped"` (Shardy let no axis cross the
-            operation, as where several axes want the dimension).
-        op: the name of the value.
-        source: the line of what asks for that, or `""`.
-        splits: axis and operand, where an axis splits the dimension in an operand.
-        other: the other dimension that the axis splits.
     """
 
     dim: int
     size: int
-    code: str
-    op: str = ""
-    source: str = ""
-    splits: tuple[tuple[str, str], ...] = ()
-    other: int = 0
+
+
+@dataclass(frozen=True)
+class SizeOneLine(NotSplitLine):
+    """The dimension has size 1."""
+
+
+@dataclass(frozen=True)
+class UnreachedLine(NotSplitLine):
+    """No axis reached the dimension."""
+
+
+@dataclass(frozen=True)
+class RequestedLine(NotSplitLine):
+    """The program asks for a dimension that is not split.
+
+    Attributes:
+        source: the line that asks for it, or `""`.
+    """
+
+    source: str
+
+
+@dataclass(frozen=True)
+class NoRuleLine(NotSplitLine):
+    """Shardy has no sharding rule for the operation.
+
+    Attributes:
+        op: the name of the value.
+    """
+
+    op: str
+
+
+@dataclass(frozen=True)
+class AxisInUseLine(NotSplitLine):
+    """The axis that splits the dimension in an operand splits another dimension here.
+
+    Attributes:
+        axis: the mesh axis.
+        operand: the value in which the axis splits the dimension.
+        other_dim: the dimension that the axis splits instead.
+    """
+
+    axis: str
+    operand: str
+    other_dim: int
+
+
+@dataclass(frozen=True)
+class StoppedLine(NotSplitLine):
+    """Shardy let no axis cross the operation, for example because several axes conflict.
+
+    Attributes:
+        op: the name of the value.
+        splits: each axis that splits the dimension in an operand, and the operand.
+    """
+
+    op: str
+    splits: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -252,40 +300,42 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
 
 def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
     """Why no axis splits a dimension: none was requested or reached it, or it stopped."""
-    line = NotSplitLine(dim, op.shape[dim], "unreached", op.name)
-    if op.shape[dim] == 1:
-        return replace(line, code="size one")
-    asked = op.opcode == "reshard" and op.op.endswith("/shard_map")
-    if op.kind != "op" or asked or op.opcode == "sharding_constraint":
-        return replace(line, code="requested", source=op.source)
+    size = op.shape[dim]
+    if size == 1:
+        return SizeOneLine(dim, size)
+    in_shard_map = op.opcode == "reshard" and op.op.endswith("/shard_map")
+    if op.kind != "op" or in_shard_map or op.opcode == "sharding_constraint":
+        return RequestedLine(dim, size, op.source)
     if not op.covered:
-        return replace(line, code="no rule")
+        return NoRuleLine(dim, size, op.name)
     rule, index = op.factors, op.name.rpartition("[")[2].rstrip("]")
     number = int(index) if index.isdecimal() else 0
     if rule is None or number >= len(rule.results) or dim >= len(rule.results[number]):
-        return line
-    holders = _holders(plan, op, rule, rule.results[number][dim])
-    if not holders:
-        return line
-    axis, name = next(iter(holders.items()))
-    for other, axes in enumerate(op.spec.dims):
-        if axis in axes and other != dim:
-            return replace(line, code="used", splits=((axis, name),), other=other)
-    return replace(line, code="stopped", splits=tuple(holders.items()))
+        return UnreachedLine(dim, size)
+    operands = _operands_by_axis(plan, op, rule, rule.results[number][dim])
+    if not operands:
+        return UnreachedLine(dim, size)
+    axis, operand = next(iter(operands.items()))
+    for other_dim, axes in enumerate(op.spec.dims):
+        if axis in axes and other_dim != dim:
+            return AxisInUseLine(dim, size, axis, operand, other_dim)
+    return StoppedLine(dim, size, op.name, tuple(operands.items()))
 
 
-def _holders(
-    plan: Record, op: PlannedOp, rule: ShardingRule, names: tuple[str, ...]
+def _operands_by_axis(
+    plan: Record, op: PlannedOp, rule: ShardingRule, factors: tuple[str, ...]
 ) -> dict[str, str]:
-    """Mesh axis to the operand in which it splits one of these factors."""
-    holders: dict[str, str] = {}
+    """Each mesh axis to the operand in which it splits one of these factors."""
+    operands: dict[str, str] = {}
     for name, tensor in zip(op.operands, rule.operands, strict=False):
         value = plan.by_name.get(name)
-        for dim, own in enumerate(tensor):
-            if value is not None and not set(own).isdisjoint(names):
+        if value is None:
+            continue
+        for dim, factors_of_dim in enumerate(tensor):
+            if not set(factors_of_dim).isdisjoint(factors):
                 for axis in _axes(value, dim):
-                    holders.setdefault(axis, name)
-    return holders
+                    operands.setdefault(axis, name)
+    return operands
 
 
 def _axes(op: PlannedOp, dim: int) -> tuple[str, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from shardviz.base.collective import Collective
 from shardviz.base.collective_matching import value_key
 from shardviz.base.display import Displayed, Fact
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import plural, shown
+from shardviz.base.mesh import MeshSpec
 from shardviz.base.pairing import pair
 from shardviz.plans.plan_values import PlannedOp, Record
 
@@ -39,23 +40,115 @@ class ValueChange(Fact):
 
 
 @dataclass(frozen=True)
-class PlanChange(Fact):
-    """One thing that differs between two plans, or how many do.
+class NewValue(Fact):
+    """A value that only the second plan has."""
 
-    Attributes:
-        code: of a value that one plan lacks `"new"` or `"gone"`; of a collective
-            `"gained"`, `"lost"` or `"resized"`; `"mesh"`; `"bytes sent"` by each
-            device; `"no plan before"` or `"no plan after"`, with the error; or
-            `"nothing"`.
-        before, after: the value, collective, mesh, number or error of each plan; None
-            where a plan has none.
+    op: PlannedOp
 
-    >>> PlanChange("lost", before=Collective("all-gather", ("data",), 8)).after
+
+@dataclass(frozen=True)
+class GoneValue(Fact):
+    """A value that only the first plan has."""
+
+    op: PlannedOp
+
+
+class CollectiveChange(Fact):
+    """A collective that only one of the plans has, or that has another size."""
+
+    @property
+    def sent_before(self) -> int:
+        """The bytes that each device sends in the first plan."""
+        raise NotImplementedError
+
+    @property
+    def sent_after(self) -> int:
+        """The bytes that each device sends in the second plan."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GainedCollective(CollectiveChange):
+    """A collective that only the second plan has."""
+
+    collective: Collective
+
+    @property
+    def sent_before(self) -> int:
+        return 0
+
+    @property
+    def sent_after(self) -> int:
+        return self.collective.bytes_in_all
+
+
+@dataclass(frozen=True)
+class LostCollective(CollectiveChange):
+    """A collective that only the first plan has.
+
+    >>> LostCollective(Collective("all-gather", ("data",), 8)).sent_before
+    8
     """
 
-    code: str
-    before: Any = None
-    after: Any = None
+    collective: Collective
+
+    @property
+    def sent_after(self) -> int:
+        return 0
+
+    @property
+    def sent_before(self) -> int:
+        return self.collective.bytes_in_all
+
+
+@dataclass(frozen=True)
+class ResizedCollective(CollectiveChange):
+    """A collective that has another size in the second plan."""
+
+    before: Collective
+    after: Collective
+
+    @property
+    def sent_before(self) -> int:
+        return self.before.bytes_in_all
+
+    @property
+    def sent_after(self) -> int:
+        return self.after.bytes_in_all
+
+
+@dataclass(frozen=True)
+class OtherMesh(Fact):
+    """The plans are on two meshes."""
+
+    before: MeshSpec
+    after: MeshSpec
+
+
+@dataclass(frozen=True)
+class BytesSent(Fact):
+    """How many bytes each device sends in each plan."""
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class NoPlan(Fact):
+    """One of the plans failed, so there is nothing to compare.
+
+    Attributes:
+        side: which of the plans.
+        error: why it failed.
+    """
+
+    side: Literal["before", "after"]
+    error: object
+
+
+@dataclass(frozen=True)
+class NothingChanges(Fact):
+    """The plans are the same."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +197,13 @@ class PlanDiff(Displayed):
         changes.
         """
         # Without a plan on one side everything would seem to be new or gone.
-        for plan, code in ((self.before, "before"), (self.after, "after")):
-            if plan.error is not None:
-                return [PlanChange(f"no plan {code}", after=plan.error)]
+        if self.before.error is not None:
+            return [NoPlan("before", self.before.error)]
+        if self.after.error is not None:
+            return [NoPlan("after", self.after.error)]
         facts: list[Fact] = []
         if self.before.mesh != self.after.mesh:
-            facts.append(PlanChange("mesh", self.before.mesh, self.after.mesh))
+            facts.append(OtherMesh(self.before.mesh, self.after.mesh))
         counts = Counts(
             _counted(gained=self.gained, lost=self.lost, resized=self.resized),
             _counted(changed=self.changed, new=self.added, gone=self.removed),
@@ -120,23 +214,23 @@ class PlanDiff(Displayed):
             sent = []
             for plan in (self.before, self.after):
                 sent.append(sum(c.sent_in_all for c in plan.collectives))
-            facts.append(PlanChange("bytes sent", *sent))
-        return facts or [PlanChange("nothing")]
+            facts.append(BytesSent(*sent))
+        return facts or [NothingChanges()]
 
     @property
-    def moves(self) -> list[PlanChange]:
+    def moves(self) -> list[CollectiveChange]:
         """The collectives that are new or gone, and those of another size."""
-        facts = [PlanChange("gained", after=c) for c in self.gained]
-        facts += [PlanChange("lost", before=c) for c in self.lost]
-        facts += [PlanChange("resized", old, new) for old, new in self.resized]
+        facts: list[CollectiveChange] = [GainedCollective(c) for c in self.gained]
+        facts += [LostCollective(c) for c in self.lost]
+        facts += [ResizedCollective(old, new) for old, new in self.resized]
         return facts
 
     @property
     def values(self) -> list[Fact]:
         """The values that changed, new ones, and those that are gone."""
         facts: list[Fact] = [*self.changed]
-        facts += [PlanChange("new", after=op) for op in self.added]
-        facts += [PlanChange("gone", before=op) for op in self.removed]
+        facts += [NewValue(op) for op in self.added]
+        facts += [GoneValue(op) for op in self.removed]
         return facts
 
     @property

@@ -9,8 +9,12 @@ import pytest
 from shardviz.base.mesh import make_mesh
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.plans.plan_difference import (
+    BytesSent,
     Counts,
-    PlanChange,
+    NewValue,
+    NoPlan,
+    NothingChanges,
+    OtherMesh,
 )
 from tests.propagation.planning import MESH, V, W, X, plan, program
 
@@ -36,14 +40,14 @@ def before(eight_devices):
 
 def test_the_same_program_changes_nothing(before):
     found = before.diff(of())
-    assert found.facts == (PlanChange("nothing"),)
+    assert found.facts == (NothingChanges(),)
 
 
 def test_another_sharding_changes_values_and_sizes(before):
     found = before.diff(of(x=REPLICATED))
     assert [c.after.name for c in found.changed if c.moved][:2] == ["x", "dot_general"]
     assert [(o.bytes_per_device, n.bytes_per_device) for o, n in found.resized] == [(2048, 8192)]
-    assert PlanChange("bytes sent", 2048, 8192) in found.facts
+    assert BytesSent(2048, 8192) in found.facts
     assert found.facts == (*found.head, *found.moves, *found.values)
     assert len(found.moves) == 1
     assert not (found.added)
@@ -61,7 +65,7 @@ def test_an_operation_more(eight_devices):
     found = one.diff(two)
     assert [op.name for op in found.added] == ["sin"]
     assert not found.removed
-    assert found.facts == (Counts({}, {"new": 1}), PlanChange("new", after=two.op("sin")))
+    assert found.facts == (Counts({}, {"new": 1}), NewValue(two.op("sin")))
     assert [op.name for op in two.diff(one).removed] == ["sin"]
 
 
@@ -86,16 +90,16 @@ def test_lines_that_move_change_nothing(eight_devices):
         exec(compile(lead + source, "/tmp/edited.py", "exec"), names)  # noqa: S102
         plans.append(plan(names["fn"], x=X))
     assert plans[0].op("sin").source != plans[1].op("sin").source
-    assert plans[0].diff(plans[1]).facts == (PlanChange("nothing"),)
+    assert plans[0].diff(plans[1]).facts == (NothingChanges(),)
 
 
 def test_another_mesh(before):
     found = before.diff(of(mesh=make_mesh(data=2, model=4)))
-    assert found.facts[0].code == "mesh"
+    assert isinstance(found.facts[0], OtherMesh)
     assert not found.changed
 
 
 def test_a_plan_that_failed(before):
     failed = plan_program(program(lambda x: x @ x, x=X))
-    assert [fact.code for fact in before.diff(failed).facts] == ["no plan after"]
-    assert [fact.code for fact in failed.diff(before).facts] == ["no plan before"]
+    assert before.diff(failed).facts == (NoPlan("after", failed.error),)
+    assert failed.diff(before).facts == (NoPlan("before", failed.error),)

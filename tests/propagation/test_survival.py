@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardviz.plans.backend.build_plan import plan_program
-from shardviz.plans.explanation import NotSplitLine, SplitLine
+from shardviz.plans.explanation import NotSplitLine, RequestedLine, SplitLine
 from tests.propagation.planning import plan, program, spec
 from tests.propagation.survival import PROGRAMS, X
 
@@ -43,7 +43,7 @@ def test_what_a_shard_map_takes_says_so(survived, eight_devices):
     (split,) = (fact for fact in facts if isinstance(fact, SplitLine))
     (not_split,) = (fact for fact in facts if isinstance(fact, NotSplitLine))
     assert (split.axis, split.origin.kind) == ("data", "manual")
-    assert (not_split.dim, not_split.code) == (1, "requested")
+    assert (not_split.dim, type(not_split)) == (1, RequestedLine)
     (moved,) = made.collectives
     assert moved.cause.code == "shard_map"
     assert moved.cause.source.startswith("survival.py:")

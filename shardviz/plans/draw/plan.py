@@ -33,7 +33,7 @@ from shardviz.draw.tables import (
 )
 from shardviz.plans.explanation import Explanation
 from shardviz.plans.plan import Plan
-from shardviz.plans.plan_difference import PlanChange, PlanDiff
+from shardviz.plans.plan_difference import CollectiveChange, PlanDiff
 from shardviz.plans.plan_folds import (
     BACKWARD,
     LOOP,
@@ -364,12 +364,9 @@ def draw_plan_difference(
     )
 
 
-def _tone(change: PlanChange) -> str:
-    """Good where less is sent than before, and bad where more is."""
-    sent = []
-    for side in (change.before, change.after):
-        sent.append(side.bytes_in_all if side is not None else 0)
-    return "bad" if sent[1] > sent[0] else "good"
+def _tone(change: CollectiveChange) -> str:
+    """`"bad"` if more is sent than before, else `"good"`."""
+    return "bad" if change.sent_after > change.sent_before else "good"
 
 
 def plan_difference_text(found: PlanDiff, width: int) -> str:

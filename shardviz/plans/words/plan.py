@@ -6,17 +6,31 @@ from collections.abc import Callable
 
 from shardviz.base.format import by_count, bytes_text, clause, joined, plural, shown
 from shardviz.plans.explanation import (
+    AxisInUseLine,
     CostLine,
     LeftOutLine,
+    NoRuleLine,
     NotSplitLine,
+    RequestedLine,
+    SizeOneLine,
     SplitLine,
     StepLine,
+    StoppedLine,
+    UnreachedLine,
     UnreducedLine,
     ValueLine,
 )
 from shardviz.plans.plan_difference import (
+    BytesSent,
     Counts,
-    PlanChange,
+    GainedCollective,
+    GoneValue,
+    LostCollective,
+    NewValue,
+    NoPlan,
+    NothingChanges,
+    OtherMesh,
+    ResizedCollective,
     ValueChange,
 )
 from shardviz.plans.plan_notes import (
@@ -42,7 +56,7 @@ from shardviz.plans.plan_notes import (
     UntriedPasses,
     Unused,
 )
-from shardviz.plans.plan_values import OpRule, Record
+from shardviz.plans.plan_values import OpRule, PlannedOp, Record
 from shardviz.plans.words.estimate import reduces
 
 
@@ -144,22 +158,33 @@ def _step_line(line: StepLine) -> str:
     return f"{went}: {line.formula}."
 
 
-def _not_split(line: NotSplitLine) -> str:
-    """Why no axis splits a dimension."""
-    splits = " and ".join(f"{axis} splits it in {name}" for axis, name in line.splits)
-    axis = next((axis for axis, _ in line.splits), "")
-    why = {
-        "size one": ": it has size 1",
-        "requested": f", as requested{_at(line.source)}",
-        "no rule": f": Shardy has no rule for {line.op}",
-        "unreached": ": no axis reached it",
-        "used": (
-            f": {splits}, but {axis} splits dimension {line.other} here, and an array"
-            " uses a mesh axis once"
-        ),
-        "stopped": f": {splits}, but Shardy lets nothing cross {line.op} there",
-    }
-    return f"{_dimension(line)} is not split{why[line.code]}."
+def _not_split(why: str) -> Callable[[NotSplitLine], str]:
+    """Words for a dimension that is not split, with the reason after them."""
+    return lambda line: f"{_dimension(line)} is not split{why}."
+
+
+def _requested(line: RequestedLine) -> str:
+    return f"{_dimension(line)} is not split, as requested{_at(line.source)}."
+
+
+def _no_rule(line: NoRuleLine) -> str:
+    return f"{_dimension(line)} is not split: Shardy has no rule for {line.op}."
+
+
+def _axis_in_use(line: AxisInUseLine) -> str:
+    return (
+        f"{_dimension(line)} is not split: {line.axis} splits it in {line.operand}, but"
+        f" {line.axis} splits dimension {line.other_dim} here, and an array uses a mesh"
+        " axis once."
+    )
+
+
+def _stopped(line: StoppedLine) -> str:
+    splits = [f"{axis} splits it in {operand}" for axis, operand in line.splits]
+    return (
+        f"{_dimension(line)} is not split: {' and '.join(splits)}, but Shardy lets nothing"
+        f" cross {line.op} there."
+    )
 
 
 def _unreduced(line: UnreducedLine) -> str:
@@ -304,27 +329,21 @@ def value_change(change: ValueChange) -> str:
     return f"{after.name}: {after.spec} as before, but {', '.join(came)}; {', '.join(comes)} now"
 
 
-def _plan_change(change: PlanChange) -> str:
-    before, after, code = change.before, change.after, change.code
-    # What is gone or lost has no side after.
-    one = after
-    if after is None:
-        one = before
-    title = code.capitalize()
-    if code in ("new", "gone"):
-        source = clause(" ({})", one.source)
-        return f"{title}: {one.name}, {one.short}, {one.spec}{source}"
-    if code == "resized":
-        return f"{title}: {one.words}, {before.amount} before"
-    if code in ("gained", "lost"):
-        return f"{title}: {one.words}"
-    if code == "bytes sent":
-        return f"Each device sends {bytes_text(before)} before, {bytes_text(one)} now."
-    if code == "mesh":
-        return f"Mesh: {before} -> {after}"
-    if code == "nothing":
-        return "Nothing changes."
-    return f"There is {code}: {after}"
+def _value(title: str, op: PlannedOp) -> str:
+    return f"{title}: {op.name}, {op.short}, {op.spec}{clause(' ({})', op.source)}"
+
+
+def _no_plan(fact: NoPlan) -> str:
+    return f"There is no plan {fact.side}: {fact.error}"
+
+
+def _resized(change: ResizedCollective) -> str:
+    return f"Resized: {change.after.words}, {change.before.amount} before"
+
+
+def _bytes_sent(fact: BytesSent) -> str:
+    before, after = bytes_text(fact.before), bytes_text(fact.after)
+    return f"Each device sends {before} before, {after} now."
 
 
 def _counts(counts: Counts) -> str:
@@ -344,7 +363,12 @@ SENTENCES = {
     ValueLine: _value_line,
     SplitLine: _split_line,
     StepLine: _step_line,
-    NotSplitLine: _not_split,
+    SizeOneLine: _not_split(": it has size 1"),
+    UnreachedLine: _not_split(": no axis reached it"),
+    RequestedLine: _requested,
+    NoRuleLine: _no_rule,
+    AxisInUseLine: _axis_in_use,
+    StoppedLine: _stopped,
     UnreducedLine: _unreduced,
     CostLine: _cost,
     LeftOutLine: _left_out,
@@ -386,6 +410,14 @@ SENTENCES = {
         f" {note.reason}"
     ),
     ValueChange: value_change,
-    PlanChange: _plan_change,
+    NewValue: lambda change: _value("New", change.op),
+    GoneValue: lambda change: _value("Gone", change.op),
+    GainedCollective: lambda change: f"Gained: {change.collective.words}",
+    LostCollective: lambda change: f"Lost: {change.collective.words}",
+    ResizedCollective: _resized,
+    OtherMesh: lambda change: f"Mesh: {change.before} -> {change.after}",
+    BytesSent: _bytes_sent,
+    NoPlan: _no_plan,
+    NothingChanges: lambda fact: "Nothing changes.",
     Counts: _counts,
 }
