@@ -54,7 +54,11 @@ class GoneValue(Fact):
 
 
 class CollectiveChange(Fact):
-    """A collective that only one of the plans has, or that has another size."""
+    """A collective that only one of the plans has, or that has another size.
+
+    >>> GainedCollective(Collective("all-gather", ("data",), 8)).sent_before
+    0
+    """
 
     @property
     def sent_before(self) -> int:
