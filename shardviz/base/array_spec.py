@@ -1,4 +1,4 @@
-"""ArraySpec: an array that need not exist, and how it is to be split."""
+"""ArraySpec: a description of an array that need not exist, and how to split it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from shardviz.base.display import Displayed
 from shardviz.base.errors import LayoutError, RuleError
@@ -28,12 +28,13 @@ from shardviz.base.partition_spec import (
     is_unconstrained,
     rank_problem,
 )
+from shardviz.base.typing import NamesLike, ShapeLike
 
 MAX_DIM = 1 << 48
 MAX_ELEMENTS = 1 << 60
 
-# Bits per element, and the short forms that people and XLA write. The narrow floats are
-# those of ml_dtypes, which need not be installed.
+# Bits per element, and the short forms that users and XLA write. The narrow floats are
+# from ml_dtypes, which need not be installed.
 DTYPE_BITS: dict[str, int] = {"bool": 8, "bfloat16": 16, "float4_e2m1fn": 4}
 _SHORT = {"bf16": "bfloat16", "pred": "bool"}
 _TO_SHORT = {"bool": "bool", "bfloat16": "bf16"}
@@ -48,7 +49,7 @@ for _family, (_letter, _all_bits) in _FAMILIES.items():
         DTYPE_BITS[f"{_family}{_bits_}"] = _bits_
         _SHORT[f"{_letter}{_bits_}"] = f"{_family}{_bits_}"
         _TO_SHORT[f"{_family}{_bits_}"] = f"{_letter}{_bits_}"
-        if _family == "int":  # as XLA has it
+        if _family == "int":  # XLA writes s32
             _SHORT[f"s{_bits_}"] = f"int{_bits_}"
 for _form in [
     "e3m4",
@@ -62,7 +63,7 @@ for _form in [
 ]:
     DTYPE_BITS[f"float8_{_form}"] = 8
 
-# Python's numbers, as jax has them.
+# The dtypes that jax gives Python's numbers.
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 
@@ -71,21 +72,20 @@ class ArraySpec(Displayed):
     """An array by description; build one with `shardviz.array`.
 
     Attributes:
-        name: what the array is called, in pictures and sentences.
+        name: the name of the array in pictures and sentences.
         shape: its global shape, in elements.
         logical: one logical axis name per dimension (None for an unnamed one), or None.
         dtype: the name of its element type, such as `"bfloat16"`.
-        spec: a PartitionSpec of its own, which wins over any rules; or None.
-        memory_kind: which memory of a device holds it, as jax names it
-            (`"pinned_host"`); None for the device's own.
-        weak_type: whether jax may change its type to that of the arrays it meets, as of
-            a Python number.
-        uncommitted: whether it is an array for which nobody chose devices, as jax calls
-            it. Where no spec is asked for it, the compiler splits it as suits the other
-            arrays.
+        spec: a PartitionSpec that overrides any rules, or None.
+        memory_kind: jax's name for the memory that holds it (`"pinned_host"`); None for
+            the device's default memory.
+        weak_type: True if jax may promote its type to that of other operands, as it
+            does for a Python number.
+        uncommitted: jax's term for an array without an explicit device placement. If no
+            spec is requested, the compiler chooses how to split it.
 
     Raises:
-        LayoutError: for a shape or dtype that no array has.
+        LayoutError: for a shape or dtype that no array can have.
         RuleError: for logical names that do not fit the shape.
 
     >>> ArraySpec("w", (512, 2048), "embed mlp", "bfloat16").bytes
@@ -123,7 +123,7 @@ class ArraySpec(Displayed):
 
     @property
     def rank(self) -> int:
-        """How many dimensions."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
@@ -133,16 +133,16 @@ class ArraySpec(Displayed):
 
     @property
     def short(self) -> str:
-        """Type and shape as people write them: `bf16[512, 2048]`."""
+        """Type and shape in short form: `bf16[512, 2048]`."""
         return f"{_TO_SHORT.get(self.dtype, self.dtype)}[{', '.join(map(str, self.shape))}]"
 
     def replace(self, **changes: Any) -> ArraySpec:
-        """A copy with some fields changed, checked again."""
+        """A copy with some fields changed, validated like a new one."""
         return replace(self, **changes)
 
-    # Audits rename thousands of arrays, whose other fields were checked before.
+    # Audits rename thousands of arrays, whose other fields are already validated.
     def renamed(self, name: str, checked: bool = False) -> ArraySpec:
-        """A copy under another name, which alone is checked, unless it was.
+        """A copy under another name. Only the name is checked, unless `checked`.
 
         Raises:
             LayoutError: for a name that no array can have.
@@ -169,13 +169,13 @@ class ArraySpec(Displayed):
 
 
 def size_in_bytes(elements: int, dtype: str) -> int:
-    """Bytes that `elements` of `dtype` take, packed.
+    """Bytes of `elements` of `dtype`, packed.
 
     >>> size_in_bytes(3, "int4"), size_in_bytes(3, "float32")
     (2, 12)
     """
-    # Random keys (`key<fry>`) are two or four 32-bit words; threefry's two is the
-    # default.
+    # Random keys (`key<fry>`) are two or four 32-bit words; threefry, the default, has
+    # two.
     bits = 64 if dtype.startswith("key<") else DTYPE_BITS[dtype]
     return (elements * bits + 7) // 8
 
@@ -185,18 +185,21 @@ def _dtype_from_text(text: str) -> str:
     name = _SHORT.get(text.strip().lower(), text.strip())
     if name in DTYPE_BITS or re.fullmatch(r"key<[a-z_0-9]+>", name):
         return name
-    known = [*DTYPE_BITS, *_SHORT]
-    for python_type, usual in _PYTHON.items():
-        # Who writes `float` means jax's default, and not the nearest in spelling.
+    candidates = [*DTYPE_BITS, *_SHORT]
+    for python_type, default in _PYTHON.items():
+        # `float` means jax's default, not the dtype nearest in spelling.
         if name.lower() == python_type.__name__:
-            known = [usual]
+            candidates = [default]
     raise LayoutError(
-        f"No element type is called {shown(text)}.{suggestion(text, known)}"
+        f"No element type is called {shown(text)}.{suggestion(text, candidates)}"
     )
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: object) -> str:
     """The name of an element type, from its name, a short form, numpy's or jax's own.
+
+    Raises:
+        LayoutError: if it is not an element type.
 
     >>> import numpy as np
     >>> dtype_name("bf16"), dtype_name(np.float32), dtype_name(np.dtype("int8"))
@@ -206,10 +209,11 @@ def dtype_name(dtype: Any) -> str:
         return _dtype_from_text(dtype)
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
-    carried = getattr(dtype, "dtype", None)  # jnp.bfloat16 carries its own
-    inner = carried if hasattr(carried, "itemsize") else dtype
-    name = getattr(inner, "name", None) or getattr(inner, "__name__", None)
-    # numpy's scalars name their type; arrays do not.
+    attribute = getattr(dtype, "dtype", None)  # jnp.bfloat16 has one
+    dtype_object = attribute if hasattr(attribute, "itemsize") else dtype
+    name = getattr(dtype_object, "name", None)
+    name = name or getattr(dtype_object, "__name__", None)
+    # A numpy scalar stands for its type; an array does not.
     array = hasattr(dtype, "__array__") and not isinstance(dtype, type)
     if not isinstance(name, str) or (array and getattr(dtype, "shape", None) != ()):
         raise LayoutError(
@@ -218,21 +222,27 @@ def dtype_name(dtype: Any) -> str:
     return _dtype_from_text(name)
 
 
-def read_shape(shape: Any) -> tuple[int, ...]:
+def read_shape(shape: ShapeLike) -> tuple[int, ...]:
     """A shape from a tuple, one number, or typed text such as `512, 2048` or `8x4`.
+
+    Raises:
+        LayoutError: for sizes that no array can have, or text that is not a shape.
 
     >>> read_shape("(512, 2_048)"), read_shape("8x4"), read_shape(()), read_shape("")
     ((512, 2048), (8, 4), (), ())
     """
-    if type(shape) is tuple and _is_plain(shape):
+    if _is_valid_shape(shape):
         return shape
+    entries: object = shape
     if isinstance(shape, str):
-        shape = _shape_from_text(shape)
+        entries = _shape_from_text(shape)
     elif not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
-        shape = (shape,)
-    # Bounded first: what is typed may have a million commas.
-    shape = limited(shape, MAX_RANK, "The dimensions of an array", LayoutError)
-    sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in shape)
+        entries = (shape,)
+    # The length is limited first: typed text may have a million commas.
+    entries = limited(entries, MAX_RANK, "The dimensions of an array", LayoutError)
+    sizes = tuple(
+        check_size(s, "The size of a dimension", LayoutError) for s in entries
+    )
     for dim, size in enumerate(sizes):
         if not 0 <= size <= MAX_DIM:
             raise LayoutError(
@@ -240,7 +250,7 @@ def read_shape(shape: Any) -> tuple[int, ...]:
                 f" most {MAX_DIM:,} here."
             )
     if math.prod(sizes) > MAX_ELEMENTS:
-        # The product itself may have more digits than Python prints.
+        # The product may have more digits than Python prints.
         digits = sum(map(math.log10, sizes))
         raise LayoutError(
             f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e}"
@@ -255,10 +265,10 @@ _NAMED_SIZE = re.compile(rf"[\s,]*({NAME})\s*:\s*({DIGITS})(?=[\s,]|$)", re.ASCI
 def read_named_shape(text: str) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
     """A shape and its logical axis names from typed text such as `layers:8 embed:512`.
 
-    A blank or a comma stands between the dimensions; `_:64` has no name.
+    Dimensions are separated by a blank or a comma; `_:64` has no name.
 
     Raises:
-        LayoutError: for text of another form, or sizes that no array has.
+        LayoutError: for text of another form, or sizes that no array can have.
         RuleError: for a name that no axis can have.
 
     >>> read_named_shape("layers:8 embed:512, _:64")
@@ -273,8 +283,10 @@ def read_named_shape(text: str) -> tuple[tuple[int, ...], tuple[str | None, ...]
     return read_shape(tuple(sizes)), read_names(names)
 
 
-def _is_plain(shape: tuple) -> bool:
-    """Whether these are sizes already: then nothing needs to be read."""
+def _is_valid_shape(shape: object) -> TypeGuard[tuple[int, ...]]:
+    """True for a tuple of valid sizes, which need not be read again."""
+    if type(shape) is not tuple:
+        return False
     for size in shape:
         if type(size) is not int or not 0 <= size <= MAX_DIM:
             return False
@@ -285,7 +297,7 @@ def _shape_from_text(text: str) -> list[int]:
     inner = text.strip()
     if (inner[:1], inner[-1:]) in (("(", ")"), ("[", "]")):
         inner = inner[1:-1].strip()
-    # As people write sizes: 8x4, 8 × 4 and 8*4.
+    # Users also write 8x4, 8 × 4 and 8*4.
     inner = re.sub(r"(?<=[0-9])\s*[x×*]\s*(?=[0-9])", ",", inner)
     parts = inner.split(",")
     if not parts[-1].strip():  # a comma at the end, or nothing at all
@@ -302,15 +314,18 @@ def _shape_from_text(text: str) -> list[int]:
 
 
 _UNNAMED = ("None", "_", "-")
-# A point stands between names where they are shown, and may be pasted back.
+# Names are displayed with a dot between them, and such text may be pasted back.
 _ONE_NAME = re.compile(rf"[\s,·]*({NAME})[\s,·]*")
 
 
-def read_names(names: Any) -> tuple[str | None, ...]:
+def read_names(names: NamesLike) -> tuple[str | None, ...]:
     """Logical axis names, from a sequence or typed text such as `embed mlp`.
 
-    `None`, `_` and `-` are a dimension without a name. jax's `UNCONSTRAINED` stays
-    itself.
+    `None`, `_` and `-` stand for a dimension without a name. jax's `UNCONSTRAINED` is
+    returned unchanged.
+
+    Raises:
+        RuleError: for names that no axis can have.
 
     >>> read_names("embed, _, mlp"), read_names(["embed", None])
     (('embed', None, 'mlp'), ('embed', None))
@@ -334,7 +349,7 @@ def _names_from_text(text: str) -> tuple[str | None, ...]:
 
 
 def format_names(names: Iterable[str | None] | None) -> str:
-    """Logical names as people type them: the inverse of `read_names`.
+    """Logical names as users type them: the inverse of `read_names`.
 
     >>> format_names(("embed", None)), format_names(("two words",))
     ('embed _', "'two words'")
@@ -343,10 +358,10 @@ def format_names(names: Iterable[str | None] | None) -> str:
 
 
 def unique_names(arrays: Iterable[ArraySpec]) -> None:
-    """Refuses two arrays of one name."""
+    """Refuses two arrays with the same name."""
     names = [a.name for a in arrays]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
+    repeated = sorted({n for n in names if names.count(n) > 1})
+    if repeated:
         raise LayoutError(
-            f"Each array has its own name; {listed(twice)} is used more than once."
+            f"Each array has its own name; {listed(repeated)} is used more than once."
         )

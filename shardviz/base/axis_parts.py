@@ -24,7 +24,7 @@ def parent_axis(axis: str) -> str:
 
 
 def split_part(axis: str) -> tuple[int, int]:
-    """What a part of an axis comes after, and its own size.
+    """The pre-size and the size of a part of an axis, as Shardy calls them.
 
     >>> split_part("data:(2)4")
     (2, 4)
@@ -46,31 +46,31 @@ def axis_size(axis: str, mesh: MeshSpec) -> int:
 
 
 def group_size(axes: Iterable[str], mesh: MeshSpec) -> int:
-    """How many devices take part in each group of a collective over some axes."""
+    """The number of devices in each group of a collective over these axes."""
     return math.prod(axis_size(axis, mesh) for axis in axes)
 
 
 def dims_over(spec: Spec, axes: Iterable[str]) -> tuple[int, ...]:
-    """The dimensions that some of these mesh axes split.
+    """The dimensions that are split over at least one of these mesh axes.
 
     >>> dims_over(Spec.parse("data, None, model"), ["model"])
     (2,)
     """
-    named = {*axes}
+    wanted_axes = {*axes}
     dims = []
-    for number, own in enumerate(spec.dims):
-        if not named.isdisjoint(parent_axis(axis) for axis in own):
-            dims.append(number)
+    for dim, dim_axes in enumerate(spec.dims):
+        if not wanted_axes.isdisjoint(parent_axis(axis) for axis in dim_axes):
+            dims.append(dim)
     return tuple(dims)
 
 
 def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int, ...]:
-    """The shape of the shard on each device; the largest where they differ.
+    """The shape of the shard on each device; of the largest shard if they differ.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> local_shape((10, 6), Spec.parse("data"), make_mesh(data=4))
     (3, 6)
     """
     # A spec may be shorter than the shape, whose other dimensions are not split.
-    parts = [group_size(axes, mesh) for axes in spec.dims] + [1] * len(shape)
-    return tuple(-(-size // over) for size, over in zip(shape, parts, strict=False))
+    counts = [group_size(axes, mesh) for axes in spec.dims] + [1] * len(shape)
+    return tuple(-(-size // count) for size, count in zip(shape, counts, strict=False))

@@ -1,4 +1,4 @@
-"""Collective: what devices send each other, as plans and compiled programs have it."""
+"""Collective: one exchange between devices, in a plan or in a compiled program."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from shardviz.base.format import bytes_text, clause
 
 
 def phase_of(op: str) -> str:
-    """`"forward"` or `"backward"` for an operation of a gradient, from the name that
-    jax gives it; `""` for others, as those of an optimizer.
+    """`"forward"` or `"backward"` for an operation of a gradient, else `""`.
+
+    The phase is read from jax's name of the operation. An optimizer's operations have
+    none.
 
     >>> phase_of("jit(f)/transpose(jvp())/dot_general"), phase_of("jit(f)/mul")
     ('backward', '')
@@ -27,15 +29,15 @@ def phase_of(op: str) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """One of the arrays that a combined collective is about.
+    """One array in a combined collective.
 
     Attributes:
-        op, source, stack: where it comes from, as of a Collective.
+        op, source, stack: its operation and source lines, as in Collective.
         bytes_per_device: the bytes of its part of the result (of its operand, for a
             reduce-scatter).
         shape: type and shape of its part of the result.
-        operand: what it is.
-        cause: why it is there, a `Cause`; `""` where that is not known.
+        operand: the name of the array.
+        cause: the `Cause` of its movement; `""` if not known.
 
     >>> Member("jit(f)/transpose(jvp())/dot_general", "mlp.py:31", 4096).phase
     'backward'
@@ -51,19 +53,19 @@ class Member:
 
     @property
     def phase(self) -> str:
-        """`"forward"`, `"backward"`, or `""` where its op does not say."""
+        """`"forward"`, `"backward"`, or `""` if its op does not show it."""
         return phase_of(self.op)
 
     @property
     def words(self) -> str:
         """Bytes, operand and line: `4 KiB of argument w_in (mlp.py:31)`."""
         # Without an operand its operation is the next best name.
-        what = str(self.operand)
+        name = str(self.operand)
         if self.operand == UNKNOWN and self.op:
-            what = self.op.rpartition("/")[2]
+            name = self.op.rpartition("/")[2]
         if self.source and self.source != self.operand.source:
-            what += f" ({self.source})"
-        return f"{bytes_text(self.bytes_per_device)} of {what}"
+            name += f" ({self.source})"
+        return f"{bytes_text(self.bytes_per_device)} of {name}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,45 +74,41 @@ class Collective:
 
     Attributes:
         kind: its kind, one of `COLLECTIVE_KINDS`.
-        mesh_axes: the mesh axes it runs over, or parts of them as Shardy names these:
-            `data:(1)2` is the first 2 that data=4 is split into; `()` where the groups
+        mesh_axes: the mesh axes it runs over, or parts of axes in Shardy's notation:
+            `data:(1)2` is the major part, of size 2, of data=4. `()` if the groups
             match no set of axes.
         bytes_per_device: the bytes of its result on each device (of its operand, for a
             reduce-scatter); not the bytes that links carry.
-        op: where it comes from, as jax names it: `jit(f)/dot_general`; of a combined
-            one, that of its largest member.
-        source: file and line, `block.py:31`, or `""` where the compiler kept none.
-        groups: the replica groups, as tuples of flat mesh positions; `()` where
-            unknown.
-        is_async: whether other work can run meanwhile: it is a start and a done, and
-            not a pair that GPU's compiler marks as waited for at once (`is_sync`).
+        op: jax's name of the operation it comes from: `jit(f)/dot_general`; for a
+            combined collective, that of its largest member.
+        source: file and line, `block.py:31`, or `""` if the compiler kept none.
+        groups: the replica groups, as tuples of flat mesh positions; `()` if unknown.
+        is_async: whether other work can run meanwhile: it is a pair of start and done
+            that XLA:GPU does not mark as synchronous (`is_sync`).
         in_loop: whether it is inside a loop body.
         name: the instruction's name in the compiled text.
         shape: the result's type and shape, such as `f32[8,128]`.
-        trips: how often its loops run it; 1 outside of loops, None where that is not
-            known.
+        trips: how often its loops run it; 1 outside of loops, None if not known.
         stack: every frame of the user's code that led to it, innermost first.
-        group_size: how many devices take part in each group; 0 where unknown.
-        value: the name of the plan's value that causes it; `""` where that is not
-            known.
-        cause: why it is there, a `Cause`; `""` where that is not known.
-        rematerialises: whether it belongs to a full rematerialisation: the partitioner
-            found no better way than to make the full array on every device and split it
-            again.
-        between_slices: whether it is the part of a collective that goes from slice to
-            slice over the data-center network, which TPU's compiler writes as a send
-            and a receive.
-        operand: what it sums or moves; of a combined one, that of its largest member.
-            None in an estimate.
-        members: of a combined collective its arrays, the largest first; else `()`.
-        added_in: where its result, a sum, is used for nothing but to be added to
-            others, the name of the last of these additions in the text; else `""`.
-        parts: the axes of which its groups have a part, such as 2 of data=4.
+        group_size: the number of devices in each group; 0 if unknown.
+        value: the name of the plan's value that causes it; `""` if not known.
+        cause: the `Cause`, in a plan a `PlanCause`; `""` if not known.
+        rematerialises: whether it is part of a full rematerialisation: the partitioner
+            found no better way than to build the full array on every device and split
+            it again.
+        between_slices: whether it is the part of a collective that crosses slices over
+            the data-center network, which XLA:TPU writes as a send and a receive.
+        operand: the value that it sums or moves; for a combined collective, that of its
+            largest member. None in an estimate.
+        members: the arrays of a combined collective, largest first; else `()`.
+        added_in: if its result, a sum, is only used in additions, the name of the last
+            of these in the text; else `""`.
+        parts: the axes that its groups cover only in part, such as 2 of data=4.
 
-    >>> found = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
-    >>> found
+    >>> reduce = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
+    >>> reduce
     Collective(all-reduce over model, 4 KiB, block.py:31)
-    >>> found.sent_bytes
+    >>> reduce.sent_bytes
     4096
     """
 
@@ -143,12 +141,12 @@ class Collective:
 
     @property
     def is_partial(self) -> bool:
-        """Whether its groups are smaller than its mesh axes."""
+        """True if its groups are smaller than its mesh axes."""
         return bool(self.parts)
 
     @property
     def axes_in_words(self) -> tuple[str, ...]:
-        """Each of its mesh axes by its name, or as in `2 of 4 along data`."""
+        """The name of each mesh axis, or `2 of 4 along data` for a part of one."""
         return axes_in_words(self.mesh_axes, self.parts)
 
     @property
@@ -173,14 +171,12 @@ class Collective:
 
     @property
     def phase(self) -> str:
-        """`"forward"`, `"backward"`, or `""` where its op does not say."""
+        """`"forward"`, `"backward"`, or `""` if its op does not show it."""
         return phase_of(self.op)
 
     @property
     def sent_bytes(self) -> int | None:
-        """The bytes that each device sends in one execution; None if the size of the
-        groups is unknown.
-        """
+        """Bytes that each device sends per execution; None if the group size is unknown."""
         devices = self.group_size
         if not devices and self.groups:
             devices = len(self.groups[0])
@@ -191,8 +187,8 @@ class Collective:
 
     @property
     def execution_count(self) -> int:
-        """How often it runs; 1 where that is not known."""
-        # At least once; a guess at more could be wrong by any factor.
+        """How often it runs; 1 if not known."""
+        # Any guess above 1 could be wrong by any factor.
         if self.trips is None:
             return 1
         return self.trips
@@ -204,9 +200,7 @@ class Collective:
 
     @property
     def sent_in_all(self) -> int:
-        """The bytes that each device sends over all executions; 0 where the group is
-        unknown.
-        """
+        """Bytes that each device sends over all executions; 0 if unknown."""
         return (self.sent_bytes or 0) * self.execution_count
 
     @property
@@ -220,14 +214,14 @@ class Collective:
         if self.value:
             words += f" for {self.value}"
         line = self.source
-        # The line is that of the largest member.
+        # The line belongs to the largest member.
         if line and self.members:
             line += f" and {len(self.members) - 1:,} more"
         return words + (line and f" ({line})")
 
     @property
     def dtype(self) -> str:
-        """The element type of what it sends; `""` if there are several, or unknown.
+        """The element type of the data it sends; `""` if several or unknown.
 
         >>> Collective("all-reduce", ("data",), 4096, shape="(f32[512], f32[512])").dtype
         'f32'
@@ -238,7 +232,7 @@ class Collective:
 
     @property
     def amount(self) -> str:
-        """Its bytes on each device, and how often where that is not once: `4 KiB × 12`."""
+        """Its bytes on each device, with the trip count unless that is 1: `4 KiB × 12`."""
         size = bytes_text(self.bytes_per_device)
         if self.trips is None:
             return f"{size} × ?"

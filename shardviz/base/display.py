@@ -1,7 +1,7 @@
-"""How values and work show themselves: in a notebook cell, and as a clock.
+"""Base classes for values that display themselves, and the clock for long work.
 
-`core` draws no pictures: `shardviz/__init__.py` sets the renderer when the package is
-imported.
+This module cannot import the code that draws pictures and writes sentences, which is
+above it. `shardviz/__init__.py` connects them when the package is imported.
 """
 
 from __future__ import annotations
@@ -10,45 +10,42 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, TextIO
+from typing import ClassVar, TextIO
 
 
 class Displayed:
-    """A value with a picture: text always, PNG where a notebook can show it."""
+    """A value with a picture. A notebook shows it as text, and as PNG if it can."""
 
     __slots__ = ()
-    renderer: ClassVar[Callable[[Any], dict[str, Any]] | None] = None
+    renderer: ClassVar[Callable[[object], dict[str, object]] | None] = None
 
     def _repr_mimebundle_(
-        self, include: Any = None, exclude: Any = None
-    ) -> dict[str, Any]:
+        self, include: object = None, exclude: object = None
+    ) -> dict[str, object]:
         if Displayed.renderer is None:
             return {"text/plain": repr(self)}
         return Displayed.renderer(self)
 
 
 class Words:
-    """How a value reaches its words, which `base.wording` finds.
+    """The functions of `shardviz.wording`, set when the package is imported."""
 
-    `shardviz/__init__.py` sets both when the package is imported.
-    """
-
-    sentence: ClassVar[Callable[[Any], str] | None] = None
-    explanation: ClassVar[Callable[[Any], str] | None] = None
+    sentence: ClassVar[Callable[[object], str] | None] = None
+    explanation: ClassVar[Callable[[object], str] | None] = None
 
 
 def sentence(fact: object) -> str:
-    """A fact in one sentence; its repr where nothing says it."""
+    """A fact in one sentence; its repr before the package is set up."""
     return (Words.sentence or repr)(fact)
 
 
 def explanation(value: object) -> str:
-    """A value explained in several lines; its repr where nothing explains it."""
+    """A value explained in several lines; its repr before the package is set up."""
     return (Words.explanation or repr)(value)
 
 
 class Fact:
-    """A value of codes and fields. `str` of it is its sentence.
+    """A value made of codes and fields. Its `str` is its sentence.
 
     >>> from shardviz.plans.uncertain import Uncertain
     >>> fact = Uncertain("along", ("model",))
@@ -66,17 +63,17 @@ _LINE_SECONDS = 10.0
 
 
 class StageClock:
-    """One line on a terminal that says what is done and for how long, until it is done.
+    """Shows the stage of long work and its duration, in one line of a terminal.
 
-    Nothing is written in the first seconds. To a stream that is no terminal, such as
-    that of a notebook's cell, nothing is written unless lines are asked for.
+    Nothing is written in the first seconds. Nothing is written to a stream that is not
+    a terminal, such as the output of a notebook cell, unless `lines` is true.
 
     Args:
-        what: what is worked on, such as the name of a program.
-        stream: where to; by default the standard error.
-        after: how many seconds pass before anything is written.
-        every: seconds from one line to the next.
-        lines: whether a stream that is no terminal gets a line of its own for each
+        subject: the subject of the work, such as the name of a program.
+        stream: the stream to write to; by default the standard error.
+        after: seconds before anything is written.
+        every: seconds from one update to the next.
+        lines: whether a stream that is not a terminal gets a separate line for each
             stage, at most one every 10 s.
 
     >>> with StageClock("step") as stage:
@@ -85,21 +82,21 @@ class StageClock:
 
     def __init__(
         self,
-        what: str,
+        subject: str,
         stream: TextIO | None = None,
         after: float = 2.0,
         every: float = 1.0,
         lines: bool = False,
     ) -> None:
-        # Not as a default: pytest and notebooks replace sys.stderr.
-        self._what, self._stream = what, stream or sys.stderr
+        # Looked up late, since pytest and notebooks replace sys.stderr.
+        self._subject, self._stream = subject, stream or sys.stderr
         self._after, self._every, self._stage = after, every, ""
         self._lines = lines
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Callable[[str], None]:
-        # A stream that was closed or replaced may have no isatty.
+        # A replaced stream may lack isatty.
         tick = self._write_lines if self._lines else None
         if getattr(self._stream, "isatty", bool)():
             tick = self._tick
@@ -119,21 +116,21 @@ class StageClock:
         self._stage = stage
 
     def _write_lines(self) -> None:
-        begun, pause, shown = time.monotonic(), self._after, None
+        start, pause, shown = time.monotonic(), self._after, None
         while not self._done.wait(pause):
-            # A stage that goes on is in the line before.
+            # The previous line already names a stage that continues.
             if (stage := self._stage) != shown:
-                line = clock_line(self._what, stage, time.monotonic() - begun)
+                line = clock_line(self._subject, stage, time.monotonic() - start)
                 self._stream.write(f"{line}\n")
                 self._stream.flush()
                 shown = stage
             pause = max(self._every, _LINE_SECONDS)
 
     def _tick(self) -> None:
-        begun, pause, length = time.monotonic(), self._after, 0
+        start, pause, length = time.monotonic(), self._after, 0
         while not self._done.wait(pause):
-            line = clock_line(self._what, self._stage, time.monotonic() - begun)
-            # Blanks, not an escape sequence, which some terminals print.
+            line = clock_line(self._subject, self._stage, time.monotonic() - start)
+            # Padded with blanks, since some terminals print escape sequences.
             self._stream.write(f"\r{line:<{length}}")
             self._stream.flush()
             pause, length = self._every, len(line)
@@ -142,16 +139,16 @@ class StageClock:
             self._stream.flush()
 
 
-def clock_line(what: str, stage: str, seconds: float) -> str:
-    """What a StageClock writes, in at most 79 letters.
+def clock_line(subject: str, stage: str, seconds: float) -> str:
+    """The line that a StageClock writes, of at most 79 letters.
 
     >>> clock_line("train_step", "compile", 83.4)
     'train_step: compile, 1:23'
     """
-    minutes, rest = divmod(int(seconds), 60)
-    end = f": {stage or 'begins'}, {minutes}:{rest:02}"
-    # A line that wraps could not be overwritten by `\r`.
+    minutes, remainder = divmod(int(seconds), 60)
+    end = f": {stage or 'begins'}, {minutes}:{remainder:02}"
+    # A line that wraps could not be overwritten after `\r`.
     most = 79 - len(end)
-    if len(what) > most:
-        what = what[: most - 1] + "…"
-    return f"{what}{end}"
+    if len(subject) > most:
+        subject = subject[: most - 1] + "…"
+    return f"{subject}{end}"

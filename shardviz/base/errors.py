@@ -1,20 +1,20 @@
 """The exceptions, and the import of packages that may be missing.
 
     ShardvizError (a ValueError)
-    ├── MeshError           a mesh that cannot be: names, sizes, axis types, device ids
+    ├── MeshError           an impossible mesh: names, sizes, axis types, device ids
     ├── SpecError           a PartitionSpec that cannot be read, or does not fit
     ├── RuleError           rules or logical names that cannot be read
     ├── LayoutError         an array that cannot be laid out
     ├── ProgramError        arguments, specs or options that do not fit together
     │   └── OutOfMemory     a run that needs more memory than is free
-    ├── TargetError         devices that are not there, too few, or too small
+    ├── TargetError         devices that are missing, too few, or too small
     └── MissingPackage      a package that is needed and not installed
 
     UntestedJax (a UserWarning): a jax newer than those that shardviz was tested with
 
-    ContractError (an AssertionError): what `sv.expect` or a lock asks for is not so
+    ContractError (an AssertionError): an expectation or a lock does not hold
 
-Every message says what was wrong, what we got, and what to do, in that order.
+Every message names the problem, the value we got, and the remedy, in that order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 
 class ShardvizError(ValueError):
-    """Anything that shardviz refuses. The message can be shown to a person as it is.
+    """Anything that shardviz refuses. The message can be shown to users unchanged.
 
     >>> issubclass(ShardvizError, ValueError)
     True
@@ -33,7 +33,7 @@ class ShardvizError(ValueError):
 
 
 class MeshError(ShardvizError):
-    """A mesh that cannot be."""
+    """An impossible mesh."""
 
 
 class SpecError(ShardvizError):
@@ -53,7 +53,7 @@ class ProgramError(ShardvizError):
 
 
 class TargetError(ShardvizError):
-    """Devices that are not there, are too few, or have too little memory."""
+    """Devices that are missing, too few, or have too little memory."""
 
 
 class OutOfMemory(ProgramError):
@@ -73,12 +73,10 @@ class MissingPackage(ShardvizError):
 
 
 class ContractError(AssertionError):
-    """What a project wants to stay true of a program no longer is; the message says
-    what is.
+    """A contract about a program is broken; the message describes the program instead.
 
-    What is wrong with the contract itself, such as a mesh axis that there is not,
-    remains a ShardvizError. `broken` is what is not so, as a `Broken`, where there is
-    one.
+    An error in the contract itself, such as an unknown mesh axis, is a ShardvizError.
+    `broken` holds the broken expectation as a `Broken`, if there is one.
 
     >>> issubclass(ContractError, AssertionError), issubclass(ContractError, ShardvizError)
     (True, False)
@@ -86,7 +84,7 @@ class ContractError(AssertionError):
 
     @property
     def broken(self) -> Any:
-        """What is not so, as a value; None where the message is all there is."""
+        """The broken expectation as a value; None if there is only a message."""
         return None if isinstance(self.args[0], str) else self.args[0]
 
 
@@ -114,7 +112,7 @@ def needed_by(feature: str) -> Iterator[None]:
         yield
     except ImportError as error:
         module = (error.name or "").partition(".")[0]
-        # A package that is broken, or a mistake of ours, is not a package that is missing.
+        # A broken package or a bug in shardviz is not a missing package.
         if module in ("", "shardviz"):
             raise
         package = _DISTRIBUTIONS.get(module, module)

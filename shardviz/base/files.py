@@ -1,4 +1,4 @@
-"""write_text(): files that hold the old text or the new one, and never half of either."""
+"""write_text(): replaces a file atomically, so that it is never half written."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shardviz.base.format import shown
 
 
 def write_text(path: str | os.PathLike[str], text: str, name: str) -> None:
-    """Writes a text file in UTF-8, as a whole or not at all; creates its folder.
+    """Writes a text file in UTF-8, completely or not at all; creates its folder.
 
     Args:
-        path: of the file.
-        text: all that it should hold.
-        name: what is written, for the error: `"a lock"`.
+        path: the path of the file.
+        text: the whole content.
+        name: a name for the content, for the error: `"a lock"`.
 
     Raises:
-        ProgramError: if the file cannot be written; the old one is still there.
+        ProgramError: if the file cannot be written; the old file is still there.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -32,9 +32,9 @@ def write_text(path: str | os.PathLike[str], text: str, name: str) -> None:
     try:
         _replace(Path(path), text)
     except (OSError, TypeError, ValueError) as error:  # ValueError: NUL in the path
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise ProgramError(
-            f"Cannot write {name} to {shown(str(path))}: {why}."
+            f"Cannot write {name} to {shown(str(path))}: {reason}."
         ) from None
 
 
@@ -58,5 +58,5 @@ def _replace(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(new, target)
     finally:
-        # It is still there only after an error or an interrupt.
+        # The file still exists only after an error or an interrupt.
         new.unlink(missing_ok=True)

@@ -1,13 +1,13 @@
-"""Numbers and lists in words: bytes, times, plurals, device ids, folded names.
+"""Text for numbers and lists: bytes, times, plurals, device ids, folded names.
 
-Ids keep their order. A dash runs from one id to another, `step` is their difference
-where it is not 1, `…` continues the two entries before it up to the one after it, and
-round brackets hold what repeats. `tests/picture/ids_reader.py` reads the ids back from
-any such text.
+Device ids keep their order. A dash runs from one id to another, `step` is their
+difference if it is not 1, `…` continues the two entries before it up to the entry after
+it, and round brackets enclose a repeated group. `tests/picture/ids_reader.py` reads the
+ids back from any such text.
 
-Names that differ in numbers only, as those of the layers of a model, become one with
-`fold`. A pattern stands for every combination of its numbers: names of which some
-combinations are missing become several patterns.
+`fold` merges names that differ only in numbers, such as the names of a model's layers,
+into one pattern. A pattern stands for every combination of its numbers, so names with
+missing combinations become several patterns.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-MOST_COMPARED = 1000  # names; more take longer than a hint on a typo is worth
+MOST_COMPARED = 1000  # names; comparing more is too slow for a hint about a typo
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` for a message: its repr in one printable line of so many characters.
+    """The repr of `value` in one printable line of at most `limit` characters.
 
     >>> shown("a\\x00b"), shown("x" * 100, 10)
     ("'a\\\\x00b'", "'xxxxxxxx…")
     """
     text = ""
     try:
-        # Only as much as is shown: aliases in YAML can make 10^10 entries of 500 letters.
+        # Stops early: with aliases, 500 letters of YAML can expand to 10^10 entries.
         for piece in _repr_pieces(value, limit):
             text += piece
             if len(text) > limit:
                 break
     except Exception as error:  # noqa: BLE001  a foreign __repr__ may raise anything
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    # A line break or an escape sequence would spoil the message that this stands in.
+    # A line break or an escape sequence would garble the message around it.
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
     return cut(text, limit)
 
 
-def _too_many_digits(value: Any) -> int:
-    """About how many digits a number has that Python may refuse to print; else 0."""
+def _too_many_digits(value: object) -> int:
+    """About how many digits, for a number too large for Python to print; else 0."""
     if isinstance(value, int) and value.bit_length() > 1000:
         return int(value.bit_length() * 0.30103) + 1
     return 0
 
 
 def _repr_pieces(value: Any, limit: int) -> Iterator[str]:
-    """The repr of a value in pieces, which the caller stops reading after `limit` letters.
+    """The repr of a value in pieces; the caller stops reading after `limit` letters.
 
-    Lists and dicts are entered, so that the work depends on `limit` and not on the value.
+    Lists and dicts are read entry by entry, so the work is bounded by `limit`.
     """
     method = type(value).__repr__
     # Python refuses to print very large numbers.
@@ -91,13 +91,13 @@ def error_text(error: BaseException, limit: int = 300) -> str:
     # A compiler's message may run over many lines.
     try:
         text = " ".join(str(error).split())
-    except Exception as other:  # noqa: BLE001  a foreign __str__ may raise anything
-        text = f"its message raises {type(other).__name__}"
+    except Exception as str_error:  # noqa: BLE001  a foreign __str__ may raise anything
+        text = f"its message raises {type(str_error).__name__}"
     return cut(f"{type(error).__name__}: {text}".removesuffix(": "), limit)
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, with `…` in place of what goes beyond so many letters.
+    """The text, cut to `limit` letters with `…` at the end.
 
     >>> cut("gradient", 8), cut("gradient", 5)
     ('gradient', 'grad…')
@@ -118,7 +118,7 @@ def with_article(noun: str) -> str:
 
 
 def joined(parts: Iterable[object], word: str = "and", limit: int | None = None) -> str:
-    """Parts as a phrase, as they are; with a `limit`, further ones are only counted.
+    """Parts as a phrase; with a `limit`, the remaining parts are only counted.
 
     >>> joined(["a", "b", "c"]), joined(["a"]), joined([])
     ('a, b and c', 'a', '')
@@ -134,7 +134,7 @@ def joined(parts: Iterable[object], word: str = "and", limit: int | None = None)
 
 
 def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
-    """Values as a phrase, each quoted as in code; at most `limit` of them.
+    """Values as a phrase, each in its repr; values beyond `limit` are only counted.
 
     >>> listed(["a", "b", "c"])
     "'a', 'b' and 'c'"
@@ -142,27 +142,27 @@ def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
     return joined(map(shown, values), word, limit)
 
 
-def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name closest in spelling to `name`, or None where nothing is close.
+def nearest(name: object, candidates: Iterable[str]) -> str | None:
+    """The candidate closest in spelling to `name`, or None if none is close.
 
     >>> nearest("embded", ["embed", "mlp"])
     'embed'
     """
     if not isinstance(name, str):
         return None
-    compared = map(str, itertools.islice(known, MOST_COMPARED))
-    # Its time may grow with the square of the length.
+    compared = map(str, itertools.islice(candidates, MOST_COMPARED))
+    # The time may grow with the square of the length.
     close = difflib.get_close_matches(name[:200], compared, n=1, cutoff=0.6)
     return next(iter(close), None)
 
 
-def suggestion(name: object, known: Iterable[str]) -> str:
-    """` Did you mean 'embed'?`, or the names there are; made to be appended.
+def suggestion(name: object, candidates: Iterable[str]) -> str:
+    """` Did you mean 'embed'?`, or a list of the candidates; for the end of a message.
 
     >>> suggestion("embded", ["embed", "mlp"])
     " Did you mean 'embed'?"
     """
-    names = list(map(str, known))
+    names = list(map(str, candidates))
     close = nearest(name, names)
     if close is not None:
         return f" Did you mean {shown(close)}?"
@@ -178,17 +178,17 @@ def plural(count: int, noun: str, form: str | None = None) -> str:
     return f"{count:,} {by_count(count, noun, form or noun + 's')}"
 
 
-def by_count(count: int, one: str, several: str) -> str:
+def by_count(count: int, singular: str, plural_form: str) -> str:
     """The word that agrees with a number: a noun, a verb or a pronoun.
 
     >>> by_count(1, "is", "are"), by_count(2, "is", "are")
     ('is', 'are')
     """
-    return one if count == 1 else several
+    return singular if count == 1 else plural_form
 
 
 def clause(template: str, value: object) -> str:
-    """A part of a sentence about a value; `""` where the value is empty or missing.
+    """A part of a sentence about a value; `""` if the value is empty or missing.
 
     >>> clause(" at {}", "mlp.py:31"), clause(" at {}", "")
     (' at mlp.py:31', '')
@@ -197,7 +197,7 @@ def clause(template: str, value: object) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Bytes in binary units, as people read them.
+    """Bytes in the largest binary unit that fits.
 
     >>> bytes_text(0), bytes_text(1536), bytes_text(2 << 20), bytes_text(5 << 40)
     ('0 B', '1.5 KiB', '2 MiB', '5 TiB')
@@ -210,7 +210,7 @@ def bytes_text(count: int) -> str:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Seconds in the unit that reads best.
+    """Seconds in a unit that suits their size.
 
     >>> seconds_text(0.0123), seconds_text(2.5), seconds_text(3e-5), seconds_text(None)
     ('12 ms', '2.5 s', '30 µs', '–')
@@ -242,17 +242,17 @@ def count_text(count: float) -> str:
 
 
 def first_lines(head: str, lines: Sequence[str], limit: int = 10) -> str:
-    """A head and the first lines below it; further ones are only counted.
+    """A head and the first lines below it; the remaining lines are only counted.
 
     >>> print(first_lines("", ["a", "b", "c"], 2))
     a
     b
       … and 1 more
     """
-    kept = list(lines[:limit])
+    shown_lines = list(lines[:limit])
     if len(lines) > limit:
-        kept.append(f"  … and {len(lines) - limit:,} more")
-    return "\n".join([head, *kept] if head else kept)
+        shown_lines.append(f"  … and {len(lines) - limit:,} more")
+    return "\n".join([head, *shown_lines] if head else shown_lines)
 
 
 T = TypeVar("T")
@@ -261,15 +261,16 @@ _NUMBER = re.compile(r"(\d+)")
 
 @dataclass(frozen=True)
 class Fold(Generic[T]):
-    """Items whose names differ in numbers only, and in nothing else that counts.
+    """Items whose names differ only in numbers.
 
     Attributes:
-        parts: the name: at even places its words, at odd ones the numbers that stand
-            there. Every combination of these is the name of an item.
-        items: the items, in their order.
+        parts: the name, split at its numbers: words at even indices, and at odd
+            indices all numbers that occur there. Every combination of numbers is the
+            name of an item.
+        items: the items, in their original order.
 
-    >>> one, = fold(["blocks_0/Mlp_0", "blocks_1/Mlp_0"], str)
-    >>> one.name, one.count
+    >>> layers, = fold(["blocks_0/Mlp_0", "blocks_1/Mlp_0"], str)
+    >>> layers.name, layers.count
     ('blocks_{0..1}/Mlp_0', '2 × ')
     """
 
@@ -296,13 +297,13 @@ class Fold(Generic[T]):
 
 
 def _ranges(numbers: Sequence[str]) -> str:
-    """`0..31` or `0..3,7`; numbers with leading zeros one by one."""
+    """`0..31` or `0..3,7`; numbers with leading zeros are listed individually."""
     if any(str(int(n)) != n for n in numbers):
         return ",".join(numbers)
     runs: list[list[int]] = []
     for number in sorted(map(int, numbers)):
         if runs and number == runs[-1][-1] + 1:
-            # Only the ends of a run are said.
+            # Only the first and the last number of a run are stored.
             runs[-1][1:] = [number]
         else:
             runs.append([number])
@@ -314,15 +315,15 @@ def fold(
     name: Callable[[T], str],
     alike: Callable[[T], Hashable] | None = None,
 ) -> list[Fold[T]]:
-    """Folds items whose names differ in numbers only.
+    """Folds items whose names differ only in numbers.
 
     Args:
-        items: what has names.
-        name: the name of an item, such as its path.
-        alike: what has to be equal beside the words of the name.
+        items: the items to fold.
+        name: returns the name of an item, such as its path.
+        alike: returns a key that must also be equal for items of one fold.
 
     Returns:
-        The folds, in the order of their first items. Every item is in one of them.
+        The folds, in the order of their first items. Every item is in exactly one.
 
     >>> [f.name for f in fold(["a_0/x", "a_0/y", "a_1/x", "b"], str)]
     ['a_{0..1}/x', 'a_0/y', 'b']
@@ -340,20 +341,22 @@ def fold(
         values = [tuple(dict.fromkeys(column)) for column in zip(*names, strict=True)]
         if math.prod(map(len, values)) == len(names):
             parts = tuple(map(_in_order, values))
-            folds.append((group[0][0], Fold(parts, tuple(one for _, _, one in group))))
+            folds.append(
+                (group[0][0], Fold(parts, tuple(item for _, _, item in group)))
+            )
             continue
-        # Some combinations are missing. Apart at the last place with the fewest
-        # numbers, so that the layers stay together.
-        varying = [place for place, column in enumerate(values) if len(column) > 1]
-        place = min(varying, key=lambda n: (len(values[n]), -n))
-        apart: dict[str, list[_Named]] = {}
-        for one in group:
-            apart.setdefault(one[1][place], []).append(one)
-        waiting += apart.values()
-    return [one for _, one in sorted(folds, key=lambda entry: entry[0])]
+        # Some combinations are missing. The group is split at the last index with the
+        # fewest numbers, which keeps a model's layers together.
+        varying = [index for index, column in enumerate(values) if len(column) > 1]
+        index = min(varying, key=lambda n: (len(values[n]), -n))
+        by_number: dict[str, list[_Named]] = {}
+        for entry in group:
+            by_number.setdefault(entry[1][index], []).append(entry)
+        waiting += by_number.values()
+    return [folded for _, folded in sorted(folds, key=lambda entry: entry[0])]
 
 
-_Named = tuple[int, tuple[str, ...], Any]  # the position of an item, its name, itself
+_Named = tuple[int, tuple[str, ...], Any]  # (position, parts of the name, item)
 
 
 def _in_order(column: tuple[str, ...]) -> tuple[str, ...]:
@@ -363,17 +366,19 @@ def _in_order(column: tuple[str, ...]) -> tuple[str, ...]:
 
 
 FEW = 4
-FIRST_IDS = 8  # of too many ids without a pattern
+FIRST_IDS = 8  # that are shown of more than MOST_IRREGULAR ids without a pattern
 MOST_IRREGULAR = 1 << 16
 
 
 def ids_text(ids: object, limit: int = 0) -> str:
-    """Every id, with ranges where a pattern repeats; the first of too many without.
+    """All ids, with ranges for repeating patterns.
+
+    If there are too many ids and they have no pattern, only the first few are shown.
 
     Args:
         ids: integers, in the order to list them.
-        limit: in letters; 0 for none. Of `1 · 2 · 3`, the same in ranges and the number
-            of devices, the text is the first that fits.
+        limit: the most letters; 0 for no limit. The result is the first that fits:
+            `1 · 2 · 3`, the ids in ranges, or the number of devices.
 
     >>> ids_text([0, 2, 4, 6]), ids_text(range(0, 64, 2)), ids_text([])
     ('0, 2, 4, 6', '0–62 step 2', 'no device')
@@ -410,7 +415,7 @@ def _in_ranges(ids: np.ndarray) -> str:
 
 
 def nested_ids_text(first: int, levels: Iterable[tuple[int, int]]) -> str:
-    """As `ids_text` of ids that are counted from the innermost `(count, step)` outward.
+    """`ids_text` for ids given by nested `(count, step)` levels, innermost first.
 
     >>> nested_ids_text(0, [(2, 1), (8, 8)])
     '0–1, 8–9 … 56–57'
@@ -430,10 +435,10 @@ def nested_ids_text(first: int, levels: Iterable[tuple[int, int]]) -> str:
 
 
 def _nest(ids: np.ndarray) -> list[tuple[int, int]] | None:
-    """`(count, step)` from the innermost repeat outward; None without such a nest.
+    """The nested `(count, step)` levels of ids, innermost first; None if irregular.
 
-    Ids in mesh order, or in the order of blocks, mostly do: they are mixed-radix
-    numbers.
+    Ids in mesh order, or in the order of blocks, usually have such levels, because they
+    are mixed-radix numbers.
     """
     levels: list[tuple[int, int]] = []
     while len(ids) > 1:
@@ -456,12 +461,12 @@ def _nested_text(first: int, levels: list[tuple[int, int]]) -> str:
     *inner, (count, step) = levels
     if not inner:
         return _run_text(first, count, step)
-    # The first two and the last say the step; up to three are all said.
+    # The first two repeats and the last show the step; up to three are all listed.
     repeats: Iterable[int] = (0, 1, count - 1)
     if count <= 3:
         repeats = range(count)
     items = [_nested_text(first + i * step, inner) for i in repeats]
-    # Brackets, where one could not tell what repeats.
+    # Brackets, if the repeated group would be ambiguous without them.
     if len(inner) > 1 or (count > 3 and inner[0][0] == 2 and abs(inner[0][1]) != 1):
         items = [f"({item})" for item in items]
     if count <= 3:
@@ -481,22 +486,22 @@ def _run_text(first: int, count: int, step: int) -> str:
 
 
 def _runs(ids: np.ndarray) -> list[str]:
-    values, parts, at = ids.tolist(), [], 0
-    while at < len(values):
-        end = at + 1
-        step = values[end] - values[at] if end < len(values) else 0
+    values, parts, start = ids.tolist(), [], 0
+    while start < len(values):
+        end = start + 1
+        step = values[end] - values[start] if end < len(values) else 0
         while end < len(values) and values[end] - values[end - 1] == step:
             end += 1
-        count = end - at
-        if count < 3:  # two ids are no pattern: the second may open one
+        count = end - start
+        if count < 3:  # two ids are not a pattern, but the second may begin one
             count = 1
-        parts.append(_run_text(values[at], count, step))
-        at += count
+        parts.append(_run_text(values[start], count, step))
+        start += count
     return parts
 
 
 def processes(numbers: Iterable[int]) -> str:
-    """Processes as a sentence begins with them.
+    """Process numbers for the beginning of a sentence.
 
     >>> processes([1]), processes([0, 2]), processes(range(64))
     ('Process 1', 'Processes 0 and 2', 'Processes 0–63')
@@ -504,5 +509,5 @@ def processes(numbers: Iterable[int]) -> str:
     numbers = sorted(numbers)
     if len(numbers) == 1:
         return f"Process {numbers[0]}"
-    # A few read better one by one than as a range.
+    # A few numbers read better as a list than as a range.
     return f"Processes {joined(numbers) if len(numbers) < 4 else ids_text(numbers)}"

@@ -1,11 +1,12 @@
-"""lay_out() -> Layout: which shard of an array each device holds.
+"""lay_out() returns a Layout: the shard of an array that each device holds.
 
-The block number of a dimension is a mixed-radix number: split over axes `(a, b)` of
-sizes `A, B`, a device at mesh coordinates `(i, j)` holds block `i * B + j`. So it grows
-by a constant stride along every mesh axis, and all arrays here broadcast to the mesh.
-Checked against `jax.sharding.NamedSharding.devices_indices_map` in `tests/layout`.
+The block number of a dimension is a mixed-radix number: if axes `(a, b)` of sizes
+`(A, B)` split it, the device at mesh coordinates `(i, j)` holds block `i * B + j`. The
+number grows by a constant stride along every mesh axis, so all arrays here broadcast to
+the shape of the mesh. `tests/layout` compares the results with
+`jax.sharding.NamedSharding.devices_indices_map`.
 
-Nothing of the size of the mesh is made before it is needed.
+Arrays as large as the mesh are created only when needed.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Misfit(Fact):
 
     Attributes:
         size: elements of the dimension.
-        axes: the mesh axes that would split it; `()` where it is not about a mesh.
-        parts: into how many blocks.
-        other_axes: mesh axes over which it would divide.
+        axes: the mesh axes that would split it; `()` if no mesh is involved.
+        parts: the number of blocks.
+        other_axes: mesh axes that would divide it evenly.
 
     >>> mesh = MeshSpec(("data", "model"), (4, 2))
     >>> misfit = Misfit.find(510, ("data",), mesh)
@@ -57,38 +58,41 @@ class Misfit(Fact):
         mesh: MeshSpec,
         free: tuple[str, ...] | None = None,
     ) -> Misfit | None:
-        """The misfit of `size` over `axes`, or None where it divides.
+        """The misfit of `size` over `axes`, or None if it divides.
 
         Args:
-            free: the other axes that may be offered; by default all of the mesh.
+            size: elements of the dimension.
+            axes: the mesh axes that would split it.
+            mesh: the mesh.
+            free: axes that may be suggested instead; by default all of the mesh.
         """
-        # Axes that the mesh lacks are a verdict of their own.
+        # Axes that the mesh lacks are reported by another verdict.
         parts = math.prod(mesh.shape.get(a, 1) for a in axes)
         if size % parts == 0:
             return None
-        fits = []
+        other_axes = []
         if free is None:
             free = mesh.axis_names
         for axis in free:
             count = mesh.shape[axis]
             if axis not in axes and count > 1 and size % count == 0:
-                fits.append(axis)
-        return Misfit(size, axes, parts, tuple(fits))
+                other_axes.append(axis)
+        return Misfit(size, axes, parts, tuple(other_axes))
 
     @property
     def remainder(self) -> int:
-        """What is left over after equal blocks."""
+        """The elements left over after equal blocks."""
         return self.size % self.parts
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The nearest sizes that divide: below (where it is not 0) and above."""
+        """The nearest sizes that divide: below (unless that is 0) and above."""
         below = self.size - self.remainder
         return tuple(s for s in (below, below + self.parts) if s)
 
     @property
     def padding(self) -> int:
-        """How many elements of padding make it divide."""
+        """The elements of padding after which it divides."""
         return -self.size % self.parts
 
 
@@ -98,13 +102,16 @@ def block_numbers(
     step: int = 1,
     out: np.ndarray | None = None,
 ) -> np.ndarray | None:
-    """int64, of length 1 along axes that do not split; None where nothing does.
+    """The block number of every device along one dimension, broadcastable to the mesh.
 
     Args:
-        axes: the mesh axes of one dimension, major to minor.
+        axes: the mesh axes that split the dimension, major to minor.
         mesh: the mesh.
-        step: what each number is multiplied by.
-        out: int64 in mesh shape, where the numbers of all devices are written to.
+        step: a factor by which each number is multiplied.
+        out: int64 in mesh shape; if given, the numbers of all devices are written here.
+
+    Returns:
+        int64, of length 1 along axes that do not split; None if no axis splits.
 
     >>> block_numbers(("b", "a"), MeshSpec(("a", "b"), (2, 3))).tolist()
     [[0, 2, 4], [1, 3, 5]]
@@ -117,7 +124,7 @@ def block_numbers(
             step *= size
     if not lanes:
         return None
-    # The lanes are short: one pass over all devices adds the first two of them.
+    # The lanes are one-dimensional, so the first pass over all devices adds two of them.
     if out is None:
         return sum(lanes[1:], lanes[0])
     if len(lanes) == 1:
@@ -130,9 +137,9 @@ def block_numbers(
 
 
 def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
-    """Refuses a Manual axis beside an axis that splits nothing."""
-    # NamedSharding fails here in an assertion: it knows no devices that are replicas of
-    # each other beside devices that a shard_map keeps apart.
+    """Refuses a mesh with a Manual axis and an axis that does not split the array."""
+    # NamedSharding fails with an assertion here: it cannot express that some devices
+    # hold replicas while a shard_map controls the data of others.
     manual, idle = [], []
     for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
         if mesh.shape[name] > 1:
@@ -151,18 +158,17 @@ def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout(Displayed):
-    """Which shard of one array each device holds. Made by `shardviz.layout`.
+    """The shard of one array that each device holds; returned by `shardviz.layout`.
 
     Attributes:
         shape: the global shape, in elements.
         dtype: the name of the element type.
         mesh: the mesh it is laid out on.
-        spec: the spec it was made from; None where it was made from another kind of
-            sharding.
-        block_counts: into how many blocks each dimension is split.
+        spec: the spec it results from; None for any other kind of sharding.
+        block_counts: the number of blocks along each dimension.
         shard_shape: the shape of every device's block.
         request: the Request that it answers, with the array's name and its rules; None
-            where it was made from a shape or a live array.
+            for the layout of a bare shape or a live array.
 
     >>> layout = lay_out((8, 4), Spec.parse("data, model"), MeshSpec(("data", "model"), (4, 2)))
     >>> layout.shard_shape, layout.replicas, layout.box(3)
@@ -176,13 +182,13 @@ class Layout(Displayed):
     block_counts: tuple[int, ...]
     shard_shape: tuple[int, ...]
     # Per dimension the block number of every device, broadcastable to the mesh shape;
-    # None: all 0.
+    # None if all are 0.
     _given_blocks: tuple[np.ndarray | None, ...] | None = None
     request: Any = field(default=None, compare=False, repr=False)
 
     @property
     def rank(self) -> int:
-        """How many dimensions the array has."""
+        """The number of dimensions of the array."""
         return len(self.shape)
 
     @property
@@ -192,7 +198,7 @@ class Layout(Displayed):
 
     @cached_property
     def blocks(self) -> tuple[np.ndarray | None, ...]:
-        """Per dimension the block number of every device; None where it is not split.
+        """Per dimension the block number of every device; None if it is not split.
 
         Each array has the rank of the mesh and broadcasts to its shape: axes that do
         not split the dimension have length 1.
@@ -241,7 +247,7 @@ class Layout(Displayed):
                 if block is not None:
                     numbers[dim] = int(block[coords])
         else:
-            # Without an array of the size of the mesh, which may have a million devices.
+            # Avoids arrays as large as the mesh, which may have a million devices.
             for dim, axes in enumerate(self.spec.dims):
                 for axis in axes:
                     at = self.mesh.positions[axis]
@@ -268,12 +274,12 @@ class Layout(Displayed):
             columns.append([slices[i] for i in numbers.tolist()])
         ids = self.device_ids.tolist()
         if not columns:
-            return dict.fromkeys(ids, ())  # a scalar: zip of nothing has no rows
+            return dict.fromkeys(ids, ())  # a scalar; zip(*[]) would have no rows
         return dict(zip(ids, zip(*columns, strict=True), strict=True))
 
     @property
     def num_blocks(self) -> int:
-        """Into how many blocks the array is split, whether or not a device holds each."""
+        """The number of blocks, including any that no device holds."""
         return math.prod(self.block_counts)
 
     @cached_property
@@ -290,7 +296,7 @@ class Layout(Displayed):
 
     @property
     def group_strides(self) -> tuple[int, ...] | None:
-        """Per mesh axis, how much `groups` grows with a step along it, or None.
+        """The stride of `groups` along each mesh axis; None without a spec.
 
         `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes,
         so these few numbers replace one number per device.
@@ -299,7 +305,7 @@ class Layout(Displayed):
             return None
         strides = dict.fromkeys(self.mesh.axis_names, 0)
         step = 1
-        # The last axis of the last dimension steps from one block to the next.
+        # Blocks are numbered row-major: the last axis of the last dimension has stride 1.
         for axis in reversed(self.spec.axes):
             strides[axis] = step
             step *= self.mesh.shape[axis]
@@ -307,13 +313,13 @@ class Layout(Displayed):
 
     @property
     def replicas(self) -> int:
-        """How many devices hold each block."""
+        """The number of devices that hold each block."""
         return max(1, self.mesh.size // self.num_blocks)
 
     @cached_property
     def replica_indices(self) -> np.ndarray:
-        """int64 [devices]: how many devices before it hold the same block."""
-        # Sorted by block, the devices of one stand together, in mesh order.
+        """int64 [devices]: the number of earlier devices that hold the same block."""
+        # A stable sort by block puts the devices of a block together, in mesh order.
         order = np.argsort(self.groups, kind="stable")
         sorted_groups = self.groups[order]
         first = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
@@ -326,14 +332,14 @@ class Layout(Displayed):
         """int64: the ids of the devices that hold one block, in mesh order.
 
         Raises:
-            LayoutError: for a block number that is no whole number.
+            LayoutError: for a block number that is not a whole number.
         """
         number = check_size(group, "A block number", LayoutError)
         return self.device_ids[self.groups == number]
 
     @property
     def bytes_per_device(self) -> int:
-        """What the array takes on each device, in bytes."""
+        """The size of each device's block, in bytes."""
         return size_in_bytes(math.prod(self.shard_shape), self.dtype)
 
     def __repr__(self) -> str:
@@ -347,9 +353,13 @@ class Layout(Displayed):
 def lay_out(
     shape: Sequence[int] | str, spec: Spec, mesh: MeshSpec, dtype: object = "float32"
 ) -> Layout:
-    """The Layout of an array of `shape` split as `spec` says over `mesh`.
+    """The Layout of an array of `shape`, split over `mesh` by `spec`.
 
     An UNCONSTRAINED dimension is not split, as in JAX: the compiler has yet to decide.
+
+    Raises:
+        LayoutError: if the array cannot be split evenly.
+        SpecError: if the spec does not fit the mesh.
     """
     return lay_out_parsed(read_shape(shape), spec, mesh, dtype_name(dtype))
 
@@ -357,7 +367,7 @@ def lay_out(
 def lay_out_parsed(
     sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec, dtype: str
 ) -> Layout:
-    """`lay_out` of a shape and a dtype that an ArraySpec has validated."""
+    """`lay_out` for a shape and a dtype that an ArraySpec has validated."""
     if problem := rank_problem(spec, len(sizes)):
         raise LayoutError(str(problem))
     spec.check(mesh)
@@ -369,8 +379,8 @@ def lay_out_parsed(
             continue
         parts = math.prod([mesh.shape[a] for a in axes])
         counts[dim] = parts
-        shard[dim], left = divmod(sizes[dim], parts)
-        if left:
+        shard[dim], remainder = divmod(sizes[dim], parts)
+        if remainder:
             free = tuple(a for a in mesh.axis_names if a not in spec.axes)
             misfit = Misfit.find(sizes[dim], axes, mesh, free)
             assert misfit is not None
@@ -384,7 +394,10 @@ def layout_from_indices(
     indices: Mapping[int, tuple[slice, ...]],
     mesh: MeshSpec | None = None,
 ) -> Layout:
-    """The Layout of a map from device id to slices, which every jax Sharding has.
+    """The Layout of a map from device id to slices, which every jax Sharding provides.
+
+    Raises:
+        LayoutError: if the blocks differ in shape.
 
     >>> layout_from_indices((4,), "int8", {7: (slice(0, 2),), 5: (slice(2, 4),)}).box(5)
     (slice(2, 4, None),)
@@ -402,7 +415,7 @@ def layout_from_indices(
     shard = sizes
     if ids:
         shard = tuple(lengths[0].tolist())
-    # A sharding without a mesh still says in which order its devices are.
+    # A sharding without a mesh still has an order of devices.
     if mesh is None:
         mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
     counts: list[int] = []

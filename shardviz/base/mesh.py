@@ -1,8 +1,8 @@
-"""MeshSpec: named axes over devices, with no device needed.
+"""MeshSpec: named axes over device ids, which works without the devices.
 
-A mesh is an n-dimensional grid of device ids. Only its order counts: a device's id says
-nothing about its position (JAX reorders devices on TPU, and ids of other processes
-start anywhere). Follows `jax.sharding.Mesh` and `AbstractMesh`.
+A mesh is an n-dimensional grid of device ids. Only the order in the grid matters: a
+device's id does not determine its position (JAX reorders devices on TPU, and the ids of
+other processes start anywhere). Follows `jax.sharding.Mesh` and `AbstractMesh`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import cached_property
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from shardviz.base.display import Displayed
 from shardviz.base.errors import MeshError
@@ -29,6 +30,7 @@ from shardviz.base.parse import (
     scan,
     typed_name,
 )
+from shardviz.base.typing import AxisTypesLike
 
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_AXES = 32
@@ -43,12 +45,13 @@ class MeshSpec(Displayed):
         axis_sizes: one size per axis.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"` per axis.
         device_ids: int64, in mesh shape; the device at each position.
-        process_indices: int64, in mesh shape; the process (host) of each device. Given
-            as a number, it is how many hosts share the devices evenly and in order.
-        concrete: whether the ids name devices that a real `Mesh` held.
-        ids_are_positions: whether device `i` is at flat position `i`, as by default.
-        even_hosts: how many processes, counted from 0, share the devices evenly and in
-            order; None where they do not.
+        process_indices: int64, in mesh shape; the process (host) of each device. The
+            constructor also takes a number of hosts, which share the devices evenly and
+            in order.
+        concrete: whether the ids belong to the devices of a real `Mesh`.
+        ids_are_positions: whether device `i` is at flat position `i`, the default.
+        even_hosts: the number of processes, counted from 0, that share the devices
+            evenly and in order; None if they do not.
 
     Raises:
         MeshError: for names, sizes, types or ids that no mesh can have.
@@ -67,21 +70,21 @@ class MeshSpec(Displayed):
 
     def __init__(
         self,
-        axis_names: Any,
-        axis_sizes: Any,
-        axis_types: Any = (),
-        device_ids: Any = None,
-        process_indices: Any = None,
+        axis_names: Iterable[str],
+        axis_sizes: Iterable[SupportsIndex],
+        axis_types: Iterable[object] = (),
+        device_ids: npt.ArrayLike | None = None,
+        process_indices: npt.ArrayLike | None = None,
         concrete: bool = False,
     ) -> None:
-        # Attributes are written past __setattr__, which refuses: a mesh is a key of dicts.
+        # Attributes bypass __setattr__, which refuses: meshes are immutable dict keys.
         fields = self.__dict__
         names, sizes = _checked_axes(axis_names, axis_sizes)
         fields["axis_names"], fields["axis_sizes"] = names, sizes
         fields["axis_types"] = _checked_types(axis_types, names)
         fields["concrete"] = concrete
-        # Ids and processes by default are made when they are first needed: a number for
-        # each of 16 million devices takes 128 MiB.
+        # Default ids and processes are created when first needed: a number for each of
+        # 16 million devices needs 128 MiB.
         fields["ids_are_positions"] = device_ids is None
         if device_ids is not None:
             fields["device_ids"] = checked_ids(device_ids, sizes)
@@ -98,10 +101,10 @@ class MeshSpec(Displayed):
         )
 
     def replace(self, **changes: Any) -> MeshSpec:
-        """A copy with some arguments changed, checked again."""
-        # No arrays where none is needed: a mesh may have millions of devices.
+        """A copy with some arguments changed, validated like a new one."""
+        # Default ids and processes stay implicit: a mesh may have millions of devices.
         ids = None
-        processes: Any = self.even_hosts
+        processes: int | np.ndarray | None = self.even_hosts
         if not self.ids_are_positions:
             ids = self.device_ids
         if processes is None:
@@ -126,7 +129,7 @@ class MeshSpec(Displayed):
     @cached_property
     def process_indices(self) -> np.ndarray:
         """int64, in mesh shape: the process (host) of each device."""
-        # A constructor without this number has set the attribute itself.
+        # Without `even_hosts` the constructor has set the attribute.
         hosts = self.even_hosts or 1
         if hosts == 1:
             return np.broadcast_to(np.int64(0), self.axis_sizes)
@@ -137,7 +140,7 @@ class MeshSpec(Displayed):
 
     @cached_property
     def size(self) -> int:
-        """How many devices."""
+        """The number of devices."""
         return math.prod(self.axis_sizes)
 
     @cached_property
@@ -170,7 +173,7 @@ class MeshSpec(Displayed):
         """The processes (hosts) that own devices here, in ascending order."""
         if self.even_hosts:
             hosts = range(self.even_hosts)
-            # A tuple of a number for each of two million hosts takes 80 MiB.
+            # A tuple of two million hosts needs 80 MiB.
             if len(hosts) > 1 << 16:
                 return hosts
             return tuple(hosts)
@@ -178,7 +181,7 @@ class MeshSpec(Displayed):
 
     @cached_property
     def _order(self) -> tuple[np.ndarray, np.ndarray]:
-        """The positions in the order of their ids, and the ids in that order."""
+        """int64 [devices] each: flat positions sorted by device id, and the sorted ids."""
         flat = self.device_ids.reshape(-1)
         order = np.argsort(flat, kind="stable")
         return order, flat[order]
@@ -189,19 +192,19 @@ class MeshSpec(Displayed):
         Raises:
             MeshError: if no device of the mesh has that id.
         """
-        wanted = check_size(device_id, "A device id")
-        # A number beyond int64 is no id, and numpy cannot compare it.
-        if 0 <= wanted < 1 << 62:
+        number = check_size(device_id, "A device id")
+        # numpy cannot compare numbers beyond int64, which are not valid ids anyway.
+        if 0 <= number < 1 << 62:
             if self.ids_are_positions:
-                if wanted < self.size:
-                    return wanted
+                if number < self.size:
+                    return number
             else:
-                order, ids = self._order
-                at = int(np.searchsorted(ids, wanted))
-                if at < len(ids) and ids[at] == wanted:
-                    return int(order[at])
+                positions, ids = self._order
+                index = int(np.searchsorted(ids, number))
+                if index < len(ids) and ids[index] == number:
+                    return int(positions[index])
         raise MeshError(
-            f"No device {shown(wanted, 30)} in this mesh of"
+            f"No device {shown(number, 30)} in this mesh of"
             f" {plural(self.size, 'device')}."
         )
 
@@ -224,29 +227,29 @@ class MeshSpec(Displayed):
         process = check_size(process, "A process index")
         if self.even_hosts == 1 and process == 0:
             return self
-        if self.even_hosts:  # the Explorer asks for all hosts of a pod
-            each = self.size // self.even_hosts
-            own = np.arange(0)
+        if self.even_hosts:  # fast, since the Explorer asks for all hosts of a pod
+            per_host = self.size // self.even_hosts
+            local = np.arange(0)
             if 0 <= process < self.even_hosts:
-                own = np.arange(process * each, (process + 1) * each)
+                local = np.arange(process * per_host, (process + 1) * per_host)
         else:
-            own = np.flatnonzero(self.process_indices.reshape(-1) == process)
-        if not own.size:
+            local = np.flatnonzero(self.process_indices.reshape(-1) == process)
+        if not local.size:
             raise MeshError(
                 f"Process {shown(process)} has no device in this mesh."
                 f" Processes here: {listed(self.processes)}."
             )
-        # The devices fill a block where the smallest block around them has as many.
-        lines = np.unravel_index(own, self.axis_sizes)
-        sizes = tuple(int(i.max()) - int(i.min()) + 1 for i in lines)
-        if math.prod(sizes) != own.size:
+        # The devices fill a block if the smallest block around them has as many.
+        coordinates = np.unravel_index(local, self.axis_sizes)
+        sizes = tuple(int(i.max()) - int(i.min()) + 1 for i in coordinates)
+        if math.prod(sizes) != local.size:
             raise MeshError(
-                f"The {plural(own.size, 'device')} of process {process} form no"
+                f"The {plural(local.size, 'device')} of process {process} form no"
                 " contiguous block of the mesh: the smallest block around them is"
                 f" {'×'.join(map(str, sizes))} and holds devices of other processes."
                 " Order the mesh so that each process fills a block."
             )
-        ids = self.device_ids.reshape(-1)[own].reshape(sizes)
+        ids = self.device_ids.reshape(-1)[local].reshape(sizes)
         hosts = np.broadcast_to(np.int64(process), sizes)
         types = self.axis_types
         return MeshSpec(self.axis_names, sizes, types, ids, hosts, self.concrete)
@@ -255,7 +258,7 @@ class MeshSpec(Displayed):
         """The size of an axis.
 
         Raises:
-            MeshError: if the mesh has no such axis, with the nearest name.
+            MeshError: if the mesh has no such axis; the message suggests the nearest.
         """
         if isinstance(name, str) and name in self.shape:
             return self.shape[name]
@@ -270,7 +273,7 @@ class MeshSpec(Displayed):
             return True
         if self._key != other._key or self.even_hosts != other.even_hosts:
             return False
-        # Arrays of 16 million are neither made nor compared where both are the default.
+        # If both have default ids, arrays of up to 16 million ids need not exist.
         if not (self.ids_are_positions and other.ids_are_positions):
             if not np.array_equal(self.device_ids, other.device_ids):
                 return False
@@ -297,7 +300,9 @@ class MeshSpec(Displayed):
         return f"MeshSpec({str(self)!r}{types}{order})"
 
 
-def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _checked_axes(
+    names: Iterable[str], sizes: Iterable[SupportsIndex]
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
     names = limited(names, MAX_AXES, "The axes of a mesh", MeshError)
     sizes = limited(sizes, MAX_AXES, "The axis sizes of a mesh", MeshError)
     if len(names) != len(sizes) or len(names) > MAX_AXES:
@@ -305,7 +310,7 @@ def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, .
             f"A mesh has at most {MAX_AXES} axes and one size per name; got"
             f" {plural(len(names), 'name')} and {plural(len(sizes), 'size')}."
         )
-    plain = []
+    checked_sizes = []
     for name, size in zip(names, sizes, strict=True):
         check_name(name, "a mesh axis")
         if names.count(name) > 1:
@@ -318,17 +323,17 @@ def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, .
                 f"The size of axis {shown(name)} must be 1 or more;"
                 f" got {shown(size, 30)}."
             )
-        plain.append(size)
-    if math.prod(plain) > MAX_DEVICES:
+        checked_sizes.append(size)
+    if math.prod(checked_sizes) > MAX_DEVICES:
         raise MeshError(
             f"A mesh has at most {MAX_DEVICES:,} devices here;"
-            f" {'×'.join(shown(s, 20) for s in plain)[:80]} is more. Make an axis"
+            f" {'×'.join(shown(s, 20) for s in checked_sizes)[:80]} is more. Make an axis"
             " smaller."
         )
-    return tuple(map(str, names)), tuple(plain)
+    return tuple(map(str, names)), tuple(checked_sizes)
 
 
-def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_types(types: Iterable[object], names: tuple[str, ...]) -> tuple[str, ...]:
     types = limited(types, MAX_AXES, "The axis types of a mesh", MeshError)
     if not types:
         return ("Auto",) * len(names)
@@ -338,33 +343,33 @@ def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
             f" {plural(len(names), 'axis', 'axes')}."
         )
     names_of_types = []
-    for given in types:
-        # jax's AxisType members have a name; text may come in any case.
-        name = str(getattr(given, "name", given)).capitalize()
+    for axis_type in types:
+        # jax's AxisType members have a name; text may be in upper or lower case.
+        name = str(getattr(axis_type, "name", axis_type)).capitalize()
         if name not in AXIS_TYPES:
             raise MeshError(
                 f"An axis type is one of {listed(AXIS_TYPES, 'or')}; got"
-                f" {shown(given)}."
+                f" {shown(axis_type)}."
             )
         names_of_types.append(name)
     return tuple(names_of_types)
 
 
-def _numbers(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
+def _numbers(values: npt.ArrayLike, sizes: tuple[int, ...], noun: str) -> np.ndarray:
     """int64 in mesh shape, read-only: a number of 0 or more for each position."""
     positions = math.prod(sizes)
     array = None
-    # Ragged lists and sizes beyond an int are errors of numpy's.
+    # numpy raises for ragged lists and for numbers beyond int64.
     with contextlib.suppress(OverflowError, TypeError, ValueError):
         if not isinstance(values, Sized) or len(values) <= positions:
             array = np.asarray(values)
     if array is None or not _are_counts(array, positions):
         raise MeshError(
-            f"The {what} are whole numbers, 0 or more, one for each of"
+            f"The {noun} are whole numbers, 0 or more, one for each of"
             f" {plural(positions, 'position')} of the mesh; got {shown(values)}."
         )
     array = array.astype(np.int64, copy=False).reshape(sizes)
-    # A copy where the caller may change theirs.
+    # A writable array is copied, since the caller may change it.
     if array.flags.writeable:
         array = array.copy()
         array.flags.writeable = False
@@ -372,29 +377,33 @@ def _numbers(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
 
 
 def _are_counts(array: np.ndarray, positions: int) -> bool:
-    """Whether an array holds one int64 of 0 or more for each position."""
+    """True if an array holds one int64 of 0 or more for each position."""
     if array.dtype.kind not in "iu" or array.size != positions:
         return False
     return int(array.min()) >= 0 and int(array.max()) <= np.iinfo(np.int64).max
 
 
-def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
-    """Device ids in mesh shape, read-only and each once."""
+def checked_ids(ids: npt.ArrayLike, sizes: tuple[int, ...]) -> np.ndarray:
+    """Device ids in mesh shape, read-only, without repeats.
+
+    Raises:
+        MeshError: for anything else.
+    """
     array = _numbers(ids, sizes, "device ids")
     flat = array.reshape(-1)
     # Sorting 16 million takes a second.
     if not ascending(flat):
         flat = np.sort(flat)
-        twice = flat[1:][flat[1:] == flat[:-1]]
-        if len(twice):
+        repeated = flat[1:][flat[1:] == flat[:-1]]
+        if len(repeated):
             raise MeshError(
-                f"Each device is in a mesh once; {int(twice[0])} is given twice."
+                f"Each device is in a mesh once; {int(repeated[0])} is given twice."
             )
     return array
 
 
 def ascending(values: np.ndarray) -> bool:
-    """Whether each value is larger than the one before.
+    """True if each value is larger than the previous value.
 
     >>> ascending(np.array([1, 4, 9])), ascending(np.array([1, 4, 4]))
     (True, False)
@@ -402,50 +411,57 @@ def ascending(values: np.ndarray) -> bool:
     return bool((values[1:] > values[:-1]).all())
 
 
-def _checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | int:
-    """The process of each device, or how many hosts share the devices in order."""
+def _checked_processes(
+    processes: npt.ArrayLike | None, sizes: tuple[int, ...]
+) -> np.ndarray | int:
+    """The process of each device, or the number of hosts if they share them in order."""
     total = math.prod(sizes)
     if processes is None:
         return 1
     if np.isscalar(processes):
         count = check_size(processes, "The number of hosts")
         if count < 1 or total % count:
-            fits = [n for n in range(1, min(total, 512) + 1) if total % n == 0]
+            divisors = [n for n in range(1, min(total, 512) + 1) if total % n == 0]
             raise MeshError(
                 f"{plural(total, 'device')} cannot be shared evenly by"
-                f" {shown(count, 30)} hosts. Numbers that work: {listed(fits)}."
+                f" {shown(count, 30)} hosts. Numbers that work: {listed(divisors)}."
             )
         return count
     array = _numbers(processes, sizes, "process indices")
-    # Where one number says the same, it is kept instead.
+    # An even division in order is stored as the number of hosts instead.
     hosts = int(array.flat[-1]) + 1
     if total % hosts == 0:
-        each = array.reshape(hosts, -1)
-        if (each == np.arange(hosts)[:, None]).all():
+        by_host = array.reshape(hosts, -1)
+        if (by_host == np.arange(hosts)[:, None]).all():
             return hosts
     return array
 
 
 def make_mesh(
-    axes: Any = None,
+    axes: str | Mapping[str, int] | Iterable[tuple[str, int]] | None = None,
     *,
-    axis_types: Any = None,
-    device_ids: Any = None,
-    processes: Any = None,
+    axis_types: AxisTypesLike | None = None,
+    device_ids: npt.ArrayLike | None = None,
+    processes: npt.ArrayLike | None = None,
     count_devices: Callable[[], int] | None = None,
-    **sizes: Any,
+    **sizes: int,
 ) -> MeshSpec:
     """A MeshSpec from text, a mapping, pairs, or keywords.
 
     Args:
         axes: `"data=4, model=2"`, `{"data": 4}`, `[("data", 4)]`, or keywords instead.
-        axis_types: one type for all axes, or one per axis; Auto where not said.
+        axis_types: one type for all axes, or one per axis; Auto by default.
         device_ids: ids in mesh order, any shape of the right size; by default 0, 1, 2,
             …
-        processes: how many hosts share the devices evenly and in order, or the process
-            index of each device, any shape of the right size; by default one host.
-        count_devices: how many devices there are, called if a size is -1, which stands
-            for the devices that are left; by default the number of `device_ids`.
+        processes: the number of hosts, which share the devices evenly and in order, or
+            the process index of each device, any shape of the right size; by default
+            one host.
+        count_devices: returns the number of devices. It is called if a size is -1,
+            which stands for the remaining devices; by default `device_ids` are counted.
+        **sizes: axes as keywords, instead of `axes`.
+
+    Raises:
+        MeshError: for axes, types, ids or processes that no mesh can have.
 
     >>> make_mesh("data=4, model=2") == make_mesh(data=4, model=2)
     True
@@ -464,40 +480,41 @@ def make_mesh(
         pairs = _pairs(axes)
     if not pairs:
         raise MeshError("A mesh needs at least one axis. Write one as data=4.")
-    # Names may be anything here; MeshSpec checks them, as for all callers.
+    # MeshSpec checks the names.
     names, lengths = zip(*pairs, strict=True)
     if device_ids is not None:
         count_devices = lambda: int(np.size(device_ids))  # noqa: E731
     lengths = filled_sizes(lengths, count_devices)
-    if axis_types is None:
-        axis_types = ()
-    elif isinstance(axis_types, str) or not isinstance(axis_types, Iterable):
-        axis_types = (axis_types,) * len(names)
-    # Whoever names devices means those; numbers in order may be any devices.
+    type_per_axis: Iterable[object] = ()
+    if isinstance(axis_types, Iterable) and not isinstance(axis_types, str):
+        type_per_axis = axis_types
+    elif axis_types is not None:
+        type_per_axis = (axis_types,) * len(names)
+    # Explicit ids mean these devices; the default 0, 1, 2, … may be any devices.
     concrete = device_ids is not None
-    return MeshSpec(names, lengths, axis_types, device_ids, processes, concrete)
+    return MeshSpec(names, lengths, type_per_axis, device_ids, processes, concrete)
 
 
 def filled_sizes(
-    sizes: Sequence[Any], count_devices: Callable[[], int] | None
-) -> tuple[Any, ...]:
-    """Sizes with the number of devices that are left in place of one -1.
+    sizes: Sequence[int], count_devices: Callable[[], int] | None
+) -> tuple[int, ...]:
+    """The sizes, with a -1 replaced by the number of remaining devices.
 
     Args:
         sizes: one for each axis.
-        count_devices: how many devices there are; called if a size is -1.
+        count_devices: returns the number of devices; called if a size is -1.
 
     Raises:
-        MeshError: several sizes are -1, nothing says how many devices there are, or the
-            other sizes do not divide that number.
+        MeshError: if several sizes are -1, if `count_devices` is None, or if the other
+            sizes do not divide the number of devices.
 
     >>> filled_sizes((-1, 2), lambda: 8)
     (4, 2)
     """
-    others = [n for n in sizes if type(n) is not int or n != -1]
-    if len(others) == len(sizes):
+    fixed = [n for n in sizes if type(n) is not int or n != -1]
+    if len(fixed) == len(sizes):
         return tuple(sizes)
-    if len(sizes) - len(others) > 1:
+    if len(sizes) - len(fixed) > 1:
         raise MeshError(
             "One axis of a mesh may have the size -1, for the devices that are left; got"
             f" {shown(tuple(sizes))}."
@@ -507,12 +524,12 @@ def filled_sizes(
             "The size -1 stands for the devices that are left, and nothing says how many"
             " devices there are. Write the size."
         )
-    used = math.prod(check_size(n, "The size of an axis") for n in others)
+    used = math.prod(check_size(n, "The size of an axis") for n in fixed)
     total = count_devices()
     if used < 1 or total % used:
         raise MeshError(
             f"{plural(total, 'device')} cannot be shared evenly by axes of"
-            f" {'×'.join(map(str, others))}, so no size is left for -1."
+            f" {'×'.join(map(str, fixed))}, so no size is left for -1."
         )
     return tuple(total // used if n == -1 else n for n in sizes)
 
@@ -523,14 +540,14 @@ _AXIS = re.compile(
 
 
 def _parsed(text: str) -> list[tuple[str, int]]:
-    """The `(name, size)` pairs in what a person typed; nothing is evaluated."""
+    """The `(name, size)` pairs in typed text; nothing is evaluated."""
     pairs = []
     for match in scan(_AXIS, text, MeshError, "an axis and its size, as data=4,"):
         pairs.append((name_in(match[1]), int(match[2])))
     return pairs
 
 
-def _pairs(axes: Any) -> list[tuple[Any, Any]]:
+def _pairs(axes: object) -> list[tuple[str, int]]:
     if isinstance(axes, (tuple, list)):
         if all(isinstance(p, (tuple, list)) and len(p) == 2 for p in axes):
             return [(name, size) for name, size in axes]

@@ -1,24 +1,24 @@
-"""MeshContext: which mesh is in force at a point of a program, and which API sees it.
+"""MeshContext: the mesh in force at one point of a program, and the APIs that see it.
 
 JAX has three slots per thread. `with mesh:` pushes on the legacy stack. `jax.set_mesh`
-sets a mesh of devices and its abstract twin. `use_abstract_mesh`, and `shard_map`
-inside itself, set the abstract one alone. Each API looks into its own slot;
-`tests/program/test_mesh_context.py` checks the table below against JAX.
+sets a mesh of devices and the matching abstract mesh. `use_abstract_mesh`, and
+`shard_map` inside its body, set only the abstract mesh. Each API looks into its own
+slots; `tests/program/test_mesh_context.py` checks the table below against JAX.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardviz.base.display import Displayed, explanation
 from shardviz.base.errors import MeshError
 from shardviz.base.format import listed, shown
 from shardviz.base.mesh import MeshSpec
 
-#: The APIs that take a bare PartitionSpec (or no mesh at all), and the slots they look
-#: into. `explicit` is the abstract mesh where one of its axes is Explicit: then jit
-#: takes it for lack of devices.
+#: The APIs that accept a bare PartitionSpec (or no mesh at all), and the slots they look
+#: into. `explicit` is the abstract mesh if one of its axes is Explicit: jit then uses it
+#: if there is no mesh of devices.
 APIS = {
     "with_sharding_constraint": ("abstract", "legacy"),
     "jit in_shardings": ("current", "explicit"),
@@ -33,17 +33,18 @@ APIS = {
 
 @dataclass(frozen=True)
 class MeshContext(Displayed):
-    """Which mesh is in force; made by `shardviz.mesh_context`.
+    """The meshes in force; returned by `shardviz.mesh_context`.
 
     Attributes:
         legacy: the meshes entered by `with mesh:`, outermost first.
         current: the mesh of `jax.set_mesh`.
-        abstract: what `jax.sharding.get_abstract_mesh` gives: the twin of `current`,
-            unless `use_abstract_mesh` or a `shard_map` around the call has put another
-            there.
+        abstract: the mesh that `jax.sharding.get_abstract_mesh` returns: the abstract
+            form of `current`, unless `use_abstract_mesh` or a `shard_map` around the
+            call has set another mesh.
         traced: whether the call is in a function that is being traced.
-        readable: whether this JAX says which meshes `with mesh:` has entered.
-        rules: the rules of flax's `nn.logical_axis_rules`, as they were written.
+        readable: whether this version of JAX reveals the meshes that `with mesh:` has
+            entered.
+        rules: the rules of flax's `nn.logical_axis_rules`, unchanged.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> context = MeshContext(legacy=(make_mesh(x=2, y=4),))
@@ -58,11 +59,11 @@ class MeshContext(Displayed):
     abstract: MeshSpec | None = None
     traced: bool = False
     readable: bool = True
-    rules: Any = ()
+    rules: Sequence[object] = ()
 
     @property
     def in_force(self) -> str:
-        """Which mesh a bare PartitionSpec would be for.
+        """The kind of mesh that a bare PartitionSpec would use.
 
         One of `"set_mesh"`, `"abstract mesh"`, `"with mesh"` and `"none"`.
         """
@@ -84,28 +85,27 @@ class MeshContext(Displayed):
 
     @property
     def overlaid(self) -> bool:
-        """Whether the abstract mesh is another one than that of `jax.set_mesh`."""
+        """True if the abstract mesh differs from the mesh of `jax.set_mesh`."""
         if self.current is None:
             return False
-        over = self.abstract
-        if over is None or over.shape != self.current.shape:
+        if self.abstract is None or self.abstract.shape != self.current.shape:
             return True
-        return over.axis_types != self.current.axis_types
+        return self.abstract.axis_types != self.current.axis_types
 
     def sees(self, api: str) -> MeshSpec | None:
-        """The mesh that one API of JAX or flax finds here; None where it finds none.
+        """The mesh that one API of JAX or flax finds here, or None.
 
         Args:
-            api: a name among `APIS`.
+            api: a key of `APIS`.
 
         Raises:
-            MeshError: for another name.
+            MeshError: for any other name.
         """
         if api not in APIS:
             raise MeshError(
                 f"No API is called {shown(api)} here. Known: {listed(APIS)}."
             )
-        # Some APIs look at an abstract mesh only where it has an Explicit axis.
+        # Some APIs use an abstract mesh only if it has an Explicit axis.
         explicit = None
         if self.abstract is not None and "Explicit" in self.abstract.axis_types:
             explicit = self.abstract
@@ -115,13 +115,15 @@ class MeshContext(Displayed):
             "explicit": explicit,
             "legacy": self.entered,
         }
-        found = [slots[slot] for slot in APIS[api] if slots[slot] is not None]
-        return found[0] if found else None
+        for slot in APIS[api]:
+            if slots[slot] is not None:
+                return slots[slot]
+        return None
 
     def table(self) -> dict[str, MeshSpec | None]:
-        """Every API to the mesh that it finds here."""
+        """The mesh that each API finds here."""
         return {api: self.sees(api) for api in APIS}
 
     def explain(self) -> str:
-        """Which mesh is in force and which API sees it, in sentences."""
+        """Sentences about the mesh in force and the APIs that see it."""
         return explanation(self)

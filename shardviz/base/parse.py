@@ -1,7 +1,7 @@
-"""Checks of names, sizes and bytes, and the parser of what people type.
+"""Checks of names, sizes and bytes, and the parser for typed text.
 
-Python's own parser reads it; nothing is evaluated, and everything has a length at which
-it is refused. An error names the position and the text that could not be read.
+Text is parsed with Python's own parser; nothing is evaluated, and every input has a
+maximum length. An error names the position and the text that could not be read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sized
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -22,12 +22,16 @@ from shardviz.base.errors import MeshError, ShardvizError
 from shardviz.base.format import bytes_text, shown
 
 MAX_NAME = 100
-MAX_PATH = 1_000  # letters of a path that patterns are matched with
+MAX_PATH = 1_000  # letters of a path that is matched with patterns
 MAX_TEXT = 1 << 19  # letters; MaxText's base.yml has 60,000
 
 
 def read_text_file(path: Path, most: int) -> str:
-    """The text of a plain file of at most `most` bytes, without a byte order mark."""
+    """The text of a plain file of at most `most` bytes, without a byte order mark.
+
+    Raises:
+        ValueError: with the reason as an end of a sentence: "is longer than 512 KiB".
+    """
     try:
         # Reading a pipe or /dev/zero would never end.
         if path.exists() and not path.is_file():
@@ -47,24 +51,31 @@ def read_text_file(path: Path, most: int) -> str:
     return text
 
 
-def check_name(name: object, what: str, error: type[ShardvizError] = MeshError) -> str:
-    """`name`, if it can be the name of an axis or array: short, printable text."""
-    # The one blank that can be printed is the space. This is asked of every array.
+def check_name(name: object, noun: str, error: type[ShardvizError] = MeshError) -> str:
+    """`name`, if it can be the name of an axis or array: short, printable text.
+
+    Args:
+        name: the name.
+        noun: the kind of thing it names, for the message: `"a mesh axis"`.
+        error: the class of the error.
+    """
+    # The valid case comes first: every array of a model is checked. The space is the
+    # only blank that `isprintable` accepts.
     if isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable():
         if name[0] != " " and name[-1] != " ":
-            return str(name)  # numpy's text shows itself otherwise
+            return str(name)  # the repr of numpy's str_ differs
     if isinstance(name, str) and len(name) > MAX_NAME:
         raise error(
-            f"The name of {what} has {len(name):,} letters; at most {MAX_NAME}, please."
+            f"The name of {noun} has {len(name):,} letters; at most {MAX_NAME}, please."
         )
     raise error(
-        f"The name of {what} must be printable text without blanks around it;"
+        f"The name of {noun} must be printable text without blanks around it;"
         f" got {shown(name)}."
     )
 
 
 def check_path(path: object, error: type[ShardvizError]) -> str:
-    """`path`, if patterns can be matched with it: printable text that is not too long."""
+    """`path`, if it can be matched with patterns: printable text that is not too long."""
     if not isinstance(path, str) or not path.isprintable():
         raise error(
             "The path of an array is printable text such as 'mlp/0/kernel';"
@@ -77,15 +88,23 @@ def check_path(path: object, error: type[ShardvizError]) -> str:
     return path
 
 
-def check_size(size: Any, what: str, error: type[ShardvizError] = MeshError) -> int:
-    """`size` as an int, if it is a whole number."""
-    # Python's own bool is an int, and no size.
-    if not isinstance(size, (bool, np.bool_)):
+def check_size(size: object, noun: str, error: type[ShardvizError] = MeshError) -> int:
+    """`size` as an int, if it is a whole number.
+
+    Args:
+        size: the number.
+        noun: the beginning of the message: `"A process index"`.
+        error: the class of the error.
+    """
+    if type(size) is int:
+        return size
+    # A bool is an int to Python, but not a size.
+    if isinstance(size, SupportsIndex) and not isinstance(size, (bool, np.bool_)):
         try:
             return operator.index(size)
         except TypeError:
             pass
-    raise error(f"{what} must be a whole number; got {shown(size)}.")
+    raise error(f"{noun} must be a whole number; got {shown(size)}.")
 
 
 _UNITS = {"": 1, "b": 1}
@@ -95,12 +114,13 @@ for _power, _prefix in enumerate("kmgtpe", 1):
 _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*((?:[kmgtpe]i?)?b)?", re.I | re.ASCII)
 
 
-def parse_bytes(size: object, what: str, error: type[ShardvizError]) -> int:
-    """A number of bytes: as it is, or text with a unit, `"1 MiB"`, `"1.5 GB"`, `"512"`.
+def parse_bytes(size: object, noun: str, error: type[ShardvizError]) -> int:
+    """A number of bytes, from an int or from text: `"1 MiB"`, `"1.5 GB"`, `"512"`.
 
     Args:
         size: the number or text; `KiB` is 1,024 bytes and `KB` is 1,000.
-        what: what it is, to begin a sentence with: `"The limit"`.
+        noun: the beginning of the message: `"The limit"`.
+        error: the class of the error.
 
     >>> parse_bytes("1 MiB", "It", ShardvizError), parse_bytes("1.5KB", "It", ShardvizError)
     (1048576, 1500)
@@ -113,30 +133,35 @@ def parse_bytes(size: object, what: str, error: type[ShardvizError]) -> int:
         match = _SIZE.fullmatch(size.strip())
     if match is None:
         raise error(
-            f"{what} is a number of bytes, or text such as '1 MiB' or '1.5 GB';"
+            f"{noun} is a number of bytes, or text such as '1 MiB' or '1.5 GB';"
             f" got {shown(size)}."
         )
-    # Decimal, so that "0.3 GB" are 300,000,000 bytes and not one less.
+    # As a float, "0.3 GB" would be one byte less than 300,000,000.
     return int(Decimal(match[1]) * _UNITS[(match[2] or "").lower()])
 
 
-def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> list[Any]:
+def limited(
+    values: object, most: int, noun: str, error: type[ShardvizError]
+) -> list[Any]:
     """The values of an iterable as a list, if there are at most `most`.
 
     Args:
-        what: what they are, to begin a sentence with: `"The axes of a mesh"`.
+        values: the iterable.
+        most: the largest number of values.
+        noun: the beginning of the message: `"The axes of a mesh"`.
+        error: the class of the error.
 
     >>> limited(iter("ab"), 2, "Letters", ShardvizError)
     ['a', 'b']
     """
     if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
-        raise error(f"{what} must be a list or tuple; got {shown(values)}.")
-    # An iterable may be endless.
-    taken = list(itertools.islice(values, most + 1))
-    if len(taken) > most:
+        raise error(f"{noun} must be a list or tuple; got {shown(values)}.")
+    # An iterable may be infinite.
+    first_values = list(itertools.islice(values, most + 1))
+    if len(first_values) > most:
         count = f"{len(values):,}" if isinstance(values, Sized) else "more"
-        raise error(f"{what} can be at most {most:,}; got {count}.")
-    return taken
+        raise error(f"{noun} can be at most {most:,}; got {count}.")
+    return first_values
 
 
 QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
@@ -144,43 +169,43 @@ QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
 NAME = rf"""(?:{QUOTED}|(?:(?!->|=>)[^\s,()\[\]{{}}=:;'"→⇒#])+)"""
 
 
-#: A number as Python reads it, of at most 20 digits: Python refuses thousands of them.
+#: A number in Python's notation, of at most 20 digits. Python cannot read thousands.
 DIGITS = "[0-9](?:_?[0-9]){0,19}"
 
 
 class UnconstrainedSingleton:
-    """jax's `P.UNCONSTRAINED`, where it is typed; known by the name of the class."""
+    """Typed `P.UNCONSTRAINED`. Has the class name of jax's, by which it is recognized."""
 
 
 UNCONSTRAINED = UnconstrainedSingleton()
 
 
 class Call(NamedTuple):
-    """What somebody typed as a call of PartitionSpec."""
+    """A typed call of PartitionSpec."""
 
     args: tuple[Any, ...]
     keywords: dict[str, Any]
 
 
 class Pairs(list):
-    """The pairs of a mapping, repeats and all."""
+    """The pairs of a typed mapping, including repeated keys."""
 
 
 def name_in(token: str) -> str:
-    """The name that a NAME is, without its quotes."""
+    """The name in a match of NAME, without its quotes."""
     if token[:1] in ("'", '"'):
         return re.sub(r"\\(.)", r"\1", token[1:-1])
     return token
 
 
 def typed_name(name: str) -> str:
-    """A name as people type it: in quotes where it would be read otherwise.
+    """A name as users type it: in quotes if it would be misread without them.
 
     >>> typed_name("embed"), typed_name("two words"), typed_name("None")
     ('embed', "'two words'", "'None'")
     """
     reserved = keyword.iskeyword(name) or name.lower() in ("none", "null", "_")
-    # Python normalizes letters beyond ASCII, and so would change the name.
+    # Python's parser normalizes letters beyond ASCII, which would change the name.
     if not name.isascii() or not name.isidentifier() or reserved or _is_free(name):
         return quoted(name)
     return name
@@ -191,7 +216,7 @@ def _is_free(word: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """`text` in quotes, as it is read back.
+    """`text` in quotes, escaped so that it can be read back.
 
     >>> print(quoted("it's"))
     'it\\'s'
@@ -203,29 +228,35 @@ def quoted(text: str) -> str:
 def scan(
     pattern: re.Pattern[str], text: str, error: type[ShardvizError], expected: str
 ) -> Iterator[re.Match[str]]:
-    """The matches of a pattern one after the other, to the end of the text."""
-    # From match to match, so that nothing between two of them is passed over.
-    at, end = 0, len(text.rstrip())
+    """Consecutive matches of a pattern that cover the whole text.
+
+    Args:
+        pattern: matches one entry and the separator after it.
+        text: the typed text.
+        error: the class of the error for text that does not match.
+        expected: a description of an entry, for the message.
+    """
+    position, end = 0, len(text.rstrip())
     if end > MAX_TEXT:
         raise error(f"The text has {end:,} letters; at most {MAX_TEXT:,} are read.")
-    while at < end:
-        match = pattern.match(text, at)
+    while position < end:
+        match = pattern.match(text, position)
         if match is None:
             raise error(
-                f"Cannot read {shown(text)}: expected {expected} at position {at + 1},"
-                f" found {shown(text[at : at + 20])}."
+                f"Cannot read {shown(text)}: expected {expected} at position {position + 1},"
+                f" found {shown(text[position : position + 20])}."
             )
         yield match
-        at = match.end()
+        position = match.end()
 
 
 def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> Any:
-    """What a person typed: text, None, numbers, tuples, mappings, PartitionSpecs.
+    """The value of typed text: text, None, numbers, tuples, mappings, PartitionSpecs.
 
     Args:
-        text: what was typed.
-        error: the class of its errors.
-        within: what the text stands in, as a template.
+        text: the typed text.
+        error: the class of the error.
+        within: a template around the text, with `{}` in its place.
 
     >>> typed_value("(x, None, 'y z')", ShardvizError)
     ('x', None, 'y z')
@@ -234,25 +265,25 @@ def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> An
         raise error(
             f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read."
         )
-    python, doubled = without_unknown_escapes(text.strip())
+    python, added = without_unknown_escapes(text.strip())
     try:
         tree = ast.parse(within.replace("{}", python), mode="eval")
         return _literal(tree.body, error)
-    except SyntaxError as wrong:
-        # Positions are those in what was typed, not in the template around it.
-        where = (wrong.offset or 1) - within.index("{}")
-        if wrong.lineno == 1:
-            where -= sum(position < where for position in doubled)
-        where = max(1, where)
+    except SyntaxError as syntax_error:
+        # The position in the typed text, without the template and added backslashes.
+        position = (syntax_error.offset or 1) - within.index("{}")
+        if syntax_error.lineno == 1:
+            position -= sum(backslash < position for backslash in added)
+        position = max(1, position)
         raise error(
-            f"Cannot read {shown(text.strip())}: {wrong.msg} at position {where}."
+            f"Cannot read {shown(text.strip())}: {syntax_error.msg} at position {position}."
         ) from None
     except (RecursionError, MemoryError, ValueError, TypeError):
-        # Thousands of brackets, and letters that are no text in UTF-8.
+        # For thousands of brackets, or letters that cannot be encoded in UTF-8.
         raise error(f"Cannot read {shown(text.strip())}: is it one value?") from None
 
 
-# A comment, or text in quotes with its prefix; unclosed quotes reach as far as they can.
+# A comment, or a string with its prefix; an unclosed string extends as far as possible.
 _STRING = re.compile(
     r"""#[^\n]*|([a-z]{0,2})(?:'''(?:[^\\]|\\.)*?(?:'''|\Z)"""
     r'''|"""(?:[^\\]|\\.)*?(?:"""|\Z)'''
@@ -267,8 +298,8 @@ _UNKNOWN_ESCAPE = re.compile(
 def without_unknown_escapes(text: str) -> tuple[str, list[int]]:
     r"""Python source with each unknown escape, as in `"\d"`, written as `"\\d"`.
 
-    Python reads both alike, but warns about the first; turning warnings off would do so
-    for all threads of the user's process.
+    Python reads both the same way, but warns about the first; turning warnings off would
+    affect all threads of the user's process.
 
     Returns:
         The source, and the positions in it of the added backslashes.
@@ -277,50 +308,53 @@ def without_unknown_escapes(text: str) -> tuple[str, list[int]]:
         return text, []
     pieces: list[str] = []
     added: list[int] = []
-    at = 0
+    copied = 0
     for string in _STRING.finditer(text):
         prefix = string[1]
         if prefix is None or "r" in prefix.lower():  # a comment, or a raw string
             continue
         for escape in _UNKNOWN_ESCAPE.finditer(text, string.start(), string.end()):
             if escape[1] is not None:
-                pieces.append(text[at : escape.end()])
-                at = escape.end()
-                added.append(at + len(added))
-    return "\\".join([*pieces, text[at:]]), added
+                pieces.append(text[copied : escape.end()])
+                copied = escape.end()
+                added.append(copied + len(added))
+    return "\\".join([*pieces, text[copied:]]), added
 
 
 def literal_value(node: ast.expr, error: type[ShardvizError]) -> Any:
-    """The value of an expression that computes nothing, as `typed_value` reads it."""
+    """The value of a literal expression, as `typed_value` reads it.
+
+    Raises:
+        error: for an expression that would have to be evaluated.
+    """
     return _literal(node, error)
 
 
 def _literal(node: ast.expr, error: type[ShardvizError]) -> Any:
-    """The value of an expression that computes nothing."""
     name = getattr(node, "attr", getattr(node, "id", ""))
     if isinstance(node, ast.Constant):
         return node.value
     makers = {ast.List: list, ast.Tuple: tuple, ast.Set: frozenset}
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        return makers[type(node)](_literal(one, error) for one in node.elts)
+        return makers[type(node)](_literal(entry, error) for entry in node.elts)
     if isinstance(node, ast.Dict):
         pairs = Pairs()
         for key, value in zip(node.keys, node.values, strict=True):
             if key is not None:
                 pair = _literal(key, error), _literal(value, error)
                 pairs.append(pair)
-        if len(pairs) == len(node.keys):  # else it holds others, `{**more}`
+        if len(pairs) == len(node.keys):  # else it unpacks another mapping
             return pairs
     if isinstance(node, (ast.Name, ast.Attribute)) and _is_free(name):
         return UNCONSTRAINED
-    # A word without quotes is a name: nobody types quotes around each axis.
+    # A word without quotes is a name, so that axes need no quotes.
     if isinstance(node, ast.Name):
         return None if name.lower() in ("none", "null") else name
     if isinstance(node, ast.Call):
-        # By its last name, whatever the module is called that it comes from.
+        # Only the last part of a dotted name counts: `jax.sharding.P`.
         callee = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
         if callee in ("P", "PS", "PartitionSpec"):
-            args = [_literal(one, error) for one in node.args]
+            args = [_literal(arg, error) for arg in node.args]
             keywords = {str(k.arg): _literal(k.value, error) for k in node.keywords}
             return Call(tuple(args), keywords)
     raise error(

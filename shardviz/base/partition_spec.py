@@ -1,14 +1,14 @@
 """Spec: the normal form of a PartitionSpec, with a parser that evaluates nothing.
 
-Per dimension a tuple of mesh axes, major to minor. Follows
-`jax.sharding.PartitionSpec`: `('x',)` is `'x'`, `()` is `None`, a spec shorter than the
-array does not split the rest.
+A Spec has a tuple of mesh axes per dimension, major to minor. It follows
+`jax.sharding.PartitionSpec`: `('x',)` is the same as `'x'` and `()` the same as `None`,
+and a spec shorter than the array leaves the other dimensions unsplit.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -36,7 +36,7 @@ class WrongRank(Fact):
 
     Attributes:
         spec: the spec.
-        rank: how many dimensions the array has.
+        rank: the rank of the array.
 
     >>> WrongRank(Spec.parse("x, y"), 1).spec.rank
     2
@@ -48,7 +48,7 @@ class WrongRank(Fact):
 
 @dataclass(frozen=True, repr=False)
 class Spec(Displayed):
-    """Which mesh axes split which dimension of an array.
+    """The mesh axes that split each dimension of an array.
 
     Attributes:
         dims: per dimension the mesh axes that split it, major to minor; `()` for none.
@@ -57,7 +57,7 @@ class Spec(Displayed):
         reduced: mesh axes over which the value is already summed.
 
     Raises:
-        SpecError: for entries that are no axis names.
+        SpecError: for entries that are not axis names.
 
     >>> spec = Spec.parse("x, None, (y, z)")
     >>> spec.dims
@@ -73,9 +73,9 @@ class Spec(Displayed):
 
     @staticmethod
     def of(
-        *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+        *entries: object, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
     ) -> Spec:
-        """A Spec from entries written as for jax's `P`: names, tuples of names, None.
+        """A Spec from entries as in jax's `P`: names, tuples of names, None.
 
         Raises:
             SpecError: for an entry of another kind.
@@ -102,33 +102,32 @@ class Spec(Displayed):
     def trusted(
         dims: tuple[tuple[str, ...], ...], unconstrained: frozenset[int] = _NONE
     ) -> Spec:
-        """A Spec from parts in normal form; several times faster than the class.
+        """A Spec from parts in normal form; several times faster than the constructor.
 
-        A frozen dataclass makes a Python call for each field, and `resolve` makes a
-        Spec for every array.
+        The constructor of a frozen dataclass calls a Python function for each field,
+        and `resolve` creates a Spec for every array.
         """
-        made = _new(Spec)
-        # Past the checks, which these parts have passed.
-        parts = made.__dict__
-        parts["dims"], parts["unconstrained"] = dims, unconstrained
-        parts["unreduced"] = parts["reduced"] = _NONE
-        return made
+        spec = _new(Spec)
+        fields = spec.__dict__
+        fields["dims"], fields["unconstrained"] = dims, unconstrained
+        fields["unreduced"] = fields["reduced"] = _NONE
+        return spec
 
     @staticmethod
     def parse(text: str) -> Spec:
-        """A Spec from what a person typed; nothing is evaluated.
+        """A Spec from typed text; nothing is evaluated.
 
-        Takes `P('x', None, ('y', 'z'))`, `x, None, (y, z)`, `P.UNCONSTRAINED`, and
+        Reads `P('x', None, ('y', 'z'))`, `x, None, (y, z)`, `P.UNCONSTRAINED`, and
         `unreduced={'x'}`. Empty text is a spec that splits no dimension.
 
         Raises:
-            SpecError: with the position that could not be read.
+            SpecError: for text that is not a spec, with the position of the problem.
         """
         return _parse(text)
 
     @property
     def rank(self) -> int:
-        """How many dimensions the spec has; the array may have more."""
+        """The number of entries; the array may have more dimensions."""
         return len(self.dims)
 
     @cached_property
@@ -138,15 +137,14 @@ class Spec(Displayed):
 
     @cached_property
     def trimmed(self) -> Spec:
-        """Without trailing dimensions that are not split: equal for equivalent specs."""
-        # P('x') and P('x', None) are different to == and alike in what they do.
+        """The spec without trailing unsplit dimensions; equal for equivalent specs."""
         rank = len(self.dims)
         while rank and not self.dims[rank - 1] and (rank - 1) not in self.unconstrained:
             rank -= 1
         return Spec(self.dims[:rank], self.unconstrained, self.unreduced, self.reduced)
 
     def padded(self, rank: int) -> tuple[tuple[str, ...], ...]:
-        """`dims` of an array of that rank: dimensions beyond the spec are not split.
+        """`dims` for an array of this rank: dimensions beyond the spec are not split.
 
         >>> Spec.parse("x").padded(2)
         (('x',), ())
@@ -154,11 +152,11 @@ class Spec(Displayed):
         return self.dims + ((),) * (rank - len(self.dims))
 
     def of_rank(self, rank: int) -> Spec:
-        """The same spec with an entry for every dimension of an array of that rank."""
+        """The same spec with an entry for every dimension of an array of this rank."""
         return replace(self, dims=self.padded(rank))
 
     def equivalent(self, other: Spec) -> bool:
-        """Whether both lay out any array alike: `P('x')` and `P('x', None)` do.
+        """True if both give every array the same layout, as `P('x')` and `P('x', None)`.
 
         >>> Spec.parse("x").equivalent(Spec.parse("x, None"))
         True
@@ -166,14 +164,13 @@ class Spec(Displayed):
         return self.trimmed == other.trimmed
 
     def check(self, mesh: MeshSpec) -> None:
-        """Refuses axes that the mesh lacks, repeats, and marks that its types forbid.
-
-        Follows the checks of `jax.sharding.NamedSharding`.
+        """Checks that the spec fits a mesh, as `jax.sharding.NamedSharding` does.
 
         Raises:
-            SpecError: for the first of them.
+            SpecError: for an axis that the mesh lacks, a repeated axis, or a mark that
+                the axis types of the mesh forbid.
         """
-        used: dict[str, int] = {}
+        dim_of_axis: dict[str, int] = {}
         for dim, axes in enumerate(self.dims):
             for axis in axes:
                 if axis not in mesh.shape:
@@ -182,17 +179,17 @@ class Spec(Displayed):
                         f" axis of the mesh ({mesh})."
                         f"{suggestion(axis, mesh.axis_names)}"
                     )
-                if axis in used:
+                if axis in dim_of_axis:
                     raise SpecError(
                         f"Mesh axis {shown(axis)} is named twice, for dimension"
-                        f" {used[axis]} and for dimension {dim}; it can split one of them,"
+                        f" {dim_of_axis[axis]} and for dimension {dim}; it can split one of them,"
                         " once."
                     )
-                used[axis] = dim
+                dim_of_axis[axis] = dim
         if self.unconstrained or self.unreduced or self.reduced:
-            self._check_marks(mesh, used)
+            self._check_marks(mesh)
 
-    def _check_marks(self, mesh: MeshSpec, used: Mapping[str, int]) -> None:
+    def _check_marks(self, mesh: MeshSpec) -> None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         if self.unconstrained and "Auto" not in types.values():
             raise SpecError(
@@ -200,11 +197,11 @@ class Spec(Displayed):
                 f" mesh axis; this mesh has only {listed(sorted(set(types.values())))}"
                 " ones."
             )
-        both = self.unreduced & self.reduced
+        twice_marked = self.unreduced & self.reduced
         for mark, axes in self.marks:
             for axis in axes:
-                # What is summed lies on an axis that splits nothing, as jax has it.
-                if types.get(axis) != "Explicit" or axis in used or axis in both:
+                conflict = axis in self.axes or axis in twice_marked
+                if types.get(axis) != "Explicit" or conflict:
                     raise SpecError(
                         f"Axis {shown(axis)} cannot be {mark}: that needs an Explicit axis"
                         f" of the mesh ({mesh}) that splits no dimension and has no other"
@@ -213,33 +210,33 @@ class Spec(Displayed):
 
     @property
     def marks(self) -> list[tuple[str, list[str]]]:
-        """`("unreduced", axes)` and `("reduced", axes)`, those that the spec has."""
-        both = (("unreduced", self.unreduced), ("reduced", self.reduced))
-        return [(mark, sorted(axes)) for mark, axes in both if axes]
+        """`("unreduced", axes)` and `("reduced", axes)`, if the spec has such axes."""
+        marks = (("unreduced", self.unreduced), ("reduced", self.reduced))
+        return [(mark, sorted(axes)) for mark, axes in marks if axes]
 
-    def to_jax(self) -> Any:
+    def to_jax(self) -> Any:  # a PartitionSpec; jax is not imported for type checkers
         """This spec as a `jax.sharding.PartitionSpec`.
 
         >>> Spec.parse("x, None, (y, z)").to_jax()
         P('x', None, ('y', 'z'))
         """
-        # As cached_property does, without the lock that it takes before Python 3.12.
-        made = self.__dict__.get("_jax")
-        if made is None:
+        # A cached_property without the lock that it acquires before Python 3.12.
+        spec = self.__dict__.get("_jax")
+        if spec is None:
             PartitionSpec = _partition_spec()
-            # It makes ('x',) into 'x' and () into None.
-            entries: list[Any] = list(self.dims)
+            # jax turns ('x',) into 'x' and () into None.
+            entries: list[object] = list(self.dims)
             for dim in self.unconstrained:
                 entries[dim] = PartitionSpec.UNCONSTRAINED
             marks = {mark: frozenset(axes) for mark, axes in self.marks}
-            made = self.__dict__["_jax"] = PartitionSpec(*entries, **marks)
-        return made
+            spec = self.__dict__["_jax"] = PartitionSpec(*entries, **marks)
+        return spec
 
     @property
     def entry_strings(self) -> tuple[str, ...]:
         """Each entry as in code: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
         entries = list(map(_format_entry, self.dims))
-        # Written as in code, so that what is shown can be pasted.
+        # Written as in code, so that it can be pasted.
         for dim in self.unconstrained:
             entries[dim] = "P.UNCONSTRAINED"
         return tuple(entries)
@@ -255,17 +252,17 @@ class Spec(Displayed):
 
 @dataclass(frozen=True, repr=False)
 class ResultSpec(Spec):
-    """The Spec of a result that the program leaves in another memory of the devices.
+    """The Spec of a result that the program leaves in a non-default memory.
 
     Attributes:
-        memory_kind: what jax calls that memory, such as `"pinned_host"`.
+        memory_kind: jax's name for that memory, such as `"pinned_host"`.
     """
 
     memory_kind: str = ""
 
 
 def memory_of(spec: Spec | None) -> str | None:
-    """The memory that the spec of a result asks for; None for that of the devices.
+    """The memory kind that the spec of a result requests; None for the default memory.
 
     >>> memory_of(ResultSpec((("x",),), memory_kind="pinned_host")), memory_of(Spec())
     ('pinned_host', None)
@@ -275,8 +272,9 @@ def memory_of(spec: Spec | None) -> str | None:
 
 @cache
 def _partition_spec() -> Any:
+    # The only import of jax outside of the backends.
     try:
-        from jax.sharding import PartitionSpec  # the one import of jax in core.layout
+        from jax.sharding import PartitionSpec
     except ImportError as error:
         raise MissingPackage(
             "A PartitionSpec needs jax, which is not installed: pip install jax."
@@ -285,11 +283,11 @@ def _partition_spec() -> Any:
 
 
 def is_unconstrained(value: object) -> bool:
-    """Whether `value` is jax's UNCONSTRAINED, by its class, as jax may be missing."""
+    """True for jax's UNCONSTRAINED, by its class name, since jax may be missing."""
     return type(value).__name__ == "UnconstrainedSingleton"
 
 
-def _entry(value: Any) -> tuple[str, ...]:
+def _entry(value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
@@ -323,10 +321,10 @@ _CALL = re.compile(r"\s*[\w.]*\b(?:P|PS|PartitionSpec)\s*\(")
 def _parse(text: str) -> Spec:
     if not isinstance(text, str):
         raise SpecError(f"A spec is typed as text; got {shown(text)}.")
-    # Entries alone are the arguments of a call, with its commas and keywords.
+    # Entries without P(...) are read as the arguments of a call.
     within = "{}"
     if not _CALL.match(text):
-        # A comment may end the text, and the bracket must not be a part of it.
+        # On a new line, since a comment at the end of the text would hide the bracket.
         within = "P({}\n)"
     value = typed_value(text, SpecError, within=within)
     if not isinstance(value, Call):
@@ -337,7 +335,11 @@ def _parse(text: str) -> Spec:
 
 
 def spec_of_call(call: Call) -> Spec:
-    """The spec that a typed call of PartitionSpec stands for."""
+    """The spec that a typed call of PartitionSpec means.
+
+    Raises:
+        SpecError: for keywords or entries that PartitionSpec does not accept.
+    """
     if unknown := call.keywords.keys() - {"unreduced", "reduced"}:
         raise SpecError(
             "A spec is written as P('x', None), with unreduced= and reduced= as its only"
@@ -348,5 +350,5 @@ def spec_of_call(call: Call) -> Spec:
 
 
 def rank_problem(spec: Spec, rank: int) -> WrongRank | None:
-    """What is wrong with a spec longer than the array; None where it fits."""
+    """The problem with a spec longer than the array; None if it fits."""
     return None if len(spec.dims) <= rank else WrongRank(spec, rank)

@@ -1,4 +1,4 @@
-"""Replica groups of a collective, and the mesh axes they run over."""
+"""The mesh axes that the replica groups of a collective run over."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Replicas(NamedTuple):
 
     Attributes:
         groups: tuples of flat mesh positions; the pairs of a permutation.
-        axes: the mesh axes they run over, or parts of them, in mesh order.
-        size: how many devices take part in each group; 0 where unknown.
-        parts: the axes of which a group has a part.
+        axes: the mesh axes they run over, or parts of axes, in mesh order.
+        size: the number of devices in each group; 0 if unknown.
+        parts: the axes that a group covers only in part.
     """
 
     groups: Groups
@@ -36,8 +36,8 @@ def replicas_of(
 
     Args:
         groups: the groups.
-        paired: whether these are the pairs of a permutation, whose size is that of the
-            axes it moves along.
+        paired: whether the groups are the pairs of a permutation. Its group size is the
+            product of the axes it moves along.
         names, sizes: the axes of the mesh.
 
     >>> replicas_of(((0, 2), (1, 3)), False, ("a", "b"), (2, 2))[1:]
@@ -49,21 +49,17 @@ def replicas_of(
             return Replicas(groups, axes, 0)
         shape = dict(zip(names, sizes, strict=True))
         return Replicas(groups, axes, math.prod(map(shape.__getitem__, axes)))
-    # An empty set has no size to unpack.
-    size, *others = {*map(len, groups)} or {0}
-    if others:
-        size = 0  # not one size for all
+    group_sizes = {*map(len, groups)}
+    size = group_sizes.pop() if len(group_sizes) == 1 else 0
     return Replicas(groups, *_axes_and_parts(groups, names, sizes, size))
 
 
 def axes_of_groups(
     groups: Groups, names: Sequence[str], sizes: Sequence[int]
 ) -> tuple[str, ...]:
-    """The mesh axes along which every group runs, in mesh order; `()` where there are
-    none.
+    """The mesh axes along which every group runs, in mesh order; `()` if there are none.
 
-    A group may hold a part of an axis, such as every second device of it, which has
-    the name that Shardy gives it.
+    A part of an axis, such as every second device along it, is named as in Shardy.
 
     >>> axes_of_groups(((0, 2, 4, 6), (1, 3, 5, 7)), ("a", "b"), (4, 2))
     ('a',)
@@ -76,25 +72,25 @@ def axes_of_groups(
 def _axes_and_parts(
     groups: Groups, names: Sequence[str], sizes: Sequence[int], size: int
 ) -> tuple[tuple[str, ...], int, tuple[AxisPart, ...]]:
-    """The axes of groups, their size, and the axes of which they have a part."""
-    nothing = (), size, ()
+    """The axes of groups, their size, and the axes that they cover only in part."""
+    unknown = (), size, ()
     total = math.prod(sizes)
     lengths = {len(group) for group in groups}
     if len(lengths) != 1 or sum(map(len, groups)) != total:
-        return nothing
+        return unknown
     # A module may name devices that are not in this mesh.
     positions = np.array(groups)
     if positions.max() >= total:
-        return nothing
+        return unknown
     coordinates = np.unravel_index(positions, tuple(sizes))
     axes: list[str] = []
     parts: list[AxisPart] = []
-    block = 1  # devices of a group, if it is all combinations of its coordinates
+    block = 1  # devices of a group that has all combinations of its coordinates
     for name, length, along in zip(names, sizes, coordinates, strict=True):
         ordered = np.sort(along, axis=1)
         different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
         if not (different == different[0]).all():
-            return nothing
+            return unknown
         count = int(different[0])
         block *= count
         if count == 1:
@@ -104,22 +100,22 @@ def _axes_and_parts(
             name = _sub_axis(name, length, [np.unique(row) for row in ordered])
         axes.append(name)
     if block != positions.shape[1]:
-        return nothing
+        return unknown
     return tuple(axes), size, tuple(parts)
 
 
 def _sub_axis(name: str, length: int, rows: Sequence[np.ndarray]) -> str:
-    """The name of a part of an axis, `data:(1)2`; that of the axis if it is none.
+    """Shardy's name for a part of an axis, `data:(1)2`; the axis if it has none.
 
     Args:
         name, length: the axis.
-        rows: the coordinates along it that each group has, in order.
+        rows: for each group, its sorted coordinates along the axis.
     """
     count, stride = len(rows[0]), int(rows[0][1] - rows[0][0])
     span = stride * count
     for row in rows:
         first = int(row[0])
-        # A sub-axis begins at a multiple of all that it spans.
+        # A sub-axis starts at a multiple of its span.
         if first % span >= stride or length % span:
             return name
         if row.tolist() != list(range(first, first + span, stride)):
@@ -130,7 +126,7 @@ def _sub_axis(name: str, length: int, rows: Sequence[np.ndarray]) -> str:
 def axes_of_pairs(
     pairs: Groups, names: Sequence[str], sizes: Sequence[int]
 ) -> tuple[str, ...]:
-    """The mesh axes along which a permutation moves anything, in mesh order.
+    """The mesh axes along which a permutation moves data, in mesh order.
 
     >>> axes_of_pairs(((0, 2), (2, 0)), ("a", "b"), (4, 2))
     ('a',)

@@ -1,13 +1,13 @@
-"""Lines of the user's own code, and how they are named."""
+"""Source lines of the user's own code, and their short names."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-_OWN = str(Path(__file__).parents[1]) + os.sep
-# The functions of the gallery stand for a user's own.
-_GALLERY = _OWN + "gallery" + os.sep
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+# The functions of the gallery stand in for a user's own.
+_GALLERY = _PACKAGE + "gallery" + os.sep
 _NOT_USER = (
     "site-packages",
     "dist-packages",
@@ -18,15 +18,14 @@ _NOT_USER = (
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a file is the user's own code: in no installed package and not in this
-    one.
+    """True for the user's own code: outside of installed packages and of shardviz.
 
     >>> is_user_file("/home/me/model.py")
     True
     >>> is_user_file("/venv/lib/site-packages/jax/core.py")
     False
     """
-    if path.startswith(_OWN):
+    if path.startswith(_PACKAGE):
         return path.startswith(_GALLERY)
     return not any(part in path for part in _NOT_USER)
 
@@ -38,7 +37,7 @@ def line_in_words(path: str, line: int | str) -> str:
     ('model.py:12', 'cell:3')
     """
     name = os.path.basename(path)
-    # The file of a cell is temporary, and its name means nothing to anybody.
+    # A cell's temporary file has a meaningless name.
     if "ipykernel_" in path or path.startswith("<ipython-input"):
         name = "cell"
     return f"{name}:{line}"
