@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from shardviz.base.display import Fact
 
-#: Operations with which a program asks for a sharding, as jax calls them.
+#: jax's names of the operations by which a program requests a sharding.
 REQUESTS = ("sharding_constraint", "reshard", "shard_map")
 
 
@@ -20,8 +20,8 @@ class ValueName(Fact):
     Attributes:
         code: `"argument"`, `"slice"` (an iteration's slice of an argument),
             `"operation"`, `"carried"` (a value that a loop carries) or `"unknown"`.
-        name: the name of the argument, or of the operation as jax calls it.
-        source: the line of the operation or loop; `""` where it is not known.
+        name: the name of the argument, or jax's name of the operation.
+        source: the line of the operation or loop; `""` if not known.
 
     >>> ValueName("operation", "dot_general", "mlp.py:31").name
     'dot_general'
@@ -33,12 +33,12 @@ class ValueName(Fact):
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is an argument of the program, or a slice of one."""
+        """True for an argument of the program or a slice of one."""
         return self.code in ("argument", "slice")
 
     @property
     def is_request(self) -> bool:
-        """Whether it is an operation with which the program asks for a sharding."""
+        """True for an operation by which the program requests a sharding."""
         return self.code == "operation" and self.name in REQUESTS
 
 
@@ -217,15 +217,16 @@ class Moved(Cause):
     """It moves a value from one sharding to another.
 
     Attributes:
-        wanted_by: what needs the value in the other sharding; None for the result of
-            the program, `UNKNOWN` if nothing was found.
+        wanted_by: the operation that needs the value in the other sharding; None for
+            the result of the program, `UNKNOWN` if none was found.
         through: the operation that reads the moved value, if an operation behind it
             needs its result in another sharding; else None.
         beside: another operand of `through` whose sharding the value must have; else
             None.
         dtype: the element type of the moved bytes, `f32`; `""` if there are several, or
             if `through` is None.
-        before: what moved the operand earlier: a kind of collective, `"slice"` or `""`.
+        before: the step that moved the operand earlier: a kind of collective,
+            `"slice"` or `""`.
     """
 
     wanted_by: ValueName | None = None

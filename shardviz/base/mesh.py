@@ -30,7 +30,7 @@ from shardviz.base.parse import (
     scan,
     typed_name,
 )
-from shardviz.base.typing import AxisTypesLike
+from shardviz.base.typing import AxisTypesLike, MeshLike
 
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_AXES = 32
@@ -438,7 +438,7 @@ def _checked_processes(
 
 
 def make_mesh(
-    axes: str | Mapping[str, int] | Iterable[tuple[str, int]] | None = None,
+    axes: MeshLike | None = None,
     *,
     axis_types: AxisTypesLike | None = None,
     device_ids: npt.ArrayLike | None = None,

@@ -1,4 +1,4 @@
-"""Meshes, specs and layouts: what does not fit, and which mesh is in force."""
+"""Sentences about sizes and specs that do not fit, and about the mesh in force."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from shardviz.base.partition_spec import WrongRank
 
 
 def misfit(fact: Misfit) -> str:
-    """What is left over, and which sizes or axes would do.
+    """The remainder of a dimension that does not divide, and sizes or axes that would.
 
     >>> misfit(Misfit(510, ("data",), 4, ("model",)))
     "510 does not divide by 4 (data): 2 left over. Sizes that do: 508 and 512; or pad by 2. It would divide over 'model'."
     """  # noqa: E501
     # Parts of a ShardingSpec have no axes.
     over = f" ({' × '.join(fact.axes)})" if fact.axes else ""
-    fits = joined(f"{size:,}" for size in fact.sizes)
+    sizes = joined(f"{size:,}" for size in fact.sizes)
     words = (
         f"{fact.size:,} does not divide by {fact.parts:,}{over}: {fact.remainder:,} left"
-        f" over. Sizes that do: {fits}; or pad by {fact.padding:,}."
+        f" over. Sizes that do: {sizes}; or pad by {fact.padding:,}."
     )
     if fact.other_axes:
         words += f" It would divide over {listed(fact.other_axes, 'or')}."
@@ -27,13 +27,13 @@ def misfit(fact: Misfit) -> str:
 
 
 def wrong_rank(fact: WrongRank) -> str:
-    """Which entries of a spec are too many.
+    """A spec with more entries than the array has dimensions.
 
     >>> from shardviz.base.partition_spec import Spec
     >>> wrong_rank(WrongRank(Spec.parse("x, y"), 1))
     "The spec P('x', 'y') has 2 entries and the array has 1 dimension. Take away 'y'."
     """
-    # Which entries are too many nobody knows; the last ones are most likely.
+    # The last entries are the most likely surplus.
     extra = joined(fact.spec.entry_strings[fact.rank :])
     return (
         f"The spec {fact.spec} has {plural(fact.spec.rank, 'entry', 'entries')} and the"
@@ -42,7 +42,7 @@ def wrong_rank(fact: WrongRank) -> str:
 
 
 def mesh_context(value: MeshContext) -> str:
-    """Which mesh is in force and which API sees it, one sentence per line."""
+    """The mesh in force and the APIs that see it, one sentence per line."""
     lines = [_in_force(value)]
     if len(value.legacy) > 1:
         hidden = "; ".join(str(m) for m in value.legacy[:-1])
