@@ -134,7 +134,7 @@ def constraints_inside(jaxpr: Any) -> Iterator[tuple[str, Partition, int]]:
     [('with_sharding_constraint(…, Parts(2, 1))', Parts(2, 1), 2)]
     """
     from shardviz.programs.backend import jaxpr_names as names
-    from shardviz.programs.backend.jaxprs import operations
+    from shardviz.programs.backend.jaxprs import array_type, operations
 
     for operation in operations(jaxpr):
         equation = operation.equation
@@ -151,7 +151,7 @@ def constraints_inside(jaxpr: Any) -> Iterator[tuple[str, Partition, int]]:
         for sharding, variable in pairs:
             mesh = getattr(sharding, "mesh", None)
             if mesh is not None and is_parts_mesh(mesh):
-                parts = _parts_of(sharding, len(variable.aval.shape))
+                parts = _parts_of(sharding, len(array_type(variable).shape))
                 yield who.format(parts), parts, mesh.size
 
 

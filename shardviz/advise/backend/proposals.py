@@ -325,7 +325,7 @@ def _result_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
         for variant in unwanted.specs(output.shape, spec or Spec()):
             specs: OutSpecs = SpecsByName({**requested, output.name: variant})
             # As users write them, if the function returns only results.
-            if not (traced.out_tree.before or traced.out_tree.others):
+            if not (traced.out_tree.before or traced.out_tree.non_arrays):
                 leaves = {**requested, output.name: variant}
                 specs = traced.out_tree.unflatten([*leaves.values()])
             edit = SplitResult(output.name, variant, before, specs)

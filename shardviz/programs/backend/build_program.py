@@ -1,9 +1,8 @@
-"""A Program from a function and its call, and how its arrays form the results.
+"""Builds a Program from a function and its call, and reads the results of its trace.
 
-`build_program` makes the Program. `Results` has what the traced function returned, in
-the order in which jax itself returns its arrays: XLA combines collectives by the order
-of the results that need them, so a program with its results in another order is another
-program.
+`Results` keeps the results of the traced function in the order in which jax returns
+them. XLA combines collectives by the order of the results that need them, so with
+another order it would compile another program.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +28,7 @@ from shardviz.base.layout import lay_out
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import check_size, limited
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import PyTree, SpecLike
 from shardviz.programs.backend.arguments import (
     as_spec,
     check_mesh,
@@ -52,6 +52,12 @@ from shardviz.programs.backend.mesh_context import mesh_context
 from shardviz.programs.notes import JitDiffers, JitUnreadable
 from shardviz.programs.program import Program, function_name
 
+#: The structure of a tree. jax exports its class as a value, not as a type.
+PyTreeDef: TypeAlias = Any
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr
+
 
 def build_program(
     fn: Callable[..., Any],
@@ -59,20 +65,20 @@ def build_program(
     mesh: MeshSpec | None,
     rules: Rules | None,
     dialect: NameDialect,
-    in_specs: Any,
-    out_specs: Any,
-    donate: Any,
-    name: str,
+    in_specs: PyTree = None,
+    out_specs: PyTree = None,
+    donate: object = (),
+    name: str = "",
     keywords: Mapping[str, Any] | None = None,
     axis_names: Names | None = None,
 ) -> Program:
-    """A Program from a function and its arguments in any form that `sv.program` takes.
+    """A Program from a function and its arguments, in any form that `sv.program` takes.
 
-    Of a function under `jax.jit` its shardings, donation and options count where
-    nothing else was given.
+    The shardings, donation and options of a function under `jax.jit` are used if no
+    others are given.
 
     Raises:
-        ProgramError: where the parts do not fit together.
+        ProgramError: if the parts do not fit together.
     """
     warn_if_untested()
     call = read_call(fn, args, keywords or {})
@@ -105,16 +111,20 @@ def build_program(
         for i, leaf in enumerate(spec_leaves(specs, tree, "in_specs")):
             check_mesh(leaf, mesh, f"in_specs of {arrays[i].name}")
             placed[i] = with_spec(placed[i], leaf)
-    differing = []  # what jax.jit was given otherwise
+    differing = []  # the settings in which jax.jit and the caller differ
     if jit_mesh is not None and [*jit_mesh.shape.items()] != [*mesh.shape.items()]:
         differing.append("mesh")
-    # What jax.jit was given counts where nothing else says it.
+    # Shardings of jax.jit are used for arrays without another one.
     for i, leaf in enumerate(_jit_specs(call, tree)):
         array, spec = placed[i], as_spec(leaf)
-        own = request(array, mesh, rules, dialect).spec
+        requested = request(array, mesh, rules, dialect).spec
         if array.spec is None and (array.logical is None or rules is None):
             placed[i] = with_spec(array, leaf)
-        elif spec is not None and own is not None and not own.equivalent(spec):
+        elif (
+            spec is not None
+            and requested is not None
+            and not requested.equivalent(spec)
+        ):
             differing.append(f"sharding of {array.name}")
     outs, jit_outs = spec_tree(out_specs, mesh), spec_tree(settings.out_shardings, None)
     if None not in (outs, jit_outs) and outs != jit_outs:
@@ -127,25 +137,26 @@ def build_program(
     options = dict(settings.options)
     if donated := donated or call.donate:
         options["donate"] = donated
+    has_context = context.in_force != "none" or bool(context.rules)
     return Program(
-        call.fn,
-        tuple(placed),
-        mesh,
-        rules,
-        dialect,
-        tree,
-        jit_outs if outs is None else outs,
-        options,
-        name or function_name(fn),
-        tuple(notes),
-        # Without one, the context of the later call counts.
-        None if context.in_force == "none" and not context.rules else context,
-        mesh_from,
+        fn=call.fn,
+        arrays=tuple(placed),
+        mesh=mesh,
+        rules=rules,
+        dialect=dialect,
+        tree=tree,
+        out_specs=jit_outs if outs is None else outs,
+        options=options,
+        name=name or function_name(fn),
+        notes=tuple(notes),
+        # Without one, the context of the later call is used.
+        context=context if has_context else None,
+        mesh_from=mesh_from,
     )
 
 
-def _jit_specs(call: Call, tree: Any) -> list[Any]:
-    """One sharding per array that jax.jit was given; none where it was given none."""
+def _jit_specs(call: Call, tree: PyTreeDef) -> list[SpecLike]:
+    """One sharding per array from jax.jit; `[]` if jax.jit has no shardings."""
     shardings = call.jitted.settings.in_shardings
     if shardings is None:
         return []
@@ -158,22 +169,23 @@ def _jit_specs(call: Call, tree: Any) -> list[Any]:
 def _first_mesh(
     call: Call, meshes: Mapping[str, MeshSpec | None]
 ) -> tuple[MeshSpec, str] | None:
-    """The first known mesh, and where it comes from; None if there is none.
+    """The first mesh, and its origin as in `Program.mesh_from`; None if there is none.
 
     Args:
         call: the call that the program is made of.
         meshes: the mesh that was given, that of the arrays or `jax.jit`, and that in
             context.
     """
-    given, own = meshes["given"], call.own_mesh
-    if own is not None and given is not None and given.shape != own.shape:
-        raise ProgramError(
-            f"A function under jax.pmap has a mesh of its own, ({own}), made of the"
-            f" dimension that it maps over; got ({given}). Leave mesh= out, or give"
-            f" mesh='{own}'."
-        )
-    if given is None and own is not None:
-        return own, "given"
+    given_mesh, pmap_mesh = meshes["given"], call.own_mesh
+    if pmap_mesh is not None:
+        if given_mesh is None:
+            return pmap_mesh, "given"
+        if given_mesh.shape != pmap_mesh.shape:
+            raise ProgramError(
+                f"A function under jax.pmap has a mesh of its own, ({pmap_mesh}), made of"
+                f" the dimension that it maps over; got ({given_mesh}). Leave mesh= out,"
+                f" or give mesh='{pmap_mesh}'."
+            )
     for mesh_from, mesh in meshes.items():
         if mesh is not None:
             return mesh, mesh_from
@@ -184,7 +196,7 @@ def _first_mesh(
 
 
 def _mesh_in(
-    call: Call, arrays: Sequence[ArraySpec], tree: Any
+    call: Call, arrays: Sequence[ArraySpec], tree: PyTreeDef
 ) -> tuple[MeshSpec, str]:
     """The first mesh that the function itself names, found by tracing it.
 
@@ -194,7 +206,7 @@ def _mesh_in(
     jaxpr = _traced_without_mesh(call.fn, arrays, tree)
     for named, _ in () if jaxpr is None else meshes_in(jaxpr):
         mesh = adopt_mesh(named)
-        # A mesh without devices does not make jax use all of them.
+        # An abstract mesh does not put the program on devices.
         return mesh, "function" if mesh.concrete else "given"
     raise ProgramError(
         "A program needs a mesh; got none: no array's sharding brings one, jax.set_mesh"
@@ -222,14 +234,20 @@ def _refuse_single_devices(
                 )
 
 
-def _traced_without_mesh(fn: Any, arrays: Sequence[ArraySpec], tree: Any) -> Any:
+def _traced_without_mesh(
+    fn: Callable[..., PyTree],
+    arrays: Sequence[ArraySpec],
+    tree: PyTreeDef,
+) -> ClosedJaxpr | None:
     """The jaxpr of a function whose arrays are on no mesh; None if jax refuses it."""
     calls = [fn]
     if isinstance(fn, BoundCall):
         calls.append(fn.with_static_numbers((bool, int, float, complex))[0])
     for call in calls:
 
-        def arrays_of_result(*leaves: Any, call: Any = call) -> list[Any]:
+        def arrays_of_result(
+            *leaves: Any, call: Callable[..., PyTree] = call
+        ) -> list[Any]:
             result = jax.tree.leaves(call(*tree.unflatten(leaves)))
             return [leaf for leaf in result if is_array(leaf)]
 
@@ -239,14 +257,14 @@ def _traced_without_mesh(fn: Any, arrays: Sequence[ArraySpec], tree: Any) -> Any
     return None
 
 
-def _for_arguments(in_specs: Any, call: Call) -> Any:
-    """`in_specs` for the arguments with arrays, from those for all that were given."""
+def _for_arguments(in_specs: PyTree, call: Call) -> PyTree:
+    """`in_specs` for the arguments with arrays, from `in_specs` for all arguments."""
     if not isinstance(call.fn, BoundCall) or not isinstance(in_specs, (tuple, list)):
         return in_specs
-    specs: list[Any] = [None] * len(call.arguments)
-    taken = [position for position in call.positions if position is not None]
-    # One for every argument that was given, static ones included, or for the others.
-    positions = call.positions if len(in_specs) == len(call.positions) else taken
+    specs: list[PyTree] = [None] * len(call.arguments)
+    with_arrays = [position for position in call.positions if position is not None]
+    # Either one per argument, static ones included, or one per argument with arrays.
+    positions = call.positions if len(in_specs) == len(call.positions) else with_arrays
     if len(in_specs) != len(positions):
         return in_specs
     for position, spec in zip(positions, in_specs, strict=True):
@@ -255,20 +273,21 @@ def _for_arguments(in_specs: Any, call: Call) -> Any:
     return tuple(specs)
 
 
-def _donated(donate: Any, call: Call) -> tuple[int, ...]:
+def _donated(donate: object, call: Call) -> tuple[int, ...]:
     """The donated positions among the arguments with arrays."""
-    count, given = len(call.positions), (donate,)
+    count = len(call.positions)
+    candidates: Iterable[object] = (donate,)
     if isinstance(donate, Iterable) and not isinstance(donate, str):
-        given = limited(donate, count, "The donated arguments", ProgramError)
+        candidates = limited(donate, count, "The donated arguments", ProgramError)
     donated = []
-    for one in given:
-        position = check_size(one, "A donated position", ProgramError)
+    for candidate in candidates:
+        position = check_size(candidate, "A donated position", ProgramError)
         if not 0 <= position < count:
             raise ProgramError(
                 f"Argument {shown(position, 30)} cannot be donated: there are"
                 f" {plural(count, 'argument')}, counted from 0."
             )
-        # What is static has no memory to reuse.
+        # Static arguments have no memory to reuse.
         if call.positions[position] is not None:
             donated.append(call.positions[position])
     return tuple(donated)
@@ -276,34 +295,34 @@ def _donated(donate: Any, call: Call) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """How the arrays that a program returns form what its function returns.
+    """Builds the function's result from the arrays that its program returns.
 
     Attributes:
         tree: the structure of the result.
-        others: what is no array, by its position among the leaves of `tree`.
-        before: the names of those arrays before the result that the function changed in
-            place; `""` for one that is no part of the result at all.
+        non_arrays: the leaves that are no arrays, by their position in `tree`.
+        before: the names of the arrays before the result, which the function changed in
+            place; `""` for an array that is no part of the result.
     """
 
-    tree: Any
-    others: Mapping[int, Any] = field(default_factory=dict)
+    tree: PyTreeDef
+    non_arrays: Mapping[int, object] = field(default_factory=dict)
     before: tuple[str, ...] = ()
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
-        """The result; with the new values by name of what was changed, if any was."""
-        given = iter(leaves[len(self.before) :])
+        """The result; with the new values of changed arguments by name, if any."""
+        arrays = iter(leaves[len(self.before) :])
         filled = []
         for i in range(self.tree.num_leaves):
-            filled.append(self.others[i] if i in self.others else next(given))
+            filled.append(self.non_arrays[i] if i in self.non_arrays else next(arrays))
         changed = dict(zip(self.before, leaves, strict=False))
-        # The marker of filter_jit is no result of the function.
+        # Drop the marker of filter_jit.
         changed.pop("", None)
         result = self.tree.unflatten(filled)
         return (result, changed) if changed else result
 
 
 class SpecsByName(dict[str, Spec | None]):
-    """In place of `out_specs`, one Spec per result, and per argument that was changed.
+    """One Spec per result and per changed argument, in place of `out_specs`.
 
     >>> SpecsByName({"model.w (changed)": Spec.parse("data")})["model.w (changed)"]
     P('data')
@@ -311,56 +330,56 @@ class SpecsByName(dict[str, Spec | None]):
 
 
 class Results:
-    """What a trace finds out about the results.
+    """The results of a program, which are known while it is traced.
 
     Attributes:
-        program: what is traced.
-        tree: how they form what the function returns, a `Returned`.
-        names: what they are called.
+        program: the program.
+        tree: builds the function's result from them.
+        names: their names.
         shapes: their shapes.
-        note: what the user should know about them, or `""`.
+        note: a note for the user about them, or `""`.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.tree: Any = None
+        self.tree = Returned(jax.tree.structure(None))
         self.names: list[str] = []
         self.shapes: list[tuple[int, ...]] = []
         self.note = ""
-        self._own: list[str] = []
+        self._names_of_leaves: list[str] = []
 
     def take(self, result: Any, changed: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The arrays of what the function returned, and of arguments that it changed.
+        """The arrays of the function's result, and of arguments that it changed.
 
-        `nnx.jit` returns its states before the result. `eqx.filter_jit` returns a
-        number of its own first, and drops what is no array.
+        `nnx.jit` returns its states before the result. `eqx.filter_jit` returns an
+        extra number first, and drops leaves that are no arrays.
         """
         fn = self.program.fn
         bound = fn if isinstance(fn, BoundCall) else None
         leaves, tree = leaves_with_paths(result)
         filters = is_of(fn if bound is None else bound.fn, "equinox", "_JitWrapper")
-        # What is no array stays beside the results where the function is not under a
-        # jit that returns it as an array; equinox returns numbers as they are, too.
-        loose = filters or (bound is not None and not bound.compiles)
-        others: dict[int, Any] = {}
-        taken: set[str] = set()
-        self._own, own, ordered = [], [], []
+        # Leaves that are no arrays are kept apart, unless the function is under a jit
+        # that returns them as arrays. equinox keeps numbers apart, too.
+        keeps_apart = filters or (bound is not None and not bound.compiles)
+        non_arrays: dict[int, object] = {}
+        used_names: set[str] = set()
+        self._names_of_leaves, arrays, ordered = [], [], []
         for i, (path, leaf, _) in enumerate(leaves):
-            # Two leaves may read alike, as of the keys "a.b", and "b" in "a".
-            name = unique(path_name("output", path), taken)
-            taken.add(name)
-            self._own.append(name)
-            number = is_number(leaf) and not filters
-            if loose and not is_array(leaf) and not number:
-                others[i] = leaf
+            # Two leaves may get one name: the key "a.b", and "b" in "a".
+            name = unique(path_name("output", path), used_names)
+            used_names.add(name)
+            self._names_of_leaves.append(name)
+            is_result = is_array(leaf) or (is_number(leaf) and not filters)
+            if keeps_apart and not is_result:
+                non_arrays[i] = leaf
             else:
-                own.append((name, leaf))
+                arrays.append((name, leaf))
         if filters:
-            ordered.append((unique("marker of filter_jit", taken), jnp.array(0)))
+            ordered.append((unique("marker of filter_jit", used_names), jnp.array(0)))
         for name, value in changed.items():
-            ordered.append((unique(f"{name} (changed)", taken), value))
-        ordered += own
-        self.tree = Returned(tree, others, ("",) * filters + tuple(changed))
+            ordered.append((unique(f"{name} (changed)", used_names), value))
+        ordered += arrays
+        self.tree = Returned(tree, non_arrays, ("",) * filters + tuple(changed))
         if bound is not None:
             self.note = bound.change_note(list(changed))
         self.names = [name for name, _ in ordered]
@@ -371,15 +390,14 @@ class Results:
         """One Spec for each result, from the program's `out_specs`, checked against it.
 
         Raises:
-            ProgramError: for specs that are no prefix of the results, or do not fit one
-                of them.
+            ProgramError: if the specs are no prefix of the results, or one does not fit.
         """
         by_name = self.program.out_specs
-        # Specs are for what the function returns; what it changed has none.
+        # `out_specs` are for the function's result; changed arguments have none.
         if not isinstance(by_name, SpecsByName):
-            full = self.tree.tree.unflatten(range(len(self._own)))
-            given = spread(by_name, full, "out_specs")
-            by_name = dict(zip(self._own, given, strict=True))
+            full = self.tree.tree.unflatten(range(len(self._names_of_leaves)))
+            specs_of_leaves = spread(by_name, full, "out_specs")
+            by_name = dict(zip(self._names_of_leaves, specs_of_leaves, strict=True))
         specs = [as_spec(by_name.get(name)) for name in self.names]
         for name, spec, shape in zip(self.names, specs, self.shapes, strict=True):
             try:

@@ -1,8 +1,8 @@
-"""read_call(): which parts of a call are arrays, and what a function is called with.
+"""Reads the call of a function: which parts of its arguments are arrays.
 
-What `jax.jit` was given decides which parts are static and donated; everything else
-that is no array is static, as strings and functions are. Wrappers of other libraries
-(`nnx.jit`, `eqx.filter_jit`) stay as they are and are traced as the user calls them.
+The settings of `jax.jit` decide which arguments are static and donated. Other arguments
+that are no arrays, such as strings and functions, are static. Wrappers of other libraries
+(`nnx.jit`, `eqx.filter_jit`) are kept and traced as the user calls them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from shardviz.programs.backend.pmapped import Pmapped, read_pmap
 from shardviz.programs.notes import ChangedInPlace
 from shardviz.programs.program import function_name
 
-# What jax made for certain arguments has no function that could be traced.
+# These are made for certain arguments, and have no function that could be traced.
 _STAGES = (
     jax.stages.Compiled,
     jax.stages.Lowered,
@@ -50,17 +50,17 @@ _MESHES = (jax.sharding.Mesh, jax.sharding.AbstractMesh, MeshSpec)
 
 @dataclass(frozen=True)
 class Jitted:
-    """A function and what `jax.jit` or a wrapper like it was given with it.
+    """A function, and the settings of the `jax.jit` or similar wrapper around it.
 
     Attributes:
-        fn: the function under `jax.jit`, or the function itself where there is none.
-        settings: what was given.
-        compiles: whether the function is under such a wrapper.
-        by_jax: whether that is jax's own.
-        unreadable: the wrapper that does not say what it was given, or `""`.
+        fn: the function under `jax.jit`, or the function itself without a wrapper.
+        settings: the settings.
+        compiles: True if the function is under such a wrapper.
+        by_jax: True if the wrapper is jax's own.
+        unreadable: the wrapper whose settings cannot be read, or `""`.
         bound: the arguments that a partial or a bound method puts in front.
-        keywords: those that a partial gives by name.
-        pmapped: what `jax.pmap` was given, where the function is under that.
+        keywords: the arguments that a partial gives by name.
+        pmapped: the settings of `jax.pmap`; None if the function is not under it.
     """
 
     fn: Callable[..., Any]
@@ -74,10 +74,10 @@ class Jitted:
 
 
 def unjitted(fn: Callable[..., Any]) -> Jitted:
-    """The function under `jax.jit`, and what it was jitted with.
+    """The function under `jax.jit`, and its settings.
 
     Raises:
-        ProgramError: for what jax traced, lowered, compiled or exported already.
+        ProgramError: for a traced, lowered, compiled or exported function.
 
     >>> jitted = unjitted(jax.jit(abs, donate_argnums=0))
     >>> jitted.fn is abs, jitted.settings.donate
@@ -95,7 +95,7 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
         return _with_bound(fn, fn.__func__, (fn.__self__,), {})
     if is_pmapped(fn):
         pmapped = read_pmap(fn)
-        if pmapped is None:  # private to jax, and it may change
+        if pmapped is None:  # jax keeps its settings private
             return Jitted(fn, compiles=True, unreadable="jax.pmap")
         settings = JitSettings(
             out_shardings=pmapped.specs(pmapped.out_axes),
@@ -103,8 +103,8 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
             static=pmapped.static,
         )
         return Jitted(fn, settings, compiles=True, by_jax=True, pmapped=pmapped)
-    # nnx.jit keeps the function under jax.jit in `jitted_fn`. Otherwise not by
-    # attributes: functools.wraps copies those of a jitted function to what is around.
+    # nnx.jit keeps the function under jax.jit in `jitted_fn`. Other attributes prove
+    # nothing: functools.wraps copies those of a jitted function to the one around it.
     by_jax = is_jitted(fn)
     inside = fn if by_jax else getattr(fn, "jitted_fn", None)
     if not is_jitted(inside):
@@ -114,13 +114,13 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
         return Jitted(fn, compiles=True, unreadable="jax.jit")
     if by_jax:
         return Jitted(fn.__wrapped__, settings, compiles=True, by_jax=True)  # type: ignore[attr-defined]
-    # Its shardings are for states and hold inside it, so only positions count here.
+    # Its shardings are for states inside it, so only positions are used here.
     settings = replace(settings, in_shardings=None, out_shardings=None, options={})
     return Jitted(fn, settings, compiles=True)
 
 
 def is_of(value: Any, library: str, name: str) -> bool:
-    """Whether a value is of a library's class, by name: the class is private there."""
+    """True if a value is of a library's private class, which is known by its name."""
     kind = type(value)
     return kind.__name__ == name and kind.__module__.partition(".")[0] == library
 
@@ -128,9 +128,9 @@ def is_of(value: Any, library: str, name: str) -> bool:
 def _with_bound(
     fn: Callable[..., Any], inner: Any, args: tuple[Any, ...], keywords: Mapping
 ) -> Jitted:
-    """What a partial or a bound method of a jitted function binds is an argument, too.
+    """A partial or a bound method; of a jitted function, with its bound arguments.
 
-    jax.jit around a partial, or none at all, closes over what it binds.
+    Without jax.jit inside, the bound values are constants of the function.
     """
     jitted = unjitted(inner)
     if not jitted.compiles:
@@ -144,15 +144,15 @@ class _Argument:
     """One argument of a call.
 
     Attributes:
-        name: what the function calls it.
+        name: the name of its parameter.
         value: the value in the call.
-        keyword: whether it is given by name.
-        bound: whether a partial or a bound method brings it.
-        static: whether no part of it is an array.
-        kinds: what each leaf of it is: `"array"`, `"number"` (of Python, which may be
+        keyword: True if it is given by name.
+        bound: True if a partial or a bound method brings it.
+        static: True if no part of it is an array.
+        kinds: the kind of each leaf: `"array"`, `"number"` (of Python, which may be
             static) or `"other"` (no array).
-        holds_nnx: whether it holds a module or variable of flax.nnx, and changes of
-            that count; jax.jit drops them, as it traces copies.
+        holds_nnx: True if it holds a module or variable of flax.nnx whose changes are
+            results. jax.jit drops such changes, since it traces copies.
     """
 
     name: str
@@ -165,12 +165,12 @@ class _Argument:
 
     @property
     def plain(self) -> bool:
-        """Whether the function can be called with it as it is."""
+        """True if the function can be called with its arrays directly."""
         special = self.static or self.keyword or self.bound
         return not special and set(self.kinds) <= {"array"}
 
     def arrays_of(self, value: Any) -> Any:
-        """A value like that of the call with None in place of what is no array."""
+        """A value like that of the call, with None for leaves that are no arrays."""
         leaves, tree = jax.tree.flatten(value)
         if "other" not in self.kinds or tree != jax.tree.structure(self.value):
             return value
@@ -180,34 +180,34 @@ class _Argument:
         return tree.unflatten(leaves)
 
     def filled(self, argument: Any, fixed: tuple[type, ...]) -> Any:
-        """What the function gets, from what `arrays_of` gave.
+        """The argument that the function gets, from the result of `arrays_of`.
 
         Args:
-            argument: arrays, or what stands for them in a trace.
-            fixed: the types of those numbers that stay as they are.
+            argument: arrays, or tracers in their place.
+            fixed: the types of numbers that stay static.
         """
         if set(self.kinds) <= {"array"}:
             return argument
-        given = iter(jax.tree.leaves(argument))
+        arrays = iter(jax.tree.leaves(argument))
         leaves, tree = jax.tree.flatten(self.value)
         for i, kind in enumerate(self.kinds):
             if kind != "other":
-                array = next(given)
+                array = next(arrays)
                 if kind == "array" or not isinstance(leaves[i], fixed):
                     leaves[i] = array
         return tree.unflatten(leaves)
 
 
 class BoundCall:
-    """A function with those parts of one call that are no arrays; it takes the others.
+    """A function of the arrays in one call; the other parts of the call are bound.
 
-    Its arguments are those of the call that hold arrays, one by one, keywords last and
-    by name in order. In place of what is no array they hold None.
+    Its arguments are those arguments of the call that hold arrays: positional ones, then
+    keywords in the order of their names. They hold None for leaves that are no arrays.
 
     Attributes:
         fn: the function.
-        names: what the function calls its arguments.
-        compiles: whether the function compiles by itself, as under `jax.jit`.
+        names: the names of the arguments.
+        compiles: True if the function is under `jax.jit` or a similar wrapper.
     """
 
     def __init__(
@@ -234,23 +234,23 @@ class BoundCall:
         self.__name__ = f"{function_name(fn)}({', '.join(written)})"
         kind = inspect.Parameter.POSITIONAL_ONLY
         parameters = [inspect.Parameter(f"a{i}", kind) for i in range(len(names))]
-        # jax reads the names of arguments off it; keywords have positions here.
+        # jax reads the names of arguments from it; keywords have positions here.
         self.__signature__ = inspect.Signature(parameters)
 
     def __call__(self, *arguments: Any) -> Any:
-        """The result; with the new values of what was changed in place, if any was."""
+        """The result; with the new values of arguments changed in place, if any."""
         result, changed = self.call(arguments)
         return (result, changed) if changed else result
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        """The result, and by name the new values of what was changed in place."""
-        given = iter(arguments)
+        """The result, and the new values of arguments changed in place, by name."""
+        arrays = iter(arguments)
         values, positional, named = [], [], {}
-        variables: dict[int, Any] = {}  # by the id of that in the call
+        variables: dict[int, Any] = {}  # by the id of the variable in the call
         for argument in self._arguments:
             value = argument.value
             if not argument.static:
-                value = argument.filled(next(given), self._fixed)
+                value = argument.filled(next(arrays), self._fixed)
             if argument.holds_nnx:
                 nodes, tree = jax.tree.flatten(value, is_leaf=_is_variable)
                 for i, node in enumerate(_nodes(argument.value)):
@@ -263,7 +263,7 @@ class BoundCall:
             else:
                 positional.append(value)
         before = self._states(values)
-        # Of a variable that several arguments hold, the first name counts.
+        # A variable that several arguments hold has the name of the first.
         first = {id(leaf): name for name, leaf in reversed(before.items())}
         result = self.fn(*positional, **named)
         changed = {}
@@ -274,7 +274,7 @@ class BoundCall:
         return result, changed
 
     def _states(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The arrays of all flax.nnx modules by name, where changes of them count."""
+        """The arrays of flax.nnx modules whose changes are results, by name."""
         leaves: dict[str, Any] = {}
         for argument, value in zip(self._arguments, values, strict=True):
             if argument.holds_nnx:
@@ -284,19 +284,19 @@ class BoundCall:
 
     @property
     def given(self) -> tuple[Any, ...]:
-        """The arguments with arrays, as the call has them."""
-        given = []
+        """The arguments with arrays, with the values of the call."""
+        arrays = []
         for argument in self._arguments:
             if not argument.static:
-                given.append(argument.arrays_of(argument.value))
-        return tuple(given)
+                arrays.append(argument.arrays_of(argument.value))
+        return tuple(arrays)
 
     def with_static_numbers(
         self, types: tuple[type, ...]
     ) -> tuple[BoundCall, tuple[str, ...]]:
-        """The same call with Python numbers of these types as they are; their names.
+        """The same call with static Python numbers of these types, and their names.
 
-        No names under `jax.jit`, which would take them as arrays.
+        There are none under `jax.jit`, for which numbers are arrays.
         """
         names = []
         for argument in self._arguments:
@@ -308,7 +308,7 @@ class BoundCall:
         return fixed, tuple(dict.fromkeys(names))
 
     def change_note(self, names: Sequence[str]) -> str:
-        """A note where jax.jit would drop what the function changed, or `""`."""
+        """A note if jax.jit would drop the function's changes; else `""`."""
         if self.compiles or not names:
             return ""
         roots = dict.fromkeys(
@@ -319,7 +319,7 @@ class BoundCall:
     def values(
         self, args: Sequence[Any], keywords: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """The arguments with arrays, out of a call like that of the program.
+        """The arguments with arrays, from a call like that of the program.
 
         Args:
             args: all positional arguments, or the arguments with arrays alone.
@@ -328,19 +328,19 @@ class BoundCall:
         Raises:
             ProgramError: for another number of arguments, and for other static ones.
         """
-        wanted = [a.name for a in self._arguments if not a.bound]
+        expected = [a.name for a in self._arguments if not a.bound]
         names = [a.name for a in self._arguments if not a.keyword and not a.bound]
-        if not keywords and (len(args) != len(names) or len(names) != len(wanted)):
-            return tuple(args)  # what is wrong is said where the values are read
-        given = {**dict(zip(names, args, strict=False)), **keywords}
-        if len(args) != len(names) or set(given) != set(wanted):
-            raise _other_call(wanted, given)
+        if not keywords and (len(args) != len(names) or len(names) != len(expected)):
+            return tuple(args)  # errors are raised where the values are read
+        values = {**dict(zip(names, args, strict=False)), **keywords}
+        if len(args) != len(names) or set(values) != set(expected):
+            raise _other_call(expected, values)
         arrays = []
         for argument in self._arguments:
-            value = argument.value if argument.bound else given[argument.name]
+            value = argument.value if argument.bound else values[argument.name]
             if not argument.static:
                 arrays.append(argument.arrays_of(value))
-            # By value, since configurations are often made anew for each call.
+            # By value, since configurations are often created for each call.
             elif value is not argument.value and value != argument.value:
                 raise ProgramError(
                     f"{argument.name} is static: the program was made with"
@@ -353,11 +353,10 @@ class BoundCall:
 def values_of(
     fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """The values for a program, out of a call like the one that it was made of.
+    """The values for a program, from a call like the one that it was made from.
 
     Raises:
-        ProgramError: for static arguments other than those that the program was made
-            with, and for keywords that it was not made with.
+        ProgramError: for other static arguments and for other keywords.
 
     >>> call = read_call(lambda x, mode: x, (1.0,), {"mode": "train"})
     >>> values_of(call.fn, (2.0,), {"mode": "train"})
@@ -369,12 +368,12 @@ def values_of(
 
 
 def values_in_call(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ...]:
-    """The values in the call that a program was made of; none where one is missing.
+    """The values in the call that a program was made from; `()` if one is missing.
 
     Args:
         fn: the function of the program.
-        args: the positional arguments of the call, which are all that a function that
-            is no BoundCall has.
+        args: the positional arguments of the call; ignored for a BoundCall, which has
+            its values.
 
     >>> import jax.numpy as jnp
     >>> values_in_call(jnp.sin, (np.ones(3),))
@@ -383,17 +382,17 @@ def values_in_call(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ..
     ()
     """
     arguments = fn.given if isinstance(fn, BoundCall) else tuple(args)
-    held = (jax.Array, np.ndarray, np.generic)
+    with_values = (jax.Array, np.ndarray, np.generic)
     for leaf in jax.tree.leaves(arguments):
-        if not is_number(leaf) and not isinstance(leaf, held):
+        if not is_number(leaf) and not isinstance(leaf, with_values):
             return ()
     return arguments
 
 
-def _other_call(wanted: Sequence[str], given: Mapping[str, Any]) -> ProgramError:
+def _other_call(expected: Sequence[str], names: Iterable[str]) -> ProgramError:
     return ProgramError(
-        f"The program was made of a call with {listed(sorted(wanted), 'and')}, and the"
-        f" values are {listed(sorted(given), 'and')}. Give them in the same way."
+        f"The program was made of a call with {listed(sorted(expected), 'and')}, and the"
+        f" values are {listed(sorted(names), 'and')}. Give them in the same way."
     )
 
 
@@ -404,14 +403,14 @@ class Call:
     Attributes:
         fn: the function, or a BoundCall; takes `arguments`.
         arguments: the arguments that hold arrays.
-        names: what the function calls them.
+        names: their names.
         positional: how many of `arguments` are given by position.
-        positions: where each positional argument that the user gave is among
-            `arguments`; None for a static one.
-        jitted: what the function was jitted with.
-        donate: which of `arguments` `jax.jit` donates.
+        positions: the index in `arguments` of each positional argument of the user;
+            None for a static one.
+        jitted: the function under `jax.jit`, and its settings.
+        donate: the indices of `arguments` that `jax.jit` donates.
         meshes: the meshes, ours or jax's, among the static arguments.
-        own_mesh: the mesh that a function under `jax.pmap` has for itself.
+        own_mesh: the mesh of a function under `jax.pmap`; else None.
     """
 
     fn: Callable[..., Any]
@@ -428,10 +427,10 @@ class Call:
 def read_call(
     fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Call:
-    """Which arguments of a call hold arrays, and what the others are.
+    """Reads which arguments of a call hold arrays.
 
     Raises:
-        ProgramError: for what `jax.jit` would not take either.
+        ProgramError: for arguments that `jax.jit` would refuse.
 
     >>> call = read_call(lambda x, mode, w: x, (1.0,), {"w": 2.0, "mode": "train"})
     >>> call.names, call.arguments
@@ -441,12 +440,12 @@ def read_call(
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
     positional = (*jitted.bound, *args)
-    # In the order of jax, which counts arrays so: by position, then by name.
-    given = _arguments(jitted, positional, {**jitted.keywords, **keywords})
-    # Of each argument, its place among those with arrays.
+    # In the order in which jax counts arrays: by position, then by name.
+    parsed = _arguments(jitted, positional, {**jitted.keywords, **keywords})
+    # The index of each argument among those with arrays.
     places: list[int | None] = []
     arguments, names, mapped, meshes = [], [], [], []
-    for i, argument in enumerate(given):
+    for i, argument in enumerate(parsed):
         places.append(None if argument.static else len(arguments))
         if not argument.static:
             arguments.append(argument.arrays_of(argument.value))
@@ -454,25 +453,27 @@ def read_call(
             mapped.append(None if argument.keyword else i)
         elif isinstance(argument.value, _MESHES):
             meshes.append(argument.value)
-    donated = {places[i] for i in _donated(jitted, given)} - {None}
+    donated = {
+        place for i in _donated(jitted, parsed) if (place := places[i]) is not None
+    }
     own_mesh = None
     if jitted.pmapped is not None:
         arguments, own_mesh = jitted.pmapped.laid_out(arguments, mapped)
-    # The function itself where it can take the arrays: jax's messages name it.
-    if not all(argument.plain and not argument.holds_nnx for argument in given):
-        fn = BoundCall(jitted.fn, given, jitted)
+    # The function itself if it can take the arrays, since jax's messages name it.
+    if not all(argument.plain and not argument.holds_nnx for argument in parsed):
+        fn = BoundCall(jitted.fn, parsed, jitted)
     else:
         fn = jitted.fn
     return Call(
-        fn,
-        tuple(arguments),
-        tuple(names),
-        len(mapped) - mapped.count(None),
-        tuple(places[len(jitted.bound) : len(positional)]),
-        jitted,
-        tuple(sorted(donated)),  # type: ignore[type-var]
-        tuple(meshes),
-        own_mesh,
+        fn=fn,
+        arguments=tuple(arguments),
+        names=tuple(names),
+        positional=len(mapped) - mapped.count(None),
+        positions=tuple(places[len(jitted.bound) : len(positional)]),
+        jitted=jitted,
+        donate=tuple(sorted(donated)),
+        meshes=tuple(meshes),
+        own_mesh=own_mesh,
     )
 
 
@@ -482,33 +483,35 @@ def _arguments(
     """The arguments of a call: by position, then by name in order."""
     count, settings = len(positional), jitted.settings
     names = parameter_names(jitted.fn, count)
-    # jax counts negative positions from the end of what was given.
+    # jax counts negative positions from the end.
     static = {s % count for s in settings.static if -count <= s < count}
-    given = []
+    arguments = []
     for i, value in enumerate(positional):
         bound = i < len(jitted.bound)
-        given.append(_Argument(names[i], value, False, bound, i in static))
+        arguments.append(_Argument(names[i], value, False, bound, i in static))
     for name in sorted(keywords):
         bound, is_static = name in jitted.keywords, name in settings.static_names
-        given.append(_Argument(name, keywords[name], True, bound, is_static))
-    return _shared([_with_kinds(argument, jitted) for argument in given])
+        arguments.append(_Argument(name, keywords[name], True, bound, is_static))
+    return _shared([_with_kinds(argument, jitted) for argument in arguments])
 
 
-def _shared(given: list[_Argument]) -> list[_Argument]:
-    """Of a variable that is there twice, as in a model and its optimizer, nnx.jit takes
-    one."""
-    seen: set[int] = set()
-    for number, argument in enumerate(given):
+def _shared(arguments: list[_Argument]) -> list[_Argument]:
+    """The arguments, with variables that occur twice as arrays only once.
+
+    nnx.jit does so, for instance for the parameters of a model and its optimizer.
+    """
+    visited: set[int] = set()
+    for number, argument in enumerate(arguments):
         kinds: list[str] = []
         for node in _nodes(argument.value) if argument.holds_nnx else ():
             count = len(jax.tree.leaves(node))
-            own = argument.kinds[len(kinds) :][:count]
-            kinds += own if id(node) not in seen else ["other"] * count
+            node_kinds = argument.kinds[len(kinds) :][:count]
+            kinds += node_kinds if id(node) not in visited else ["other"] * count
             if _is_variable(node):
-                seen.add(id(node))
+                visited.add(id(node))
         if kinds:
-            given[number] = replace(argument, kinds=tuple(kinds))
-    return given
+            arguments[number] = replace(argument, kinds=tuple(kinds))
+    return arguments
 
 
 def _nodes(value: Any) -> list[Any]:
@@ -521,18 +524,18 @@ def _is_variable(node: Any) -> bool:
     return nnx is not None and isinstance(node, nnx.Variable)
 
 
-def _donated(jitted: Jitted, given: Sequence[_Argument]) -> list[int]:
-    """Which arguments of a call `jax.jit` or `eqx.filter_jit` donates."""
-    positional = [i for i, argument in enumerate(given) if not argument.keyword]
+def _donated(jitted: Jitted, arguments: Sequence[_Argument]) -> list[int]:
+    """The indices of the arguments that `jax.jit` or `eqx.filter_jit` donates."""
+    positional = [i for i, argument in enumerate(arguments) if not argument.keyword]
     donated = []
     for position in jitted.settings.donate:
         # jax ignores a position that the call does not reach.
         if -len(positional) <= position < len(positional):
             donated.append(positional[position])
-    for i, argument in enumerate(given):
+    for i, argument in enumerate(arguments):
         if argument.keyword and argument.name in jitted.settings.donate_names:
             donated.append(i)
-        # eqx.filter_jit(donate=...) keeps its choice in these two.
+        # eqx.filter_jit(donate=...) sets these two attributes.
         choice = "donate_rest" if i else "donate_first"
         if getattr(jitted.fn, choice, None) is True:
             donated.append(i)
@@ -540,11 +543,11 @@ def _donated(jitted: Jitted, given: Sequence[_Argument]) -> list[int]:
 
 
 def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
-    """An argument with what it holds, found out where it is not static."""
+    """An argument with the kinds of its leaves, unless it is static."""
     if argument.static:
         return argument
     leaves = jax.tree.leaves(argument.value)
-    # To equinox Python numbers are static.
+    # equinox takes Python numbers as static.
     equinox = type(jitted.fn).__module__.startswith("equinox.")
     equinox = equinox or _holds(argument.value, "equinox", ("Module",))
     kinds = []
@@ -558,7 +561,7 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
         if (equinox and number) or not (number or is_array(leaf)):
             kinds.append("other")
         else:
-            # Under jax.jit numbers are arrays, whatever Python does with them.
+            # Under jax.jit numbers are arrays.
             kinds.append("number" if number and not jitted.by_jax else "array")
     if jitted.by_jax and "other" in kinds:
         raise ProgramError(
@@ -575,7 +578,7 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
 
 
 def _holds(value: Any, module: str, names: Sequence[str]) -> bool:
-    """Whether a tree holds an object of a library, judged only where that is loaded."""
+    """True if a tree holds an object of a library, which has to be imported already."""
     library = sys.modules.get(module)
     if library is None:
         return False

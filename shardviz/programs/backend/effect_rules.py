@@ -1,18 +1,21 @@
-"""The effects of a jaxpr by name, and what jax allows of each.
+"""The effects of a jaxpr by name, and where jax allows each.
 
-jax keeps its classes of effects private, so they are known by name; it says in sets of
-classes where it allows an effect, whether it keeps its order, and whether it may then
-run on several devices.
+jax does not export its classes of effects, so they are identified by name. jax has sets
+of classes: where it allows an effect, whether an effect is ordered, and whether an
+ordered effect may run on several devices.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from shardviz.base.backend.jax_compat import CONSTRUCTS, effect_class, effect_sets
 from shardviz.programs.effects import OrderedOnOne
+
+if TYPE_CHECKING:
+    from shardviz.programs.backend.jaxpr_names import AnyJaxpr
 
 _NAMES = {
     "IOEffect": "io callback",
@@ -24,7 +27,7 @@ _NAMES = {
     "AccumEffect": "increments a ref",
     "InternalMutableArrayEffect": "makes a ref",
 }
-# What jax says when it refuses an effect, and the cause as `Refusal.cause` names it.
+# Patterns of jax's messages when it refuses an effect, and the `Refusal.cause`.
 _CAUSES = (
     (r"side effects: |do not support (?:JVP|transpose)", "not differentiable"),
     (r"`vmap` ordered|not supported in vmap\.", "ordered under vmap"),
@@ -33,7 +36,7 @@ _CAUSES = (
 _CALLBACK = re.compile(r"custom_call @\"?\w*callback|stablehlo\.(?:send|recv)\b")
 
 
-def effect_names(jaxpr: Any) -> tuple[str, ...]:
+def effect_names(jaxpr: AnyJaxpr) -> tuple[str, ...]:
     """The effects of a jaxpr by name; an unknown one goes by its class.
 
     >>> import jax
@@ -43,8 +46,8 @@ def effect_names(jaxpr: Any) -> tuple[str, ...]:
     return tuple(sorted({effect_name(effect) for effect in jaxpr.effects}))
 
 
-def effect_name(effect: Any) -> str:
-    """The name of one of jax's effects; that of its class where it has no other.
+def effect_name(effect: object) -> str:
+    """The name of one of jax's effects; that of its class if it has no other.
 
     >>> effect_name(object())
     'object'
@@ -56,7 +59,7 @@ def effect_name(effect: Any) -> str:
 
 
 def has_callbacks(text: str) -> bool:
-    """Whether lowered text calls Python; such text does not say what is called.
+    """True if a lowered module calls Python. The text does not name the function.
 
     >>> has_callbacks("stablehlo.custom_call @xla_ffi_python_cpu_callback(%0)")
     True
@@ -64,24 +67,24 @@ def has_callbacks(text: str) -> bool:
     return _CALLBACK.search(text) is not None
 
 
-def is_ordered_effect(effect: Any) -> bool:
-    """Whether an effect keeps the order of the program."""
+def is_ordered_effect(effect: object) -> bool:
+    """True if an effect keeps the order of the program."""
     sets = effect_sets()
     if sets is None:
         return effect_class(effect).startswith("Ordered")
     return sets.ordered_effects.contains(effect)
 
 
-def is_shardable(effect: Any) -> bool:
-    """Whether a program with this effect may run on several devices."""
+def is_shardable(effect: object) -> bool:
+    """True if a program with this effect may run on several devices."""
     if not is_ordered_effect(effect):
         return True
     sets = effect_sets()
     return sets is not None and sets.shardable_ordered_effects.contains(effect)
 
 
-def allowed_constructs(effect: Any) -> tuple[str, ...] | None:
-    """Where jax allows this effect, of `CONSTRUCTS`; None where it does not say."""
+def allowed_constructs(effect: object) -> tuple[str, ...] | None:
+    """Where jax allows this effect, of `CONSTRUCTS`; None if unknown."""
     sets = effect_sets()
     if sets is None:
         return None
@@ -92,7 +95,7 @@ def allowed_constructs(effect: Any) -> tuple[str, ...] | None:
     return tuple(allowed)
 
 
-def refusal_on(effects: Iterable[Any], devices: int) -> str | None:
+def refusal_on(effects: Iterable[object], devices: int) -> str | None:
     """Why a program with these effects may not run on so many devices; None if it may.
 
     >>> refusal_on([], 8)
@@ -103,13 +106,13 @@ def refusal_on(effects: Iterable[Any], devices: int) -> str | None:
     return str(OrderedOnOne(devices, single[0]))
 
 
-def refusal_cause(said: str) -> str:
-    """The cause behind what jax said when it refused a program; `""` where not known.
+def refusal_cause(message: str) -> str:
+    """The cause of jax's message when it refuses a program; `""` if unknown.
 
     >>> refusal_cause("ValueError: Cannot `vmap` ordered IO callback.")
     'ordered under vmap'
     """
     for pattern, cause in _CAUSES:
-        if re.search(pattern, said):
+        if re.search(pattern, message):
             return cause
     return ""

@@ -1,4 +1,4 @@
-"""The effects of a program, and on how many devices it may run, said before it runs."""
+"""Predicts the effects of a program, and on how many devices it may run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
+from jax.stages import Lowered
 
 from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.array_spec import ArraySpec
@@ -41,7 +42,11 @@ from shardviz.programs.backend.trace import Traced, trace
 from shardviz.programs.effects import Effects, EffectUse, Refusal
 from shardviz.programs.program import Program, function_name
 
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr
+
 _PURE = "pure_callback"
+T = TypeVar("T")
 
 
 def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
@@ -49,10 +54,10 @@ def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
 
     Args:
         thing: a Program, or a function.
-        *args, **keywords: for a function, what it takes, as in `sv.program`.
+        *args, **keywords: for a function, its arguments, as in `sv.program`.
 
     Raises:
-        ProgramError: for what is neither, and for arguments that are no arrays.
+        ProgramError: for other things, and for arguments that are no arrays.
 
     >>> import jax.numpy as jnp
     >>> def log(x):
@@ -73,44 +78,41 @@ def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
     arrays, tree, mesh = program_arrays(call.arguments, call.fn, names=call.names)
     if mesh is None:
         return _of_function(call.fn, arrays, tree)
-    program = build_program(
-        thing, args, mesh, None, Dialect.LINEN, None, None, (), "", keywords
-    )
+    program = build_program(thing, args, mesh, None, Dialect.LINEN, keywords=keywords)
     return _of_program(program)
 
 
 def _of_program(program: Program) -> Effects:
-    known = Effects(program.name, mesh_size=program.mesh.size)
+    effects = Effects(program.name, mesh_size=program.mesh.size)
     if program.problems:
-        return replace(known, refused=Refusal("program", program.problems[0]))
+        return replace(effects, refused=Refusal("program", program.problems[0]))
     mesh = _mesh_to_trace_on(program)
     traced = _traced_or_refused(lambda: trace(program, mesh))
     if isinstance(traced, Refusal):
-        return replace(known, refused=traced)
+        return replace(effects, refused=traced)
     jaxpr = traced.stage.jaxpr
-    known = _read(known, jaxpr)
+    effects = _read(effects, jaxpr)
     if isinstance(mesh, Mesh) and refusal_on(jaxpr.effects, mesh.size) is None:
-        # Where jax has to choose the placement of results that only the host computes,
-        # it cannot.
+        # jax cannot choose the placement of results that only the host computes.
         from_host = results_from_host(jaxpr, (_PURE, "io_callback"))
         from_host = from_host and not names_shardings(jaxpr)
         host_results = program.out_specs is None and from_host
-        return _lowered(known, lambda: _lower(traced), host_results)
-    # jax cannot lower it on this mesh. It may refuse it on one device, too.
+        return _lowered(effects, lambda: _lower(traced), host_results)
+    # jax cannot lower it on this mesh, and may refuse it on one device, too.
     single = unsharded(program)
     # A function may be made for many devices only.
     with contextlib.suppress(Exception):
         alone = trace(single, _mesh_to_trace_on(single))
-        return _lowered(known, lambda: _lower(alone))
-    return known
+        return _lowered(effects, lambda: _lower(alone))
+    return effects
 
 
 def _of_function(
     fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any
 ) -> Effects:
-    known = Effects(function_name(fn.fn if isinstance(fn, BoundCall) else fn))
+    effects = Effects(function_name(fn.fn if isinstance(fn, BoundCall) else fn))
 
-    @functools.wraps(fn)  # a new one every time: jax keeps what it traced by function
+    @functools.wraps(fn)  # a new function, because jax caches traces by function
     def fresh(*args: Any) -> Any:
         return fn(*args)
 
@@ -120,15 +122,17 @@ def _of_function(
         args = tree.unflatten(structs)
     stage = _traced_or_refused(lambda: jax.jit(fresh).trace(*args))
     if isinstance(stage, Refusal):
-        return replace(known, refused=stage)
-    known = replace(_read(known, stage.jaxpr), fixed=named_device_count(stage.jaxpr))
-    if refusal_on(stage.jaxpr.effects, known.fixed or 1):
-        return known
-    return _lowered(known, stage.lower)
+        return replace(effects, refused=stage)
+    effects = replace(
+        _read(effects, stage.jaxpr), fixed=named_device_count(stage.jaxpr)
+    )
+    if refusal_on(stage.jaxpr.effects, effects.fixed or 1):
+        return effects
+    return _lowered(effects, stage.lower)
 
 
-def _traced_or_refused(tracing: Callable[[], Any]) -> Any:
-    """What `tracing` returns, or the Refusal of what it raises."""
+def _traced_or_refused(tracing: Callable[[], T]) -> T | Refusal:
+    """The result of `tracing`, or the Refusal of the exception that it raises."""
     try:
         return tracing()
     except Exception as error:  # noqa: BLE001  a user's function may raise anything
@@ -140,59 +144,58 @@ def _refusal(stage: str, error: BaseException) -> Refusal:
     return Refusal(stage, words, refusal_cause(words))
 
 
-def _read(known: Effects, jaxpr: Any) -> Effects:
+def _read(effects: Effects, jaxpr: ClosedJaxpr) -> Effects:
     """Adds the effects of a jaxpr, and its calls of the host that are no effects."""
-    # A loop or call has the effects of what it calls: those are counted where they
-    # happen.
-    innermost = [one for one in operations(jaxpr) if not one.inner]
-    # jax has one effect for each ref; they are counted as one kind.
+    # A loop or call also has the effects of the jaxprs it calls. Count each once, inside.
+    innermost = [operation for operation in operations(jaxpr) if not operation.inner]
+    # jax has one effect for each ref; here they are one kind.
     by_class = {effect_class(effect): effect for effect in jaxpr.effects}
     uses = []
     for kind, effect in sorted(by_class.items(), key=lambda item: effect_name(item[1])):
         nesting = []
         for operation in innermost:
-            kinds = {effect_class(own) for own in operation.equation.effects}
-            # A ref that is made inside has one effect itself and others for each read
-            # and write.
+            kinds = {effect_class(e) for e in operation.equation.effects}
+            # A ref that is made inside has one effect, and each read and write another.
             on_refs = kind in REF_EFFECTS and not kinds.isdisjoint(REF_EFFECTS)
             if kind in kinds or on_refs:
                 nesting.append(operation.nesting)
         use = EffectUse(
-            effect_name(effect),
-            kind,
-            is_ordered_effect(effect),
-            is_shardable(effect),
-            tuple(dict.fromkeys(nesting)),
-            len(nesting),
-            allowed_constructs(effect),
+            name=effect_name(effect),
+            kind=kind,
+            ordered=is_ordered_effect(effect),
+            shardable=is_shardable(effect),
+            nesting=tuple(dict.fromkeys(nesting)),
+            calls=len(nesting),
+            allowed=allowed_constructs(effect),
         )
         uses.append(use)
-    around = [one.nesting for one in innermost if one.name == _PURE]
+    around = [o.nesting for o in innermost if o.name == _PURE]
     calls: tuple[EffectUse, ...] = ()
     if around:
         nesting = tuple(dict.fromkeys(around))
         calls = (EffectUse(_PURE, "", nesting=nesting, calls=len(around)),)
-    return replace(known, uses=tuple(uses), host_calls=calls)
+    return replace(effects, uses=tuple(uses), host_calls=calls)
 
 
 def _lowered(
-    known: Effects, lowering: Callable[[], Any], host_results: bool = False
+    effects: Effects, lowering: Callable[[], Lowered], host_results: bool = False
 ) -> Effects:
-    """Adds what is known once jax has lowered the program, or why it refuses to."""
+    """Lowers the program, and adds whether its results come from the host only, or why
+    jax refuses to lower it."""
     try:
         text = lowering().as_text()
     except Exception as error:  # noqa: BLE001  a lowering rule may raise anything
-        return replace(known, refused=_refusal("lower", error))
-    return replace(known, host_only=host_results and not takes_arrays(text))
+        return replace(effects, refused=_refusal("lower", error))
+    return replace(effects, host_only=host_results and not takes_arrays(text))
 
 
-def _lower(traced: Traced) -> Any:
+def _lower(traced: Traced) -> Lowered:
     with traced.context():
         return traced.stage.lower(lowering_platforms=("cpu",))
 
 
 def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:
-    # jax lowers callbacks only where devices are named, and none of them need be there.
+    # jax lowers callbacks only for named devices, which need not be attached.
     if program.mesh.size <= MOST_SIMULATED:
         return mesh_to_lower_on(program.mesh)
     return abstract_mesh(program.mesh)
@@ -204,9 +207,9 @@ _ARRAY_ARGUMENT = re.compile(r"%arg\d+: (?!!stablehlo\.token|tensor<0xi1>)")
 
 
 def takes_arrays(text: str) -> bool:
-    """Whether a lowered module takes any argument except tokens.
+    """True if a lowered module has an argument that is no token.
 
-    jax drops those that go unused.
+    jax drops unused arguments.
 
     >>> takes_arrays("func.func public @main(%arg0: !stablehlo.token) {")
     False

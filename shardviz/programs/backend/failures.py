@@ -1,4 +1,4 @@
-"""What an exception says: the first that jax said, its kind, and the user's own line."""
+"""Exceptions as failures: their kind, their text on one line, and the user's line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT = 1200
 _TRACE = re.compile(r"Traceback \(most recent call last\):")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _XLA_MEMORY = "RESOURCE_EXHAUSTED"
-# Stages in which none of the user's code runs, so that an OSError is not the program's.
+# In these stages no code of the user runs, so an OSError is not the program's.
 _OURS = ("target", "lower", "compile", "place", "worker")
 
 
@@ -44,19 +44,19 @@ def failure(stage: str, error: BaseException) -> Failure:
             getattr(fact, "lacks_memory", False) for fact in error.args
         )
         return Failure(stage, str(error), source, lacks_memory=lacks)
-    said = in_words(error)
+    text = in_words(error)
     if isinstance(error, MemoryError):
-        return Failure(stage, said, source, HostMemory(), lacks_memory=True)
+        return Failure(stage, text, source, HostMemory(), lacks_memory=True)
     lacks = lacks_memory(error)
     if key_value_store() is not None and (cause := cause_among_processes(str(error))):
-        return Failure(stage, said, source, cause, lacks_memory=lacks)
+        return Failure(stage, text, source, cause, lacks_memory=lacks)
     if missing := _missing_platform(error):
-        return Failure(stage, said, source, missing)
+        return Failure(stage, text, source, missing)
     if isinstance(error, OSError) and stage in _OURS:
-        return Failure(stage, said, source, SystemRefused(), lacks_memory=lacks)
-    if "UNIMPLEMENTED" in said and "XLA:CPU" in said:
-        return Failure(stage, _ended(said), source, NotOnCpu())
-    return Failure(stage, said, source, Raised(), lacks_memory=lacks)
+        return Failure(stage, text, source, SystemRefused(), lacks_memory=lacks)
+    if "UNIMPLEMENTED" in text and "XLA:CPU" in text:
+        return Failure(stage, _ended(text), source, NotOnCpu())
+    return Failure(stage, text, source, Raised(), lacks_memory=lacks)
 
 
 def _missing_platform(error: BaseException) -> MissingPlatform | None:
@@ -75,12 +75,12 @@ def _missing_platform(error: BaseException) -> MissingPlatform | None:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether a compiler or a runtime raised an error because memory ran out.
+    """True if a compiler or a runtime raised an error because memory ran out.
 
     >>> lacks_memory(RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory on HBM"))
     True
     """
-    # Both say it with this code of the absl library.
+    # Both use this status code of the absl library.
     return _XLA_MEMORY in str(error)
 
 
@@ -90,9 +90,9 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def available_memory(error: BaseException) -> int | None:
-    """The bytes that a program may take, by a compiler that refused it; None if unknown.
+    """The bytes that a program may use, from a compiler's refusal; None if unknown.
 
-    It is less than the chip has, since the runtime keeps a part.
+    The chip has more, since the runtime reserves a part.
 
     >>> available_memory(RuntimeError("(46.88G) exceeds available HBM (15.75G).")) / 2**30
     15.75
@@ -102,11 +102,10 @@ def available_memory(error: BaseException) -> int | None:
 
 
 def in_words(error: BaseException) -> str:
-    """The kind of an exception and what it says, on one line.
+    """The kind of an exception and its text, on one line.
 
-    What jax advises stands in the last paragraphs, so all of them are kept. A
-    RuntimeError is what XLA raises, with pages of buffers or stacks after the first
-    paragraph.
+    jax gives advice in the last paragraphs, so all of them are kept. XLA raises
+    RuntimeErrors with pages of buffers or stacks after the first paragraph.
 
     >>> in_words(ValueError("types differ:\\n\\nfloat32\\nand int32.\\n\\nUse astype."))
     'ValueError: types differ: float32 and int32. Use astype.'
@@ -115,12 +114,12 @@ def in_words(error: BaseException) -> str:
     """
     text = str(error)
     *before, last = text.strip().split("\n\n")
-    paragraph, *more = [*map(_ended, before), last]
+    paragraph, *further = [*map(_ended, before), last]
     if not isinstance(error, RuntimeError):
-        paragraph = " ".join([paragraph, *more])
-    elif paragraph.endswith(":") and more:
-        paragraph += f" {more[0]}"
-    if trace := _TRACE.search(text):  # of a callback: its last line says what it was
+        paragraph = " ".join([paragraph, *further])
+    elif paragraph.endswith(":") and further:
+        paragraph += f" {further[0]}"
+    if trace := _TRACE.search(text):  # of a callback; its last line is the error
         paragraph = f"{text[: trace.start()]} {text.strip().splitlines()[-1]}"
     words = " ".join(paragraph.split())
     words = "".join(c if c.isprintable() else "?" for c in words)
@@ -130,13 +129,13 @@ def in_words(error: BaseException) -> str:
 
 
 def _ended(paragraph: str) -> str:
-    """A paragraph with a full stop where another one follows it."""
+    """A paragraph with a full stop, to put another one after it."""
     paragraph = paragraph.strip()
     return paragraph + "." * paragraph[-1:].isalnum()
 
 
 def said_by(error: BaseException) -> str:
-    """What an exception says: our own as it is, another one with its kind.
+    """The text of an exception; with its kind unless it is our own.
 
     >>> said_by(ShardvizError("It has no mesh.")), said_by(ValueError("no mesh"))
     ('It has no mesh.', 'ValueError: no mesh')
@@ -190,12 +189,12 @@ def source_of(error: BaseException) -> str:
     for frame, line in traceback.walk_tb(error.__traceback__):
         frames.append((frame.f_code.co_filename, line))
     if isinstance(error, RuntimeError):
-        # Where a callback failed, its traceback is in the text.
+        # If a callback failed, its traceback is in the text.
         frames += _FRAME.findall(str(error))
     return _user_line(reversed(frames))
 
 
 def calling_line() -> str:
-    """The innermost line of the user's code that called what runs now, or `""`."""
+    """The innermost line of the user's code on the current stack, or `""`."""
     stack = traceback.walk_stack(None)
     return _user_line((frame.f_code.co_filename, line) for frame, line in stack)

@@ -1,8 +1,7 @@
-"""What a jaxpr says: its operations, meshes and constants.
+"""Reads and rewrites jaxprs: their operations, meshes and shardings.
 
-One traversal, `operations`, serves all that asks what is in a program. Two functions
-near the end follow values instead: where a result comes from, and where an argument
-goes.
+`operations` is the one traversal of a program. Two functions follow values instead:
+`results_from_host` from a result back, and `positive_arguments` from an argument on.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import jax
 from jax.core import ShapedArray
@@ -38,11 +37,12 @@ from shardviz.programs.notes import (
 )
 
 if TYPE_CHECKING:
-    from jax.extend.core import Jaxpr, Literal
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
     from typing_extensions import TypeIs
 
     from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
+AnyJaxprT = TypeVar("AnyJaxprT", "ClosedJaxpr", "Jaxpr", "ClosedJaxpr | Jaxpr")
 _NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
 
@@ -55,16 +55,16 @@ class JaxprOperation:
         around: the names of the loops and calls around it, outermost first.
     """
 
-    equation: Any
+    equation: JaxprEqn
     around: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """What jax calls it, such as `"add"`."""
+        """jax's name of the primitive, such as `"add"`."""
         return self.equation.primitive.name
 
     @property
-    def inner(self) -> list[Any]:
+    def inner(self) -> list[AnyJaxpr]:
         """The jaxprs that it calls, such as the body of a loop."""
         return list(_jaxprs_in(self.equation.params))
 
@@ -74,7 +74,9 @@ class JaxprOperation:
         return " > ".join(self.around) or "top level"
 
 
-def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperation]:
+def operations(
+    jaxpr: AnyJaxpr, around: tuple[str, ...] = ()
+) -> Iterator[JaxprOperation]:
     """Every operation of a jaxpr in order, those inside a loop or call after it.
 
     >>> import jax
@@ -86,7 +88,7 @@ def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperat
         operation = JaxprOperation(equation, around)
         yield operation
         inside = around
-        # What is inside of a jit runs where that is called.
+        # Operations inside a jit run at its call.
         if operation.name not in names.CALLS:
             inside = (*around, operation.name)
         for inner in operation.inner:
@@ -108,61 +110,65 @@ def is_literal(variable: Atom) -> TypeIs[Literal]:
     return hasattr(variable, "val")
 
 
-def _jaxprs_in(value: Any) -> Iterator[Any]:
-    """The jaxprs among the parameters of an operation."""
+def _jaxprs_in(value: object) -> Iterator[AnyJaxpr]:
+    """The jaxprs in a parameter of an operation, or in all of them."""
     if hasattr(value, "eqns"):
-        yield value
+        yield cast("AnyJaxpr", value)
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _jaxprs_in(one)
+        for part in value.values():
+            yield from _jaxprs_in(part)
     elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _jaxprs_in(one)
+        for part in value:
+            yield from _jaxprs_in(part)
 
 
-def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
-    """The same program; `change` gives the operations that take the place of one."""
-    body, changed = plain_jaxpr(jaxpr), []
-    for equation in body.eqns:
-        changed += change(equation)
-    return with_equations(jaxpr, changed)
+def rewritten(
+    jaxpr: AnyJaxprT, change: Callable[[JaxprEqn], list[JaxprEqn]]
+) -> AnyJaxprT:
+    """The same program with each operation replaced by those that `change` returns."""
+    equations: list[JaxprEqn] = []
+    for equation in plain_jaxpr(jaxpr).eqns:
+        equations += change(equation)
+    return with_equations(jaxpr, equations)
 
 
-def with_equations(jaxpr: Any, equations: list[Any]) -> Any:
+def with_equations(jaxpr: AnyJaxprT, equations: list[JaxprEqn]) -> AnyJaxprT:
     """The same jaxpr with other operations."""
     return with_body(jaxpr, plain_jaxpr(jaxpr).replace(eqns=equations))
 
 
-def with_body(jaxpr: Any, body: Any) -> Any:
-    """The same jaxpr with another body, where it carries its constants."""
-    # Older jax keeps a jaxpr and its constants in a pair, newer in one.
+def with_body(jaxpr: AnyJaxprT, body: Jaxpr) -> AnyJaxprT:
+    """The same jaxpr with another body, and with its constants if it has any."""
+    # jax 0.10 keeps a jaxpr and its constants in a pair, later versions in one object.
     if hasattr(jaxpr, "jaxpr"):
-        return jaxpr.replace(jaxpr=body)
-    return body
+        return cast("Any", jaxpr).replace(jaxpr=body)
+    return cast("AnyJaxprT", body)
 
 
-def without_debug_effects(jaxpr: Any) -> Any:
-    """The same jaxpr, which no longer says that it prints."""
+def without_debug_effects(jaxpr: AnyJaxprT) -> AnyJaxprT:
+    """The same jaxpr without the effects of `jax.debug`."""
     body = plain_jaxpr(jaxpr)
-    kept = {e for e in body.effects if effect_class(e) not in DEBUG_EFFECTS}
-    return with_body(jaxpr, body.replace(effects=kept))
+    effects = {e for e in body.effects if effect_class(e) not in DEBUG_EFFECTS}
+    return with_body(jaxpr, body.replace(effects=effects))
 
 
-def with_inner(equation: Any, change: Callable[[Any], Any]) -> Any:
-    """The same operation; `change` gives what replaces the jaxprs that it calls."""
+def with_inner(equation: JaxprEqn, change: Callable[[AnyJaxpr], object]) -> JaxprEqn:
+    """The same operation, which calls the jaxprs that `change` returns."""
 
-    def changed(value: Any) -> Any:
+    def changed(value: object) -> object:
         if hasattr(value, "eqns"):
-            return change(value)
-        if type(value) in (tuple, list):
-            return type(value)(map(changed, value))
+            return change(cast("AnyJaxpr", value))
+        if type(value) is tuple:
+            return tuple(map(changed, value))
+        if type(value) is list:
+            return [*map(changed, value)]
         return value
 
     return equation.replace(params={k: changed(v) for k, v in equation.params.items()})
 
 
-def without_shardings(jaxpr: Any) -> Any:
-    """The same program without what it says of how values are split.
+def without_shardings(jaxpr: AnyJaxprT) -> AnyJaxprT:
+    """The same program without any shardings of values.
 
     >>> import jax
     >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
@@ -173,10 +179,10 @@ def without_shardings(jaxpr: Any) -> Any:
     ['jit', 'copy', 'add']
     """
 
-    def change(equation: Any) -> list[Any]:
+    def change(equation: JaxprEqn) -> list[JaxprEqn]:
         equation = without_context_mesh(equation)
         if equation.primitive.name in (names.CONSTRAINT, names.RESHARD):
-            # A copy, so that its result stays a value of its own.
+            # A copy, so that its result stays a separate value.
             return [equation.replace(primitive=jax.lax.copy_p, params={})]
         equation = with_inner(equation, without_shardings)
         params = dict(equation.params)
@@ -189,12 +195,12 @@ def without_shardings(jaxpr: Any) -> Any:
     return rewritten(jaxpr, change)
 
 
-def has_partial_sums(jaxpr: Any) -> bool:
-    """Whether an argument or a value of a program is a partial sum, by its type."""
+def has_partial_sums(jaxpr: AnyJaxpr) -> bool:
+    """True if an argument or a value of a program is a partial sum, by its type."""
     values = [*plain_jaxpr(jaxpr).invars]
     for operation in operations(jaxpr):
         values += operation.equation.outvars
-    # Of a type alone: Auto axes say nothing of partial sums.
+    # Types have no partial sums over Auto axes.
     for value in values:
         spec = getattr(getattr(value.aval, "sharding", None), "spec", None)
         if getattr(spec, "unreduced", None):
@@ -202,7 +208,7 @@ def has_partial_sums(jaxpr: Any) -> bool:
     return False
 
 
-def users_line(equation: Any) -> str:
+def users_line(equation: JaxprEqn) -> str:
     """The innermost line of the user's code that made an operation, or `""`."""
     for frame in line_frames(equation):
         if is_user_file(frame.file_name):
@@ -210,14 +216,14 @@ def users_line(equation: Any) -> str:
     return ""
 
 
-def names_shardings(jaxpr: Any) -> bool:
-    """Whether the program says anywhere how an array is split."""
+def names_shardings(jaxpr: AnyJaxpr) -> bool:
+    """True if an operation of the program names a sharding."""
     naming = (names.SHARD_MAP, names.CONSTRAINT, names.RESHARD)
     return any(operation.name in naming for operation in operations(jaxpr))
 
 
-def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
-    """Every mesh that the program names, outright or in a sharding, and where."""
+def meshes_in(jaxpr: AnyJaxpr) -> Iterator[tuple[Mesh | AbstractMesh, JaxprEqn]]:
+    """Every mesh that the program names, also in shardings, with the equation."""
     for operation in operations(jaxpr):
         for parameter in operation.equation.params.values():
             # A jit and a device_put have one sharding per operand.
@@ -225,13 +231,13 @@ def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
                 if isinstance(value, _NO_MESHES):
                     continue
                 mesh = mesh_of_value(value)
-                # Outside of any mesh, jax names an empty one.
+                # Without a mesh in context, jax names an empty one.
                 if mesh is not None and not mesh.empty:
                     yield mesh, operation.equation
 
 
-# Operations whose lowerings differ between platforms in the form of a call or in
-# rounding, and are split alike.
+# Operations whose lowerings differ between platforms, in the form of a call or in
+# rounding, but are split in the same way.
 _SPLIT_ALIKE = frozenset({
     "all_gather", "all_gather_invariant", "all_gather_reduced",
     "all_gather_reduced_start", "all_gather_start", "asin", "conv_general_dilated",
@@ -241,11 +247,11 @@ _SPLIT_ALIKE = frozenset({
 })  # fmt: skip
 
 
-# Lowered through operations with rules for platforms.
+# Operations lowered through others that have rules for platforms.
 _THROUGH_OTHERS = frozenset({"qr"})
 
 
-def depends_on_platform(jaxpr: Any) -> tuple[str, ...]:
+def depends_on_platform(jaxpr: AnyJaxpr) -> tuple[str, ...]:
     """The operations with lowering rules for CPUs, TPUs or GPUs alone, sorted.
 
     >>> import jax
@@ -263,33 +269,33 @@ def depends_on_platform(jaxpr: Any) -> tuple[str, ...]:
     return tuple(sorted(dependent))
 
 
-def device_meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
-    """Every mesh of devices that the program names itself, with the equation."""
+def device_meshes_in(jaxpr: AnyJaxpr) -> Iterator[tuple[Mesh, JaxprEqn]]:
+    """Every mesh of devices that the program names, with the equation."""
     for mesh, equation in meshes_in(jaxpr):
         if isinstance(mesh, Mesh):
             yield mesh, equation
 
 
-def named_device_count(jaxpr: Any) -> int | None:
-    """How many devices the meshes have that the program names; None: it names none."""
+def named_device_count(jaxpr: AnyJaxpr) -> int | None:
+    """The size of the largest mesh that the program names; None if it names none."""
     return max((mesh.size for mesh, _ in device_meshes_in(jaxpr)), default=None)
 
 
-def mesh_of_value(value: Any) -> Mesh | AbstractMesh | None:
-    """The mesh that a value is, or that its sharding is over; None for none."""
+def mesh_of_value(value: object) -> Mesh | AbstractMesh | None:
+    """A mesh itself, or the mesh of a sharding or of a sharded value; else None."""
     sharding = getattr(value, "sharding", None)
-    for found in (
+    for mesh in (
         value,
         getattr(value, "mesh", None),
         getattr(sharding, "mesh", sharding),
     ):
-        if isinstance(found, (Mesh, AbstractMesh)):
-            return found
+        if isinstance(mesh, (Mesh, AbstractMesh)):
+            return mesh
     return None
 
 
-def results_from_host(jaxpr: Any, calls: Collection[str]) -> bool:
-    """Whether a result is computed from what operations of these names returned."""
+def results_from_host(jaxpr: AnyJaxpr, calls: Collection[str]) -> bool:
+    """True if a result depends on the results of operations with these names."""
     body = plain_jaxpr(jaxpr)
     from_host: set[int] = set()  # by id: a literal has no hash
     for equation in body.eqns:
@@ -314,32 +320,30 @@ _SIGN_PRESERVING = {
 #: The operations with a rule for the sign of their results.
 SIGN_PRIMITIVES = frozenset({*_ROOTS, *_SIGN_PRESERVING})
 # Variable to the positions of the arguments that give it its sign.
-_Signs = dict[Any, frozenset[int]]
+_Signs = dict["Var", frozenset[int]]
 
 
-def positive_arguments(jaxpr: Any) -> tuple[int, ...]:
-    """The positions of the arguments that have to be positive, as far as the program
-    shows.
+def positive_arguments(jaxpr: AnyJaxpr) -> tuple[int, ...]:
+    """The positions of arguments that must be positive.
 
-    An argument counts where it reaches a root or a logarithm through sums, products and
-    copies alone.
+    These reach a root or a logarithm through sums, products and copies alone.
 
     >>> import jax, jax.numpy as jnp
     >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
     >>> positive_arguments(jax.make_jaxpr(adam)(1.0, 1.0, 1.0, 1.0))
     (2,)
     """
-    found: set[int] = set()
+    positive: set[int] = set()
     body = plain_jaxpr(jaxpr)
-    _follow(body, {v: frozenset([i]) for i, v in enumerate(body.invars)}, found)
-    return tuple(sorted(found))
+    _follow(body, {v: frozenset([i]) for i, v in enumerate(body.invars)}, positive)
+    return tuple(sorted(positive))
 
 
-def _follow(jaxpr: Any, signs: _Signs, found: set[int]) -> list[frozenset[int]]:
-    """The arguments that give each result its sign; adds those under roots to `found`."""
+def _follow(jaxpr: Jaxpr, signs: _Signs, positive: set[int]) -> list[frozenset[int]]:
+    """The arguments that give each result its sign; adds those under roots."""
 
-    def of(variable: Any) -> frozenset[int]:
-        if hasattr(variable, "val"):  # a literal, which cannot be a key
+    def of(variable: Atom) -> frozenset[int]:
+        if is_literal(variable):
             return frozenset()
         return signs.get(variable, frozenset())
 
@@ -347,16 +351,18 @@ def _follow(jaxpr: Any, signs: _Signs, found: set[int]) -> list[frozenset[int]]:
         operands = list(map(of, equation.invars))
         inner = list(map(plain_jaxpr, _jaxprs_in(equation.params)))
         if inner:
-            results = _follow_calls(inner, operands, len(equation.outvars), found)
+            results = _follow_calls(inner, operands, len(equation.outvars), positive)
         else:
             results = [_sign_of_result(equation, operands)] * len(equation.outvars)
             if equation.primitive.name in _ROOTS:
-                found.update(operands[0])
+                positive.update(operands[0])
         signs.update(zip(equation.outvars, results, strict=True))
     return list(map(of, jaxpr.outvars))
 
 
-def _sign_of_result(equation: Any, operands: list[frozenset[int]]) -> frozenset[int]:
+def _sign_of_result(
+    equation: JaxprEqn, operands: list[frozenset[int]]
+) -> frozenset[int]:
     name = equation.primitive.name
     if name == "sub":
         return operands[0]
@@ -368,7 +374,7 @@ def _sign_of_result(equation: Any, operands: list[frozenset[int]]) -> frozenset[
 
 
 def _follow_calls(
-    inner: list[Any], operands: list[frozenset[int]], count: int, found: set[int]
+    inner: list[Jaxpr], operands: list[frozenset[int]], count: int, positive: set[int]
 ) -> list[frozenset[int]]:
     """The arguments that give each result of a call its sign; loops are followed once."""
     results = [frozenset[int]()] * count
@@ -377,13 +383,13 @@ def _follow_calls(
         passed = operands[skipped:]
         if skipped not in (0, 1):
             passed = [frozenset[int]()] * len(jaxpr.invars)
-        out = _follow(jaxpr, dict(zip(jaxpr.invars, passed, strict=True)), found)
+        out = _follow(jaxpr, dict(zip(jaxpr.invars, passed, strict=True)), positive)
         if len(out) == count:
             results = [a | b for a, b in zip(results, out, strict=True)]
     return results
 
 
-def notes_on(jaxpr: Any) -> list[Note]:
+def notes_on(jaxpr: AnyJaxpr) -> list[Note]:
     """Notes on a program's random numbers, and on the sums and specs of its `shard_map`s.
 
     If this jax lacks a parameter that one of them needs, a note names it instead.
@@ -397,7 +403,7 @@ def notes_on(jaxpr: Any) -> list[Note]:
     return notes
 
 
-def random_notes(jaxpr: Any) -> list[Note]:
+def random_notes(jaxpr: AnyJaxpr) -> list[Note]:
     """A note if a program makes random numbers that jax is set not to partition."""
     if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return []
@@ -407,36 +413,36 @@ def random_notes(jaxpr: Any) -> list[Note]:
     return []
 
 
-def sum_notes(jaxpr: Any) -> list[Note]:
-    """Notes on sums over devices in a `shard_map`: on those that `grad` put in, and on
-    those of what is the same on all devices.
+def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:
+    """Notes on sums over devices in a `shard_map`: those that `grad` added, and those of
+    values that are equal on all devices.
     """
-    found = []
+    notes: list[Note] = []
     for operation in operations(jaxpr):
         inside = names.SHARD_MAP in (operation.name, *operation.around)
         for body in operation.inner if inside else ():
-            same = set()  # results of a value that is the same on all devices
+            equal: set[Atom] = set()  # values that are equal on all devices
             for equation in plain_jaxpr(body).eqns:
                 name, mesh = equation.primitive.name, equation.ctx.cur_abstract_mesh
                 if name == names.PVARY:
-                    same.add(equation.outvars[0])
+                    equal.add(equation.outvars[0])
                 if name != names.PSUM_INVARIANT:
                     continue
                 axes = tuple(names.SUMMED_AXES.of(equation))
                 line = users_line(equation) or name
                 if is_backward(equation):
-                    found.append(SumOfGradient(axes, line))
-                elif equation.invars[0] in same:
+                    notes.append(SumOfGradient(axes, line))
+                elif equation.invars[0] in equal:
                     count = math.prod(mesh.shape.get(axis, 1) for axis in axes)
-                    found.append(SumOfEquals(axes, line, count))
-    return list(dict.fromkeys(found))
+                    notes.append(SumOfEquals(axes, line, count))
+    return list(dict.fromkeys(notes))
 
 
-def spec_notes(jaxpr: Any) -> list[Note]:
-    """Notes on operands of a `shard_map` that are the same along an axis over which the
-    rows of a result are split.
+def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
+    """Notes on operands of a `shard_map` that are not split over an axis that splits
+    rows of a result.
 
-    The devices along that axis then compute with the same rows, and the result has them
+    The devices along that axis then compute the same rows, and the result has them
     several times. A row is an index of a dimension that has one size in the body, in the
     operand as in the result. An operand that names the axis and has as many rows
     explains the split of the result.
@@ -445,12 +451,12 @@ def spec_notes(jaxpr: Any) -> list[Note]:
     for operation in operations(jaxpr):
         if operation.name != names.SHARD_MAP:
             continue
-        equation, body = operation.equation, operation.inner[0]
+        equation, body = operation.equation, plain_jaxpr(operation.inner[0])
         mesh_shape = names.SHARD_MAP_MESH.of(equation).shape
         in_specs = map(spec_of, names.IN_SPECS.of(equation))
         operands = list(zip(in_specs, body.invars, strict=True))
         for number, out_spec in enumerate(map(spec_of, names.OUT_SPECS.of(equation))):
-            shape = body.outvars[number].aval.shape
+            shape = array_type(body.outvars[number]).shape
             for dim, axes in enumerate(out_spec.dims):
                 for axis in axes:
                     position = None
@@ -471,15 +477,15 @@ def spec_notes(jaxpr: Any) -> list[Note]:
 
 
 def _same_rows(
-    operands: list[tuple[Spec, Any]], dim: int, size: int, axis: str
+    operands: list[tuple[Spec, Var]], dim: int, size: int, axis: str
 ) -> int | None:
-    """The first operand with so many rows in a dimension that does not name an axis.
+    """The first operand with this size of a dimension that is not split over an axis.
 
-    None if the rows come from an operand that names the axis.
+    None if the rows come from an operand that is split over the axis.
     """
     position = None
     for number, (spec, variable) in enumerate(operands):
-        shape = variable.aval.shape
+        shape = array_type(variable).shape
         if axis in spec.axes:
             dims = spec.padded(len(shape))
             if any(axis in dims[d] and shape[d] == size for d in range(len(shape))):

@@ -1,4 +1,4 @@
-"""The mesh in force, as jax has it, and the contexts that programs are traced in."""
+"""Reads the mesh in force from jax, and enters contexts to trace programs in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardviz.programs.notes import OtherMesh
 
 
 def mesh_context() -> MeshContext:
-    """The mesh context of this thread, here and now.
+    """The current mesh context of this thread.
 
     >>> mesh_context().in_force
     'none'
@@ -51,16 +51,16 @@ def logical_rules() -> Any:
     >>> logical_rules()
     ()
     """
-    # There are none where nobody has imported flax.
+    # Without flax there are none.
     get = getattr(sys.modules.get("flax.core.spmd"), "get_logical_axis_rules", tuple)
     return get() or ()
 
 
 @contextlib.contextmanager
 def in_rules(recorded: MeshContext | None) -> Iterator[None]:
-    """Traces with the logical axis rules that were in force where a program was made.
+    """Traces with the logical axis rules that were in force when a program was made.
 
-    Those of this call count where there are any.
+    If this call has rules of its own in force, these are used instead.
 
     Args:
         recorded: the context that the program was made in; None for none.
@@ -80,33 +80,31 @@ def _adopted(mesh: Mesh | AbstractMesh | None) -> MeshSpec | None:
     return adopt_mesh(mesh)
 
 
-# No mesh at all: every operation then takes the mesh of its operands.
+# No mesh: every operation then takes the mesh of its operands.
 NO_MESH = AbstractMesh((), ())
 
 
 @contextlib.contextmanager
 def in_context(mesh: Mesh | AbstractMesh) -> Iterator[None]:
-    """Traces and lowers with this mesh in context, in place of what `jax.set_mesh` set.
+    """Traces and lowers with this mesh in context, in place of that of `jax.set_mesh`.
 
     >>> with in_context(AbstractMesh((4,), ("data",))):
     ...     jax.sharding.get_abstract_mesh().axis_names
     ('data',)
     """
-    # Functions may name mesh axes without a mesh: with_sharding_constraint(x,
-    # P("data")).
+    # A function may name mesh axes alone: with_sharding_constraint(x, P("data")).
     if isinstance(mesh, Mesh):
         with jax.set_mesh(mesh):
             yield
     else:
-        # A mesh that was set before lowers for its own devices, and refuses one of
-        # another size.
+        # With a mesh that was set before, jax lowers for the devices of that mesh and
+        # refuses one of another size.
         with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
             yield
 
 
 def context_of(recorded: MeshContext | None) -> MeshContext:
-    """The context to trace in: that of this call, or what was in force when the program
-    was made.
+    """The context to trace in: that of this call, else that of the program's creation.
 
     Args:
         recorded: the context that the program was made in; None for none.
@@ -118,7 +116,7 @@ def context_of(recorded: MeshContext | None) -> MeshContext:
 
 
 def is_set(context: MeshContext) -> bool:
-    """Whether `jax.set_mesh` or `use_abstract_mesh` has set a mesh.
+    """True if `jax.set_mesh` or `use_abstract_mesh` has set a mesh.
 
     >>> is_set(MeshContext())
     False
@@ -127,16 +125,15 @@ def is_set(context: MeshContext) -> bool:
 
 
 def users_mesh(context: MeshContext) -> AbstractMesh | None:
-    """The mesh that the user's calls have in context, as jax compares it: with its kind
-    of device.
+    """The mesh that is in context in the user's calls, with its kind of device.
 
     Args:
-        context: the user's context, of this call or of where the program was made.
+        context: the user's context, of this call or of the program's creation.
     """
     here = jax.sharding.get_abstract_mesh()
     if not here.empty:
         return here
-    # The context of where the program was made, which may be left by now.
+    # The program was made in this context, which may have ended since.
     made = context.current or context.abstract
     if made is None:
         return None
@@ -175,26 +172,25 @@ def in_users_context(context: MeshContext) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_in(
-    context: MeshContext, mesh: Mesh | AbstractMesh, own: MeshSpec
+    context: MeshContext, mesh: Mesh | AbstractMesh, program_mesh: MeshSpec
 ) -> Iterator[None]:
     """Traces and lowers as in the user's context, on the mesh of a program.
 
     Args:
         context: the user's context, in which no mesh is set.
-        mesh: the jax mesh that the program is traced on; it takes the place of the
-            user's.
-        own: the mesh of the program.
+        mesh: the jax mesh that the program is traced on, in place of the user's.
+        program_mesh: the mesh of the program.
     """
     if context.entered is None or (
         # This thread is inside `with mesh:` of a mesh with the axes of the program's.
-        _axes(context.entered) == _axes(own)
+        _axes(context.entered) == _axes(program_mesh)
         and mesh_context().entered == context.entered
     ):
         yield
     else:
         devices = mesh
         if not isinstance(devices, Mesh):  # only a mesh of devices can be entered
-            devices = mesh_of_names(own)
+            devices = mesh_of_names(program_mesh)
         with contextlib.ExitStack() as entered:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # the user wrote it
@@ -202,7 +198,7 @@ def as_in(
             yield
 
 
-def _axes(mesh: MeshSpec) -> tuple[Any, ...]:
+def _axes(mesh: MeshSpec) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return mesh.axis_names, mesh.axis_sizes
 
 
@@ -212,21 +208,21 @@ _ENTERED_BY = {
 }
 
 
-def other_mesh_note(context: MeshContext, own: MeshSpec) -> tuple[str, ...]:
-    """A note where a mesh is in force with other axes than the program's.
+def other_mesh_note(context: MeshContext, program_mesh: MeshSpec) -> tuple[str, ...]:
+    """A note if a mesh is in force with other axes than the program's.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> other_mesh_note(MeshContext(current=make_mesh(x=2)), make_mesh(data=4))
     ('jax.set_mesh has the mesh x=2 here; the program is traced with its own, data=4, in...
     """
-    there = context.mesh
-    if there is None:
+    in_force = context.mesh
+    if in_force is None:
         return ()
-    first, second = str(there), str(own)
-    if _axes(there) == _axes(own):
-        if there.axis_types == own.axis_types:
+    first, second = str(in_force), str(program_mesh)
+    if _axes(in_force) == _axes(program_mesh):
+        if in_force.axis_types == program_mesh.axis_types:
             return ()
-        first = f"{there} with {there.axis_types[0]} axes"
-        second = f"with {own.axis_types[0]} axes"
-    by = _ENTERED_BY.get(context.in_force, "jax.set_mesh")
-    return (str(OtherMesh(by, first, second)),)
+        first = f"{in_force} with {in_force.axis_types[0]} axes"
+        second = f"with {program_mesh.axis_types[0]} axes"
+    set_by = _ENTERED_BY.get(context.in_force, "jax.set_mesh")
+    return (str(OtherMesh(set_by, first, second)),)

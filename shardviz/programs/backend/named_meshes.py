@@ -1,7 +1,7 @@
-"""The meshes that a program names itself, compared with the mesh that it is traced on.
+"""Compares the meshes that a program names with the mesh that it is traced on.
 
-A program that is traced on an abstract mesh has no device order, so jax accepts there
-what it refuses on real devices. The checks here find such programs first.
+On an abstract mesh there is no order of devices, so jax accepts programs there that it
+refuses on real devices. These checks find such programs first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from jax.sharding import AbstractMesh, Mesh
 
@@ -25,8 +25,15 @@ from shardviz.programs.backend.jaxprs import (
     users_line,
 )
 
+if TYPE_CHECKING:
+    from jax.extend.core import JaxprEqn
 
-def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
+    from shardviz.programs.backend.jaxpr_names import AnyJaxpr
+
+T = TypeVar("T")
+
+
+def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
     """Refuses a program that names other devices than its mesh, or names them in
     another order.
 
@@ -34,7 +41,7 @@ def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
         ProgramError: with both lists of devices, and the source line of the second.
     """
     for named, equation in device_meshes_in(jaxpr):
-        # Here, not above: most programs name no mesh, however large.
+        # Inside the loop, since most programs name no mesh, and meshes may be large.
         expected = mesh.device_ids.ravel().tolist()
         devices = [device.id for device in named.devices.flat]
         if devices == expected:
@@ -81,8 +88,8 @@ def refuse_other_devices(context: MeshContext, mesh: MeshSpec) -> None:
         )
 
 
-def naming_operation(equation: Any) -> str:
-    """The operation that names a mesh, with its source line where jax kept one.
+def naming_operation(equation: JaxprEqn) -> str:
+    """The operation that names a mesh, with its source line if jax recorded one.
 
     >>> import jax
     >>> naming_operation(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
@@ -98,7 +105,7 @@ class MeshConflict:
 
     Attributes:
         context: the mesh in context.
-        named: the mesh that the program names; None where jax refused none.
+        named: the mesh that the program names; None if jax refused none.
         source: the line of the user's code that names it.
     """
 
@@ -107,18 +114,15 @@ class MeshConflict:
     source: str = ""
 
 
-def noting_conflict(
-    fn: Callable[..., Any], conflict: MeshConflict
-) -> Callable[..., Any]:
-    """The same function; which of its meshes jax refuses is noted in `conflict`."""
+def noting_conflict(fn: Callable[..., T], conflict: MeshConflict) -> Callable[..., T]:
+    """The same function; records in `conflict` which of its meshes jax refuses."""
 
     @functools.wraps(fn)
-    def noting(*args: Any) -> Any:
+    def noting(*args: object) -> T:
         try:
             return fn(*args)
         except ValueError as error:
-            # Here, since jax takes its own frames out of the error before it hands it
-            # on.
+            # jax removes its own frames from the error before the caller sees it.
             conflict.named = _named(error, conflict.context)
             conflict.source = source_of(error)
             raise
@@ -129,8 +133,8 @@ def noting_conflict(
 def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
     """Refuses a program that names a mesh with other axes than its own.
 
-    Two meshes with the same axes may differ in the kind of device, which jax compares
-    and which makes no difference to a plan.
+    Two meshes with the same axes may differ in the kind of device. jax compares it, and
+    a plan does not depend on it.
 
     Raises:
         ProgramError: with both meshes, and what differs.
@@ -168,5 +172,5 @@ def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
     return None
 
 
-def _axes(mesh: Any) -> tuple[Any, ...]:
+def _axes(mesh: AbstractMesh) -> tuple[object, ...]:
     return tuple(mesh.axis_names), tuple(mesh.axis_sizes), tuple(mesh.axis_types)

@@ -1,15 +1,15 @@
 """trace() -> Traced: the function of a program, traced with the requested shardings.
 
-It is traced as `jax.eval_shape` would trace it, in the context that the user's own call
-would have. Where jax refuses that, other contexts are tried, and where Python reads a
-number while it traces, with numbers as they are.
+The function is traced as `jax.eval_shape` would trace it, in the context of the user's
+own call. If jax refuses that, other contexts are tried. If Python reads a number while it
+traces, numbers become static.
 
-jax also compares the kind of device that a mesh is made for: a mesh of axes alone is
-not equal to the same axes on CPUs, and `shard_map(mesh=...)` refuses it. That makes no
-difference to a plan, so such a program is traced again with its own mesh in context.
+jax also compares the kind of device of two meshes: a mesh of axes alone is not equal to
+the same axes on CPUs, and `shard_map(mesh=...)` refuses it. A plan is the same for both,
+so such a program is traced again with its own mesh in context.
 
-Programs are traced flat: leaves in, leaves out. So an executable can serve every
-program with the same text, whatever trees its arguments and results form.
+Programs are traced flat, from leaves to leaves, so that one executable serves every
+program with the same text, for any trees of arguments and results.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ class Traced:
     """A traced program.
 
     Attributes:
-        program: what was traced.
+        program: the program.
         mesh: the jax mesh it was traced on.
         stage: jax's own `Traced`.
         effects: the names of its effects.
-        outputs: one Output a leaf of the result.
-        out_tree: how the leaves form what the function returns, by its `unflatten`.
-        seconds: how long it took.
-        out_specs: one Spec a leaf of the result, or None where the compiler chooses.
-        notes: what the user should know about how it was traced.
+        outputs: one Output per leaf of the result.
+        out_tree: its `unflatten` makes the function's result of the leaves.
+        seconds: how long tracing took.
+        out_specs: one Spec per leaf of the result; None if the compiler chooses.
+        notes: notes for the user on how it was traced.
         around: enters the context that it was traced in.
-        other_mesh: whether another mesh than the program's is in that context, as in
-            the user's own call.
+        other_mesh: True if that context has another mesh than the program's, as the
+            user's own call has.
     """
 
     program: Program
@@ -121,20 +121,20 @@ class Traced:
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     """Traces a program on a jax mesh, in the context of the user's own call.
 
-    A note says where it could only be traced with a mesh in context, or with numbers
-    among its arguments as they are, as for `if train:`.
+    A note reports if this needed a mesh in context, or static numbers among the
+    arguments, as for `if train:`.
 
     Raises:
         ProgramError: for an array that cannot be laid out, output specs that do not
             fit, a mesh inside the program that holds the same devices in another order,
             or a function under `jax.pmap` for more devices than there are.
-        Exception: whatever the function raises.
+        Exception: any that the function raises.
     """
     fn = program.fn
     check_devices(fn.fn if isinstance(fn, BoundCall) else fn, program.mesh)
     attempts: list[tuple[Any, tuple[str, ...]]] = [(fn, ())]
     if isinstance(fn, BoundCall):
-        # Truth values and counts first: the others stay arrays where they can.
+        # First only truth values and counts, so that other numbers stay arrays.
         for types in ((bool, int), (bool, int, float, complex)):
             fixed, names = fn.with_static_numbers(types)
             if names:
@@ -145,7 +145,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             try:
                 traced = _trace_where_accepted(program.replace(fn=called), mesh)
             except _READS_NUMBERS as error:
-                # The first error is that of the call as the user wrote it.
+                # The first error is that of the user's own call.
                 first = first or error
                 continue
             return replace(traced, program=program, notes=(*notes, *traced.notes))
@@ -153,7 +153,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     raise first
 
 
-# What jax raises where Python asks a traced number for its value.
+# Raised by jax if Python needs the value of a traced number.
 _READS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerIntegerConversionError,
@@ -359,7 +359,7 @@ def _with_other_mesh(
 
 
 def _asks_when_lowered(traced: Traced) -> bool:
-    """Whether jax asks for a mesh later: for Explicit axes and no argument in use."""
+    """True if jax asks for a mesh later: results on Explicit axes, from no argument."""
     jaxpr = traced.stage.jaxpr.jaxpr
     shardings = [getattr(v.aval, "sharding", None) for v in jaxpr.outvars]
     if "Explicit" not in str(shardings):
@@ -388,7 +388,7 @@ def _traced(
         stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
         specs = results.specs()
         if any(spec is not None for spec in specs):
-            # How many outputs there are is known only now. jax keeps what it traced of
+            # The number of outputs is known only now. jax has cached the trace of
             # `flat`.
             outs = tuple(s and named_sharding(mesh, s, memory_of(s)) for s in specs)
             jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
@@ -419,9 +419,9 @@ def _traced(
 def argument_structs(
     program: Program, mesh: Mesh | AbstractMesh
 ) -> list[jax.ShapeDtypeStruct]:
-    """One ShapeDtypeStruct per array, sharded over `mesh` as was requested.
+    """One ShapeDtypeStruct per array, with its requested sharding over `mesh`.
 
-    What is left to the compiler has no sharding.
+    Arrays that the compiler may split have no sharding.
 
     Raises:
         ProgramError: naming the first array that cannot be laid out.
@@ -436,7 +436,6 @@ def argument_structs(
         except ProgramError as error:
             raise ProgramError(f"{array.name}: {error}") from None
         options: dict[str, Any] = {"weak_type": array.weak_type}
-        # What the compiler chooses has no sharding in jax, either.
         if position not in free:
             options["sharding"] = named_sharding(mesh, spec, array.memory_kind)
         structs.append(jax.ShapeDtypeStruct(array.shape, dtype, **options))
@@ -444,11 +443,11 @@ def argument_structs(
 
 
 def left_to_compiler(program: Program) -> frozenset[int]:
-    """The positions of arrays that jax lets the compiler split, since nobody says how.
+    """The positions of arrays without a requested sharding, which the compiler may split.
 
-    These are uncommitted arrays if something else names the mesh, of Auto axes: another
-    array, `jax.set_mesh` or the function. Otherwise jax would use one device; then all
-    of them are replicated.
+    These are the uncommitted arrays if the mesh has Auto axes and comes from another
+    array, `jax.set_mesh` or the function. Otherwise jax would use one device, and all
+    arrays are replicated.
     """
     if set(program.mesh.axis_types) != {"Auto"}:
         return frozenset()
@@ -468,12 +467,12 @@ def left_to_compiler(program: Program) -> frozenset[int]:
 
 
 def placed_spec(spec: Spec) -> Spec:
-    """The spec to place an argument with: what is left to the compiler is not split."""
+    """The spec to place an argument with; dimensions left to the compiler are not split."""
     return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
 
 
 def donated_leaves(program: Program) -> tuple[int, ...]:
-    """The positions, among the leaves, of arguments whose memory may be reused."""
+    """The positions of the leaves whose memory may be reused."""
     donate = tuple(program.options.get("donate", ()))
     if program.tree is not None and donate:
         sizes = [child.num_leaves for child in program.tree.children()]
@@ -483,10 +482,10 @@ def donated_leaves(program: Program) -> tuple[int, ...]:
 
 
 def _flat(program: Program, results: Results) -> Callable[..., Any]:
-    """The function from leaves to leaves, a new one every time.
+    """A new function from leaves to leaves.
 
-    jax keeps what it traced by function, and would not notice that a value it closes
-    over has changed.
+    jax caches traces by function. With the same function it would not notice that a
+    value in a closure has changed.
     """
     fn, tree = program.fn, program.tree
 
@@ -507,8 +506,7 @@ def named_as(program: Program, flat: Callable[..., Any]) -> Callable[..., Any]:
 
     fn = program.fn.fn if isinstance(program.fn, BoundCall) else program.fn
     functools.update_wrapper(named, fn, updated=())
-    # jax names arguments in its messages, and operations of the compiler after
-    # arguments.
+    # jax uses the names of arguments in its messages and for operations of the compiler.
     only = inspect.Parameter.POSITIONAL_ONLY
     parameters = [inspect.Parameter(name, only) for name in flat_names(program)]
     named.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -516,14 +514,14 @@ def named_as(program: Program, flat: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flat_names(program: Program) -> list[str]:
-    """What the compiler calls the arrays of a program: names as Python writes them.
+    """The names of a program's arrays in compiled modules: valid Python names.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
     >>> flat_names(Program(abs, (ArraySpec("layers[0].w", (8,)),), make_mesh(data=4)))
     ['layers_0_w']
     """
-    # They become the names of operations, in the metadata of modules.
+    # XLA puts them into the metadata of operations.
     names = [re.sub(r"\W+", "_", a.name).strip("_") or "a" for a in program.arrays]
     taken: set[str] = set()
     for i, name in enumerate(names):

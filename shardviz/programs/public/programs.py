@@ -99,12 +99,12 @@ def program(
         grid,
         table,
         Dialect.of(dialect, paths=False),
-        in_specs,
-        out_specs,
-        donate,
-        name,
-        {**keywords, **step.keywords},
-        names,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        donate=donate,
+        name=name,
+        keywords={**keywords, **step.keywords},
+        axis_names=names,
     )
     if step.notes:
         program = program.replace(notes=(*program.notes, *step.notes))
