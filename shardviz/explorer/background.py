@@ -1,7 +1,7 @@
-"""Work in the background: the latest of many requests, and a sign of life every second.
+"""Work in the background: the latest of many requests, and a beat every second.
 
-Plans, compiles, effects and pictures of links each have a `LatestWins` of their own.
-What work raises goes to its `failed`, which makes a result of it.
+Plans, compiles, effects and pictures of links each have a separate `LatestWins`. If work
+raises an error, its `failed` turns the error into a result.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from shardviz.base.errors import ShardvizError
+from shardviz.base.typing import JsonDict
 from shardviz.programs.failure import Failure
 
-# Jupyter kills a kernel that takes 5 s to end.
+# Jupyter kills a kernel that needs more than 5 s to end.
 LAST_WAIT_S = 4.0
 BEAT_S = 1.0
 Item = TypeVar("Item")
-#: Whether work should stop: something later is due, or nobody waits for it any more.
+#: Returns True if work should stop: a later request is due, or its result is unwanted.
 Stop = Callable[[], bool]
 
 
 class LatestWins(Generic[Item]):
-    """Does what was requested last, once no other request has come for a while.
+    """Does the latest request, once no other request has come for a while.
 
     The thread exists only while there is something to do. A request never blocks.
 
     Args:
         name: of the thread.
         work: does one item.
-        failed: takes an item and what its work raised, so that it gets a result.
+        failed: gives a result to an item whose work raised an error.
         settle_s: seconds without another request before work begins.
 
     >>> done = []
@@ -63,7 +64,7 @@ class LatestWins(Generic[Item]):
         _OPEN.add(self)
 
     def request(self, item: Item) -> None:
-        """Does this next; what was requested before and has not begun is dropped."""
+        """Does this item next; an earlier one that has not begun is dropped."""
         with self._changed:
             if self.closed:
                 return
@@ -83,8 +84,8 @@ class LatestWins(Generic[Item]):
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Drops everything: nobody waits for what is being done, which ends by itself."""
-        # XLA finishes what it has begun; the next request gets another thread.
+        """Drops everything; running work ends by itself, and its result is ignored."""
+        # XLA cannot be interrupted, so the next request gets another thread.
         with self._changed:
             self._next, self._thread = [], None
             self._changed.notify_all()
@@ -108,65 +109,65 @@ class LatestWins(Generic[Item]):
             thread.join(timeout)
 
     def _run(self) -> None:
-        own = threading.current_thread()
+        current = threading.current_thread()
 
         def stop() -> bool:
-            return self.closed or bool(self._next) or self._thread is not own
+            return self.closed or bool(self._next) or self._thread is not current
 
         try:
-            while taken := self._take(own):
+            while items := self._take(current):
                 try:
-                    self._work(taken[0], stop)
+                    self._work(items[0], stop)
                 except (Exception, SystemExit) as error:  # noqa: BLE001
-                    # A user's function or a compiler may raise anything, and somebody
+                    # A user's function or a compiler may raise anything, and the page
                     # waits for a result.
                     with contextlib.suppress(Exception):
-                        self._failed(taken[0], error)
+                        self._failed(items[0], error)
         finally:
-            # A user's function may call sys.exit; nobody may wait for ever then.
+            # Even if a user's function calls sys.exit, `wait` must return.
             with self._changed:
-                self._end(own)
+                self._end(current)
 
-    def _take(self, own: threading.Thread) -> list[Item]:
+    def _take(self, thread: threading.Thread) -> list[Item]:
         """The next item once it is due; without one the thread ends."""
         with self._changed:
-            while self._next and self._thread is own:
-                left = self._due - time.monotonic()
-                if left <= 0:
+            while self._next and self._thread is thread:
+                wait_s = self._due - time.monotonic()
+                if wait_s <= 0:
                     item, self._next = self._next, []
                     return item
-                self._changed.wait(left)
-            self._end(own)
+                self._changed.wait(wait_s)
+            self._end(thread)
             return []
 
-    def _end(self, own: threading.Thread) -> None:
-        if self._thread is own:
+    def _end(self, thread: threading.Thread) -> None:
+        if self._thread is thread:
             self._thread = None
             self._changed.notify_all()
 
 
 class LatestView(LatestWins[Item]):
-    """A view for the page, made in the background of what was requested last.
+    """The view of the latest request, made in the background.
 
     Args:
         name: of the thread.
         make: makes the view of an item.
-        failed: the view of an item where that raised.
+        failed: the view of an item for which `make` raised an error.
         changed: called when there is another view.
 
     Attributes:
         view: the view.
-        requested: what it was last requested of; None for nothing.
+        requested: the item that was last requested; None before the first.
     """
 
     def __init__(
         self,
         name: str,
-        make: Callable[[Item], dict[str, Any]],
-        failed: Callable[[Item, BaseException], dict[str, Any]],
+        make: Callable[[Item], JsonDict],
+        failed: Callable[[Item, BaseException], JsonDict],
         changed: Callable[[], None],
     ):
-        self.view: dict[str, Any] = {}
+        self.view: JsonDict = {}
         self.requested: Item | None = None
         self._view_changed = changed
 
@@ -180,12 +181,12 @@ class LatestView(LatestWins[Item]):
         )
 
     def request(self, item: Item) -> None:
-        """Makes the view of this next."""
+        """Makes the view of this item next."""
         self.requested = item
         super().request(item)
 
-    def _show(self, item: Item, view: dict[str, Any]) -> None:
-        # Something else may have been requested meanwhile.
+    def _show(self, item: Item, view: JsonDict) -> None:
+        # Another item may have been requested meanwhile.
         if self.requested is item:
             self.view = view
             self._view_changed()
@@ -195,7 +196,7 @@ _OPEN: weakref.WeakSet[LatestWins] = weakref.WeakSet()
 _THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
-def close_together(open_works: Iterable[LatestWins[Any]]) -> None:
+def close_together(open_works: Iterable[LatestWins]) -> None:
     """Closes several, and waits `LAST_WAIT_S` for all of them together."""
     works = list(open_works)
     for work in works:
@@ -204,7 +205,7 @@ def close_together(open_works: Iterable[LatestWins[Any]]) -> None:
 
 
 def _join(threads: Iterable[threading.Thread]) -> None:
-    """Waits until threads end; those that take longer are daemons."""
+    """Waits until threads end, up to LAST_WAIT_S; slower ones are daemons."""
     deadline = time.monotonic() + LAST_WAIT_S
     for thread in threads:
         if thread is not threading.current_thread():
@@ -219,7 +220,13 @@ def _close_all() -> None:
 
 
 def failure(error: BaseException, stage: str, refused: str = "program") -> Failure:
-    """Why work ended early."""
+    """The failure of work that raised an error.
+
+    Args:
+        error: raised by the work.
+        stage: of the work.
+        refused: the stage that is named for errors of shardviz.
+    """
     if isinstance(error, ShardvizError):
         return Failure(refused, str(error))
     return Failure(stage, f"{type(error).__name__}: {error}")
@@ -250,7 +257,7 @@ class Beats:
         while beats := self._current():
             for ended, beat in beats:
                 if not ended.is_set():
-                    # The connection of any front end may raise anything, and come back.
+                    # A front end's connection may raise any error, and recover later.
                     with contextlib.suppress(Exception):
                         beat()
             time.sleep(BEAT_S)
@@ -270,7 +277,7 @@ _BEATS = Beats()
 def start_beats(beat: Callable[[], None]) -> threading.Event:
     """Calls a function every second from another thread until the event is set.
 
-    The page then knows that the kernel is alive, whatever the main thread does. One
-    thread makes all calls: Explorers of cells that are run again stay open.
+    The page then knows that the kernel is alive even while the main thread is busy. One
+    thread makes all calls, because Explorers of cells that are run again stay open.
     """
     return _BEATS.start(beat)

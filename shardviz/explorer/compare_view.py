@@ -6,11 +6,12 @@ A number that one of the two states lacks is unknown, and is never guessed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from shardviz.axis_rules.panel.model_view import audit_of
 from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.report import Report, needed_bytes
 from shardviz.compiled.roofline import with_operations
@@ -20,7 +21,7 @@ from shardviz.explorer.planner import StageResults
 from shardviz.explorer.words import compare as wording
 from shardviz.plans.plan import Plan
 
-Number = TypeVar("Number", int, float)
+Number = TypeVar("Number", bound=float)
 
 
 class State(NamedTuple):
@@ -30,7 +31,7 @@ class State(NamedTuple):
     results: StageResults
 
 
-def compare_view(before: State, now: State) -> dict[str, Any]:
+def compare_view(before: State, now: State) -> JsonDict:
     """The numbers of both states; of each number, less is better.
 
     Args:
@@ -60,10 +61,10 @@ def compare_view(before: State, now: State) -> dict[str, Any]:
         _row(names["memory"], needed, bytes_text),
     ]
     then, document = before.document, now.document
-    same = document.program is then.program and document.target == then.target
+    unchanged = document.program is then.program and document.target == then.target
     return {
         "revision": document.revision,
-        "same": same,
+        "same": unchanged,
         "rows": [row for row in rows if row is not None],
     }
 

@@ -1,7 +1,7 @@
-"""Document: what an Explorer edits and shows, as one frozen value.
+"""Document: everything that an Explorer edits and shows, as one frozen value.
 
-An edit makes a new Document of an old one, so undo keeps the old ones. It uses no
-widgets and no jax.
+An edit creates a new Document, so undo only has to keep the old ones. This module uses
+neither widgets nor jax.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from shardviz.base.array_spec import dtype_name as read_dtype
 from shardviz.base.errors import ShardvizError
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import JsonDict, PyTree
 from shardviz.explorer.targets import axes_text
 from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
@@ -33,7 +34,7 @@ MAX_ARRAYS = 200
 DEVICE_PUT = "place the arrays"
 
 
-def put_on_devices(*arrays: Any) -> tuple[Any, ...]:
+def put_on_devices(*arrays: PyTree) -> tuple[PyTree, ...]:
     """The program that only places the arrays on their devices."""
     return arrays
 
@@ -43,8 +44,9 @@ class ArrayFields:
     """The fields of one array: the text of each, and the last good ArraySpec.
 
     Attributes:
-        good: the last ArraySpec that could be made.
-        text, errors: the text of each field, and the sentence where it is wrong.
+        good: the last valid ArraySpec.
+        text: the text of each field.
+        errors: a sentence for each field whose text is wrong.
     """
 
     good: ArraySpec
@@ -59,20 +61,20 @@ class ArrayFields:
     def typed(self, name: str, text: str, mesh: MeshSpec) -> ArrayFields:
         """The fields after `text` was typed into one of them.
 
-        Each error stays at its own field. A field can be valid by itself and not fit
-        the others (a shape of another rank than the names); then the error is at the
+        Each error stays at its field. If every field is valid but they do not fit
+        together (a shape of another rank than the names), the error is shown at the
         field that was typed last.
         """
-        # All are parsed again: what was refused may fit now.
+        # All fields are parsed again: one that was refused may be valid now.
         texts = {**self.text, name: text}
         if name == "shape" and ":" in text:
             try:
                 shape, names = read_named_shape(text)
             except ShardvizError as error:
                 return ArrayFields(self.good, texts, {**self.errors, name: str(error)})
-            # Each in its own field, so that one of them can be changed afterwards.
+            # Shape and names go to separate fields, so that each can be edited.
             texts.update(shape=shape_text(shape), logical=format_names(names))
-        values: dict[str, Any] = {}
+        values: JsonDict = {}
         errors: dict[str, str] = {}
         for key, parse in _PARSERS.items():
             try:
@@ -82,7 +84,7 @@ class ArrayFields:
         if errors:
             return ArrayFields(self.good, texts, errors)
         try:
-            # The memory kind has no field, so it is kept.
+            # The memory kind has no field, so it stays.
             good = ArraySpec(**values, memory_kind=self.good.memory_kind)
         except ShardvizError as error:
             return ArrayFields(self.good, texts, {name: str(error)})
@@ -90,7 +92,7 @@ class ArrayFields:
 
 
 def _parse_spec(text: str, mesh: MeshSpec) -> Spec | None:
-    # The older dialect is read as the PartitionSpec that it equals on this mesh.
+    # An older ShardingSpec becomes the PartitionSpec that it equals on this mesh.
     if is_sharding_spec(text):
         return on_mesh(parse_sharding_spec(text), mesh)
     if not text.strip():
@@ -98,7 +100,7 @@ def _parse_spec(text: str, mesh: MeshSpec) -> Spec | None:
     return Spec.parse(text)
 
 
-_PARSERS: Mapping[str, Callable[[str, MeshSpec], Any]] = {
+_PARSERS: Mapping[str, Callable[[str, MeshSpec], object]] = {
     "name": lambda text, _: text.strip(),
     "shape": lambda text, _: read_shape(text),
     "dtype": lambda text, _: read_dtype(text),
@@ -124,7 +126,7 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
 
 
 def program_fields(program: Program) -> dict[str, str]:
-    """The text of the fields that belong to no array: mesh, hosts and rules."""
+    """The text of the mesh, hosts and rules fields."""
     return {
         "mesh": axes_text(program.mesh.shape),
         "hosts": str(len(program.mesh.processes)),
@@ -134,16 +136,16 @@ def program_fields(program: Program) -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """What an Explorer edits and shows.
+    """Everything that an Explorer edits and shows.
 
     Attributes:
         program: the last good Program.
-        entry: the name of the program in the gallery, `DEVICE_PUT`, or `""` for the
-            user's own function.
+        entry: the name of the program in the gallery, `DEVICE_PUT`, or `""` for a
+            function of the user.
         fields: the fields of each array.
         text: the text of the fields `mesh`, `hosts` and `rules`.
-        errors: the sentence at each wrong field, by its name.
-        missing_function: the name of a function that a saved state could not hold.
+        errors: a sentence for each wrong field, by its name.
+        missing_function: the name of the function that a saved state left out.
         selected: the number of the array in the main picture.
         by: the arrangement of the devices: `mesh`, `host` or `position`.
         dims: the two dimensions of the selected array that are shown; None for the
@@ -152,10 +154,10 @@ class Document:
         target: of Compile and Run; `""` lets shardviz choose.
         model: the leaves of the model that the Explorer opened on; None for the arrays
             alone.
-        own: the program that the user brought, which the menu offers beside those of
+        own: the program that the user opened, which the menu offers next to those of
             the gallery; or None.
         view: the view that the page opens in; `""` for Layout.
-        revision: a number for every program of a session.
+        revision: the number of the program in its session.
     """
 
     program: Program
@@ -200,13 +202,13 @@ class Document:
         return replace(self, **changes)
 
     def written(self, **text: str) -> Document:
-        """A copy with good text in fields; what was wrong there is gone with it."""
+        """A copy with valid text in some fields, without their errors."""
         errors = {name: e for name, e in self.errors.items() if name not in text}
         return replace(self, text={**self.text, **text}, errors=errors)
 
-    def same_as(self, other: Document) -> bool:
-        """Whether both hold the same, without a comparison of whole programs."""
-        # An edit makes a new Program, so the same one has not been changed.
-        if self.program is not other.program:
+    def same_as(self, document: Document) -> bool:
+        """Whether both are equal, with programs compared by identity."""
+        # An edit creates a new Program, so the same object is unchanged.
+        if self.program is not document.program:
             return False
-        return {**vars(self), "program": 0} == {**vars(other), "program": 0}
+        return {**vars(self), "program": 0} == {**vars(document), "program": 0}

@@ -1,8 +1,7 @@
-"""Every edit that the page can make, in one table: its name, what it takes, what it
-does.
+"""Every edit that the page can make, in one table by name.
 
-An edit makes a new Document of the last one, or raises a `ShardvizError` and changes
-nothing. `apply` calls the edit, and puts the error at its field.
+An edit returns a new Document, or raises a `ShardvizError` and changes nothing. `apply`
+calls the edit, and puts its error at the field.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from shardviz.base.errors import LayoutError, ShardvizError
 from shardviz.base.format import plural, shown
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import IntArray
 from shardviz.explorer.document import (
     ARRAY_FIELDS,
     DEVICE_PUT,
@@ -45,22 +45,22 @@ from shardviz.gallery.programs import known_program
 from shardviz.legacy.typed import is_sharding_spec
 from shardviz.programs.program import Program
 
-# Of a Document, what stays when another program is opened.
+# The parts of a Document that stay when another program is opened.
 _KEPT = ("target", "own", "revision", "by")
-AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # of axes that a button adds
+AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # for axes added by a button
 
 
 def apply(
     document: Document, name: str, value: Any, array: int | None = None
 ) -> Document:
-    """The Document after one edit; with an error at its field where it is refused."""
-    kept = {}
+    """The Document after one edit; if it is refused, with an error at its field."""
+    placed_errors = {}
     for field, error in document.errors.items():
-        # What a button could not do is said once; a field keeps its error.
+        # The error of a button is shown once; a field keeps its error.
         if field != name and field in PLACED:
-            kept[field] = error
-    before = document.replace(errors=kept)
-    # A field keeps its text where that is refused.
+            placed_errors[field] = error
+    before = document.replace(errors=placed_errors)
+    # A field keeps its text even if the edit is refused.
     if name in ("mesh", "hosts", "rules"):
         before = before.replace(text={**before.text, name: value})
     make = EDITS[name]
@@ -71,7 +71,7 @@ def apply(
             array = before.selected
         return make(before, value, _array_number(before, array))
     except ShardvizError as error:
-        return before.replace(errors={**kept, name: str(error)})
+        return before.replace(errors={**placed_errors, name: str(error)})
 
 
 def _array_number(document: Document, number: int) -> int:
@@ -89,8 +89,8 @@ def _type_field(name: str, document: Document, text: str, index: int) -> Documen
     """Types into a field of an array."""
     fields = list(document.fields)
     typed = fields[index].typed(name, text, document.mesh)
-    others = {f.good.name for i, f in enumerate(fields) if i != index}
-    if not typed.errors and typed.good.name in others:
+    other_names = {f.good.name for i, f in enumerate(fields) if i != index}
+    if not typed.errors and typed.good.name in other_names:
         error = ShardvizError(
             f"Another array is called {shown(typed.good.name)}; names are unique."
         )
@@ -100,11 +100,11 @@ def _type_field(name: str, document: Document, text: str, index: int) -> Documen
 
 
 def _split(document: Document, value: tuple[int, str, bool], index: int) -> Document:
-    """Splits a dimension over one more mesh axis, or over one less.
+    """Splits a dimension over one mesh axis more, or one less.
 
-    It starts from the spec that the array has now, its own or that of the rules. An axis
-    splits one dimension at most, so it leaves the one that it split before. A spec that
-    says what the rules say is taken back: the array follows them again.
+    It starts from the current spec of the array. An axis splits at most one dimension,
+    so it is removed from the dimension that it split before. If the new spec equals the
+    one from the rules, the array follows the rules again.
     """
     dim, axis, on = value
     request = document.program.requests[index]
@@ -120,7 +120,7 @@ def _split(document: Document, value: tuple[int, str, bool], index: int) -> Docu
     dims = []
     for number, axes in enumerate(before.dims):
         if on or number == dim:
-            axes = tuple(other for other in axes if other != axis)
+            axes = tuple(name for name in axes if name != axis)
         dims.append((*axes, axis) if on and number == dim else axes)
     after = replace(
         before, dims=tuple(dims), unconstrained=before.unconstrained - {dim}
@@ -128,12 +128,12 @@ def _split(document: Document, value: tuple[int, str, bool], index: int) -> Docu
     by_rules = None
     if request.resolution is not None:
         by_rules = request.resolution.spec
-    same = by_rules is not None and after.equivalent(by_rules)
-    return _type_field("spec", document, "" if same else str(after), index)
+    follows_rules = by_rules is not None and after.equivalent(by_rules)
+    return _type_field("spec", document, "" if follows_rules else str(after), index)
 
 
 def _with_fields(document: Document, fields: Sequence[ArrayFields]) -> Document:
-    """The Document with other fields, of as many arrays, and the program of these."""
+    """The Document with other fields of the same arrays, and a program with them."""
     document = document.replace(fields=tuple(fields))
     arrays = tuple(f.good for f in fields)
     if arrays == document.arrays:
@@ -144,7 +144,10 @@ def _with_fields(document: Document, fields: Sequence[ArrayFields]) -> Document:
 
 
 def _only_placed(document: Document) -> Document:
-    """From here on the arrays are only placed: no function takes this number of them."""
+    """The Document with a program that only places its arrays.
+
+    Needed when arrays are added or removed: the function expects another number.
+    """
     old = document.program
     arrays = tuple(f.good for f in document.fields)
     program = Program(
@@ -154,7 +157,7 @@ def _only_placed(document: Document) -> Document:
 
 
 def _selected(document: Document, number: int) -> Document:
-    # Another array has other dimensions.
+    # The shown dimensions were those of another array.
     return document.replace(selected=number, dims=None, at=None)
 
 
@@ -162,10 +165,10 @@ def _select(document: Document, value: int) -> Document:
     return _selected(document, _array_number(document, value))
 
 
-def _add(document: Document, value: Any) -> Document:
+def _add(document: Document, value: object) -> Document:
     """Adds an array like the selected one."""
-    taken = {f.good.name for f in document.fields}
-    number = next(n for n in itertools.count() if f"a{n}" not in taken)
+    names = {f.good.name for f in document.fields}
+    number = next(n for n in itertools.count() if f"a{n}" not in names)
     array = ArraySpec(f"a{number}", (64, 64))
     if document.fields:
         array = document.fields[document.selected].good.replace(name=array.name)
@@ -173,7 +176,7 @@ def _add(document: Document, value: Any) -> Document:
 
 
 def _with_array(document: Document, array: ArraySpec) -> Document:
-    """The Document with one array more, which is selected."""
+    """The Document with an additional array, which is selected."""
     if len(document.fields) >= MAX_ARRAYS:
         raise LayoutError(f"The Explorer holds at most {MAX_ARRAYS} arrays.")
     fields = (*document.fields, ArrayFields.of(array))
@@ -182,7 +185,7 @@ def _with_array(document: Document, array: ArraySpec) -> Document:
 
 
 def _open(document: Document, value: int) -> Document:
-    """Opens a leaf of the model among the arrays, or an array where there is no model."""
+    """Adds a leaf of the model to the arrays; without a model, selects an array."""
     if document.model is None:
         return _select(document, value)
     leaf = document.model.arrays[value]
@@ -206,10 +209,10 @@ def _remove(document: Document, value: int) -> Document:
 
 def _with_mesh(document: Document, mesh: MeshSpec) -> Document:
     fields = list(document.fields)
-    for index, one in enumerate(fields):
-        # A ShardingSpec numbers devices: on another mesh it means something else.
-        if is_sharding_spec(one.text["spec"]):
-            fields[index] = one.typed("spec", one.text["spec"], mesh)
+    for index, array_fields in enumerate(fields):
+        # A ShardingSpec numbers devices, so it is read again on the new mesh.
+        if is_sharding_spec(array_fields.text["spec"]):
+            fields[index] = array_fields.typed("spec", array_fields.text["spec"], mesh)
     document = document.replace(program=document.program.replace(mesh=mesh))
     text = program_fields(document.program)
     document = document.written(mesh=text["mesh"], hosts=text["hosts"])
@@ -217,23 +220,26 @@ def _with_mesh(document: Document, mesh: MeshSpec) -> Document:
 
 
 def _changed_mesh(
-    document: Document, shape: Mapping[str, int], processes: Any, types: Any = None
+    document: Document,
+    shape: Mapping[str, int],
+    processes: int | IntArray,
+    types: str | Sequence[str] | None = None,
 ) -> Document:
     """The Document on a mesh with other axes, hosts or axis types."""
     old, ids = document.mesh, None
     if old.size == math.prod(shape.values()) and not old.ids_are_positions:
         ids = old.device_ids
     if types is None:
-        known = dict(zip(old.axis_names, old.axis_types, strict=True))
-        # A new axis gets the type that all axes have.
+        old_types = dict(zip(old.axis_names, old.axis_types, strict=True))
+        # A new axis gets the common type of all axes.
         common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
-        types = [known.get(name, common) for name in shape]
+        types = [old_types.get(name, common) for name in shape]
     mesh = make_mesh(shape, axis_types=types, device_ids=ids, processes=processes)
     return _with_mesh(document, mesh)
 
 
 def _resize(document: Document, shape: Mapping[str, int]) -> Document:
-    # As many hosts as before, or the most that still share the devices evenly.
+    # The same number of hosts, or the largest number that divides the devices evenly.
     hosts = math.gcd(len(document.mesh.processes), math.prod(shape.values()))
     return _changed_mesh(document, shape, hosts)
 
@@ -242,13 +248,13 @@ def _type_mesh(document: Document, text: str) -> Document:
     return _resize(document, make_mesh(text).shape).written(mesh=text)
 
 
-def _write_axes(document: Document, sizes: Mapping[str, Any]) -> Document:
-    """The Document with other axes; what does not fit can be mended in the field of text."""
+def _write_axes(document: Document, sizes: Mapping[str, int | str]) -> Document:
+    """The Document with other axes, as if they were typed into the mesh field."""
     return apply(document, "mesh", axes_text(sizes))
 
 
-def _add_axis(document: Document, value: Any) -> Document:
-    """Adds a mesh axis of size 2, with a name of its own."""
+def _add_axis(document: Document, value: object) -> Document:
+    """Adds a mesh axis of size 2 with a new name."""
     shape = document.mesh.shape
     names = [*AXIS_NAMES, *(f"axis{i}" for i in range(len(shape) + 1))]
     name = next(name for name in names if name not in shape)
@@ -270,14 +276,18 @@ def _move_axis(document: Document, value: tuple[str, int]) -> Document:
     """Moves an axis to another place in the order of the mesh."""
     name, place = value
     sizes = _axes_with(document, name)
-    order = [other for other in sizes if other != name]
+    order = [axis_name for axis_name in sizes if axis_name != name]
     order.insert(max(0, place), name)
     return _write_axes(document, {axis: sizes[axis] for axis in order})
 
 
-def _axes_with(document: Document, name: str) -> dict[str, Any]:
-    """The sizes of all axes of the mesh, if `name` is one of them."""
-    sizes = dict(document.mesh.shape)
+def _axes_with(document: Document, name: str) -> dict[str, int | str]:
+    """The sizes of all axes of the mesh.
+
+    Raises:
+        ShardvizError: if the mesh has no axis of this name.
+    """
+    sizes: dict[str, int | str] = {**document.mesh.shape}
     if name not in sizes:
         raise ShardvizError(f"The mesh has no axis {shown(name)} any more.")
     return sizes
@@ -299,8 +309,8 @@ def _choose_types(document: Document, value: str) -> Document:
     return _changed_mesh(document, mesh.shape, processes, value)
 
 
-def _fit(document: Document, value: Any) -> Document:
-    """Resizes the mesh to the target, with as many hosts."""
+def _fit(document: Document, value: object) -> Document:
+    """Resizes the mesh to the devices and hosts of the target."""
     mesh = fitting_mesh(document.mesh, document.target)
     if mesh is None:
         return document
@@ -320,12 +330,12 @@ def _type_rules(document: Document, text: str) -> Document:
 
 
 def _with_rules(document: Document, rules: Rules) -> Document:
-    """The Document with another table, written with one rule per line."""
+    """The Document with another rule table, written with one rule per line."""
     program = document.program.replace(rules=rules)
     return document.replace(program=program).written(rules=rules.text())
 
 
-def _tidy(document: Document, value: Any) -> Document:
+def _tidy(document: Document, value: object) -> Document:
     """Writes one rule per line, once the user has left the field."""
     if "rules" in document.errors:
         return document
@@ -335,7 +345,7 @@ def _tidy(document: Document, value: Any) -> Document:
 def _move(document: Document, value: Sequence[int]) -> Document:
     """Moves a rule from one place in the table to another."""
     rules, (old, new) = list(document.rules), value
-    # While the text is wrong, the page shows no rows to move.
+    # While the text has an error, the page shows no rows to move.
     if max(value) >= len(rules) or "rules" in document.errors:
         raise ShardvizError(f"The table has no rule {max(value)} to move.")
     rules.insert(new, rules.pop(old))
@@ -350,14 +360,14 @@ def _choose_dialect(document: Document, value: str) -> Document:
 def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
     """Takes a remedy: its rules, and the names of the arrays that it is for."""
     index, remedy = value
-    assert isinstance(remedy.rules, Rules)  # the session has no tables of paths
+    assert isinstance(remedy.rules, Rules)  # a session has no table of paths
     changed = {document.fields[_array_number(document, index)].good.name}
     changed.update(remedy.alike)
     fields = list(document.fields)
-    for number, one in enumerate(fields):
-        if one.good.name in changed:
-            array = one.good.replace(logical=remedy.names)
-            if array != one.good:
+    for number, array_fields in enumerate(fields):
+        if array_fields.good.name in changed:
+            array = array_fields.good.replace(logical=remedy.names)
+            if array != array_fields.good:
                 fields[number] = ArrayFields.of(array)
     if document.model is not None:
         arrays = [a for a in document.model.arrays if a.name in changed]
@@ -370,13 +380,13 @@ def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
 
 
 def _opened(document: Document, program: Program, entry: str) -> Document:
-    """The Document with another program, its arrays, rules and mesh."""
-    kept = {name: getattr(document, name) for name in _KEPT}
-    return Document.of(program, entry, **kept)
+    """The Document of another program; target, device order and own program stay."""
+    parts = {name: getattr(document, name) for name in _KEPT}
+    return Document.of(program, entry, **parts)
 
 
 def _take_change(document: Document, changed: Program) -> Document:
-    """Takes the program of a change: its specs, rules, mesh, and what is donated."""
+    """Makes a change: takes the specs, rules, mesh and donations of its program."""
     model = document.model and document.model.edited(changed.arrays)
     opened = _opened(document, changed, document.entry)
     return opened.replace(model=model, selected=document.selected)
@@ -391,19 +401,23 @@ def _choose_program(document: Document, value: str) -> Document:
 
 
 def _go_back(document: Document, value: Document) -> Document:
-    """Goes back to an earlier Document of the session, all of it."""
+    """Restores an earlier Document of the session."""
     return value
 
 
 def _choose_preset(document: Document, value: str) -> Document:
     kind, _, name = value.partition(":")
     if kind == "scenario":
-        one = gallery_scenarios.get(name)
+        scenario = gallery_scenarios.get(name)
         program = Program(
-            put_on_devices, one.arrays, one.mesh, one.rules, name=DEVICE_PUT
+            put_on_devices,
+            scenario.arrays,
+            scenario.mesh,
+            scenario.rules,
+            name=DEVICE_PUT,
         )
         opened = _opened(document, program, DEVICE_PUT)
-        return opened.replace(target=checked_target(one.target))
+        return opened.replace(target=checked_target(scenario.target))
     if kind == "mesh":
         return _with_mesh(document, gallery_meshes.get(name))
     if kind == "rules":
@@ -436,12 +450,12 @@ def _show_dims(document: Document, value: Sequence[int]) -> Document:
 
 
 def _show_blocks(document: Document, value: Sequence[int] | None) -> Document:
-    """Chooses a block of each dimension that is not shown; None shows all of them."""
+    """Chooses a block of each dimension that is not shown; None shows all blocks."""
     return document.replace(at=value and tuple(value))
 
 
-#: Every edit, by the name that the page sends: it makes the new Document of the last one
-#: and the value; of a field of an array, of the number of the array, too.
+#: Every edit by the name that the page sends. Each takes the Document and the value;
+#: edits of arrays also take the number of the array.
 EDITS: Mapping[str, Callable[..., Document]] = {
     **{name: partial(_type_field, name) for name in ARRAY_FIELDS},
     "split": _split,
@@ -471,7 +485,7 @@ EDITS: Mapping[str, Callable[..., Document]] = {
     "dims": _show_dims,
     "at": _show_blocks,
 }
-#: The edits of one array, which may be another than the selected one.
+#: The edits of one array, which need not be the selected one.
 OF_ARRAYS = (*ARRAY_FIELDS, "split")
 #: The fields that show their own errors; other errors are notes.
 PLACED = ("mesh", "hosts", "target", "rules")

@@ -28,6 +28,7 @@ from shardviz.base.errors import ShardvizError
 from shardviz.base.files import write_text
 from shardviz.base.format import error_text, shown
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.typing import JsonDict, PyTree
 from shardviz.compiled.panel.report_panel import ReportPanel
 from shardviz.compiled.panel.stages_panel import StagesPanel
 from shardviz.compiled.panel.stages_view import StageViews
@@ -38,7 +39,7 @@ from shardviz.explorer.background import close_together, start_beats
 from shardviz.explorer.code_panel import CodePanel
 from shardviz.explorer.ipykernel_compat import keep_subshell
 from shardviz.explorer.links_panel import LinksPanel
-from shardviz.explorer.planner import Planner
+from shardviz.explorer.planner import Job, Planner
 from shardviz.explorer.protocol import Event, Handler, Intent, Panel, ViewName
 from shardviz.explorer.session import Session
 from shardviz.explorer.session_panel import SessionPanel
@@ -105,7 +106,7 @@ class Explorer(anywidget.AnyWidget):
         self,
         session: Session,
         cache: ExecutableCache,
-        svg: Callable[[Any], str] = str,
+        svg: Callable[[object], str] = str,
         **kwargs: Any,
     ):
         self.session, self.cache = session, cache
@@ -115,7 +116,7 @@ class Explorer(anywidget.AnyWidget):
         self.lock = threading.RLock()
         self._svg = svg
         # The message that was handled last.
-        self._handled: dict[str, Any] = {"seq": 0, "client": ""}
+        self._handled: JsonDict = {"seq": 0, "client": ""}
         # Sentences for the page about failures: of panels by their name, and of intents.
         self._failed: dict[str, str] = {}
         self._refused: list[str] = []
@@ -124,7 +125,7 @@ class Explorer(anywidget.AnyWidget):
         self._follows = False
         self._beats: threading.Event | None = None
         # The state that the page can open again: its revision, and the message.
-        self._line_of: tuple[int, dict[str, Any]] | None = None
+        self._line_of: tuple[int, JsonDict] | None = None
         # By page, the view that it shows.
         self._shown: dict[str, str] = {"": session.now.view or "Layout"}
         self._assignments = DeviceAssignments()
@@ -162,7 +163,7 @@ class Explorer(anywidget.AnyWidget):
         self._follows = True
         self._request_plan()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonDict:
         """The state as a JSON document; `shardviz.explore(state)` opens it again."""
         return session_state(self.session)
 
@@ -214,7 +215,7 @@ class Explorer(anywidget.AnyWidget):
         reason = why_not_run(now.target)
         if kind == "run" and reason:
             raise ShardvizError(reason)
-        self.planner.start(kind, now.program, now.revision, now.target)
+        self.planner.start(Job(kind, now.program, now.revision, now.target))
 
     def cancel(self) -> None:
         """Cancels the running job, if there is one."""
@@ -308,7 +309,7 @@ class Explorer(anywidget.AnyWidget):
             intents.update(panel.intents())
         return intents
 
-    def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
+    def _receive(self, _: object, message: JsonDict, __: object) -> None:
         """Handles one message of the page: its number, and intents in order."""
         intents = [Intent.parse(intent) for intent in message["intents"]]
         self._handled = {"seq": message["seq"], "client": message["client"]}
@@ -395,7 +396,7 @@ class Explorer(anywidget.AnyWidget):
             self.answer = answer
 
     @traitlets.observe("comm")
-    def _comm_opened(self, change: Any) -> None:
+    def _comm_opened(self, change: traitlets.Bunch) -> None:
         keep_subshell(change.new)
 
     def _beat(self) -> None:
@@ -403,7 +404,7 @@ class Explorer(anywidget.AnyWidget):
 
         The line of code that opens the state again is added when it changed.
         """
-        news: dict[str, Any] = {}
+        news: JsonDict = {}
         # While another thread holds the lock, its answer is not sent yet: the beat then
         # has no number, but the kernel is alive.
         if self.lock.acquire(timeout=BEAT_WAIT_S):
@@ -461,11 +462,11 @@ class Explorer(anywidget.AnyWidget):
 
     # --- in a notebook ------------------------------------------------------------
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The live view, with the text and PNG that a notebook keeps without a kernel."""
+    def _repr_mimebundle_(self, **kwargs: Any) -> PyTree:
+        """The live view, with a text and a PNG that a notebook keeps without a kernel."""
         bundle, *metadata = _as_tuple(super()._repr_mimebundle_(**kwargs))
         if isinstance(bundle, dict):
-            # Some programs cannot be drawn.
+            # A few programs cannot be drawn.
             with contextlib.suppress(ShardvizError):
                 bundle = {**bundle, **self.session.program._repr_mimebundle_()}
         if metadata:
@@ -476,15 +477,15 @@ class Explorer(anywidget.AnyWidget):
         """Shows the picture to keep and the live view, as two outputs, in Jupyter.
 
         JupyterLab and Notebook choose one form of an output, and always choose the live
-        view: once the kernel is gone they show an error in its place and not the other
-        forms. As an output of its own the picture stays; the style sheet hides it while
-        the live view is there.
+        view: without a kernel they show an error instead of the other forms. As a
+        separate output the picture stays; the style sheet hides it while the live view
+        is shown.
 
         Raises:
-            NotImplementedError: elsewhere, so that IPython shows all forms as one
+            NotImplementedError: outside Jupyter, so that IPython shows all forms as one
                 output.
         """
-        # Set by Jupyter servers; Colab has such a server and another page.
+        # Jupyter servers set this variable; Colab has such a server, but another page.
         if "JPY_SESSION_NAME" not in os.environ or "google.colab" in sys.modules:
             raise NotImplementedError
         from IPython.display import display
@@ -496,33 +497,33 @@ class Explorer(anywidget.AnyWidget):
 
 
 def _why(error: Exception) -> str:
-    """An error in words; those of shardviz are sentences already."""
+    """An error in words; errors of shardviz are sentences already."""
     if isinstance(error, ShardvizError):
         return str(error)
     return error_text(error)
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
+def _as_tuple(value: PyTree) -> tuple[PyTree, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
 def open_explorer(
-    thing: Any,
+    thing: PyTree,
     cache: ExecutableCache,
     children: Children | None = None,
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
-    svg: Callable[[Any], str] = str,
+    svg: Callable[[object], str] = str,
 ) -> Explorer:
     """The Explorer that `shardviz.explore` returns.
 
     Args:
         thing, children, mesh, rules: as `session_on` takes them.
         cache: of executables.
-        svg: draws a value as SVG, for the picture that can be saved.
+        svg: draws a value as SVG, for the saved picture.
 
     Raises:
-        ShardvizError: for something that the Explorer cannot show.
+        ShardvizError: for a value that the Explorer cannot show.
     """
     explorer = Explorer(session_on(thing, children, mesh, rules), cache, svg)
     if isinstance(thing, Report) and explorer.session.now.program is thing.of:

@@ -15,17 +15,20 @@ import re
 from functools import lru_cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
+from shardviz.base.typing import JsonDict, PyTree
 from shardviz.draw.palette import THEMES, theme_data
 
+#: A path inside the state, and the bytes there as base64.
+Buffer: TypeAlias = list[list[str | int] | str]
 HERE = Path(__file__).parent / "static"
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTILINE)
 _EXPORT = re.compile(
     r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE
 )
 
-# Colours that have another name in the style sheet than in the palette.
+# Colours whose name in the style sheet differs from the palette.
 _PROPERTY = {"unsplit": "not-split"}
 _STYLES = (
     "base",
@@ -51,19 +54,19 @@ def bundled_module(entry: str = "explorer") -> str:
     >>> "\\nimport {" in source, source.count("export default") == 1
     (False, True)
     """
-    done: dict[str, str] = {}
-    _collect(entry, done)
-    return "\n".join(done.values())
+    sources: dict[str, str] = {}
+    _collect(entry, sources)
+    return "\n".join(sources.values())
 
 
-def _collect(name: str, done: dict[str, str]) -> None:
-    if name in done:
+def _collect(name: str, sources: dict[str, str]) -> None:
+    if name in sources:
         return
     source = (HERE / f"{name}.js").read_text(encoding="utf-8")
-    for needed in _IMPORT.findall(source):
-        _collect(needed, done)
+    for imported in _IMPORT.findall(source):
+        _collect(imported, sources)
     body = _EXPORT.sub("", _IMPORT.sub("", source)).replace("// @ts-check\n", "")
-    done[name] = f"// {name}.js\n{body}"
+    sources[name] = f"// {name}.js\n{body}"
 
 
 def bundled_styles() -> str:
@@ -74,7 +77,7 @@ def bundled_styles() -> str:
 
 def _colours(name: str) -> str:
     """The colours of a theme as custom properties."""
-    # The light ones apply until a theme is known.
+    # The light colours apply until the theme is known.
     chosen = "" if name == "light" else f'[data-theme="{name}"]'
     lines = [f".shardviz-explorer{chosen} {{"]
     for key, colour in theme_data(name).items():
@@ -84,13 +87,13 @@ def _colours(name: str) -> str:
     return "\n".join([*lines, f"  color-scheme: {name};", "}"])
 
 
-def saved_page(traits: dict[str, Any], alt: str) -> str:
+def saved_page(traits: JsonDict, alt: str) -> str:
     """One HTML file that needs no kernel and no network."""
-    buffers: list[list[Any]] = []
+    buffers: list[Buffer] = []
     state = _without_bytes({**traits, "offline": True}, [], buffers)
     data = json.dumps({"state": state, "buffers": buffers}, separators=(",", ":"))
-    # An escaped `<` cannot end the script element, and other letters that are not
-    # ASCII are escaped already.
+    # An unescaped `<` could end the script element; json.dumps has escaped all other
+    # letters that are not ASCII.
     data = data.replace("<", "\\u003c")
     module = base64.b64encode(bundled_module("explorer").encode()).decode()
     return _PAGE.format(
@@ -98,11 +101,13 @@ def saved_page(traits: dict[str, Any], alt: str) -> str:
     )
 
 
-def _without_bytes(value: Any, path: list[str | int], buffers: list[list[Any]]) -> Any:
-    """The value with None in the place of bytes, which JSON lacks.
+def _without_bytes(
+    value: PyTree, path: list[str | int], buffers: list[Buffer]
+) -> PyTree:
+    """A copy of a value with None in place of bytes, which JSON lacks.
 
-    They stand apart, each with its address, because any key inside of a value may be a
-    name that a person typed.
+    The bytes are added to `buffers`, each with its path: no key can mark them inside the
+    value, because any key may be a name that a user typed.
 
     >>> buffers = []
     >>> _without_bytes({"ids": [b"ab"]}, [], buffers), buffers

@@ -1,4 +1,4 @@
-"""The one private name of ipykernel that shardviz uses, with a check of it."""
+"""The only private name of ipykernel that shardviz uses, and a check that it exists."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ PRIVATE_NAME = "ipykernel.comm.comm.BaseComm._reply_subshell_for"
 
 
 def keep_subshell(comm: Any) -> None:
-    """What the page sends is handled in the subshell that it names.
+    """Handles the page's messages in the subshell that each message names.
 
-    ipykernel 7.4 leads it to that of the request for which the kernel sent something
-    last; for what a thread sends that is any request, often of a subshell that is
-    deleted by then: after a page was loaded anew or its connection was lost, no edit
-    would arrive. Other comms stay as they are.
+    ipykernel 7.4 redirects them to the subshell of the last request for which the kernel
+    sent something. Messages from threads belong to any request, often to a subshell that
+    was deleted, so no edit would arrive after a page was reloaded or lost its connection.
+    Comms of other versions are left unchanged.
     """
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, named: named
 
 
 def works() -> bool:
-    """Whether the installed ipykernel has the name, or needs none: before 7.4.
+    """Whether the installed ipykernel has the name, or is older than 7.4.
 
     Raises:
-        ImportError: there is no ipykernel.
+        ImportError: if ipykernel is not installed.
     """
     from ipykernel._version import version_info
     from ipykernel.comm.comm import BaseComm

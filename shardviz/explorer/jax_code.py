@@ -52,8 +52,8 @@ _HELD = """\
 # argument; its arrays are replaced by those here.
 {name} = jax.tree.unflatten(jax.tree.structure({name}), [{leaves}])
 """
-#: The names of the code itself; no array takes them.
-_OWN = frozenset(
+#: Names that the code defines; no array may have them.
+_RESERVED = frozenset(
     re.findall(
         r"\w+",
         "jax jnp np P AxisType Mesh NamedSharding mesh devices ids outputs output array"
@@ -62,11 +62,11 @@ _OWN = frozenset(
 )
 _BUILTIN = frozenset(vars(builtins))
 _WIDE = ("float64", "complex128", "int64", "uint64")
-# A line of code that is copied has at most so many characters, and leaves of a model.
+# Limits of the line that restores the state: characters, and leaves of a model.
 LONGEST_LINE = 20_000
 MOST_IN_LINE = 200
 MOST_INLINE = 60  # characters of an option that is written inside the call
-MOST_SIMULATED = 1 << 16  # larger ids are names from another machine
+MOST_SIMULATED = 1 << 16  # larger device ids come from another machine
 _DEFINED = re.compile(r"^(?:def|import) (\w+)", re.MULTILINE)
 
 
@@ -77,9 +77,9 @@ def code(document: Document) -> str:
     """
     program = document.program
     function = _function(document)
-    used = {*_OWN, *function.names}
+    used = {*_RESERVED, *function.names}
     names = [_identifier(array.name, used) for array in document.arrays]
-    # Lines above the call, and the modules that it needs.
+    # Lines above the call, and the modules that they import.
     above: list[str] = []
     imports: set[str] = set()
     arguments = _argument_code(program, names, used, above, imports)
@@ -112,8 +112,8 @@ def code(document: Document) -> str:
 
 
 def _identifier(text: str, used: set[str]) -> str:
-    """A name like `text` that is not in `used`; adds it there."""
-    # Python normalizes identifiers, too.
+    """An identifier similar to `text` that is not in `used`; adds it there."""
+    # Python normalizes identifiers in the same way.
     name = re.sub(r"\W", "_", unicodedata.normalize("NFKC", text)).rstrip("_") or "_"
     if not name.isidentifier() or keyword.iskeyword(name):
         name = f"a_{name}"
@@ -128,7 +128,7 @@ def _identifier(text: str, used: set[str]) -> str:
 
 
 def _mesh_code(mesh: MeshSpec) -> str:
-    """The mesh on the first devices, or on those with its ids, in its order."""
+    """The code of the mesh, on the first devices or on those with its ids."""
     types = " ".join(f"AxisType.{kind}," for kind in mesh.axis_types)
     needed, listed, note = mesh.size, f"devices[:{mesh.size}]", ""
     if not mesh.ids_are_positions and mesh.size > MOST_TILES:
@@ -169,7 +169,7 @@ def _function(document: Document) -> FunctionCode:
 
 
 def _arrays_code(requests: Sequence[Request], names: Sequence[str]) -> str:
-    """One line per array: made with its sharding, or a comment why it cannot be."""
+    """One line per array: it is created with its sharding, or a comment gives the reason."""
     lines = []
     for name, request in zip(names, requests, strict=True):
         if request.layout is None or request.spec is None:
@@ -180,7 +180,7 @@ def _arrays_code(requests: Sequence[Request], names: Sequence[str]) -> str:
 
 
 def _array_code(array: ArraySpec, spec: Spec) -> str:
-    # Unconstrained dimensions of an argument are not split, as in a run.
+    # As in a run, unconstrained dimensions of an argument are not split.
     constrained = Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
     placed = sharding_code(constrained, array.memory_kind)
     if not array.dtype.startswith("key<"):
@@ -200,10 +200,10 @@ def _argument_code(
     above: list[str],
     imports: set[str],
 ) -> list[str]:
-    """The arguments as the function takes them: one expression each."""
+    """The expression of each argument of the function."""
     if program.tree is None:
         return list(names)
-    # It loads jax, as making the tree did.
+    # This imports jax, which was already needed to create the tree.
     from shardviz.programs.backend.arguments import parameter_names
 
     values = program.tree.unflatten([Name(name) for name in names])
@@ -212,7 +212,7 @@ def _argument_code(
     for parameter, value, part in zip(
         parameters, values, program.tree.children(), strict=True
     ):
-        own = list(itertools.islice(leaves, part.num_leaves))
+        leaf_names = list(itertools.islice(leaves, part.num_leaves))
         if isinstance(value, Name):
             call.append(value.text)
             continue
@@ -222,7 +222,9 @@ def _argument_code(
             above.append(f"{name} = {written(value, imports)}\n")
         except Unwritable as error:
             kind = error.args[0].__name__
-            above.append(_HELD.format(name=name, kind=kind, leaves=", ".join(own)))
+            above.append(
+                _HELD.format(name=name, kind=kind, leaves=", ".join(leaf_names))
+            )
     return call
 
 
@@ -231,11 +233,11 @@ def _argument_code(
 
 def _option_code(program: Program, above: list[str], imports: set[str]) -> list[str]:
     """The options of `jax.jit`."""
-    rest = dict(program.options)
+    compiler_options = dict(program.options)
     values = {
-        "donate_argnums": tuple(rest.pop("donate", ())) or None,
+        "donate_argnums": tuple(compiler_options.pop("donate", ())) or None,
         "out_shardings": program.out_specs,
-        "compiler_options": rest or None,
+        "compiler_options": compiler_options or None,
     }
     options: list[str] = []
     for name, value in values.items():
@@ -255,7 +257,7 @@ def _option_code(program: Program, above: list[str], imports: set[str]) -> list[
 
 
 def line_to_restore(session: Session) -> str:
-    """The code that opens the state in another kernel; `""` where it would be too long.
+    """The code that opens the state in another kernel; `""` if it would be too long.
 
     >>> from shardviz.explorer.state import session_on
     >>> line_to_restore(session_on(None))[:33]

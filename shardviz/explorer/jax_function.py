@@ -1,6 +1,6 @@
-"""The source of a user's own function and of values, for the Explorer's code.
+"""The source of a user's function and of values, for the Explorer's code.
 
-What cannot be written is said in a comment. Nothing is executed here.
+A comment replaces anything that has no source. Nothing is executed here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pprint
 import sys
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
 
 from shardviz.base.partition_spec import Spec, memory_of
+from shardviz.base.typing import PyTree, UserFunction
 
 LINE = 80  # characters; a longer expression is written on several lines
 NAMELESS = "function"  # the name of a function that has none
@@ -54,22 +54,22 @@ def sharding_code(spec: Spec, memory_kind: str | None = None) -> str:
     return f"NamedSharding(mesh, {spec}, memory_kind={memory_kind!r})"
 
 
-def written(value: Any, imports: set[str]) -> str:
-    """The expression that makes a value, on several lines where it is long.
+def written(value: PyTree, imports: set[str]) -> str:
+    """The expression that creates a value, on several lines if it is long.
 
     Args:
         value: names, specs, plain values, and containers of them: dicts, lists, tuples,
             named tuples and dataclasses.
-        imports: the modules that the expression names are added to it.
+        imports: modules that the expression uses are added to it.
 
     Raises:
-        Unwritable: for anything else.
+        Unwritable: for any other value.
     """
     return pprint.pformat(_written(value, imports), width=LINE, sort_dicts=False)
 
 
-def _written(value: Any, imports: set[str]) -> Any:
-    """The value with names in the place of everything whose repr is not its source."""
+def _written(value: PyTree, imports: set[str]) -> PyTree:
+    """The value, with a Name in place of everything whose repr is not its source."""
     kind = type(value)
     if isinstance(value, Spec):
         return Name(sharding_code(value, memory_of(value)))
@@ -105,8 +105,8 @@ class FunctionCode:
 
     Attributes:
         source: source code or a comment, without a line end.
-        call: the expression that is the function.
-        names: the names that nothing else in the code may take.
+        call: the expression of the function.
+        names: names that nothing else in the code may use.
     """
 
     source: str
@@ -114,8 +114,8 @@ class FunctionCode:
     names: frozenset[str] = frozenset()
 
 
-def function_code(fn: Any) -> FunctionCode:
-    """The code of a user's own function: its name, its source, or a place to fill in.
+def function_code(fn: UserFunction) -> FunctionCode:
+    """The code of a user's function: its name, its source, or a placeholder.
 
     >>> import math
     >>> function_code(math.sqrt).source
@@ -128,11 +128,10 @@ def function_code(fn: Any) -> FunctionCode:
     return FunctionCode(source, call, frozenset(names))
 
 
-def _named(fn: Any) -> tuple[str, str] | None:
-    """By its name in a module or notebook, or by the name in its definition."""
-    owner = getattr(fn, "__self__", None)
-    if inspect.ismethod(fn) and not isinstance(owner, type):
-        named = _named(owner)
+def _named(fn: object) -> tuple[str, str] | None:
+    """A function by its name in a module or notebook, or in its definition."""
+    if inspect.ismethod(fn) and not isinstance(fn.__self__, type):
+        named = _named(fn.__self__)
         return named and (named[0], f"{named[1]}.{fn.__name__}")
     name, module = _import_path(fn)
     if not name.isidentifier():
@@ -144,26 +143,26 @@ def _named(fn: Any) -> tuple[str, str] | None:
     return f"from {module} import {name}", name
 
 
-def _import_path(thing: Any) -> tuple[str, str]:
-    """The name of a thing, and the module that has it under that name, or `""`."""
-    own = getattr(thing, "__name__", "")
-    # What a notebook has under a name is shorter than where it was defined.
-    for module in ("__main__", getattr(thing, "__module__", None)):
+def _import_path(target: object) -> tuple[str, str]:
+    """The name of an object, and the module that has it under that name, or `""`."""
+    defined_name = getattr(target, "__name__", "")
+    # A name in the notebook is shorter than one in the module that defines it.
+    for module in ("__main__", getattr(target, "__module__", None)):
         if module not in sys.modules:
             continue
         scope = dict(vars(sys.modules[module]))
         public = [name for name in scope if not name.startswith("_")]
-        for name in (own, *public):
+        for name in (defined_name, *public):
             value = scope.get(name)
-            # It may stand there under a decorator such as `jax.jit`.
+            # The module may have it wrapped by a decorator such as `jax.jit`.
             inner = getattr(value, "__wrapped__", None) if callable(value) else None
-            if value is thing or inner is thing:
+            if value is target or inner is target:
                 return name, module
-    return own, ""
+    return defined_name, ""
 
 
-def _partial(fn: Any) -> tuple[str, str] | None:
-    """A partial of a function with a name, where expressions make its values."""
+def _partial(fn: UserFunction) -> tuple[str, str] | None:
+    """A partial of a named function, if all its values have an expression."""
     named = _named(fn.func) if type(fn) is functools.partial else None
     if named is None:
         return None
@@ -178,8 +177,8 @@ def _partial(fn: Any) -> tuple[str, str] | None:
     return head + named[0], f"functools.partial({', '.join([named[1], *values])})"
 
 
-def _lambda(fn: Any) -> tuple[str, str] | None:
-    """A lambda by its source, where that can be read and is no closure."""
+def _lambda(fn: UserFunction) -> tuple[str, str] | None:
+    """A lambda by its source, if that can be read and the lambda is no closure."""
     code = getattr(fn, "__code__", None)
     if code is None or code.co_freevars or fn.__defaults__ or fn.__kwdefaults__:
         return None
@@ -187,9 +186,9 @@ def _lambda(fn: Any) -> tuple[str, str] | None:
     return (f"{NAMELESS} = {text}", NAMELESS) if text else None
 
 
-@functools.lru_cache(maxsize=64)  # every edit asks for the code, and files are long
+@functools.lru_cache(maxsize=64)  # every edit needs the code, and files are long
 def _lambda_text(code: CodeType) -> str:
-    """The source of the lambda with this code; `""` where it is not found."""
+    """The source of the lambda with this code; `""` if it is not found."""
     try:
         tree = ast.parse("".join(inspect.findsource(code)[0]))
     except (OSError, TypeError, SyntaxError):
@@ -198,30 +197,30 @@ def _lambda_text(code: CodeType) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
             text = ast.unparse(node)
-            # Of several on one line, it is the one with the same code.
+            # Several lambdas may be on the line: their compiled code is compared.
             again = compile(text, "", "eval").co_consts[0]
             if _signature(again) == _signature(code):
                 return text
     return ""
 
 
-def _signature(code: CodeType) -> tuple[Any, ...]:
+def _signature(code: CodeType) -> tuple[object, ...]:
     # Constants by repr, because 1, 1.0 and True are equal.
     return code.co_code, code.co_names, code.co_varnames, repr(code.co_consts)
 
 
-def _placeholder(fn: Any) -> tuple[str, str]:
-    """A function to be filled in, with the name or type of the program's own."""
-    known = getattr(fn, "__qualname__", "") or f"a {type(fn).__name__}"
-    message = ascii(f"Put the program's own function here: {known}.")
+def _placeholder(fn: UserFunction) -> tuple[str, str]:
+    """A function that the user must fill in, with the name or type of the original."""
+    description = getattr(fn, "__qualname__", "") or f"a {type(fn).__name__}"
+    message = ascii(f"Put the program's own function here: {description}.")
     source = f"def {NAMELESS}(*arguments):\n    raise NotImplementedError({message})\n"
     return source, NAMELESS
 
 
-def _names_read(fn: Any) -> set[str]:
-    """The global names that the functions beside a function read, and it itself.
+def _names_read(fn: UserFunction) -> set[str]:
+    """The global names read by a function and by others with the same globals.
 
-    New code in the same notebook must not give them another meaning.
+    New code in the same notebook must not redefine them.
     """
     for name in ("__wrapped__", "func", "__func__"):
         inner = getattr(fn, name, None)

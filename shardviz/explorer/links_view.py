@@ -1,14 +1,14 @@
-"""The links that the chosen collective uses, as a picture and a sentence for the page."""
+"""The links that the chosen collective uses: a picture and a sentence for the page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from shardviz.base.collective import Collective
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import error_text
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.words import stages as wording
 from shardviz.draw.serialization import edges_data
 from shardviz.explorer.background import LatestView
@@ -20,7 +20,7 @@ from shardviz.hardware.words.links import links_in_words
 
 @dataclass(frozen=True, eq=False)
 class LinkRequest:
-    """A collective whose links are drawn, its number on the page, and its devices."""
+    """A collective whose links are drawn, its key on the page, and its devices."""
 
     key: str
     collective: Collective
@@ -28,7 +28,7 @@ class LinkRequest:
 
 
 class LinkPictures(LatestView[LinkRequest]):
-    """Draws the links of the collective that was chosen last.
+    """Draws the links of the chosen collective.
 
     Attributes:
         chosen: the stage and number of the collective, `"0:3"`; `""` for none.
@@ -41,25 +41,25 @@ class LinkPictures(LatestView[LinkRequest]):
     def update(
         self, collective: Collective | None, placement: DevicePlacement | None
     ) -> None:
-        """Draws the chosen collective on the placed devices; nothing where one is None."""
-        # Only devices that stand by position have links to draw.
+        """Draws a collective on placed devices; nothing if either is None."""
+        # Links can be drawn only between devices that are shown by position.
         if not self.chosen or collective is None or placement is None:
             self.requested, self.view = None, {}
             self.drop()
             return
         old = self.requested
-        # Every edit asks; the same picture is not drawn again.
+        # Called after every edit; the same picture is not drawn again.
         if old is not None and old.key == self.chosen:
             if old.collective is collective and old.placement is placement:
                 return
         self.request(LinkRequest(self.chosen, collective, placement))
 
 
-def _not_drawn(request: LinkRequest, error: BaseException) -> dict[str, Any]:
+def _not_drawn(request: LinkRequest, error: BaseException) -> JsonDict:
     return {"key": request.key, "words": wording.not_drawn(error_text(error))}
 
 
-def link_view(request: LinkRequest) -> dict[str, Any]:
+def link_view(request: LinkRequest) -> JsonDict:
     """The links of a collective for the page: their lines and a sentence.
 
     >>> from shardviz.base.mesh import make_mesh
@@ -76,7 +76,7 @@ def link_view(request: LinkRequest) -> dict[str, Any]:
         links = collective_link_use(collective, mesh, topology)
     except ShardvizError as error:
         return {"key": request.key, "words": str(error)}
-    view: dict[str, Any] = {
+    view: JsonDict = {
         "key": request.key,
         "words": links_in_words(collective, links),
     }

@@ -1,15 +1,17 @@
-"""The pictures of the page: devices and arrays, drawn only where they changed."""
+"""The pictures of the page: devices and arrays, drawn only when they change."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardviz.axis_rules.requests import Request
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import JsonDict
 from shardviz.draw.blocks import MOST_TILES
 from shardviz.draw.layout import draw_layout_array
 from shardviz.draw.palette import THEMES, ladder
@@ -22,34 +24,33 @@ from shardviz.explorer.words import explorer as wording
 from shardviz.hardware.draw.mesh import draw_mesh
 from shardviz.hardware.draw.topology import draw_position
 
-# A small picture beside the main one shows an array only up to so many blocks.
+# An array is drawn as a small picture only up to so many blocks.
 MAX_THUMB_BLOCKS = 4096
 
 
 class PictureCache:
-    """The pictures of the last edit, so that the next one draws only what it changes."""
+    """The pictures of the last edit, so that the next edit draws only those it changes."""
 
     def __init__(self) -> None:
-        self._devices: tuple[Any, dict[str, Any]] = (None, {})
-        self._arrays: dict[Any, dict[str, Any]] = {}  # by what is drawn
-        self._shown: tuple[Any, list[dict[str, Any]]] = (None, [])
-        self._last: dict[int, dict[str, Any]] = {}
+        self._devices: tuple[Hashable, JsonDict] = (None, {})
+        self._arrays: dict[_ArrayKey, JsonDict] = {}
+        self._shown: tuple[Sequence[_ArrayKey | None], list[JsonDict]] = ([], [])
+        self._last: dict[int, JsonDict] = {}
 
     def update(
         self, document: Document, placement: DevicePlacement | None = None
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    ) -> tuple[JsonDict, list[JsonDict]]:
         """The pictures of the devices and of each array.
 
-        An array without a layout, if selected, keeps its last picture, with the numbers
-        of the layout that it shows as `pictured`. Nothing is there for an array that
-        cannot be drawn.
+        A selected array without a layout keeps its last picture, with the numbers of that
+        picture's layout as `pictured`. Other arrays that cannot be drawn have no picture.
         """
         devices = self._device_view(document, placement)
         return devices, self._array_pictures(document, placement)
 
     def _device_view(
         self, document: Document, placement: DevicePlacement | None
-    ) -> dict[str, Any]:
+    ) -> JsonDict:
         by, note = document.by, ""
         mesh = document.mesh
         if placement is not None:
@@ -77,28 +78,27 @@ class PictureCache:
 
     def _array_pictures(
         self, document: Document, placement: DevicePlacement | None
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonDict]:
         requests, keys = [], []
         for number, request in enumerate(document.program.requests):
-            # The devices of a described target have ids of their own.
+            # The devices of a described target have other ids.
             if placement is not None and request.layout is not None:
                 layout = replace(request.layout, mesh=placement.mesh)
                 request = replace(request, layout=layout)
-            shown = None
-            if number == document.selected:
-                shown = document.dims, document.at
             requests.append(request)
-            keys.append(_key(request, shown))
+            keys.append(_key(request, document, number == document.selected))
         if self._shown[0] == keys:
             return self._shown[1]
-        pictures: list[dict[str, Any]] = []
-        drawn: dict[Any, dict[str, Any]] = {}
+        pictures: list[JsonDict] = []
+        drawn: dict[_ArrayKey, JsonDict] = {}
         for number, (key, request) in enumerate(zip(keys, requests, strict=True)):
-            picture: dict[str, Any] = {}
+            picture: JsonDict = {}
             if key is not None and request.layout is not None:
-                # The layers of a model look alike: each is drawn once.
+                # The layers of a model look the same, so they are drawn once.
                 if key not in drawn:
-                    drawn[key] = self._arrays.get(key) or _drawn_array(request, key)
+                    drawn[key] = self._arrays.get(key) or _drawn_array(
+                        request.layout, key
+                    )
                 picture = {"picture": drawn[key]}
                 numbers = layout_numbers(request.layout)
                 self._last[number] = {**picture, "pictured": numbers}
@@ -111,13 +111,13 @@ class PictureCache:
 
 
 def _numbered_by_position(mesh: MeshSpec) -> bool:
-    """Whether the page, which would need the id of every device, shows positions."""
+    """Whether the page shows positions, because it cannot hold every device id."""
     return mesh.size > MOST_TILES and not mesh.ids_are_positions
 
 
 def _drawn_devices(
     mesh: MeshSpec, by: str, placement: DevicePlacement | None
-) -> dict[str, Any]:
+) -> JsonDict:
     """The picture of the devices, and the id and host of each in mesh order."""
     if placement is not None:
         picture = draw_position(mesh, placement.topology, title="", bare=True)
@@ -125,18 +125,18 @@ def _drawn_devices(
         if _numbered_by_position(mesh):
             mesh = MeshSpec(mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
         picture = draw_mesh(mesh, by=by, title="")
-    # The page colours devices by what they hold.
+    # The page colours devices by the blocks they hold.
     group = np.full(len(picture.tiles), NO_GROUP, np.int32)
     tiles = replace(picture.tiles, group=group)
     picture = replace(picture, tiles=tiles, groups=1, shades=None)
-    # What a tile is, where there are more devices than tiles.
+    # For more devices than tiles, the notes explain what a tile stands for.
     notes = [v.text.strip() for v in picture.labels if v.role == "note"]
     view = {"picture": serialized_devices(picture), "size": mesh.size}
     view["note"] = " ".join(notes) if placement is None else ""
     buffers: list[bytes] = []
     if not mesh.ids_are_positions:
         view["ids"] = column(mesh.device_ids.ravel(), buffers)
-    # Of larger meshes the tooltips have the hosts.
+    # For larger meshes, the tooltips have the hosts.
     if mesh.processes != (0,) and mesh.size <= MOST_TILES:
         view["hosts"] = column(mesh.process_indices.ravel(), buffers)
     if buffers:
@@ -144,58 +144,76 @@ def _drawn_devices(
     return view
 
 
-def _key(request: Request, shown: tuple[Any, Any] | None) -> Any:
-    """What the picture of an array depends on; None where there is nothing to draw.
+@dataclass(frozen=True)
+class _ArrayKey:
+    """Everything that the picture of an array depends on.
 
-    Args:
-        request: the array.
-        shown: the dimensions and blocks of the selected array; None for any other.
+    Attributes:
+        dims, at: of the selected array, the shown dimensions and blocks.
+        ids: the device ids if they are not positions: their bytes, or a large mesh.
     """
+
+    shape: tuple[int, ...]
+    dtype: str
+    block_counts: tuple[int, ...]
+    spec: Spec | None
+    names: tuple[str | None, ...] | None
+    axes: tuple[tuple[str, ...], tuple[int, ...]]
+    ids: bytes | MeshSpec | None
+    dims: tuple[int, ...] | None
+    at: tuple[int, ...] | None
+
+
+def _key(request: Request, document: Document, selected: bool) -> _ArrayKey | None:
+    """The key of an array's picture; None if there is nothing to draw."""
     layout = request.layout
-    if layout is None or (shown is None and layout.num_blocks > MAX_THUMB_BLOCKS):
+    if layout is None:
+        return None
+    if not selected and layout.num_blocks > MAX_THUMB_BLOCKS:
         return None
     mesh = layout.mesh
-    # Two meshes may have the same sizes and other devices.
-    ids: Any = None
+    # Two meshes of the same sizes may have different devices.
+    ids: bytes | MeshSpec | None = None
     if mesh.size > MOST_TILES and not mesh.ids_are_positions:
         ids = mesh
     elif not mesh.ids_are_positions:
         ids = mesh.device_ids.tobytes()
-    return (
-        (layout.shape, layout.dtype),
-        layout.block_counts,
-        layout.spec,
-        request.array.logical,
-        (mesh.axis_names, mesh.axis_sizes),
-        ids,
-        shown or (None, None),
+    return _ArrayKey(
+        shape=layout.shape,
+        dtype=layout.dtype,
+        block_counts=layout.block_counts,
+        spec=layout.spec,
+        names=request.array.logical,
+        axes=(mesh.axis_names, mesh.axis_sizes),
+        ids=ids,
+        dims=document.dims if selected else None,
+        at=document.at if selected else None,
     )
 
 
-def _drawn_array(request: Request, key: Any) -> dict[str, Any]:
-    dims, at = key[-1]
-    layout: Layout = request.layout  # type: ignore[assignment]
-    names = request.array.logical
-    picture = draw_layout_array(layout, dims, at, "", names, title="", legible=False)
-    # Of two dimensions there are none to choose.
+def _drawn_array(layout: Layout, key: _ArrayKey) -> JsonDict:
+    picture = draw_layout_array(
+        layout, key.dims, key.at, "", key.names, title="", legible=False
+    )
+    # With two dimensions there is nothing to choose.
     facts = {}
     if len(layout.shape) > 2 or picture.facts["note"]:
         facts = {name: picture.facts[name] for name in ("dims", "steps", "note")}
-    # What is written around the tiles is in the rulers, and the page knows its scale.
+    # The rulers replace the labels around the tiles, because the page scales them.
     return serialized(replace(picture, labels=(), facts=facts))
 
 
-def serialized_devices(picture: Picture) -> dict[str, Any]:
+def serialized_devices(picture: Picture) -> JsonDict:
     """A picture of devices without the texts of tiles, which the page writes itself."""
     tiles = replace(picture.tiles, text=())
     labels = picture.labels
-    # Those of axes are in the rulers; frames have the names of hosts.
+    # The rulers name the axes, and the frames the hosts.
     if picture.facts["by"] != "position":
         labels = ()
     return serialized(replace(picture, tiles=tiles, labels=labels, facts={}))
 
 
-def serialized(picture: Picture) -> dict[str, Any]:
+def serialized(picture: Picture) -> JsonDict:
     """A Picture for the page: the JSON and its buffers."""
     data, buffers = serialize(picture)
     if not buffers:
@@ -203,7 +221,7 @@ def serialized(picture: Picture) -> dict[str, Any]:
     return {"data": data, "buffers": buffers}
 
 
-def palettes() -> dict[str, dict[str, Any]]:
+def palettes() -> dict[str, JsonDict]:
     """The colours of both themes for the page."""
     themes = {}
     for name, theme in THEMES.items():

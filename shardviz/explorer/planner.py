@@ -1,8 +1,8 @@
-"""Planner: plans a program that settles, partitions it, and compiles or runs it on demand.
+"""Planner: plans a program after edits, partitions it, and compiles or runs it on demand.
 
-A plan takes milliseconds and no devices. For simulated devices the partitioner then
-runs, too; for described hardware that takes many seconds, so it runs only when somebody
-presses Compile. One thread plans and one compiles, for whichever reason.
+A plan needs milliseconds and no devices. For simulated devices the partitioner then
+runs automatically. For described hardware that takes many seconds, so it runs only when
+the user presses Compile. One thread makes all plans, another all compiles and runs.
 """
 
 from __future__ import annotations
@@ -30,25 +30,23 @@ from shardviz.programs.program import Program
 from shardviz.runs.cache import ExecutableCache
 
 SETTLE_S = 0.15
-MOST_AUTOMATIC = 512  # devices: beyond, even simulated ones take many seconds
-# Before so many seconds a compile is not cancelled: a new worker costs as much.
+MOST_AUTOMATIC = 512  # simulated devices: more than these take many seconds
+# A compile is cancelled only after so many seconds: a new worker costs as much.
 PATIENCE_S = 3.0
 _UNTRACED = ("program", "target", "trace", "lower")
 
 
 @dataclass(eq=False)
 class Job:
-    """What is done with the program of one revision.
+    """Work on the program of one revision.
 
     Attributes:
-        kind: `"compile"`, `"run"` or `"changes"` where somebody pressed it; `""` for
-            what follows an edit by itself.
-        program, revision, target: what it is of.
+        kind: `"compile"`, `"run"` or `"changes"` if the user started it; `""` for
+            automatic work after an edit.
+        program, revision, target: the program, and the target that it is compiled for.
         stage: the stage that it is in.
         started: when it was requested, in seconds since the epoch.
-        report: the result of what somebody pressed; None until then.
-        wanted: of changes, the page's key of what is to go, and its collective.
-        changes: what was found; None until then, or where it failed.
+        report: the result of a job that the user started; None until it ends.
     """
 
     kind: str
@@ -58,27 +56,40 @@ class Job:
     stage: str = "starting"
     started: float = 0.0
     report: Report | None = None
-    wanted: tuple[str, Any] = ("", None)
-    changes: Changes | None = None
 
     def same_as(self, other: Job | None) -> bool:
-        """Whether both are of the same program and target."""
+        """Whether both have the same program and target."""
         if other is None:
             return False
         return (self.revision, self.target) == (other.revision, other.target)
 
 
-@dataclass(frozen=True, eq=False)
-class StageResults:
-    """The results on all stages, with the revision and the target that they are of.
+@dataclass(eq=False)
+class ChangesJob(Job):
+    """A search for changes that remove a collective or lower the peak of memory.
 
     Attributes:
-        plan, plan_revision: the propagated stage; None where there is none.
+        key: the page's key of the collective, or `"memory"`.
+        collective: the collective; None for memory.
+        changes: the result; None until the search ends, or if it failed.
+    """
+
+    key: str = "memory"
+    collective: Collective | None = None
+    changes: Changes | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StageResults:
+    """The results on all stages, with their revision and target.
+
+    Attributes:
+        plan, plan_revision: the propagated stage; None before the first plan.
         report, report_revision, target: the partitioned and the compiled stage, and
             their target.
-        not_run: why the partitioner does not run by itself; `""` where it does.
-        program: what the report is of.
-        running: the work that goes on: `"planning"`, `"partitioning"`, `"compiling"`
+        not_run: why the partitioner does not run automatically; `""` if it does.
+        program: the program of the report.
+        running: the current work: `"planning"`, `"partitioning"`, `"compiling"`
             or `""`.
         plan_platform: the platform that the plan is lowered for; `""` if no target
             names one.
@@ -101,11 +112,11 @@ class StageResults:
 
     @property
     def mismatched(self) -> bool:
-        """Whether plan and report are of two different programs."""
+        """Whether plan and report belong to two different programs."""
         return self.plan_revision != self.report_revision
 
     def collectives(self) -> tuple[tuple[Collective, ...] | None, ...]:
-        """The collectives propagated, partitioned and compiled; None where not known."""
+        """The collectives propagated, partitioned and compiled; None for unknown stages."""
         planned = None
         if self.plan is not None and self.plan.ok:
             planned = self.plan.collectives
@@ -114,23 +125,23 @@ class StageResults:
         return planned, self.report.partitioned, self.report.collectives
 
     def plan_of(self, revision: int) -> Plan | None:
-        """The plan, where it is of this very program."""
+        """The plan, if it belongs to this revision."""
         return self.plan if self.plan_revision == revision else None
 
     def report_of(self, revision: int, target: str) -> Report | None:
-        """The report, where it is of this very program and target."""
-        same = (self.report_revision, self.target) == (revision, target)
-        return self.report if same else None
+        """The report, if it belongs to this revision and target."""
+        current = (self.report_revision, self.target) == (revision, target)
+        return self.report if current else None
 
-    def shown(self) -> tuple[Any, ...]:
-        """What the page shows of them: equal where nothing changed."""
-        # Plans and reports are large: the same ones are the same objects.
+    def shown(self) -> tuple[object, ...]:
+        """A key that is equal as long as the page shows the same results."""
+        # Plans and reports are large, so they are compared by identity.
         numbers = self.plan_revision, self.report_revision, self.target, self.not_run
         return id(self.plan), id(self.report), *numbers
 
 
 class Planner:
-    """Plans every program of a session that settles, and does its jobs.
+    """Plans every program of a session after its edits, and does its jobs.
 
     Args:
         changed: called from the threads whenever `state` or `job` changes.
@@ -138,7 +149,7 @@ class Planner:
 
     Attributes:
         state: the results so far.
-        job: what somebody started last; None before that.
+        job: the job that the user started last; None before the first.
     """
 
     def __init__(self, changed: Callable[[], None], cache: ExecutableCache):
@@ -156,7 +167,7 @@ class Planner:
 
     @property
     def busy(self) -> bool:
-        """Whether something that somebody started goes on."""
+        """Whether a job that the user started is running."""
         return self.job is not None and self.job.report is None
 
     def request(self, program: Program, revision: int, target: str) -> None:
@@ -164,7 +175,7 @@ class Planner:
         job = Job("", program, revision, target)
         if not job.same_as(self._requested):
             self._requested = job
-            # What somebody started is done to its end, whatever is edited meanwhile.
+            # A job that the user started goes on, even if the program is edited.
             if not self.busy:
                 self._compiles.drop()
             self._plans.request(job)
@@ -172,7 +183,7 @@ class Planner:
     def adopt(
         self, report: Report, program: Program, revision: int, target: str
     ) -> None:
-        """Takes a report that was made elsewhere, so that it is not made again."""
+        """Shows a report that was made elsewhere, so that it is not made again."""
         self._update(
             report=report, report_revision=revision, target=target, program=program
         )
@@ -181,32 +192,33 @@ class Planner:
         """Plans this program unless it is planned; waits at most `timeout` seconds."""
         requested = self._requested is not None and self._requested.revision == revision
         if self.state.plan_revision != revision and not requested:
-            # Nobody asked for this revision, so the partitioner does not run after it.
+            # No page asked for this revision, so the partitioner does not run after it.
             self._plans.request(Job("", program, revision, ""))
         self._plans.wait(timeout)
 
-    def start(self, kind: str, *of: Any, **wanted: Any) -> None:
-        """Does a Job of a program, revision, target, unless one was started before."""
+    def start(self, job: Job) -> None:
+        """Does a job that the user started, unless another one is running."""
         if not self.busy:
-            self.job = Job(kind, *of, started=time.time(), **wanted)
-            self._compiles.request(self.job)
+            job.started = time.time()
+            self.job = job
+            self._compiles.request(job)
             self._changed()
 
     def cancel(self) -> None:
-        """Ends what was started, with a report at once."""
+        """Ends the job that the user started, immediately, with a report."""
         job = self.job
         if job is None or not self.busy:
             return
         self._compiles.abandon()
         words = wording.cancelled(job.kind, job.stage)
         report = Report(job.program.name, "", error=Failure("cancelled", words))
-        # What is known of the stages still holds.
+        # Results on earlier stages still hold, so they stay.
         self._end(job, report)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until no work is left; for scripts and tests."""
-        # A plan requests its compile before its own thread ends, and a job the plan of
-        # what was edited meanwhile.
+        # A plan requests its compile before its own thread ends. A job requests the
+        # plan of a program that was edited meanwhile.
         for _ in range(2):
             if not (self._plans.wait(timeout) and self._compiles.wait(timeout)):
                 return False
@@ -226,8 +238,8 @@ class Planner:
     def _plan(self, job: Job, stop: Stop) -> None:
         state, platform = self.state, _platform(job)
         # Without a target a plan is lowered for CPUs.
-        same = (state.plan_platform or "cpu") == (platform or "cpu")
-        if state.plan_revision != job.revision or not same:
+        same_platform = (state.plan_platform or "cpu") == (platform or "cpu")
+        if state.plan_revision != job.revision or not same_platform:
             self._update(running="planning")
             plan = plan_of(job.program, platform)
             if stop():
@@ -243,17 +255,19 @@ class Planner:
         self._partition(job)
 
     def _partition(self, job: Job) -> None:
-        """Lets the partitioner run on what is planned, or notes why it does not."""
+        """Lets the partitioner run on the planned program, or notes why it does not."""
         plan, state = self.state.plan, self.state
         not_run = why_not_automatic(job.program, job.target)
-        # What cannot be traced cannot be compiled, for the same reason.
+        # A program that cannot be traced cannot be compiled, for the same reason.
         if plan is not None and plan.error is not None:
             if plan.error.stage in _UNTRACED:
                 not_run = wording.not_run("no plan")
-        known = (state.report_revision, state.target) == (job.revision, job.target)
-        compiles = not (not_run or known or self.busy) and job is self._requested
-        self._update(not_run=not_run, running="partitioning" if compiles else "")
-        if compiles:
+        has_report = state.report_of(job.revision, job.target) is not None
+        superseded = job is not self._requested
+        if not_run or has_report or self.busy or superseded:
+            self._update(not_run=not_run, running="")
+        else:
+            self._update(not_run="", running="partitioning")
             self._compiles.request(job)
 
     # --- compiles and runs ------------------------------------------------------------
@@ -264,8 +278,10 @@ class Planner:
         def cancelled() -> bool:
             if job.kind:
                 return stop()
-            late = time.monotonic() - begun > PATIENCE_S
-            return self._compiles.closed or (late and not job.same_as(self._requested))
+            if self._compiles.closed:
+                return True
+            superseded = not job.same_as(self._requested)
+            return superseded and time.monotonic() - begun > PATIENCE_S
 
         def enter(stage: str) -> None:
             job.stage = stage
@@ -275,7 +291,7 @@ class Planner:
         def preview(report: Report) -> None:
             self._show(job, report, "compiling")
 
-        if job.kind == "changes":
+        if isinstance(job, ChangesJob):
             job.changes = changes_of(job, enter, cancelled)
             self._end(job, Report(job.program.name, job.target))
             return
@@ -289,17 +305,17 @@ class Planner:
     def _compile_failed(self, job: Job, error: BaseException) -> None:
         stopped = failure(error, job.stage, refused="target")
         report = Report(job.program.name, "", error=stopped)
-        if job.kind != "changes":
+        if not isinstance(job, ChangesJob):
             self._show(job, report, "")
         if job.kind:
             self._end(job, report)
 
     def _show(self, job: Job, report: Report, running: str) -> None:
-        """Takes what a job found, unless nobody waits for it any more."""
-        wanted = job.same_as(self._requested)
+        """Shows the report of a job, unless it was cancelled or superseded."""
+        current = job.same_as(self._requested)
         if job.kind:
-            wanted = job.report is None
-        if wanted and not self._compiles.closed:
+            current = job.report is None
+        if current and not self._compiles.closed:
             self._update(
                 report=report,
                 report_revision=job.revision,
@@ -309,31 +325,31 @@ class Planner:
             )
 
     def _with_plan(self, job: Job, report: Report) -> Report:
-        """The report with what its plan knows: names of buffers, and counts of loops."""
+        """The report, with names of buffers and trip counts of loops from its plan."""
         plan = self.state.plan_of(job.revision)
         report = report.replace(roofline=with_operations(report, plan))
         return report if plan is None else with_values(report, plan)
 
     def _end(self, job: Job, report: Report) -> None:
-        """Ends what somebody started."""
+        """Ends a job that the user started."""
         with self._writing:
             if job.report is not None:  # it was cancelled meanwhile
                 return
             job.report = report
         self._update(running="")
-        # What was edited meanwhile is partitioned now.
+        # A program that was edited meanwhile is partitioned now.
         if self._requested is not None:
             self._plans.request(self._requested)
 
-    def _update(self, **known: Any) -> None:
+    def _update(self, **results: Any) -> None:
         with self._writing:  # several threads write
-            self.state = replace(self.state, **known)
+            self.state = replace(self.state, **results)
         if not self._plans.closed:
             self._changed()
 
 
 def _platform(job: Job) -> str:
-    """The platform of a job's target; `""` if only a start of jax's backend tells."""
+    """The platform of a job's target; `""` if it is unknown until jax's backend starts."""
     named = job.target not in ("", "attached") and hosts_size(job.target) is None
     if not named and not _backend_started():
         return ""
@@ -344,7 +360,7 @@ def _platform(job: Job) -> str:
 
 def plan_of(program: Program, platform: str = "") -> Plan:
     """The plan of a program, by Shardy, lowered for a platform."""
-    # Here, and not at the top: the Explorer opens and edits without jax.
+    # Imported here: the Explorer opens and edits without jax.
     from shardviz.plans.backend.build_plan import plan_program
 
     return plan_program(program, platform)
@@ -383,7 +399,7 @@ def _automatic_target(job: Job) -> str | None:
     """The target of a job if none was chosen; None for this machine's devices.
 
     Looking for devices starts jax's backend, after which its devices can't be
-    configured, so a job that nobody asked for waits until the user's code starts it.
+    configured. So automatic jobs use simulated devices until the user's code starts it.
     """
     if job.kind or _backend_started():
         return None
@@ -396,14 +412,15 @@ def _backend_started() -> bool:
     return compat is not None and compat.backend_started()
 
 
-def changes_of(job: Job, enter: Callable[[str], None], cancelled: Stop) -> Changes:
-    """What would remove the collective of a job, or lower the peak of memory."""
-    # Here, and not at the top: the Explorer opens and edits without jax.
+def changes_of(
+    job: ChangesJob, enter: Callable[[str], None], cancelled: Stop
+) -> Changes:
+    """The changes that remove the collective of a job, or lower the peak of memory."""
+    # Imported here: the Explorer opens and edits without jax.
     from shardviz.advise.backend.changes import find_changes
 
-    key, collective = job.wanted
-    wanted = key if collective is None else collective
-    return find_changes(job.program, wanted, job.target or None, enter, cancelled)
+    goal = job.key if job.collective is None else job.collective
+    return find_changes(job.program, goal, job.target or None, enter, cancelled)
 
 
 def why_not_automatic(program: Program, target: str) -> str:

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.panel.stages_view import StageViews
 from shardviz.compiled.report import Report
 from shardviz.explorer.background import LatestWins
@@ -163,7 +164,7 @@ class Panel:
         """The traits for a saved page, which has no kernel."""
         return {}
 
-    def current(self) -> dict[str, Any]:
+    def current(self) -> JsonDict:
         """The traits as they were sent last."""
         return {name: getattr(self.page, name) for name in self.traits}
 

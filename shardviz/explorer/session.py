@@ -1,6 +1,6 @@
 """Session: the Document of one Explorer, and the edits that can be undone.
 
-Every edit goes through `Session.edit`. A session uses no widgets, and an edit calls no
+Every edit goes through `Session.edit`. A session uses no widgets, and edits never call
 jax.
 """
 
@@ -25,7 +25,7 @@ class Session:
     """The state behind one Explorer.
 
     Attributes:
-        now: the Document as it is now.
+        now: the current Document.
     """
 
     def __init__(self, program: Program, entry: str = "", **parts: Any):
@@ -33,7 +33,7 @@ class Session:
         self._listeners: list[Callable[[], None]] = []
         self._past: list[Document] = []
         self._future: list[Document] = []
-        # The edits that are undone together with the last one.
+        # Identifies the edits that are undone together with the last one.
         self._burst = ""
         self._last_revision = 0
         self._audit: tuple[Document, Audit] | None = None
@@ -60,11 +60,11 @@ class Session:
 
     @property
     def audit(self) -> Audit:
-        """The whole model, or else the arrays, under the rules as they are."""
+        """The model under the current rules; without a model, the arrays."""
         return self.audit_of(self.now)
 
     def audit_of(self, now: Document) -> Audit:
-        """The same for a Document of this session; the last one is kept."""
+        """The audit of a Document of this session; the last one is cached."""
         if self._audit is not None:
             then, audit = self._audit
             if then.program is now.program and then.model is now.model:
@@ -82,15 +82,14 @@ class Session:
     ) -> None:
         """Makes one edit, as a field or button sends it.
 
-        What is refused leaves a sentence at its field, and the last good program stays.
+        A refused edit leaves a sentence at its field, and the last valid program stays.
 
         Args:
             name: the edit, one of `EDITS`.
             value: the text or choice.
             array: the number of the array, for its fields.
-            burst: edits in a row with the same text here are undone together, as the
-                characters that somebody types into one field; `""` for an edit of its
-                own.
+            burst: consecutive edits with the same text here are undone together, such
+                as characters typed into one field; `""` for a separate edit.
         """
         before = self.now
         after = apply(before, name, value, array)
@@ -104,7 +103,7 @@ class Session:
 
     def _remember(self, name: str, before: Document, burst: str) -> None:
         self._future.clear()
-        # A field is put in order when somebody leaves it, which is no edit of theirs.
+        # The page tidies a field when the user leaves it: no separate step for undo.
         goes_on = name == "tidy" or (burst != "" and burst == self._burst)
         if not (self._past and goes_on):
             self._past.append(before)
@@ -122,25 +121,25 @@ class Session:
         return bool(self._future)
 
     def undo(self) -> bool:
-        """Takes the last edit back, whatever it was; False where there is none."""
+        """Undoes the last edit; False if there is none."""
         return self._step(self._past, self._future)
 
     def redo(self) -> bool:
-        """Makes the edit again that was undone last; False where there is none."""
+        """Redoes the edit that was undone last; False if there is none."""
         return self._step(self._future, self._past)
 
-    def _step(self, there: list[Document], back: list[Document]) -> bool:
-        # What is typed after an undo is an edit of its own.
+    def _step(self, source: list[Document], destination: list[Document]) -> bool:
+        # Characters typed after an undo are a separate edit.
         self._burst = ""
-        if not there:
+        if not source:
             return False
-        back.append(self.now)
-        self.now = there.pop()
+        destination.append(self.now)
+        self.now = source.pop()
         self._tell()
         return True
 
     def forget(self) -> None:
-        """Begins anew: what was edited so far is how the session opens."""
+        """Forgets all edits: the current state is the one that the session opened with."""
         self._past.clear()
         self._future.clear()
         self.now = self.now.replace(errors={}, revision=0)

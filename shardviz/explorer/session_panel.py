@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from shardviz.base.typing import JsonDict
 from shardviz.explorer.pictures import PictureCache, palettes
 from shardviz.explorer.protocol import Event, Page, Panel
 from shardviz.explorer.session_view import array_trait, layout_trait, session_view
@@ -38,7 +38,7 @@ class SessionPanel(Panel):
 
     def refresh(self) -> None:
         document = self.page.session.now
-        pictures: list[dict[str, Any]] = []
+        pictures: list[JsonDict] = []
         placement = None
         # Fields are sent even if the pictures fail.
         with self.page.reporting("devices"):

@@ -1,12 +1,12 @@
-"""What the page shows of a Document, as plain data: mesh bar, menus, arrays, program.
+"""A Document as plain data for the page: mesh bar, menus, arrays, program.
 
-Without jax. What is empty, and what the page can derive from the rest, is not sent;
-`static/view_data.js` puts it back.
+This module does not use jax. Empty fields, and fields that the page can derive from
+others, are not sent; `static/view_data.js` puts them back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from shardviz.axis_rules.dialects import DIALECTS
@@ -16,6 +16,7 @@ from shardviz.base.format import bytes_text, plural
 from shardviz.base.layout import Layout, Misfit
 from shardviz.base.mesh import AXIS_TYPES
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import JsonDict
 from shardviz.explorer.document import DEVICE_PUT, ArrayFields, Document
 from shardviz.explorer.edits import PLACED
 from shardviz.explorer.targets import DevicePlacement, described_options, local_options
@@ -28,7 +29,7 @@ from shardviz.gallery import rules as gallery_rules
 from shardviz.gallery import scenarios as gallery_scenarios
 
 
-def filled(**fields: Any) -> dict[str, Any]:
+def filled(**fields: Any) -> JsonDict:
     """The fields that are not empty."""
     return {name: value for name, value in fields.items() if value}
 
@@ -36,7 +37,7 @@ def filled(**fields: Any) -> dict[str, Any]:
 # --- the mesh bar ---------------------------------------------------------------------
 
 
-def mesh_view(document: Document, placement: DevicePlacement | None) -> dict[str, Any]:
+def mesh_view(document: Document, placement: DevicePlacement | None) -> JsonDict:
     """The mesh bar: fields, axes, and the number of devices."""
     mesh, errors = document.mesh, document.errors
     hosts = {"hosts": document.text["hosts"]}
@@ -64,8 +65,8 @@ def mesh_view(document: Document, placement: DevicePlacement | None) -> dict[str
 # --- menus ----------------------------------------------------------------------------
 
 
-def menus_view(document: Document) -> dict[str, Any]:
-    """The options of all menus: sent once, and not changed by an edit."""
+def menus_view(document: Document) -> JsonDict:
+    """The options of all menus: sent once, since edits do not change them."""
     programs = []
     if document.own is not None:
         programs.append(_option("", document.own.name, wording.TITLES["own"]))
@@ -77,7 +78,7 @@ def menus_view(document: Document) -> dict[str, Any]:
     by_name = [dialect for dialect in DIALECTS if not dialect.by_path]
     dialects = [{"value": d.name, "label": d.library} for d in by_name]
     presets = []
-    kinds: tuple[tuple[str, str, Any], ...] = (
+    kinds = (
         ("Scenarios", "scenario", gallery_scenarios),
         ("Meshes", "mesh", gallery_meshes),
         ("Rule tables", "rules", gallery_rules),
@@ -107,10 +108,10 @@ def _option(value: str, label: str, title: str) -> dict[str, str]:
 # --- arrays ---------------------------------------------------------------------------
 
 
-def array_view(fields: ArrayFields) -> dict[str, Any]:
-    """What was typed about an array, and what that says without rules and mesh."""
+def array_view(fields: ArrayFields) -> JsonDict:
+    """The typed fields of an array, and its type, shape and bytes."""
     array = fields.good
-    # JSON has no UNCONSTRAINED.
+    # JSON has no value for UNCONSTRAINED.
     names = [name and str(name) for name in array.logical or ()]
     return {
         "name": array.name,
@@ -122,8 +123,8 @@ def array_view(fields: ArrayFields) -> dict[str, Any]:
     }
 
 
-def layout_numbers(layout: Layout) -> dict[str, Any]:
-    """What the page says about the blocks of an array."""
+def layout_numbers(layout: Layout) -> JsonDict:
+    """The numbers that the page shows about the blocks of an array."""
     return {
         "counts": list(layout.block_counts),
         "shard": list(layout.shard_shape),
@@ -132,11 +133,11 @@ def layout_numbers(layout: Layout) -> dict[str, Any]:
     }
 
 
-def layout_view(request: Request, picture: Mapping[str, Any]) -> dict[str, Any]:
-    """How an array is split, and the reasons, one for each dimension."""
+def layout_view(request: Request, picture: JsonDict) -> JsonDict:
+    """How an array is split, with the reason for each dimension."""
     layout, spec = request.layout, request.spec
     rank = request.array.rank
-    dims: list[dict[str, Any]] = []
+    dims: list[JsonDict] = []
     for dim, axes in enumerate((request.spec or Spec()).padded(rank)[:rank]):
         dims.append({"why": wording.why_split(request, dim), **filled(axes=list(axes))})
     view = {
@@ -159,15 +160,18 @@ def layout_view(request: Request, picture: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dimension_to_mend(request: Request) -> int | None:
-    """The dimension that other rules would split: one that cannot be split as it is to be,
-    else the longest of those that are not split."""
+    """The dimension that other rules would split.
+
+    It is the one that cannot be split as specified; if there is none, the longest
+    dimension that is not split.
+    """
     if request.spec_wins or not request.array.logical:
         return None
     sizes, spec = request.array.shape, request.spec or Spec()
     if request.problem is None:
         dims = enumerate(spec.padded(len(sizes)))
-        whole = [dim for dim, axes in dims if not axes]
-        return max(whole, key=lambda dim: sizes[dim], default=None)
+        unsplit = [dim for dim, axes in dims if not axes]
+        return max(unsplit, key=lambda dim: sizes[dim], default=None)
     mesh = request.resolution.mesh if request.resolution is not None else None
     if mesh is not None:
         for dim, axes in enumerate(spec.dims[: len(sizes)]):
@@ -177,31 +181,33 @@ def _dimension_to_mend(request: Request) -> int | None:
 
 
 def _warnings(request: Request) -> list[str]:
-    """What is likely to be a mistake, though the array can be laid out."""
-    found = request.resolution
-    if found is None:
+    """Sentences about likely mistakes in an array that can be laid out."""
+    resolution = request.resolution
+    if resolution is None:
         return []
     if request.spec_wins:
-        return [wording.SPEC_WINS.format(found.spec)]
-    return [wording.no_rule_names(name, near) for _, name, near in found.unmatched()]
+        return [wording.SPEC_WINS.format(resolution.spec)]
+    return [
+        wording.no_rule_names(name, near) for _, name, near in resolution.unmatched()
+    ]
 
 
 def _layout_views(
-    requests: Sequence[Request], pictures: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """The layouts; of an array that is split as one before it, the number of that one.
+    requests: Sequence[Request], pictures: Sequence[JsonDict]
+) -> list[JsonDict]:
+    """The layout of each array, or the number of an earlier array with the same layout.
 
-    The layers of a model are split alike, and there may be hundreds.
+    The layers of a model have the same layouts, and there may be hundreds.
     """
-    views: list[dict[str, Any]] = []
-    first: dict[Any, int] = {}
+    views: list[JsonDict] = []
+    first: dict[Hashable, int] = {}
     for number, (request, picture) in enumerate(zip(requests, pictures, strict=True)):
         array = request.array
         drawn = id(picture.get("picture"))
         key = (array.shape, array.dtype, array.logical, array.spec, drawn)
-        same = first.setdefault(key, number)
-        if same != number and request.layout is not None:
-            views.append({"same": same})
+        first_number = first.setdefault(key, number)
+        if first_number != number and request.layout is not None:
+            views.append({"same": first_number})
         else:
             views.append(layout_view(request, picture))
     return views
@@ -210,8 +216,8 @@ def _layout_views(
 # --- program and session --------------------------------------------------------------
 
 
-def program_view(document: Document) -> dict[str, Any]:
-    """The program bar: what can be chosen, and the requested stage."""
+def program_view(document: Document) -> JsonDict:
+    """The program bar: the chosen program, and the requested stage."""
     requests = document.program.requests
     layouts = [request.layout for request in requests if request.layout is not None]
     split = sum(layout.num_blocks > 1 for layout in layouts)
@@ -229,7 +235,7 @@ def program_view(document: Document) -> dict[str, Any]:
 
 
 def array_trait(number: int) -> str:
-    """The name of the trait that holds what was typed about an array."""
+    """The name of the trait that holds the typed fields of an array."""
     return f"array_{number}"
 
 
@@ -240,12 +246,12 @@ def layout_trait(number: int) -> str:
 
 def session_view(
     document: Document,
-    pictures: Sequence[Mapping[str, Any]] = (),
+    pictures: Sequence[JsonDict] = (),
     placement: DevicePlacement | None = None,
-) -> dict[str, dict[str, Any]]:
-    """The traits that show a Document, by name, each sent only where it changed."""
+) -> dict[str, JsonDict]:
+    """The traits that show a Document, by name; only changed ones are sent."""
     requests = document.program.requests
-    views: dict[str, dict[str, Any]] = {
+    views: dict[str, JsonDict] = {
         "mesh": mesh_view(document, placement),
         "rules": {
             "text": document.text["rules"],
@@ -263,7 +269,7 @@ def session_view(
     return views
 
 
-def _selection_view(document: Document) -> dict[str, Any]:
+def _selection_view(document: Document) -> JsonDict:
     notes = [e for name, e in document.errors.items() if name not in PLACED]
     return {
         "count": len(document.fields),

@@ -1,4 +1,4 @@
-"""A session as a small JSON document and back, and sessions on what people pass.
+"""A session as a small JSON document and back, and sessions on any value.
 
 Reading a document executes nothing.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardviz.axis_rules.array_tree import Children, read_tree
@@ -23,6 +23,7 @@ from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.typing import JsonDict, PyTree
 from shardviz.compiled.report import Report
 from shardviz.explorer.document import (
     DEVICE_PUT,
@@ -42,21 +43,21 @@ MAX_NAME = 100  # characters of a function's name
 # --- writing --------------------------------------------------------------------------
 
 
-def session_state(session: Session) -> dict[str, Any]:
-    """The state of a session, in JSON's own types.
+def session_state(session: Session) -> JsonDict:
+    """The state of a session in JSON's types.
 
-    It cannot hold the user's own function, only its arrays, and its name as `function`.
+    A function of the user cannot be stored, only its name, as `function`, and its arrays.
     """
     now = session.now
     mesh = now.mesh
     shape = [list(axis) for axis in mesh.shape.items()]
-    mesh_state: dict[str, Any] = {"axes": shape, "types": list(mesh.axis_types)}
+    mesh_state: JsonDict = {"axes": shape, "types": list(mesh.axis_types)}
     if not mesh.ids_are_positions:
         mesh_state["device_ids"] = mesh.device_ids.ravel().tolist()
     if len(mesh.processes) > 1:
         processes = mesh.even_hosts or mesh.process_indices.ravel().tolist()
         mesh_state["processes"] = processes
-    state: dict[str, Any] = {
+    state: JsonDict = {
         "shardviz": VERSION,
         "mesh": mesh_state,
         "arrays": _array_states(now.arrays),
@@ -93,7 +94,7 @@ def _array_states(arrays: Iterable[ArraySpec]) -> list[dict[str, str]]:
 # --- reading --------------------------------------------------------------------------
 
 
-def open_state(state: Any) -> Session:
+def open_state(state: object) -> Session:
     """The session that a state describes.
 
     Raises:
@@ -102,9 +103,10 @@ def open_state(state: Any) -> Session:
     try:
         if isinstance(state, str):
             state = json.loads(state)
-        if state["shardviz"] != VERSION:
+        document: JsonDict = state  # type: ignore[assignment]  checked by reading it
+        if document["shardviz"] != VERSION:
             raise KeyError(VERSION)
-        return _session(state)
+        return _session(document)
     except ShardvizError:
         raise
     except (
@@ -121,8 +123,8 @@ def open_state(state: Any) -> Session:
         ) from error
 
 
-def _session(state: Mapping[str, Any]) -> Session:
-    """The menu's program of that name with these parts; else one that places arrays."""
+def _session(state: JsonDict) -> Session:
+    """A session on the gallery's program of that name, or one that places the arrays."""
     mesh, model, leaves = state["mesh"], state.get("model"), None
     arrays = _read_arrays(state["arrays"])
     parts = {
@@ -137,11 +139,11 @@ def _session(state: Mapping[str, Any]) -> Session:
     }
     if model is not None:
         unknown, by_path = model.get("unknown", []), model.get("by_path", [])
-        known, partners = _read_arrays(model["leaves"]), model.get("partners", {})
-        leaves = Leaves(known, partners, frozenset(unknown), frozenset(by_path))
+        leaf_arrays, partners = _read_arrays(model["leaves"]), model.get("partners", {})
+        leaves = Leaves(leaf_arrays, partners, frozenset(unknown), frozenset(by_path))
     entry, missing = state.get("program", DEVICE_PUT), state.get("function", "")
     program = None
-    # A program of the menu with fewer or more arrays was edited since.
+    # If arrays were added or removed, the function no longer takes them.
     if is_known(entry) and not missing:
         program = known_program(entry).replace(**parts)
         if len(program.arrays) == len(arrays):
@@ -151,7 +153,7 @@ def _session(state: Mapping[str, Any]) -> Session:
     if program is None:
         program, entry = _placing(arrays, **parts), DEVICE_PUT
     session = Session(program, entry, missing_function=missing[:MAX_NAME], model=leaves)
-    # What does not fit is left out.
+    # Choices that do not fit are left out.
     session.edit("select", state.get("selected", 0))
     look = {"target": state.get("target"), **state.get("look", {})}
     for name in ("target", "by", "dims", "at"):
@@ -161,7 +163,7 @@ def _session(state: Mapping[str, Any]) -> Session:
     return session
 
 
-def _read_arrays(rows: Iterable[Mapping[str, Any]]) -> tuple[ArraySpec, ...]:
+def _read_arrays(rows: Iterable[JsonDict]) -> tuple[ArraySpec, ...]:
     arrays = []
     for row in rows:
         # ArraySpec parses the strings.
@@ -178,10 +180,10 @@ def _read_arrays(rows: Iterable[Mapping[str, Any]]) -> tuple[ArraySpec, ...]:
 
 
 def _placing(arrays: Iterable[ArraySpec], mesh: MeshSpec, **parts: Any) -> Program:
-    """The program that only places some arrays.
+    """A program that only places arrays.
 
     Raises:
-        ProgramError: if they are too many to be shown.
+        ProgramError: if there are too many arrays to show.
     """
     arrays = tuple(arrays)
     if len(arrays) > MAX_ARRAYS:
@@ -192,50 +194,50 @@ def _placing(arrays: Iterable[ArraySpec], mesh: MeshSpec, **parts: Any) -> Progr
     return Program(put_on_devices, arrays, mesh, name=DEVICE_PUT, **parts)
 
 
-# --- sessions on what people pass -----------------------------------------------------
+# --- sessions on any value ------------------------------------------------------------
 
 
 def session_on(
-    thing: Any,
+    thing: PyTree,
     children: Children | None = None,
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
 ) -> Session:
-    """A session on anything that `shardviz.explore` takes, in the view that answers.
+    """A session on any value of `shardviz.explore`, in the view that shows it best.
 
     Args:
         thing: what to show.
-        children: reads the user's own classes.
-        mesh, rules: in the place of those that `thing` has, or for arrays without any.
+        children: reads classes of the user.
+        mesh, rules: replace those of `thing`, or complete arrays without any.
 
     Raises:
-        ShardvizError: for something else.
+        ShardvizError: for any other value.
 
     >>> session_on(None).now.entry, session_on(make_mesh(data=2)).mesh.size
     ('MLP', 2)
     """
-    given: dict[str, Any] = {}
+    replaced: JsonDict = {}
     if mesh is not None:
-        given["mesh"] = mesh
+        replaced["mesh"] = mesh
     if rules is not None:
-        given["rules"] = rules
+        replaced["rules"] = rules
     default = gallery_programs.DEFAULT
-    example = gallery_programs.get(default).replace(**given)
+    example = gallery_programs.get(default).replace(**replaced)
     if thing is None:
         return Session(example, default)
     if isinstance(thing, Report) and isinstance(thing.of, Program):
-        # Its own program, with which the report is shown, unless it is given another mesh.
-        program = thing.of.replace(**given) if given else thing.of
+        # The report is shown with its program, unless another mesh was passed.
+        program = thing.of.replace(**replaced) if replaced else thing.of
         target = "" if thing.on is None else thing.on.name
         return _opened(program, own=program, view="Program", target=target)
     if isinstance(thing, Program):
-        thing = thing.replace(**given)
+        thing = thing.replace(**replaced)
         return _opened(thing, own=thing, view="Program")
     if isinstance(thing, MeshSpec):
         return Session(example.replace(mesh=thing), default)
-    # A mapping without a version is a tree of arrays.
+    # A dict without a version is a tree of arrays.
     saved = isinstance(thing, dict) and "shardviz" in thing
-    if (saved or isinstance(thing, str)) and not given:
+    if (saved or isinstance(thing, str)) and not replaced:
         return open_state(thing)
     if isinstance(thing, ArraySpec):
         thing = [thing]
@@ -245,22 +247,27 @@ def session_on(
     program = _program_of(thing)
     if program is not None:
         view = "Rules" if isinstance(thing, Resolution) else ""
-        return _opened(program.replace(**given), view=view)
-    # Anything else that can be iterated over may be a model.
-    if not isinstance(thing, Audit) or given:
+        return _opened(program.replace(**replaced), view=view)
+    # Any other value may be a model.
+    if not isinstance(thing, Audit) or replaced:
         thing = _audited(thing, children, mesh, rules, example.mesh)
     return _session_on_audit(thing)
 
 
 def _audited(
-    thing: Any,
+    thing: PyTree,
     children: Children | None,
     mesh: MeshSpec | None,
     rules: Rules | None,
     default: MeshSpec,
 ) -> Audit:
-    """The audit of a tree of arrays, on the mesh that is given or that they name, else
-    on the default.
+    """The audit of a tree of arrays.
+
+    Args:
+        thing: the tree, or an audit.
+        children: reads classes of the user.
+        mesh, rules: those that the caller passed.
+        default: the mesh if neither the caller nor an array has one.
     """
     try:
         if not isinstance(thing, Audit):
@@ -281,39 +288,45 @@ def _audited(
 
 
 def _opened(program: Program, **parts: Any) -> Session:
-    """A session on a program, with the array chosen that people ask about."""
+    """A session on a program, with its most interesting array selected."""
     entry = "" if "own" in parts else DEVICE_PUT
     return Session(program, entry, selected=_first_shown(program.requests), **parts)
 
 
 def _first_shown(requests: Sequence[Request]) -> int:
-    """The number of the largest array that is split, else of the largest.
+    """The number of the largest array that is split, or of the largest of all.
 
-    A norm or a bias is often the first one, and shows nothing. Of arrays of one size,
-    the one that takes most on a device.
+    The first array is often a norm or a bias, which shows nothing. Among arrays of equal
+    size, the one with the most bytes on a device is chosen.
     """
-    best, most = 0, (False, -1, -1)
+    best, largest = 0, (False, -1, -1)
     for number, request in enumerate(requests):
         split, per_device = False, 0
         if request.layout is not None:
             split = request.layout.num_blocks > 1
             per_device = request.layout.bytes_per_device
         size = (split, request.array.bytes, per_device)
-        if size > most:
-            best, most = number, size
+        if size > largest:
+            best, largest = number, size
     return best
 
 
-def _program_of(thing: Any) -> Program | None:
-    """The program that places what a layout, a resolution or a report is of."""
+def _program_of(thing: object) -> Program | None:
+    """A program that places the arrays of a layout, a resolution or a report."""
     if isinstance(thing, Layout) and thing.spec is not None:
         if thing.request is None:
             array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
             return _placing([array], thing.mesh)
-        found, array, mesh = thing.request.resolution, thing.request.array, thing.mesh
-        if found is None:
+        resolution, array, mesh = (
+            thing.request.resolution,
+            thing.request.array,
+            thing.mesh,
+        )
+        if resolution is None:
             return _placing([array], mesh)
-        return _placing([array], mesh, rules=found.rules, dialect=found.dialect)
+        return _placing(
+            [array], mesh, rules=resolution.rules, dialect=resolution.dialect
+        )
     if isinstance(thing, Resolution):
         if thing.mesh is None or thing.shape is None:
             raise ShardvizError(
@@ -325,7 +338,7 @@ def _program_of(thing: Any) -> Program | None:
         return _placing([array], thing.mesh, **parts)
     if isinstance(thing, Report):
         arrays = []
-        # The program's arguments, split as they were.
+        # The arguments of the program, with their shardings.
         for name, layout in thing.in_layouts.items():
             if layout.spec is not None:
                 array = ArraySpec(name, layout.shape, None, layout.dtype, layout.spec)
@@ -340,20 +353,20 @@ def _program_of(thing: Any) -> Program | None:
 
 
 def _session_on_audit(audit: Audit) -> Session:
-    """A session on a model: its leaves, of which the largest split one is an array.
+    """A session on a model: its leaves, and the largest split leaf as an array.
 
-    A leaf that fails, or has a name that looks misspelt, is one as well.
+    A leaf that fails, or has a name that looks misspelt, is added as a second array.
     """
     if not audit.rows:
         raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")
     leaves = Leaves.of_audit(audit)
-    shown = [_first_shown(audit.rows)]
+    numbers = [_first_shown(audit.rows)]
     if isinstance(audit.rules, Rules):
         wrong = (n for n, row in enumerate(audit.rows) if looks_wrong(row, audit.mesh))
-        shown += [
-            number for number in itertools.islice(wrong, 1) if number not in shown
+        numbers += [
+            number for number in itertools.islice(wrong, 1) if number not in numbers
         ]
-    program = _placing([leaves.arrays[number] for number in shown], audit.mesh)
+    program = _placing([leaves.arrays[number] for number in numbers], audit.mesh)
     if isinstance(audit.rules, Rules):
         program = program.replace(rules=audit.rules, dialect=audit.dialect)
     return Session(program, DEVICE_PUT, model=leaves, view="Model")

@@ -1,4 +1,4 @@
-"""Targets: the menu and what is typed into it, meshes that fit one, device placement.
+"""Targets: the menu, typed targets, meshes that fit a target, and device placement.
 
 Attached devices are looked up only when they are used, because that starts a backend.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from shardviz.base.array_spec import format_names
 from shardviz.base.errors import TargetError
 from shardviz.base.format import plural, shown
 from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.report import Report
 from shardviz.explorer.words import explorer as wording
 from shardviz.hardware.interconnect import device_rows
@@ -42,28 +43,41 @@ EXAMPLES = (
 )
 
 
-# --- what a target is -----------------------------------------------------------------
+class RunningHosts(Protocol):
+    """Processes on several hosts, as `sv.hosts` starts them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def processes(self) -> Sequence[object]: ...
+
+    @property
+    def devices(self) -> int: ...
 
 
-def running_hosts() -> tuple[Any, ...]:
+# --- kinds of targets -----------------------------------------------------------------
+
+
+def running_hosts() -> tuple[RunningHosts, ...]:
     """The processes on several hosts that `sv.hosts` started in this kernel."""
-    # Where nobody has imported this, none can be running.
+    # Hosts can only be running if this module was imported.
     several = sys.modules.get("shardviz.runs.backend.hosts.group")
     if several is None:
         return ()
     return tuple(several.running())
 
 
-def hosts_of(target: str) -> Any:
-    """The running processes that a target names; None where it names none that run."""
-    for group in running_hosts():
-        if group.name == target:
-            return group
+def hosts_of(target: str) -> RunningHosts | None:
+    """The running processes that a target names; None if there are none."""
+    for hosts in running_hosts():
+        if hosts.name == target:
+            return hosts
     return None
 
 
 def hosts_size(target: str) -> tuple[int, int] | None:
-    """How many processes and devices a target of several hosts has; None for any other."""
+    """The number of processes and devices of several hosts; None for other targets."""
     group = hosts_of(target)
     if group is not None:
         return len(group.processes), group.devices
@@ -102,7 +116,7 @@ def checked_target(text: str) -> str:
 
 
 def is_simulated(target: str) -> bool:
-    """Whether a target is simulated CPU devices, or this machine, which may choose them."""
+    """Whether a target is simulated CPU devices, or this machine, which may use them."""
     return target == "" or _SIMULATED.fullmatch(target) is not None
 
 
@@ -115,7 +129,7 @@ def topology_of(target: str) -> Topology | None:
 
 
 def why_not_run(target: str) -> str:
-    """Why nothing can run on a checked target; `""` where programs can."""
+    """Why nothing can run on a checked target; `""` if programs can."""
     if topology_of(target) is None:
         return ""
     return str(only_described(target))
@@ -142,34 +156,34 @@ def target_title(target: str) -> str:
     )
 
 
-# --- meshes that fit it ---------------------------------------------------------------
+# --- meshes that fit a target ---------------------------------------------------------
 
 
 def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
-    """The mesh with its axes resized to fill the target; None where the mesh fits.
+    """The mesh with its axes resized to fill the target; None if the mesh fits already.
 
-    The last axes keep their sizes as far as these divide, and the first axis gets the
-    rest.
+    The last axes keep their sizes as far as these divide the devices, and the first axis
+    gets the remaining factor.
 
     >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     MeshSpec('data=8, model=2')
     """
-    topology, several = topology_of(target), hosts_size(target)
+    topology, running = topology_of(target), hosts_size(target)
     match = _SIMULATED.fullmatch(target)
     count, hosts = mesh.size, len(mesh.processes)
     if topology is not None:
-        count, wanted = topology.size, topology.hosts
-    elif several is not None:
-        wanted, most = several
-        count = min(count, most)
-        # Of as many devices, the number of hosts alone may differ.
-        if count == mesh.size == most and hosts != wanted:
-            return _resized(mesh, count, wanted)
+        count, target_hosts = topology.size, topology.hosts
+    elif running is not None:
+        target_hosts, most_devices = running
+        count = min(count, most_devices)
+        # With the same number of devices, the number of hosts may still differ.
+        if count == mesh.size == most_devices and hosts != target_hosts:
+            return _resized(mesh, count, target_hosts)
     else:
         if match is not None and match[1]:
             count = min(count, int(match[1]))
-        wanted = math.gcd(hosts, count)
-    return None if count == mesh.size else _resized(mesh, count, wanted)
+        target_hosts = math.gcd(hosts, count)
+    return None if count == mesh.size else _resized(mesh, count, target_hosts)
 
 
 def _resized(mesh: MeshSpec, count: int, hosts: int) -> MeshSpec:
@@ -181,7 +195,7 @@ def _resized(mesh: MeshSpec, count: int, hosts: int) -> MeshSpec:
     return make_mesh(shape, axis_types=mesh.axis_types, processes=hosts)
 
 
-# --- what the page shows --------------------------------------------------------------
+# --- for the page ---------------------------------------------------------------------
 
 
 def described_options() -> list[dict[str, str]]:
@@ -196,9 +210,9 @@ def described_options() -> list[dict[str, str]]:
 
 
 def local_options() -> list[dict[str, str]]:
-    """The targets on this machine, running processes on several hosts included.
+    """The targets on this machine, including running processes on several hosts.
 
-    The page adds to `cpu` how many devices that are.
+    The page adds the number of devices to `cpu`.
     """
     rows = [(target, target_title(target), wording.TITLES[target]) for target in _PLAIN]
     for group in running_hosts():
@@ -213,10 +227,10 @@ def local_options() -> list[dict[str, str]]:
     return options
 
 
-def target_view(target: str, error: str = "") -> dict[str, Any]:
+def target_view(target: str, error: str = "") -> JsonDict:
     """The chosen target; the options are in the menus."""
     view = {"value": target}
-    # What is in the menus has its label there.
+    # Targets in the menus have their label there.
     if target not in (*_PLAIN, *EXAMPLES) and hosts_of(target) is None:
         view["label"] = target_title(target)
     if error:
@@ -227,12 +241,12 @@ def target_view(target: str, error: str = "") -> dict[str, Any]:
     return view
 
 
-def axes_text(shape: Mapping[str, int]) -> str:
-    """Mesh axes as they are typed."""
+def axes_text(shape: Mapping[str, int | str]) -> str:
+    """Mesh axes as a user types them."""
     return ", ".join(f"{format_names((name,))}={size}" for name, size in shape.items())
 
 
-# --- where the devices lie ------------------------------------------------------------
+# --- placement of devices -------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,8 +256,8 @@ class DevicePlacement:
     Attributes:
         topology: the hardware.
         mesh: the mesh with the device ids and hosts of the hardware.
-        compiled: whether a compile chose the order of the devices; else they are in id
-            order.
+        compiled: whether a compile chose the order of the devices; otherwise they are in
+            id order.
 
     >>> placement = device_placement(make_mesh(data=2, model=2), "tpu:v5e:2x2")
     >>> placement.topology.size, placement.compiled
@@ -256,7 +270,7 @@ class DevicePlacement:
 
 
 def why_no_placement(mesh: MeshSpec, target: str) -> str:
-    """Why the devices of a mesh have no coordinates on a target; `""` where they do."""
+    """Why the devices of a mesh have no coordinates on a target; `""` if they have."""
     topology, title = topology_of(target), target_title(target)
     if topology is None:
         return wording.NO_POSITIONS.format(title)
@@ -273,7 +287,7 @@ def why_no_placement(mesh: MeshSpec, target: str) -> str:
 def device_placement(
     mesh: MeshSpec, target: str, order: tuple[int, ...] = ()
 ) -> DevicePlacement | None:
-    """The mesh placed on a target; None where its devices have no coordinates there.
+    """The mesh placed on a target; None if its devices have no coordinates there.
 
     >>> placement = device_placement(make_mesh(a=2, b=2), "tpu:v5e:2x2", (0, 1, 3, 2))
     >>> placement.mesh.device_ids.tolist(), placement.compiled
@@ -282,9 +296,11 @@ def device_placement(
     topology = topology_of(target)
     if topology is None or why_no_placement(mesh, target):
         return None
-    known = len(order) == mesh.size and set(order) <= set(topology.device_ids.tolist())
+    compiled = len(order) == mesh.size and set(order) <= set(
+        topology.device_ids.tolist()
+    )
     ordered = mesh
-    if known:
+    if compiled:
         ordered = make_mesh(mesh.shape, device_ids=list(order))
     rows = _rows(ordered, topology)
     placed = make_mesh(
@@ -293,10 +309,10 @@ def device_placement(
         device_ids=topology.device_ids[rows].reshape(mesh.axis_sizes),
         processes=topology.process_indices[rows].reshape(mesh.axis_sizes),
     )
-    return DevicePlacement(topology, placed, known)
+    return DevicePlacement(topology, placed, compiled)
 
 
-# Every edit asks whether there are positions, and meshes are large.
+# Cached: every edit needs the rows, and meshes are large.
 @lru_cache(maxsize=8)
 def _rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     return device_rows(mesh, topology)
@@ -306,24 +322,24 @@ class DeviceAssignments:
     """The order of the devices that each compile chose, by mesh and target."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[int, ...]] = {}
+        self._orders: dict[Hashable, tuple[int, ...]] = {}
 
     def learn(self, report: Report, mesh: MeshSpec, target: str) -> bool:
-        """Keeps the device order of a report; False where it has none or it is known."""
+        """Keeps the device order of a report; False if there is none, or no new one."""
         if report.mesh is None or topology_of(target) is None:
             return False
         order, key = tuple(report.mesh.device_ids.ravel().tolist()), _key(mesh, target)
-        before, self._known[key] = self._known.get(key), order
+        before, self._orders[key] = self._orders.get(key), order
         return before != order
 
     def placement(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
         """The mesh placed on a target, in the order of its last compile."""
-        # On other targets nothing is looked up, which every edit would pay for.
+        # Returned early, because every edit asks.
         if topology_of(target) is None:
             return None
-        return device_placement(mesh, target, self._known.get(_key(mesh, target), ()))
+        return device_placement(mesh, target, self._orders.get(_key(mesh, target), ()))
 
 
-def _key(mesh: MeshSpec, target: str) -> Any:
-    """What a device assignment depends on: neither names nor types of the axes."""
+def _key(mesh: MeshSpec, target: str) -> Hashable:
+    """Everything that a device order depends on: not the names and types of axes."""
     return target, mesh.axis_sizes, mesh.device_ids.tobytes()

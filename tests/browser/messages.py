@@ -27,7 +27,7 @@ from shardviz.compiled.panel.timeline_view import TimelineRequest, timeline_view
 from shardviz.explorer import html_page
 from shardviz.explorer.explorer import Explorer
 from shardviz.explorer.links_view import LinkRequest, link_view
-from shardviz.explorer.planner import Job, StageResults
+from shardviz.explorer.planner import ChangesJob, StageResults
 from shardviz.explorer.protocol import Intent
 from shardviz.explorer.session import Session
 from shardviz.explorer.state import session_on
@@ -91,7 +91,7 @@ def messages() -> Iterator[tuple[str, Any]]:
     there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
     assert there is not None
     yield 'Traits["stages_data"]["memory"]', memory_view(memory_examples.report())
-    asked = Job("changes", program, 1, "", wanted=("memory", None))
+    asked = ChangesJob("changes", program, 1, "")
     yield 'Traits["changes_data"]', changes_view(asked)
     asked.report, asked.changes = memory_examples.report(), found(programs.get())
     yield 'Traits["changes_data"]', changes_view(asked)

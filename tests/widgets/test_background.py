@@ -217,9 +217,9 @@ def test_an_edit_while_the_partitioner_works_gets_its_plan_and_drops_the_old_rep
 
 def test_a_run_goes_on_whatever_is_edited_and_what_was_edited_is_partitioned_after_it(pretended):
     pretended.hold.clear()
-    pretended.planner.start("run", program(2), 1, "")
+    pretended.planner.start(Job("run", program(2), 1, ""))
     assert pretended.began.wait(5)
-    pretended.planner.start("run", program(2), 1, "")  # once is enough
+    pretended.planner.start(Job("run", program(2), 1, ""))  # once is enough
     pretended.request(4, 2)
     until(lambda: pretended.planner.state.plan_revision == 2)
     assert pretended.planner.busy
@@ -232,20 +232,20 @@ def test_a_run_goes_on_whatever_is_edited_and_what_was_edited_is_partitioned_aft
 
 def test_what_is_cancelled_ends_at_once_and_another_run_can_begin(pretended):
     pretended.hold.clear()
-    pretended.planner.start("run", program(2), 1, "")
+    pretended.planner.start(Job("run", program(2), 1, ""))
     assert pretended.began.wait(5)
     pretended.planner.cancel()
     assert not pretended.planner.busy
     assert pretended.planner.job.report.error.stage == "cancelled"
     pretended.hold.set()
-    pretended.planner.start("compile", program(4), 2, "")
+    pretended.planner.start(Job("compile", program(4), 2, ""))
     assert pretended.planner.wait(5)
     assert pretended.planner.job.report.program == "on 4"
     assert pretended.planner.state.report.program == "on 4"
 
 
 def test_what_was_run_is_not_compiled_again_by_itself(pretended):
-    pretended.planner.start("run", program(), 1, "")
+    pretended.planner.start(Job("run", program(), 1, ""))
     assert pretended.planner.wait(5)
     pretended.request(8, 1)
     assert pretended.planner.wait(5)

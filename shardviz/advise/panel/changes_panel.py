@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardviz.advise.panel.changes_view import changes_view
-from shardviz.explorer.planner import Job
+from shardviz.explorer.planner import ChangesJob
 from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
 
 
@@ -18,14 +18,14 @@ class ChangesPanel(Panel):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self._search: Job | None = None
+        self._search: ChangesJob | None = None
 
     def intents(self) -> Mapping[str, Handler]:
         return {"changes": self._start, "take": self._take}
 
     def refresh(self) -> None:
         job = self.page.planner.job
-        if job is not None and job.kind == "changes":
+        if isinstance(job, ChangesJob):
             self._search = job
             self.page.show(changes_data=changes_view(job))
 
@@ -34,13 +34,15 @@ class ChangesPanel(Panel):
         document, key = self.page.session.now, intent.text
         collective = self.page.stages.collective(key)
         if key == "memory" or collective is not None:
-            self.page.planner.start(
+            job = ChangesJob(
                 "changes",
                 document.program,
                 document.revision,
                 document.target,
-                wanted=(key, collective),
+                key=key,
+                collective=collective,
             )
+            self.page.planner.start(job)
 
     def _take(self, intent: Intent) -> None:
         """Makes the change of a row an edit, if the rows are still current."""

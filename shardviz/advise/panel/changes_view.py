@@ -1,45 +1,69 @@
-"""What would remove a collective, or lower the peak of memory, as plain data."""
+"""The list of changes that remove a collective or lower the peak of memory."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from shardviz.advise.advice import Advice
+from shardviz.advise.candidates import Candidate
 from shardviz.advise.edits import ProgramEdit
 from shardviz.advise.words.candidates import NOT_TRIED, costs, to_write, untried
 from shardviz.advise.words.edits import edits_in_words
+from shardviz.base.collective import Collective
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.words import stages as wording
-from shardviz.explorer.planner import Job
+from shardviz.explorer.planner import ChangesJob
 
 MOST_CHANGES, MOST_NOTES = 12, 20
 
 
-def changes_view(job: Job) -> dict[str, Any]:
-    """The candidates of a job for the page."""
-    rows, notes, found, report = [], [], job.changes, job.report
-    words = wording.TRYING
-    if report is not None:
-        words = report.error.message if report.error and found is None else ""
-    if report is not None and found is not None:
-        none = "" if found else wording.NO_CHANGE
-        words = f"{none} {untried(found)}".strip()
-        for one in found[:MOST_CHANGES]:
-            ok = None if one.values is None else one.values.ok
-            row = {
-                "edit": edits_in_words(one.edits),
-                "facts": costs(one, job.wanted[1]),
-                "ok": ok,
-            }
-            row.update(values=wording.EQUAL[ok], code=one.code())
-            # A session cannot take edits inside the function.
-            takes = all(isinstance(edit, ProgramEdit) for edit in one.edits)
-            rows.append({**row, "takes": takes})
-        by_hand = [one for one in found.advice if isinstance(one, Advice)]
-        for one in by_hand:
-            row = {"edit": to_write(one), "facts": "", "ok": None, "values": NOT_TRIED}
-            rows.append({**row, "code": one.code(), "takes": False})
-        facts = [one for one in found.advice if one not in by_hand]
-        facts += found.refused
+def changes_view(job: ChangesJob) -> JsonDict:
+    """The changes of a search for the page; advice follows those that were tried."""
+    changes, report = job.changes, job.report
+    words, notes = wording.TRYING, []
+    rows: list[JsonDict] = []
+    if report is not None and changes is None:
+        words = report.error.message if report.error else ""
+    elif report is not None and changes is not None:
+        none = "" if changes else wording.NO_CHANGE
+        words = f"{none} {untried(changes)}".strip()
+        advice = [fact for fact in changes.advice if isinstance(fact, Advice)]
+        for candidate in changes[:MOST_CHANGES]:
+            rows.append(_candidate_row(candidate, job.collective))
+        rows += [_advice_row(fact) for fact in advice]
+        facts = [fact for fact in changes.advice if not isinstance(fact, Advice)]
+        facts += changes.refused
         notes = [str(fact) for fact in facts[:MOST_NOTES]]
-    view = {"of": job.wanted[0], "revision": job.revision, "running": report is None}
-    return {**view, "words": words, "rows": rows, "notes": notes}
+    return {
+        "of": job.key,
+        "revision": job.revision,
+        "running": report is None,
+        "words": words,
+        "rows": rows,
+        "notes": notes,
+    }
+
+
+def _candidate_row(candidate: Candidate, collective: Collective | None) -> JsonDict:
+    """A change that was tried."""
+    equal = None if candidate.values is None else candidate.values.ok
+    # A session cannot make edits inside the function.
+    takes = all(isinstance(edit, ProgramEdit) for edit in candidate.edits)
+    return {
+        "edit": edits_in_words(candidate.edits),
+        "facts": costs(candidate, collective),
+        "ok": equal,
+        "values": wording.EQUAL[equal],
+        "code": candidate.code(),
+        "takes": takes,
+    }
+
+
+def _advice_row(advice: Advice) -> JsonDict:
+    """Code to write by hand, which was not tried."""
+    return {
+        "edit": to_write(advice),
+        "facts": "",
+        "ok": None,
+        "values": NOT_TRIED,
+        "code": advice.code(),
+        "takes": False,
+    }

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardviz.advise.panel.problems_view import of_document, problems_view
 from shardviz.advise.problems import Problem
+from shardviz.base.typing import JsonDict
 from shardviz.explorer.compare_view import State, compare_view
 from shardviz.explorer.document import Document
 from shardviz.explorer.planner import StageResults
@@ -21,8 +22,8 @@ from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
 class Findings:
     """The data of both parts."""
 
-    problems: dict[str, Any]
-    comparison: dict[str, Any]
+    problems: JsonDict
+    comparison: JsonDict
 
 
 class FindingsPanel(Panel):
@@ -81,7 +82,7 @@ class FindingsPanel(Panel):
             self.page.session.edit("back", self._pinned.document)
         self.refresh()
 
-    def _problems(self, document: Document, results: StageResults) -> dict[str, Any]:
+    def _problems(self, document: Document, results: StageResults) -> JsonDict:
         audit = self.page.session.audit_of(document)
         # Plans and reports change nothing about arrays and rules.
         revision, problems = self._array_problems
@@ -90,7 +91,7 @@ class FindingsPanel(Panel):
             self._array_problems = document.revision, problems
         return problems_view(document, audit, results, problems)
 
-    def _comparison(self, document: Document, results: StageResults) -> dict[str, Any]:
+    def _comparison(self, document: Document, results: StageResults) -> JsonDict:
         pinned = self._pinned
         if pinned is None:
             return {}

@@ -7,7 +7,6 @@ knowing. The problems themselves are found in `advise/problems.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from shardviz.advise.problems import (
     LOSES,
@@ -22,6 +21,7 @@ from shardviz.advise.problems import (
 from shardviz.advise.words.problems import dimension
 from shardviz.axis_rules.audit import Audit
 from shardviz.base.format import bytes_text
+from shardviz.base.typing import JsonDict
 from shardviz.explorer.document import Document
 from shardviz.explorer.planner import StageResults
 from shardviz.explorer.session_view import filled
@@ -40,7 +40,7 @@ def problems_view(
     audit: Audit,
     results: StageResults,
     of_arrays: Iterable[Problem] | None = None,
-) -> dict[str, Any]:
+) -> JsonDict:
     """All problems, the worst first, and how much is lost.
 
     Args:
@@ -106,10 +106,10 @@ class _Numbers:
             leaves = document.model.arrays
             self._leaves = {array.name: n for n, array in enumerate(leaves)}
 
-    def row(self, problem: Problem) -> dict[str, Any]:
+    def row(self, problem: Problem) -> JsonDict:
         """A problem for the page; `Problem` in `static/problems.js`."""
         place, label, has_remedies = problem.place, "", False
-        where: dict[str, Any] = {}
+        where: JsonDict = {}
         if isinstance(place, ArrayPlace):
             where, label = self._array(place), place.path
             has_remedies = place.has_remedies
@@ -127,9 +127,9 @@ class _Numbers:
             **filled(at=label, mends=has_remedies, offer=problem.offer),
         }
 
-    def _array(self, place: ArrayPlace) -> dict[str, Any]:
+    def _array(self, place: ArrayPlace) -> JsonDict:
         """The place of an array; `Place` in `static/messages.d.ts`."""
-        where: dict[str, Any] = {"view": "Layout" if place.dim is None else "Rules"}
+        where: JsonDict = {"view": "Layout" if place.dim is None else "Rules"}
         if place.path in self._arrays:
             where["array"] = self._arrays[place.path]
         else:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shardviz.advise.words.candidates import remedy_step
 from shardviz.axis_rules.remedies import Remedy
 from shardviz.axis_rules.words import cascade as wording
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.op_costs import step_cost
 from shardviz.explorer.background import LatestWins, Stop, failure
 from shardviz.explorer.document import DEVICE_PUT, Document
@@ -47,7 +48,7 @@ class RemedyPlans(LatestWins[RemedySteps]):
     def __init__(self, changed: Callable[[], None]):
         super().__init__("shardviz-remedies", self._plan_all, self._failed, SETTLE_S)
         self.key: tuple[int, str] = (-1, "")
-        self.steps: list[dict[str, Any]] = []
+        self.steps: list[JsonDict] = []
         self._tell = changed
 
     def ask(
@@ -89,13 +90,13 @@ class RemedyPlans(LatestWins[RemedySteps]):
             if step["text"] == wording.PLANNING:
                 self._show(asked, number, {"text": text, "worse": True})
 
-    def _show(self, asked: RemedySteps, number: int, step: dict[str, Any]) -> None:
+    def _show(self, asked: RemedySteps, number: int, step: JsonDict) -> None:
         if asked.key == self.key and not self.closed:
             self.steps = [*self.steps[:number], step, *self.steps[number + 1 :]]
             self._tell()
 
 
-def _step_view(before: Plan, after: Plan) -> dict[str, Any]:
+def _step_view(before: Plan, after: Plan) -> JsonDict:
     """A remedy's step for the page, and whether it sends or keeps more than before."""
     if before.error is not None:
         return {"text": wording.remedy_refused(before.error.message), "worse": False}

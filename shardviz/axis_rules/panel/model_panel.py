@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from shardviz.axis_rules.panel.model_view import Leaves, leaves_view, model_view
+from shardviz.base.typing import JsonDict
 from shardviz.explorer.document import Document
 from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
 from shardviz.plans.plan import Plan
@@ -21,9 +21,9 @@ class ModelPanel(Panel):
 
     def __init__(self, page: Page):
         super().__init__(page)
-        self._leaves: tuple[Leaves, dict[str, Any]] | None = None
+        self._leaves: tuple[Leaves, JsonDict] | None = None
         # The last view of the model, and the document and plan that it shows.
-        self._shown: tuple[Document, Plan | None, dict[str, Any]] | None = None
+        self._shown: tuple[Document, Plan | None, JsonDict] | None = None
 
     def intents(self) -> Mapping[str, Handler]:
         return {"leaves": self._show_all}
@@ -46,7 +46,7 @@ class ModelPanel(Panel):
         """Sends the leaves to a page that searches them, whichever view it shows."""
         self.page.show(**self.saved())
 
-    def _leaves_view(self) -> tuple[Leaves, dict[str, Any]]:
+    def _leaves_view(self) -> tuple[Leaves, JsonDict]:
         """The leaves, and the part of their data that only another model changes."""
         document = self.page.session.now
         leaves = document.model or Leaves(document.arrays)

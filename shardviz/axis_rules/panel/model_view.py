@@ -23,6 +23,7 @@ from shardviz.base.array_spec import ArraySpec
 from shardviz.base.format import bytes_text, count_text, fold, plural
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import JsonDict
 from shardviz.explorer.targets import topology_of
 from shardviz.explorer.words import explorer as wording
 from shardviz.plans.plan import Plan
@@ -152,7 +153,7 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
     return Audit(rows, program.mesh, program.rules or Rules(), program.dialect)
 
 
-def leaves_view(leaves: Leaves) -> dict[str, Any]:
+def leaves_view(leaves: Leaves) -> JsonDict:
     """What no edit of rules or mesh changes: paths, kinds, and the layers of one array."""
     arrays = leaves.arrays
     numbers, kind_of = range(len(arrays)), leaves.kind_of
@@ -181,7 +182,7 @@ def leaves_view(leaves: Leaves) -> dict[str, Any]:
 
 def model_view(
     program: Program, target: str, leaves: Leaves, plan: Plan | None
-) -> dict[str, Any]:
+) -> JsonDict:
     """How every kind of leaf is split, the bytes of all, and the constraints."""
     # A model of 10,000 leaves has some dozens of kinds.
     requests = leaves.requests(program)
@@ -195,10 +196,10 @@ def model_view(
     }
 
 
-def _kind_view(one: Request, mesh: MeshSpec) -> dict[str, Any]:
+def _kind_view(one: Request, mesh: MeshSpec) -> JsonDict:
     """A kind of leaf: its shape and names, how it is split, and its bytes per device."""
     array, layout = one.array, one.layout
-    view: dict[str, Any] = {"short": array.short, "bytes": 0, "waste": 0}
+    view: JsonDict = {"short": array.short, "bytes": 0, "waste": 0}
     view.update(spec="", dims=[])
     if one.spec is not None:
         view.update(spec=str(one.spec), dims=_dims(one.spec, mesh))
@@ -235,7 +236,7 @@ def _dims(spec: Spec, mesh: MeshSpec) -> list[list[list[int]]]:
 
 def _memory(
     target: str, leaves: Leaves, rows: Sequence[Mapping[str, Any]], left_out: Uncounted
-) -> dict[str, Any]:
+) -> JsonDict:
     """The bytes of the leaves on each device, by the first part of their paths."""
     sizes: Counter[str] = Counter()
     waste = 0
@@ -266,7 +267,7 @@ def _memory(
     }
 
 
-def _constraints(plan: Plan | None) -> list[dict[str, Any]]:
+def _constraints(plan: Plan | None) -> list[JsonDict]:
     """The calls that constrain activations, and what became of each."""
     if plan is None:
         return []

@@ -14,6 +14,7 @@ from shardviz.axis_rules.words import cascade as wording
 from shardviz.base.layout import Misfit
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import JsonDict
 from shardviz.explorer.document import Document
 from shardviz.explorer.session import Session
 from shardviz.explorer.session_view import filled
@@ -27,7 +28,7 @@ MOST_SAVED_REMEDIES = 24
 # --- the rules beside their lines ------------------------------------------------------
 
 
-def rule_rows(session: Session) -> dict[str, Any]:
+def rule_rows(session: Session) -> JsonDict:
     """The effect of every rule, each with the number of its line of text.
 
     A row is shown beside its line only where the text has one rule per line.
@@ -46,7 +47,7 @@ def rule_rows(session: Session) -> dict[str, Any]:
     return {"aligned": True, "rows": rows}
 
 
-def _row(use: RuleUse) -> dict[str, Any]:
+def _row(use: RuleUse) -> JsonDict:
     """Whether a rule decides nothing, and which arrays it does not decide, and why."""
     reasons = [f"{name}: {one.reason}" for name, one in (*use.broken, *use.lost)]
     note = "\n".join(reasons) or str(use.never or "")
@@ -185,7 +186,7 @@ class CellRemedies:
     """
 
     found: tuple[Remedy, ...] = ()
-    views: tuple[dict[str, Any], ...] = ()
+    views: tuple[JsonDict, ...] = ()
     reason: str = ""
 
 
@@ -195,7 +196,7 @@ def cell_view(
     remedies: CellRemedies | None = None,
     done: str = "",
     steps: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+) -> JsonDict:
     """Why a dimension is split as it is: a sentence, and every rule for its name.
 
     Args:
@@ -212,7 +213,7 @@ def cell_view(
         return {"text": wording.CHOOSE if document.arrays else wording.NO_ARRAYS}
     array = request.array
     cards = [_card(request, dim, document.mesh) for dim in range(array.rank)]
-    view: dict[str, Any] = {"key": text, "dims": cards, **filled(done=done)}
+    view: JsonDict = {"key": text, "dims": cards, **filled(done=done)}
     if not cards:
         return {**view, "text": wording.SCALAR}
     by_path = _by_path(document, cell)
@@ -230,7 +231,7 @@ def cell_view(
     return view
 
 
-def _card(request: Request, dim: int, mesh: MeshSpec) -> dict[str, Any]:
+def _card(request: Request, dim: int, mesh: MeshSpec) -> JsonDict:
     """A dimension of an array: its name, size and axes, or why it has none."""
     state = dimension_state(request, dim, mesh)
     loses = state in _LOSES
@@ -245,12 +246,12 @@ def _card(request: Request, dim: int, mesh: MeshSpec) -> dict[str, Any]:
     }
 
 
-def _lines(request: Request, dim: int, by_path: bool) -> list[dict[str, Any]]:
+def _lines(request: Request, dim: int, by_path: bool) -> list[JsonDict]:
     """The rules that have a dimension's name, in order, and what became of each.
 
     An array's own spec stands first, since it wins over all of them.
     """
-    lines: list[dict[str, Any]] = []
+    lines: list[JsonDict] = []
     if request.spec_wins:
         words = wording.BY_PATH if by_path else wording.OWN_SPEC
         lines.append({"text": str(request.spec), "words": words, "wins": True})
@@ -300,7 +301,7 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
     return CellRemedies(found, tuple(views), search.reason or "")
 
 
-def saved_cells(session: Session, first: str) -> dict[str, Any]:
+def saved_cells(session: Session, first: str) -> JsonDict:
     """The cascades that a saved page can show, those of its first dimension among them."""
     document = session.now
     keys = {first: None}

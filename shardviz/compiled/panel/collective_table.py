@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.comparison import CollectiveChange, Comparison
 from shardviz.compiled.words import stages as wording
 from shardviz.hardware.interconnect import groups_over
@@ -59,7 +59,7 @@ class CollectiveTable:
         # The change that led to a collective, and the one that it is the start of.
         self._before: dict[_Node, tuple[int, CollectiveChange]] = {}
         self._after: dict[_Node, CollectiveChange] = {}
-        self.changes: list[dict[str, Any]] = []
+        self.changes: list[JsonDict] = []
         for between, comparison in comparisons.items():
             for number, change in enumerate(comparison.ordered):
                 self._join(between, change)
@@ -110,7 +110,7 @@ class CollectiveTable:
         """Whether a collective is known on more stages than one."""
         return sum(map(bool, self._cells[stage, number])) > 1
 
-    def row(self, stage: int, number: int) -> dict[str, Any]:
+    def row(self, stage: int, number: int) -> JsonDict:
         """One collective as the page shows it."""
         one = self._known[stage][number]
         # A sentence that several members share is said once.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.draw.memory import chart_columns
 from shardviz.compiled.memory import KINDS
 from shardviz.compiled.report import Report
@@ -16,7 +15,7 @@ MOST_COLUMNS = 240  # wide enough to be clicked
 MOST_ALIVE = 16  # buffers that are sent of each column; the page adds up the others
 
 
-def chart_view(report: Report) -> dict[str, Any] | None:
+def chart_view(report: Report) -> JsonDict | None:
     """The live bytes for the page; None where the compiler gave no buffers."""
     timeline, capacity = report.memory.timeline, report.memory.capacity
     if timeline is None:
@@ -40,7 +39,7 @@ def chart_view(report: Report) -> dict[str, Any] | None:
             continue
         sent[start:end] += 1
         spec = "" if one.spec is None else str(one.spec)
-        view: dict[str, Any] = {"start": int(start), "end": int(end) - 1}
+        view: JsonDict = {"start": int(start), "end": int(end) - 1}
         view.update(name=one.title, value=one.value, bytes=one.bytes, shape=one.shape)
         view.update(spec=spec, source=one.source, about=about_buffer(one))
         buffers.append(view)

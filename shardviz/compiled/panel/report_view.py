@@ -9,6 +9,7 @@ from shardviz.axis_rules.fit import Fit
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text, seconds_text
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.panel.memory_chart import chart_view
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Bound, Roofline
@@ -30,9 +31,9 @@ _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
 # --- the report -----------------------------------------------------------------------
 
 
-def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str, Any]:
+def report_view(job: Job | None, last: Report | None, revision: int) -> JsonDict:
     """The last report, and the running job if there is one."""
-    view: dict[str, Any] = {
+    view: JsonDict = {
         "state": "none",
         "revision": -1,
         "stage": "",
@@ -106,7 +107,7 @@ def _times(report: Report) -> list[list[str]]:
 
 def headline_view(
     found: Roofline | None, report: Report | None, where: str, not_run: str
-) -> dict[str, Any]:
+) -> JsonDict:
     """What a program takes at least, what bounds it, and the memory of a device.
 
     Args:
@@ -118,7 +119,7 @@ def headline_view(
     >>> headline_view(None, None, "", "Press Compile.")["note"]
     'Press Compile.'
     """
-    view: dict[str, Any] = {"seconds": "", "where": where, "bound": "", "parts": []}
+    view: JsonDict = {"seconds": "", "where": where, "bound": "", "parts": []}
     view.update(note="", title="", memory="", memoryTitle="", over=False)
     if report is None:
         view["note"] = not_run
@@ -135,7 +136,7 @@ def headline_view(
     return {**view, **_least_times(found, report.collectives or ())}
 
 
-def planned_headline(plan: Plan, found: Roofline) -> dict[str, Any]:
+def planned_headline(plan: Plan, found: Roofline) -> JsonDict:
     """The same by the plan alone, on a target for which nothing is compiled yet.
 
     Args:
@@ -150,7 +151,7 @@ def planned_headline(plan: Plan, found: Roofline) -> dict[str, Any]:
     return {**view, **_least_times(found, plan.collectives)}
 
 
-def _least_times(found: Roofline, collectives: Sequence[Collective]) -> dict[str, Any]:
+def _least_times(found: Roofline, collectives: Sequence[Collective]) -> JsonDict:
     """The least times of a headline, with their bars."""
     if found.seconds is None:
         return {}
@@ -182,7 +183,7 @@ def _axes_of(found: Roofline, collectives: Sequence[Collective]) -> list[list[An
     return [[list(over), each / sum(seconds.values())] for over, each in most_first]
 
 
-def memory_view(report: Report | None, found: Roofline | None = None) -> dict[str, Any]:
+def memory_view(report: Report | None, found: Roofline | None = None) -> JsonDict:
     """The Memory tab of a report.
 
     Args:
@@ -195,7 +196,7 @@ def memory_view(report: Report | None, found: Roofline | None = None) -> dict[st
     >>> view["parts"], view["over"]
     ([['arguments', '1 GiB']], False)
     """
-    view: dict[str, Any] = {"parts": [], "sentence": "", "over": False}
+    view: JsonDict = {"parts": [], "sentence": "", "over": False}
     view.update(operations=[], chart=None)
     if report is None:
         return view
@@ -214,7 +215,7 @@ def memory_view(report: Report | None, found: Roofline | None = None) -> dict[st
     return view
 
 
-def _bars(bounds: Sequence[Bound]) -> list[dict[str, Any]]:
+def _bars(bounds: Sequence[Bound]) -> list[JsonDict]:
     """Bars of least seconds, the longest first; a time that is not known has none."""
     rows = sorted(bounds, key=lambda row: -(row.seconds or 0.0))[:MOST_TIMES]
     most = max((row.seconds or 0.0 for row in rows), default=0.0) or 1.0

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text, clause, plural, seconds_text
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.comparison import Comparison, compare, total_bytes
 from shardviz.compiled.panel.collective_table import MOST_ROWS, CollectiveTable
 from shardviz.compiled.panel.report_view import (
@@ -39,7 +40,7 @@ PLAN_S = 60.0  # how long a saved page waits for its plan
 MOST_EXPLANATIONS = 300
 
 
-def stages_view(results: StageResults) -> dict[str, Any]:
+def stages_view(results: StageResults) -> JsonDict:
     """The row of stages, the comparisons between them, and the table of collectives."""
     known = results.collectives()
     comparisons = _comparisons(results)
@@ -210,7 +211,7 @@ def _title(
 # --- what changed ---------------------------------------------------------------------
 
 
-def _requested_mark(plan: Plan | None) -> list[dict[str, Any]]:
+def _requested_mark(plan: Plan | None) -> list[JsonDict]:
     """What propagation added to the request."""
     if plan is None or plan.error is not None:
         return []
@@ -219,7 +220,7 @@ def _requested_mark(plan: Plan | None) -> list[dict[str, Any]]:
     return [{**mark, "tone": "same", "title": wording.PROPAGATED_TITLE}]
 
 
-def _mark(pair: tuple[int, int], comparison: Comparison) -> dict[str, Any]:
+def _mark(pair: tuple[int, int], comparison: Comparison) -> JsonDict:
     """What changed between two stages, in a few words."""
     before = after = 0
     for change in comparison.changes:
@@ -238,7 +239,7 @@ def _mark(pair: tuple[int, int], comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def saved_stages(view: Mapping[str, Any]) -> dict[str, Any]:
+def saved_stages(view: Mapping[str, Any]) -> JsonDict:
     """The view for a page without a kernel, where nothing will be planned or compiled.
 
     >>> [s["text"] for s in saved_stages(stages_view(StageResults()))["stages"]]
@@ -261,8 +262,8 @@ def saved_stages(view: Mapping[str, Any]) -> dict[str, Any]:
 class Views(NamedTuple):
     """The data of the stages and of the values, and what the planner is doing."""
 
-    stages: dict[str, Any]
-    values: dict[str, Any]
+    stages: JsonDict
+    values: JsonDict
     running: str
 
 
@@ -306,7 +307,7 @@ class StageViews:
         if _has_jax():
             self._planner.plan_now(program, revision, PLAN_S)
 
-    def saved_stages(self) -> dict[str, Any]:
+    def saved_stages(self) -> JsonDict:
         """The stages for a saved page; without a plan, the first one names the reason."""
         stages = saved_stages(self.views().stages)
         if self._planner.state.plan is None:
@@ -314,7 +315,7 @@ class StageViews:
             stages["stages"] = [{**first, "title": _why_no_plan()}, *later]
         return stages
 
-    def saved_values(self) -> dict[str, Any]:
+    def saved_values(self) -> JsonDict:
         """The values with their explanations for a saved page, or why there is no plan."""
         plan = self._planner.state.plan
         if plan is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import error_text
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.panel.report_view import planned_headline
 from shardviz.compiled.timeline import Timeline, timeline
 from shardviz.compiled.words import timeline as wording
@@ -26,7 +27,7 @@ MOST_EXAMPLES = 2
 #: The lanes: operations bound by each part, then a lane for each set of mesh axes.
 ARITHMETIC, MEMORY, COLLECTIVES = range(3)
 #: Before the view Program was opened.
-NOT_YET: dict[str, Any] = {
+NOT_YET: JsonDict = {
     "words": wording.NOT_YET,
     "examples": [],
     "revision": -1,
@@ -73,18 +74,18 @@ class TimelineMaker(LatestView[TimelineRequest]):
             super().request(item)
 
 
-def _failed(wanted: TimelineRequest, error: BaseException) -> dict[str, Any]:
+def _failed(wanted: TimelineRequest, error: BaseException) -> JsonDict:
     of = {"revision": wanted.results.plan_revision, "target": wanted.target}
     return {**_nothing(error_text(error)), **of}
 
 
-def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
+def timeline_view(wanted: TimelineRequest) -> JsonDict:
     """A timeline for the page, with the revision and the target that it is of."""
     of = {"revision": wanted.results.plan_revision, "target": wanted.target}
     return {**_view_of(wanted), **of}
 
 
-def _view_of(wanted: TimelineRequest) -> dict[str, Any]:
+def _view_of(wanted: TimelineRequest) -> JsonDict:
     """The rows of numbers, and the text that they index; or why there is no timeline.
 
     >>> from shardviz.base.mesh import make_mesh
@@ -137,11 +138,11 @@ def examples(devices: int) -> list[str]:
     return found[:MOST_EXAMPLES]
 
 
-def _nothing(words: str) -> dict[str, Any]:
+def _nothing(words: str) -> JsonDict:
     return {"words": words, "examples": []}
 
 
-def _view(found: Timeline, plan: Plan) -> dict[str, Any]:
+def _view(found: Timeline, plan: Plan) -> JsonDict:
     headline = {}
     if not found.is_compiled:
         headline = {"headline": planned_headline(plan, found.least)}

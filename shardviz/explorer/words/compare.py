@@ -1,9 +1,11 @@
-"""What the Explorer calls the numbers of two states that it compares."""
+"""Words for the comparison of two states in the Explorer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+Number = TypeVar("Number", bound=float)
 
 NAMES = {
     "bytes": "bytes per device",
@@ -12,7 +14,7 @@ NAMES = {
     "time": "least time",
     "memory": "memory",
 }
-#: Of which stage the collectives are.
+#: The stage of the collectives.
 STAGES = {
     "collectives": "As compiled",
     "partitioned": "As partitioned",
@@ -21,26 +23,28 @@ STAGES = {
 UNKNOWN = "–"
 
 
-def pair(before: Any, after: Any, text: Callable[[Any], str]) -> str:
-    """A number before and after; None where it is not known.
+def pair(
+    before: Number | None, after: Number | None, text: Callable[[Number], str]
+) -> str:
+    """A number before and after; None if it is unknown.
 
     >>> pair(9, 6, str), pair(6, 6, str), pair(None, 6, str)
     ('9 → 6', '6', '– → 6')
     >>> pair(131072, 98304, "{} B".format)
     '131072 → 98304 B'
     """
-    one, other = (UNKNOWN if n is None else text(n) for n in (before, after))
-    if one == other:
-        return one
-    # Of the same unit, it is said once.
-    number, _, unit = one.rpartition(" ")
-    if number and other.endswith(f" {unit}"):
-        one = number
-    return f"{one} → {other}"
+    old, new = (UNKNOWN if n is None else text(n) for n in (before, after))
+    if old == new:
+        return old
+    # A common unit is written once.
+    number, _, unit = old.rpartition(" ")
+    if number and new.endswith(f" {unit}"):
+        old = number
+    return f"{old} → {new}"
 
 
-def change(difference: Any, text: Callable[[Any], str]) -> str:
-    """How much a number grew or shrank.
+def change(difference: float, text: Callable[[Any], str]) -> str:
+    """The change of a number, with its sign.
 
     >>> change(-3, str), change(2, str)
     ('−3', '+2')

@@ -1,4 +1,4 @@
-"""What the Explorer says about a session: mesh, arrays, rules, remedies and target."""
+"""Sentences of the Explorer about a session: mesh, arrays, rules, target and model."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from shardviz.base.format import bytes_text, listed, plural
 
 
 def mesh_count(devices: int, hosts: int) -> str:
-    """How large a mesh is."""
+    """The size of a mesh."""
     return f"{plural(devices, 'device')} · {plural(hosts, 'host')}"
 
 
-#: Who decides how arrays are split over a mesh axis, by its type.
+#: Who decides how arrays are split over a mesh axis, by the type of the axis.
 AXIS_TYPES = {
     "Auto": "the compiler chooses",
     "Explicit": "explicit: the type of every array says how it is split",
     "Manual": "manual, as inside shard_map: the code sees one shard",
 }
-#: Why nobody can choose how many hosts a described target has.
+#: Why the number of hosts of a described target cannot be chosen.
 HOSTS_OF_HARDWARE = "{} has {}."
 #: Why the picture of a large mesh numbers its devices by position.
 TOO_MANY_IDS = (
@@ -28,12 +28,12 @@ TOO_MANY_IDS = (
 )
 
 
-#: Why devices stand by mesh axes where somebody wanted them by position.
+#: Why devices are arranged by mesh axes although the user chose positions.
 NOT_BY_POSITION = "By mesh axes: {}"
 
 # --- menus ----------------------------------------------------------------------------
 
-#: What the entries of the menus do.
+#: Tooltips of the entries of menus.
 TITLES = {
     "own": "Your program.",
     "place": "Puts the arrays on their devices.",
@@ -43,7 +43,7 @@ TITLES = {
 }
 
 
-#: How many processes run on several hosts, and their devices.
+#: The number of processes on several hosts, and their devices.
 RUNNING_HOSTS = "{}, {} in all."
 
 
@@ -54,7 +54,7 @@ RUNNING_HOSTS = "{}, {} in all."
 NO_POSITIONS = (
     "Only described hardware, such as tpu:v5e:4x4, has positions; the target is {}."
 )
-#: How many devices are drawn by position, and in which order.
+#: The number of devices drawn by position, and their order.
 COMPILED_ORDER, ID_ORDER = "{:,} · as compiled", "{:,} · in id order"
 
 
@@ -75,12 +75,12 @@ def no_rule_names(name: str, near: str | None, dim: int | None = None) -> str:
     return f"{sentence}. Did you mean “{near}”?"
 
 
-#: An array with a PartitionSpec of its own, and what the rules say.
+#: An array whose PartitionSpec overrides the spec from the rules.
 SPEC_WINS = "This PartitionSpec wins over the rules, which say {}."
 
 
 def why_split(request: Request, dim: int) -> str:
-    """Why one dimension is split as it is."""
+    """Why a dimension is split or not."""
     if request.spec_wins:
         axes = ()
         if request.spec is not None and dim < len(request.spec.dims):
@@ -96,12 +96,12 @@ def why_split(request: Request, dim: int) -> str:
     return f"Dimension {dim} is not split: there are no {missing}."
 
 
-#: A leaf of a model that neither a spec nor a rule is for.
+#: A leaf of a model without a spec or a rule.
 UNKNOWN_SPLIT = "Nothing says how it is split."
 
 
 def requested(arrays: int, split: int, broken: int) -> str:
-    """The requested stage: how many arrays there are, are split, and have a problem."""
+    """The requested stage: the number of arrays, of split ones, and of broken ones."""
     words = f"{plural(arrays, 'array')}, {split} split"
     if broken:
         words += f", {broken} cannot be laid out"
@@ -116,7 +116,7 @@ def requested_bytes(size: int, missing: int) -> str:
     return words
 
 
-#: Why a state that was saved with a program opens with its arrays alone.
+#: Why a saved state opens without its function.
 LOST_FUNCTION = (
     "A saved state holds arrays and no functions: “{}” was not restored, and only its"
     " arrays are shown. Open it again with sv.explore(program), or choose a program"
@@ -128,7 +128,7 @@ LOST_FUNCTION = (
 
 
 def leaf_count(leaves: int, kinds: int, elements: str) -> str:
-    """How large a model is."""
+    """The size of a model."""
     words = plural(leaves, "array")
     if kinds < leaves:
         words += f", {kinds:,} distinct shapes and specs"
@@ -136,27 +136,27 @@ def leaf_count(leaves: int, kinds: int, elements: str) -> str:
 
 
 def model_memory(fit: Fit) -> str:
-    """The bytes of a model on the fullest device, and whether they fit a known one."""
+    """The bytes of a model on the fullest device, and whether they fit its memory."""
     if fit.capacity is None:
-        # Without a target nobody asks whether it fits.
+        # Without a target there is no memory to compare with.
         return f"{bytes_text(fit.needed)} per device{fit.uncounted}"
     return str(fit)
 
 
 def model_waste(size: int) -> str:
-    """How many bytes replication costs on a device."""
+    """The bytes that replication costs on a device."""
     return f"{bytes_text(size)} wasted by replication"
 
 
 def bytes_in(size: int, memory_kind: str) -> str:
-    """The bytes of a leaf that is in another memory than the device's own."""
+    """The bytes of a leaf that is not in the default memory of a device."""
     return f"{bytes_text(size)} in {memory_kind}"
 
 
-# --- what failed ----------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------
 
 
-#: That something failed which the page shows or wanted.
+#: A failure of a panel or an intent.
 FAILED = "“{}” failed, and what was shown before stays: {}"
 #: A message of a page that is newer or older than this kernel's shardviz.
 UNKNOWN_INTENT = "The page asked for {}, which this version of shardviz does not know."

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.panel.stages_view import StageViews
 from shardviz.explorer.targets import DevicePlacement
 from shardviz.move.movement import Movement, movement_of
@@ -28,7 +29,7 @@ SAVED_BYTES = 60_000
 
 def movement_view(
     key: str, stages: StageViews, placement: DevicePlacement | None
-) -> dict[str, Any]:
+) -> JsonDict:
     """What the player shows of a collective: its steps in its first group.
 
     Args:
@@ -50,7 +51,7 @@ def movement_view(
 
 def _collective_data(
     key: str, stages: StageViews, placement: DevicePlacement | None
-) -> dict[str, Any]:
+) -> JsonDict:
     """The steps of a collective, in the first of its groups: all do the same."""
     collective = stages.collective(key)
     # The estimate is of the plan; the other stages are of the report.
@@ -65,7 +66,7 @@ def _collective_data(
     return player_data(movement_of(collective, mesh, topology), mesh)
 
 
-def player_data(m: Movement, mesh: MeshSpec | None = None) -> dict[str, Any]:
+def player_data(m: Movement, mesh: MeshSpec | None = None) -> JsonDict:
     """The JSON of a movement; `static/movement_steps.js` declares its fields."""
     axes: list[list[Any]] = []
     for name in m.mesh_axes:
@@ -73,7 +74,7 @@ def player_data(m: Movement, mesh: MeshSpec | None = None) -> dict[str, Any]:
         number = mesh.positions.get(name.split(":(")[0], -1) if mesh else -1
         axes.append([name, number])
     drawn = m.size <= MOST_DRAWN
-    data: dict[str, Any] = {
+    data: JsonDict = {
         "kind": m.kind,
         "title": list(words.title_parts(m)),
         "axes": axes,
@@ -171,7 +172,7 @@ def _axis_of(m: Movement, step: MovementStep, mesh: MeshSpec | None) -> int:
     return int(differ.argmax())
 
 
-def _step_data(step: MovementStep, sent: str, axis: int) -> dict[str, Any]:
+def _step_data(step: MovementStep, sent: str, axis: int) -> JsonDict:
     # What goes from one device to another moves together.
     sends: dict[tuple[int, int], list[Any]] = {}
     columns = (step.source, step.target, step.network.astype(int), step.chunk)
@@ -190,9 +191,9 @@ def _step_data(step: MovementStep, sent: str, axis: int) -> dict[str, Any]:
 
 def saved_movements(
     stages: StageViews, shown: Mapping[str, Any], placement: DevicePlacement | None
-) -> dict[str, Any]:
+) -> JsonDict:
     """What a page without a kernel can play: the largest collectives, in one group."""
-    movements: dict[str, Any] = {}
+    movements: JsonDict = {}
     left = SAVED_BYTES
     for key in _wanted(shown):
         view = movement_view(key, stages, placement)

@@ -8,6 +8,7 @@ from typing import Any
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import bytes_text, seconds_text
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import JsonDict
 from shardviz.compiled.words import stages as wording
 from shardviz.draw.tables import short_type, split_axis
 from shardviz.plans.plan import Plan
@@ -54,7 +55,7 @@ class _Table:
         return [item for _, item in self._items.values()]
 
 
-def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
+def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
     """A plan for the page: columns of numbers, and the tables that they index.
 
     No objects, and every string once: a plan of 2,000 values stays below 220 kB. The
@@ -93,9 +94,9 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
     }
 
 
-def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
+def explanation_view(plan: Plan | None, name: str) -> JsonDict:
     """The details of a chosen value: its explanation, sharding rule and source lines."""
-    view: dict[str, Any] = {"value": name, "lines": [], "rule": "", "stack": []}
+    view: JsonDict = {"value": name, "lines": [], "rule": "", "stack": []}
     if plan is None:
         return {**view, "error": wording.NO_PLAN_YET}
     try:
@@ -115,7 +116,7 @@ def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
     }
 
 
-def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> dict[str, Any]:
+def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
     """The columns, and the tables that their numbers index."""
     specs, types, scopes, origins = _Table(), _Table(), _Table(), _Table()
     columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
@@ -198,7 +199,7 @@ def _moves(
     return moves
 
 
-def _explanations(plan: Plan, most: int) -> dict[str, dict[str, Any]]:
+def _explanations(plan: Plan, most: int) -> dict[str, JsonDict]:
     """The explanation of every value; none where they are many."""
     if len(plan.ops) > most:
         return {}

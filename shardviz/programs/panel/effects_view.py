@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from shardviz.base.typing import JsonDict
 from shardviz.explorer.background import LatestView, failure
 from shardviz.programs.program import Program
 from shardviz.programs.words.effects import effect_rows
@@ -28,16 +28,16 @@ class EffectsReader(LatestView[tuple[Program, int]]):
             self.request((program, revision))
 
 
-def _read(item: tuple[Program, int]) -> dict[str, Any]:
+def _read(item: tuple[Program, int]) -> JsonDict:
     return {"state": "done", "revision": item[1], **effects_view(item[0])}
 
 
-def _failed(item: tuple[Program, int], error: BaseException) -> dict[str, Any]:
+def _failed(item: tuple[Program, int], error: BaseException) -> JsonDict:
     problem = failure(error, "").message
     return {"state": "done", "revision": item[1], "problem": problem}
 
 
-def effects_view(program: Program) -> dict[str, Any]:
+def effects_view(program: Program) -> JsonDict:
     """The effects of one program, as plain data."""
     # Here, and not at the top: the Explorer opens and edits without jax.
     from shardviz.programs.backend.effects import predict
