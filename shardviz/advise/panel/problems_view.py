@@ -67,7 +67,7 @@ def problems_view(
 
 
 def of_document(document: Document, audit: Audit) -> Iterator[Problem]:
-    """The problems of arrays and rules, which neither a plan nor a report changes."""
+    """The problems of arrays and rules, which do not depend on plans and reports."""
     return array_problems(audit, document.program)
 
 

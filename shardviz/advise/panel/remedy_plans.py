@@ -1,4 +1,4 @@
-"""What each remedy that the page shows does to the whole step, by plans in the background."""
+"""The effect of each shown remedy on the whole step, by plans in the background."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from shardviz.programs.program import Program
 
 
 class RemedySteps(NamedTuple):
-    """The remedies of a cell, and the program that each of them makes.
+    """The remedies of a cell, and the program with each of them.
 
     Attributes:
-        key: the revision and the cell that they are for.
-        plan: of the program without them; None if it isn't planned yet.
-        platform: that plans are lowered for.
-        programs: without them, then with each.
+        key: the revision and the cell.
+        plan: of the program without remedies; None if it isn't planned yet.
+        platform: the platform that plans are lowered for.
+        programs: the program without remedies, then with each of them.
     """
 
     key: tuple[int, str]
@@ -38,18 +38,18 @@ class RemedyPlans(LatestWins[RemedySteps]):
     """Plans the program with each remedy of the latest cell; an edit never waits for it.
 
     Args:
-        changed: called when another of the remedies is planned.
+        changed: called after each remedy is planned.
 
     Attributes:
-        key: the revision and the cell that `steps` are of.
-        steps: of each remedy what the page shows, as far as it is planned.
+        key: the revision and the cell of `steps`.
+        steps: for each remedy, its effect for the page, or that it is being planned.
     """
 
     def __init__(self, changed: Callable[[], None]):
         super().__init__("shardviz-remedies", self._plan_all, self._failed, SETTLE_S)
         self.key: tuple[int, str] = (-1, "")
         self.steps: list[JsonDict] = []
-        self._tell = changed
+        self._changed_step = changed
 
     def ask(
         self,
@@ -76,28 +76,28 @@ class RemedyPlans(LatestWins[RemedySteps]):
             RemedySteps(self.key, plan, results.plan_platform, tuple(programs))
         )
 
-    def _plan_all(self, asked: RemedySteps, stop: Stop) -> None:
-        before = asked.plan or plan_of(asked.programs[0], asked.platform)
-        for number, program in enumerate(asked.programs[1:]):
+    def _plan_all(self, steps: RemedySteps, stop: Stop) -> None:
+        before = steps.plan or plan_of(steps.programs[0], steps.platform)
+        for number, program in enumerate(steps.programs[1:]):
             if stop():
                 return
-            step = _step_view(before, plan_of(program, asked.platform))
-            self._show(asked, number, step)
+            step = _step_view(before, plan_of(program, steps.platform))
+            self._show(steps, number, step)
 
-    def _failed(self, asked: RemedySteps, error: BaseException) -> None:
+    def _failed(self, steps: RemedySteps, error: BaseException) -> None:
         text = wording.remedy_refused(failure(error, "plan").message)
         for number, step in enumerate(self.steps):
             if step["text"] == wording.PLANNING:
-                self._show(asked, number, {"text": text, "worse": True})
+                self._show(steps, number, {"text": text, "worse": True})
 
-    def _show(self, asked: RemedySteps, number: int, step: JsonDict) -> None:
-        if asked.key == self.key and not self.closed:
+    def _show(self, steps: RemedySteps, number: int, step: JsonDict) -> None:
+        if steps.key == self.key and not self.closed:
             self.steps = [*self.steps[:number], step, *self.steps[number + 1 :]]
-            self._tell()
+            self._changed_step()
 
 
 def _step_view(before: Plan, after: Plan) -> JsonDict:
-    """A remedy's step for the page, and whether it sends or keeps more than before."""
+    """The step with a remedy, and whether it sends or keeps more bytes than before."""
     if before.error is not None:
         return {"text": wording.remedy_refused(before.error.message), "worse": False}
     if after.error is not None:

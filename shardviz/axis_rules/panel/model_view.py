@@ -1,18 +1,16 @@
-"""The view Model as plain data: the leaves of a state, and what rules make of each
-kind.
+"""The Model view as plain data: the leaves of a model, and the sharding of each kind.
 
-Leaves of the same names, shape and type are of one kind. Paths and kinds are sent once;
-an edit resolves and sends only the kinds, of which the largest models have some dozens.
+Leaves of the same names, shape and type are one kind. Paths and kinds are sent once; an
+edit resolves and sends only the kinds. Even the largest models have a few dozen kinds.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.fit import Fit, Uncounted
@@ -30,7 +28,7 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 
 MOST_CONSTRAINTS = 400
-# Named beside the bar of memory; the others are one part.
+# Parts that are named next to the memory bar; all others are summed up.
 MOST_PARTS = 5
 
 
@@ -41,9 +39,9 @@ class Leaves:
     Attributes:
         arrays: one ArraySpec for each, with its path as name.
         partners: by path, the parameter that a leaf is a moment or a copy of.
-        unknown: the paths of those of which nothing says how they are split.
-        by_path: the paths of those whose spec a table of paths gave, which the session
-            does not have.
+        unknown: the paths of leaves without a spec or rules.
+        by_path: the paths of leaves whose spec came from a table of paths, which the
+            session does not have.
     """
 
     arrays: tuple[ArraySpec, ...]
@@ -62,7 +60,7 @@ class Leaves:
                 partners[row.path] = row.partner
             if row.spec is None and not row.problem:
                 unknown.add(row.path)
-            # The session has no tables of paths: what one says of each leaf is kept.
+            # A session has no table of paths, so the spec from it becomes the leaf's.
             if audit.dialect.by_path and row.spec:
                 array = array.replace(spec=row.spec)
                 if not row.spec_wins:
@@ -73,7 +71,7 @@ class Leaves:
     @cached_property
     def kind_of(self) -> tuple[int, ...]:
         """The number of the kind of each leaf."""
-        numbers: dict[Any, int] = {}
+        numbers: dict[Hashable, int] = {}
         kind_of = []
         for a in self.arrays:
             key = (a.logical, a.shape, a.dtype, a.spec, a.memory_kind)
@@ -91,14 +89,14 @@ class Leaves:
 
     @cached_property
     def groups(self) -> Mapping[str, Counter[int]]:
-        """By the first part of their paths, how many leaves there are of each kind."""
+        """The number of leaves of each kind, by the first part of their paths."""
         groups: dict[str, Counter[int]] = {}
         for array, kind in zip(self.arrays, self.kind_of, strict=True):
             groups.setdefault(_head(array.name), Counter())[kind] += 1
         return groups
 
     def edited(self, arrays: Iterable[ArraySpec]) -> Leaves:
-        """The leaves with these arrays in the place of the leaves of their names."""
+        """The leaves, with these arrays replacing the leaves of the same names."""
         new = {array.name: array for array in arrays}
         edited = tuple(new.get(old.name, old) for old in self.arrays)
         changed, described = set(), set()
@@ -140,8 +138,8 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
     if leaves is not None:
         kinds = leaves.requests(program)
         names = [array.name for array in leaves.arrays]
-        known = frozenset(names)
-        beside = [row for row in program.requests if row.path not in known]
+        leaf_names = frozenset(names)
+        beside = [row for row in program.requests if row.path not in leaf_names]
         names += [row.path for row in beside]
         rows = Requests(
             names,
@@ -154,7 +152,7 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
 
 
 def leaves_view(leaves: Leaves) -> JsonDict:
-    """What no edit of rules or mesh changes: paths, kinds, and the layers of one array."""
+    """The data that edits of rules or mesh do not change: paths, kinds, and layers."""
     arrays = leaves.arrays
     numbers, kind_of = range(len(arrays)), leaves.kind_of
     folded = []
@@ -166,7 +164,7 @@ def leaves_view(leaves: Leaves) -> JsonDict:
     for array in arrays:
         partner = leaves.partners.get(array.name)
         partners.append(position.get(partner or "", -1))
-        # Moments and copies of a parameter are no elements of the model.
+        # Moments and copies of a parameter do not count as elements of the model.
         if partner is None:
             elements += math.prod(array.shape)
     return {
@@ -184,11 +182,13 @@ def model_view(
     program: Program, target: str, leaves: Leaves, plan: Plan | None
 ) -> JsonDict:
     """How every kind of leaf is split, the bytes of all, and the constraints."""
-    # A model of 10,000 leaves has some dozens of kinds.
+    # A model of 10,000 leaves has a few dozen kinds.
     requests = leaves.requests(program)
-    rows = [_kind_view(one, program.mesh) for one in requests]
+    rows = [_kind_view(kind_request, program.mesh) for kind_request in requests]
     times = Counter(leaves.kind_of)
-    left_out = uncounted((one, times[n]) for n, one in enumerate(requests))
+    left_out = uncounted(
+        (kind_request, times[n]) for n, kind_request in enumerate(requests)
+    )
     return {
         "kinds": rows,
         **_memory(target, leaves, rows, left_out),
@@ -196,28 +196,28 @@ def model_view(
     }
 
 
-def _kind_view(one: Request, mesh: MeshSpec) -> JsonDict:
+def _kind_view(kind_request: Request, mesh: MeshSpec) -> JsonDict:
     """A kind of leaf: its shape and names, how it is split, and its bytes per device."""
-    array, layout = one.array, one.layout
+    array, layout = kind_request.array, kind_request.layout
     view: JsonDict = {"short": array.short, "bytes": 0, "waste": 0}
     view.update(spec="", dims=[])
-    if one.spec is not None:
-        view.update(spec=str(one.spec), dims=_dims(one.spec, mesh))
+    if kind_request.spec is not None:
+        view.update(spec=str(kind_request.spec), dims=_dims(kind_request.spec, mesh))
     if array.logical is not None:
         view["names"] = ["_" if n is None else str(n) for n in array.logical]
-    if one.spec is None and not one.problem:
+    if kind_request.spec is None and not kind_request.problem:
         return {**view, "note": wording.UNKNOWN_SPLIT}
     if layout is not None and array.memory_kind is not None:
         view["text"] = wording.bytes_in(layout.bytes_per_device, array.memory_kind)
     elif layout is not None:
         view["bytes"] = layout.bytes_per_device
         view["text"] = bytes_text(layout.bytes_per_device)
-        view["waste"] = one.wasted_bytes
-    if one.problem:
-        view["problem"] = one.problem
-    if one.resolution is not None and not one.spec_wins:
+        view["waste"] = kind_request.wasted_bytes
+    if kind_request.problem:
+        view["problem"] = kind_request.problem
+    if kind_request.resolution is not None and not kind_request.spec_wins:
         notes = []
-        for dim, name, near in one.resolution.unmatched():
+        for dim, name, near in kind_request.resolution.unmatched():
             notes.append(wording.no_rule_names(name, near, dim))
         if notes:
             view["note"] = " ".join(notes)
@@ -225,17 +225,17 @@ def _kind_view(one: Request, mesh: MeshSpec) -> JsonDict:
 
 
 def _dims(spec: Spec, mesh: MeshSpec) -> list[list[list[int]]]:
-    """By dimension its axes as [number in the mesh, size]."""
+    """The axes of each dimension as [number in the mesh, size]."""
     names, dims = mesh.axis_names, []
     for axes in spec.dims:
         # A rule may name an axis that the mesh lacks.
-        known = [axis for axis in axes if axis in names]
-        dims.append([[names.index(axis), mesh.shape[axis]] for axis in known])
+        mesh_axes = [axis for axis in axes if axis in names]
+        dims.append([[names.index(axis), mesh.shape[axis]] for axis in mesh_axes])
     return dims
 
 
 def _memory(
-    target: str, leaves: Leaves, rows: Sequence[Mapping[str, Any]], left_out: Uncounted
+    target: str, leaves: Leaves, rows: Sequence[JsonDict], left_out: Uncounted
 ) -> JsonDict:
     """The bytes of the leaves on each device, by the first part of their paths."""
     sizes: Counter[str] = Counter()
@@ -253,9 +253,11 @@ def _memory(
     scale = max(capacity or 0, total, 1)
     largest = [(name, size) for name, size in sizes.most_common() if size]
     parts = [[name, bytes_text(size)] for name, size in largest[:MOST_PARTS]]
-    rest = sum(size for _, size in largest[MOST_PARTS:])
-    if rest:
-        parts.append([plural(len(largest) - MOST_PARTS, "other"), bytes_text(rest)])
+    remaining_bytes = sum(size for _, size in largest[MOST_PARTS:])
+    if remaining_bytes:
+        parts.append(
+            [plural(len(largest) - MOST_PARTS, "other"), bytes_text(remaining_bytes)]
+        )
     return {
         "parts": parts,
         "words": wording.model_memory(fit),
@@ -268,7 +270,7 @@ def _memory(
 
 
 def _constraints(plan: Plan | None) -> list[JsonDict]:
-    """The calls that constrain activations, and what became of each."""
+    """The calls that constrain activations, and the effect of each."""
     if plan is None:
         return []
     rows = []

@@ -1,10 +1,10 @@
-"""The view Rules as plain data: the cascade of a dimension, its remedies."""
+"""The Rules view as plain data: the cascade of a dimension, and its remedies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shardviz.axis_rules.remedies import Remedy
 from shardviz.axis_rules.requests import Request, kinds_of
@@ -20,21 +20,21 @@ from shardviz.explorer.session import Session
 from shardviz.explorer.session_view import filled
 
 MOST_REMEDIES = 5
-#: A saved page holds the cascades of so many dimensions, and the remedies of the first.
+#: Limits of a saved page: dimensions with a cascade, and those with remedies.
 MOST_SAVED_CELLS = 400
 MOST_SAVED_REMEDIES = 24
 
 
-# --- the rules beside their lines ------------------------------------------------------
+# --- the effect of each rule -----------------------------------------------------------
 
 
 def rule_rows(session: Session) -> JsonDict:
     """The effect of every rule, each with the number of its line of text.
 
-    A row is shown beside its line only where the text has one rule per line.
+    Rows are shown only if the text has one rule per line.
     """
     document = session.now
-    # Over the whole model: what no opened array needs may be for another leaf.
+    # Over the whole model: a rule that no array needs may be for another leaf.
     kinds = [kind for kind, _ in kinds_of(session.audit.rows)]
     uses = rule_summary(kinds, document.rules)
     lines = []
@@ -48,8 +48,10 @@ def rule_rows(session: Session) -> JsonDict:
 
 
 def _row(use: RuleUse) -> JsonDict:
-    """Whether a rule decides nothing, and which arrays it does not decide, and why."""
-    reasons = [f"{name}: {one.reason}" for name, one in (*use.broken, *use.lost)]
+    """Whether a rule decides nothing, and the arrays that it does not decide."""
+    reasons = [
+        f"{name}: {verdict.reason}" for name, verdict in (*use.broken, *use.lost)
+    ]
     note = "\n".join(reasons) or str(use.never or "")
     idle = wording.idle(use.never) if use.never else ""
     return filled(idle=idle, note=note)
@@ -57,16 +59,16 @@ def _row(use: RuleUse) -> JsonDict:
 
 # --- the cascade of one dimension -----------------------------------------------------
 
-#: What a card of a dimension says in red, and in amber.
+#: The states of a dimension that are failures, and losses.
 _FAILS = ("fails", "axis missing", "axis twice", "unknown")
 _LOSES = ("axis taken",)
-#: How likely a dimension is to be mended, as ranks.
+#: Ranks: how likely a dimension needs an edit.
 _FAILING, _MISSPELT, _FREE_AXIS, _UNSPLIT, _FINE = 4, 3, 2, 1, 0
 
 
 def dimension_state(request: Request, dim: int, mesh: MeshSpec) -> str:
-    """What became of a dimension, as a key of `wording.STATES`."""
-    spec, found = request.spec, request.resolution
+    """The state of a dimension, a key of `wording.STATES`."""
+    spec, resolution = request.spec, request.resolution
     if spec is None:
         return "unknown" if request.problem else "not split"
     dims = spec.padded(request.array.rank)
@@ -79,21 +81,21 @@ def dimension_state(request: Request, dim: int, mesh: MeshSpec) -> str:
         return "free"
     if request.spec_wins:
         return "own spec"
-    if found is None:
+    if resolution is None:
         return "not split"
-    name, winner = found.names[dim], found.winners[dim]
+    name, winner = resolution.names[dim], resolution.winners[dim]
     if name is None:
         return "no name"
-    if name not in found.rules.by_name:
+    if name not in resolution.rules.by_name:
         return "no rule"
     if winner is None:
         return "axis taken"
-    unsplit = found.verdict(dim, winner).outcome is Outcome.UNSPLIT
+    unsplit = resolution.verdict(dim, winner).outcome is Outcome.UNSPLIT
     return "kept whole" if unsplit else "size 1"
 
 
 def _failure(request: Request, dim: int, mesh: MeshSpec) -> str:
-    """Why an array cannot be laid out, where that is due to this dimension; or `""`."""
+    """The state of a dimension because of which an array cannot be laid out, or `""`."""
     spec, sizes = request.spec or Spec(), request.array.shape
     dims = spec.padded(len(sizes))
     if any(axis not in mesh.shape for axis in dims[dim]):
@@ -104,10 +106,10 @@ def _failure(request: Request, dim: int, mesh: MeshSpec) -> str:
 
 
 def first_cell(document: Document, array: int | None = None) -> str:
-    """The dimension that most likely is to be mended, of all arrays or of one.
+    """The dimension that most likely needs an edit, of all arrays or of one.
 
-    One that fails; else one whose name no rule has and that looks misspelt; else the one
-    that is not split although an axis is free, of the most bytes.
+    In this order: a dimension that fails; one whose name no rule has and that looks
+    misspelt; an unsplit one for which an axis is free, most bytes first.
     """
     numbers = range(len(document.arrays))
     if array is not None:
@@ -129,15 +131,15 @@ def looks_wrong(request: Request, mesh: MeshSpec) -> bool:
 
 
 def _urgency(request: Request, dim: int, mesh: MeshSpec) -> tuple[float, float]:
-    """How likely a dimension is to be mended: a rank, and bytes per device."""
+    """How likely a dimension needs an edit: a rank, and the bytes per device."""
     state = dimension_state(request, dim, mesh)
     if state in _FAILS:
         return _FAILING, request.array.bytes
     size = request.bytes_per_device or 0
-    found = request.resolution
-    if found is None or request.spec_wins or state == "split":
+    resolution = request.resolution
+    if resolution is None or request.spec_wins or state == "split":
         return _FINE, size
-    if state == "no rule" and wording.near(found, dim):
+    if state == "no rule" and wording.near(resolution, dim):
         return _MISSPELT, size
     used = (request.spec or Spec()).axes
     for axis, parts in mesh.shape.items():
@@ -162,11 +164,11 @@ class Cell(NamedTuple):
         return Cell(int(array), int(dim))
 
     def request(self, document: Document) -> Request | None:
-        """The array that it is of; None where there is no such dimension any more."""
+        """The array of the dimension; None if the dimension no longer exists."""
         requests = document.program.requests
         if not 0 <= self.array < len(requests):
             return None
-        # A scalar is shown as well, without a dimension.
+        # A scalar has no dimension, and is shown as dimension 0.
         if not 0 <= self.dim < max(1, requests[self.array].array.rank):
             return None
         return requests[self.array]
@@ -180,9 +182,9 @@ def _by_path(document: Document, cell: Cell) -> bool:
 
 @dataclass(frozen=True)
 class CellRemedies:
-    """The smallest edits that split a dimension, and what the page shows of them.
+    """The smallest edits that split a dimension, and their data for the page.
 
-    The reason says why there are none; `""` also where the dimension is split already.
+    The reason explains why there are none; `""` if the dimension is split already.
     """
 
     found: tuple[Remedy, ...] = ()
@@ -194,18 +196,17 @@ def cell_view(
     document: Document,
     text: str,
     remedies: CellRemedies | None = None,
-    done: str = "",
-    steps: Sequence[Mapping[str, Any]] = (),
+    applied: str = "",
+    steps: Sequence[JsonDict] = (),
 ) -> JsonDict:
-    """Why a dimension is split as it is: a sentence, and every rule for its name.
+    """Why a dimension is split or not: a sentence, and every rule for its name.
 
     Args:
-        document: what is edited.
+        document: the current one.
         text: the dimension, as the page names it.
-        remedies: the edits that split it; None if they are not known.
-        done: what the last remedy changed.
-        steps: what each remedy does to the program, by its plan; empty if that is not
-            asked.
+        remedies: the edits that split it; None if they are unknown.
+        applied: a sentence about the last applied remedy.
+        steps: the effect of each remedy on the program, by its plan; empty if unknown.
     """
     cell = Cell.parse(text)
     request = cell.request(document)
@@ -213,7 +214,7 @@ def cell_view(
         return {"text": wording.CHOOSE if document.arrays else wording.NO_ARRAYS}
     array = request.array
     cards = [_card(request, dim, document.mesh) for dim in range(array.rank)]
-    view: JsonDict = {"key": text, "dims": cards, **filled(done=done)}
+    view: JsonDict = {"key": text, "dims": cards, **filled(done=applied)}
     if not cards:
         return {**view, "text": wording.SCALAR}
     by_path = _by_path(document, cell)
@@ -232,7 +233,7 @@ def cell_view(
 
 
 def _card(request: Request, dim: int, mesh: MeshSpec) -> JsonDict:
-    """A dimension of an array: its name, size and axes, or why it has none."""
+    """A dimension of an array: its name, size, state and axes."""
     state = dimension_state(request, dim, mesh)
     loses = state in _LOSES
     if state == "no rule" and request.resolution is not None:
@@ -247,20 +248,20 @@ def _card(request: Request, dim: int, mesh: MeshSpec) -> JsonDict:
 
 
 def _lines(request: Request, dim: int, by_path: bool) -> list[JsonDict]:
-    """The rules that have a dimension's name, in order, and what became of each.
+    """The rules for a dimension's name, in order, and the verdict of each.
 
-    An array's own spec stands first, since it wins over all of them.
+    A spec of the array comes first, because it overrides all rules.
     """
     lines: list[JsonDict] = []
     if request.spec_wins:
         words = wording.BY_PATH if by_path else wording.OWN_SPEC
         lines.append({"text": str(request.spec), "words": words, "wins": True})
-    found = request.resolution
-    if found is None:
+    resolution = request.resolution
+    if resolution is None:
         return lines
-    for rule in found.rules.by_name.get(found.names[dim] or "", ()):
-        fact = found.verdict(dim, rule)
-        words = wording.verdict(fact, found)
+    for rule in resolution.rules.by_name.get(resolution.names[dim] or "", ()):
+        fact = resolution.verdict(dim, rule)
+        words = wording.verdict(fact, resolution)
         if request.spec_wins:
             words = wording.OVERRULED
         wins = fact.decides and not request.spec_wins
@@ -285,24 +286,24 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
         return CellRemedies(reason=wording.PATHS_NOT_EDITABLE.format(leaf, cell.dim))
     if request.spec_wins:
         return CellRemedies(reason=wording.SPEC_NOT_EDITED)
-    # The sentence says already that there are no names, and no rule needs any.
+    # The sentence reports already that there are no names.
     if request.array.logical is None and not (request.problem or document.rules):
         return CellRemedies()
     search = row.remedies(f"split {cell.dim}")
-    found, views = search.items[:MOST_REMEDIES], []
+    remedies, views = search.items[:MOST_REMEDIES], []
     # The last one may leave a failing dimension unsplit, which is always on offer.
     if len(search) > MOST_REMEDIES and search[-1].leaves_unsplit:
-        found = (*found[:-1], search[-1])
-    for remedy in found:
+        remedies = (*remedies[:-1], search[-1])
+    for remedy in remedies:
         saves = row.layout is not None and (remedy.bytes_saved or 0) > 0
         view = {"edit": remedy.edit, "spec": str(remedy.spec), "saves": saves}
         view["memory"] = wording.remedy_memory(remedy, row)
         views.append({**view, "others": wording.remedy_others(remedy)})
-    return CellRemedies(found, tuple(views), search.reason or "")
+    return CellRemedies(remedies, tuple(views), search.reason or "")
 
 
 def saved_cells(session: Session, first: str) -> JsonDict:
-    """The cascades that a saved page can show, those of its first dimension among them."""
+    """The cascades that a saved page can show, including the chosen dimension."""
     document = session.now
     keys = {first: None}
     for number, array in enumerate(document.arrays):

@@ -1,1 +1,1 @@
-"""What the Explorer shows of this feature."""
+"""The panels of this feature in the Explorer."""

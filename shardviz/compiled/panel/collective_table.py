@@ -1,4 +1,4 @@
-"""The collectives of all stages as plain data, each with what became of it."""
+"""The collectives of all stages as plain data, matched from stage to stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardviz.move.movement_steps import PERMUTE
 MOST_ROWS = 300
 MOST_CAUSES = 8
 MOST_STACK = 12
-#: The members of groups that are sent where the collective has no mesh axes.
+#: Groups of a collective without mesh axes are sent up to so many members.
 MOST_MEMBERS = 2048
 
 # The number of a stage, and of one of its collectives.
@@ -27,36 +27,41 @@ _Node = tuple[int, int]
 class CollectiveTable:
     """The collectives of all stages, matched.
 
-    Attributes:
-        changes: of all comparisons, as plain data.
-        shown: the numbers of the collectives of each stage that the page shows, the
-            most bytes first.
+    Args:
+        stages: the collectives propagated, partitioned and compiled.
+        comparisons: by the numbers of two stages.
+        meshes: the mesh of each stage, with the host of every device.
 
-    >>> one = Collective("all-reduce", ("data",), 1024, cause="It sums over rows.")
-    >>> table = CollectiveTable([(one,), None, None], {})
+    Attributes:
+        changes: the changes of all comparisons, as plain data.
+        shown: for each stage, the numbers of the collectives that the page shows, most
+            bytes first.
+
+    >>> reduce = Collective("all-reduce", ("data",), 1024, cause="It sums over rows.")
+    >>> table = CollectiveTable([(reduce,), None, None], {})
     >>> table.shown, table.row(0, 0)["causes"]
     ([[0], [], []], ['It sums over rows.'])
     """
 
     def __init__(
         self,
-        known: Sequence[tuple[Collective, ...] | None],
+        stages: Sequence[tuple[Collective, ...] | None],
         comparisons: Mapping[tuple[int, int], Comparison],
         meshes: Sequence[MeshSpec | None] = (None, None, None),
     ):
-        self._known = [tuple(collectives or ()) for collectives in known]
+        self._stages = [tuple(collectives or ()) for collectives in stages]
         self._meshes = meshes
-        self.shown = [_by_bytes(collectives) for collectives in self._known]
+        self.shown = [_by_bytes(collectives) for collectives in self._stages]
         # Matched collectives share their cells.
         self._cells: dict[_Node, list[list[int]]] = {}
         self._most = 1
-        for stage, collectives in enumerate(self._known):
-            for number, one in enumerate(collectives):
+        for stage, collectives in enumerate(self._stages):
+            for number, collective in enumerate(collectives):
                 cells: list[list[int]] = [[], [], []]
                 cells[stage].append(number)
                 self._cells[stage, number] = cells
-                self._most = max(self._most, one.bytes_in_all)
-        # The change that led to a collective, and the one that it is the start of.
+                self._most = max(self._most, collective.bytes_in_all)
+        # The change that ends at a collective, and the change that starts there.
         self._before: dict[_Node, tuple[int, CollectiveChange]] = {}
         self._after: dict[_Node, CollectiveChange] = {}
         self.changes: list[JsonDict] = []
@@ -88,7 +93,7 @@ class CollectiveTable:
                     self._cells[stage, number] = first
 
     def _became(self, stage: int, number: int) -> str:
-        """What became of a collective, from stage to stage; of an estimate what will."""
+        """The changes of a collective from stage to stage, in words."""
         words: list[str] = []
         node = stage, number
         estimated = stage == 0
@@ -112,92 +117,98 @@ class CollectiveTable:
 
     def row(self, stage: int, number: int) -> JsonDict:
         """One collective as the page shows it."""
-        one = self._known[stage][number]
-        # A sentence that several members share is said once.
-        said = dict.fromkeys(str(m.cause) for m in (*one.members, one) if m.cause)
-        causes = list(said) or [wording.NO_CAUSE]
+        collective = self._stages[stage][number]
+        # A sentence that several members share is listed once.
+        sentences = dict.fromkeys(
+            str(m.cause) for m in (*collective.members, collective) if m.cause
+        )
+        causes = list(sentences) or [wording.NO_CAUSE]
         return {
             "number": number,
-            "kind": one.kind,
-            "axes": list(one.mesh_axes),
-            "bytes": bytes_text(one.bytes_per_device),
-            "times": f"× {one.execution_count}" if one.execution_count > 1 else "",
-            "share": one.bytes_in_all / self._most,
+            "kind": collective.kind,
+            "axes": list(collective.mesh_axes),
+            "bytes": bytes_text(collective.bytes_per_device),
+            "times": f"× {collective.execution_count}"
+            if collective.execution_count > 1
+            else "",
+            "share": collective.bytes_in_all / self._most,
             "became": self._became(stage, number),
-            "tags": _tags(one, self._meshes[stage]),
-            "full": one.rematerialises,
-            "facts": wording.collective_facts(one),
+            "tags": _tags(collective, self._meshes[stage]),
+            "full": collective.rematerialises,
+            "facts": wording.collective_facts(collective),
             "causes": causes[:MOST_CAUSES],
             "moreCauses": max(0, len(causes) - MOST_CAUSES),
-            "op": one.op,
-            "source": one.source,
-            "stack": list(one.stack[:MOST_STACK]),
+            "op": collective.op,
+            "source": collective.source,
+            "stack": list(collective.stack[:MOST_STACK]),
             "values": self._values(stage, number)[:MOST_CAUSES],
-            "groups": _groups(one),
+            "groups": _groups(collective),
         }
 
     def _values(self, stage: int, number: int) -> list[str]:
-        """The values of the plan that a collective is for."""
-        one = self._known[stage][number]
-        if one.value:
-            return [one.value]
-        # Of the estimates in its row, those of the same operations.
-        ops = {(m.op, m.source) for m in (*one.members, one)}
+        """The values of the plan that need a collective."""
+        collective = self._stages[stage][number]
+        if collective.value:
+            return [collective.value]
+        # The values of matched estimates of the same operations.
+        ops = {(m.op, m.source) for m in (*collective.members, collective)}
         values = []
         for planned in self._cells[stage, number][0]:
-            estimate = self._known[0][planned]
+            estimate = self._stages[0][planned]
             if estimate.value and (estimate.op, estimate.source) in ops:
                 values.append(estimate.value)
         return list(dict.fromkeys(values))
 
 
 def _by_bytes(collectives: Sequence[Collective]) -> list[int]:
-    """The numbers of the largest collectives, the most bytes first."""
+    """The numbers of the largest collectives, most bytes first."""
     numbers = range(len(collectives))
     ordered = sorted(numbers, key=lambda n: -collectives[n].bytes_in_all)
     return ordered[:MOST_ROWS]
 
 
-def _tags(one: Collective, mesh: MeshSpec | None) -> list[str]:
+def _tags(collective: Collective, mesh: MeshSpec | None) -> list[str]:
     tags = []
-    if one.rematerialises:
+    if collective.rematerialises:
         tags.append(wording.REMATERIALISED)
-    if one.is_partial:
-        tags.append(wording.part_of_axis(one.group_size))
-    if crosses_hosts(one, mesh):
+    if collective.is_partial:
+        tags.append(wording.part_of_axis(collective.group_size))
+    if crosses_hosts(collective, mesh):
         tags.append("between hosts")
-    if one.in_loop:
-        tags.append(f"× {one.trips:,}" if one.trips else "in loop, × ?")
-    if one.is_async:
+    if collective.in_loop:
+        tags.append(f"× {collective.trips:,}" if collective.trips else "in loop, × ?")
+    if collective.is_async:
         tags.append("async")
-    if one.between_slices:
+    if collective.between_slices:
         tags.append("between slices")
     return tags
 
 
-def _groups(one: Collective) -> list[list[int]]:
-    """The groups of devices, where mesh axes do not say them and they are not too many."""
-    # `data:(1)2` is a part of an axis, which says no groups.
-    parts = one.is_partial or any(":(" in axis for axis in one.mesh_axes)
-    groups = [list(group) for group in one.groups]
-    if (one.mesh_axes and not parts) or sum(map(len, groups)) > MOST_MEMBERS:
+def _groups(collective: Collective) -> list[list[int]]:
+    """The groups of devices, if mesh axes do not determine them and there are not too many."""
+    # `data:(1)2` is a part of an axis, which does not determine the groups.
+    parts = collective.is_partial or any(":(" in axis for axis in collective.mesh_axes)
+    groups = [list(group) for group in collective.groups]
+    if (collective.mesh_axes and not parts) or sum(map(len, groups)) > MOST_MEMBERS:
         return []
     return groups
 
 
-def crosses_hosts(one: Collective, mesh: MeshSpec | None) -> bool | None:
-    """Whether a collective goes from host to host; None where that is not known."""
+def crosses_hosts(collective: Collective, mesh: MeshSpec | None) -> bool | None:
+    """Whether a collective sends between hosts; None if unknown."""
     if mesh is None:
         return None
     if len(mesh.processes) < 2:
         return False
-    named = bool(one.mesh_axes) and set(one.mesh_axes) <= set(mesh.axis_names)
-    if named and not one.is_partial and one.kind != PERMUTE:
-        return _axes_cross(mesh, one.mesh_axes)
-    if not one.groups:
+    named = bool(collective.mesh_axes) and set(collective.mesh_axes) <= set(
+        mesh.axis_names
+    )
+    if named and not collective.is_partial and collective.kind != PERMUTE:
+        return _axes_cross(mesh, collective.mesh_axes)
+    if not collective.groups:
         return None
     hosts = mesh.process_indices.reshape(-1)
-    return any(len(set(hosts[list(group)].tolist())) > 1 for group in one.groups)
+    return any(len(set(hosts[list(group)].tolist())) > 1 for group in collective.groups)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""The chart of the tab Memory: live bytes at each moment, and the buffers there."""
+"""The chart of the Memory tab: live bytes at each moment, and the live buffers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shardviz.compiled.words.memory import about_buffer
 from shardviz.draw import words as wording
 
 MOST_COLUMNS = 240  # wide enough to be clicked
-MOST_ALIVE = 16  # buffers that are sent of each column; the page adds up the others
+MOST_ALIVE = 16  # buffers sent for each column; the page adds up the others
 
 
 def chart_view(report: Report) -> JsonDict | None:
-    """The live bytes for the page; None where the compiler gave no buffers."""
+    """The live bytes for the page; None if the compiler reported no buffers."""
     timeline, capacity = report.memory.timeline, report.memory.capacity
     if timeline is None:
         return None
@@ -28,20 +28,25 @@ def chart_view(report: Report) -> JsonDict | None:
             words = f"{new.title} · {new.source}".removesuffix(" · ")
         where.append(words)
     for kind, bytes_ in zip(KINDS, live, strict=True):
-        if bytes_.any():  # a kind that is never there has no name in the legend
+        if bytes_.any():  # kinds that never occur are not in the legend
             kinds.append([kind, bytes_.tolist()])
-    # How many buffers of each column are sent: the largest come first.
+    # The number of buffers sent for each column, largest first.
     sent = np.zeros(len(at), int)
-    for one in sorted(timeline.buffers, key=lambda buffer: -buffer.bytes):
+    for buffer in sorted(timeline.buffers, key=lambda b: -b.bytes):
         # The columns in which it is alive.
-        start, end = at.searchsorted(one.start), at.searchsorted(one.end, "right")
+        start, end = at.searchsorted(buffer.start), at.searchsorted(buffer.end, "right")
         if start == end or sent[start:end].min() >= MOST_ALIVE:
             continue
         sent[start:end] += 1
-        spec = "" if one.spec is None else str(one.spec)
+        spec = "" if buffer.spec is None else str(buffer.spec)
         view: JsonDict = {"start": int(start), "end": int(end) - 1}
-        view.update(name=one.title, value=one.value, bytes=one.bytes, shape=one.shape)
-        view.update(spec=spec, source=one.source, about=about_buffer(one))
+        view.update(
+            name=buffer.title,
+            value=buffer.value,
+            bytes=buffer.bytes,
+            shape=buffer.shape,
+        )
+        view.update(spec=spec, source=buffer.source, about=about_buffer(buffer))
         buffers.append(view)
     return {
         "sentence": str(timeline.peak),

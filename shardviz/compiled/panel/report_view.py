@@ -1,9 +1,8 @@
-"""What the view Program shows of a job and its report, as plain data."""
+"""A job and its report for the Program view, as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from shardviz.axis_rules.fit import Fit
 from shardviz.base.axis_parts import parent_axis
@@ -18,11 +17,12 @@ from shardviz.compiled.words.roofline import time_text
 from shardviz.explorer.planner import Job
 from shardviz.hardware.topology import Topology
 from shardviz.plans.plan import Plan
+from shardviz.programs.failure import Failure
 
 MAX_ROWS = 300
-#: The stages of a run: where it fails there, the program was compiled.
+#: The stages of a run: a program that fails there was compiled.
 RUN_STAGES = ("place", "run", "check", "compare")
-# In the row of stages, which begins with what is requested.
+# Positions in the row of stages, which starts with the requested one.
 COMPILED, RAN = 3, 4
 MOST_TIMES = 60
 _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
@@ -62,13 +62,13 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> JsonDict
             view["stage"] = f"{wording.TRYING} {job.stage},"
             return view
         view["at"] = RAN if job.stage in RUN_STAGES else COMPILED
-    elif job is not None and was_cancelled(job.report):
-        view["cancelled"] = job.report.error.message.rstrip(".")  # type: ignore[union-attr]
+    elif (error := cancellation(job)) is not None:
+        view["cancelled"] = error.message.rstrip(".")
     return view
 
 
 def error_view(report: Report | None) -> dict[str, str] | None:
-    """Why a compile or run ended early; None where it did not."""
+    """Why a compile or run ended early; None if it did not."""
     if report is None or report.error is None:
         return None
     error = report.error
@@ -76,13 +76,18 @@ def error_view(report: Report | None) -> dict[str, str] | None:
     return {"title": title, "message": error.message, "source": error.source}
 
 
+def cancellation(job: Job | None) -> Failure | None:
+    """The error of a job that the user cancelled; None for any other job."""
+    if job is None or job.report is None or not was_cancelled(job.report):
+        return None
+    return job.report.error
+
+
 def was_cancelled(report: Report | None) -> bool:
-    """Whether somebody cancelled it."""
-    return (
-        report is not None
-        and report.error is not None
-        and (report.error.stage == "cancelled")
-    )
+    """Whether the user cancelled the job of a report."""
+    if report is None or report.error is None:
+        return False
+    return report.error.stage == "cancelled"
 
 
 def _times(report: Report) -> list[list[str]]:
@@ -106,12 +111,12 @@ def _times(report: Report) -> list[list[str]]:
 
 
 def headline_view(
-    found: Roofline | None, report: Report | None, where: str, not_run: str
+    roofline: Roofline | None, report: Report | None, where: str, not_run: str
 ) -> JsonDict:
-    """What a program takes at least, what bounds it, and the memory of a device.
+    """The least time of a program, its bound, and the memory of a device.
 
     Args:
-        found: the least times; None where they are not known.
+        roofline: the least times; None if they are unknown.
         report: of the compile; None before it.
         where: the devices in words.
         not_run: why there is no report.
@@ -127,68 +132,77 @@ def headline_view(
     if report.fit is not None:
         view["memory"] = wording.memory_needed(report.fit)
         view.update(memoryTitle=wording.memory(report), over=report.fit.ok is False)
-    if found is None or found.seconds is None:
-        if report.collectives is None:  # so far, or for good
+    if roofline is None or roofline.seconds is None:
+        if report.collectives is None:  # not compiled, or not yet
             view["note"] = not_run if report.error is None else ""
         else:
-            view["note"] = wording.NO_CHIP if found is None else wording.NO_COST
+            view["note"] = wording.NO_CHIP if roofline is None else wording.NO_COST
         return view
-    return {**view, **_least_times(found, report.collectives or ())}
+    return {**view, **_least_times(roofline, report.collectives or ())}
 
 
-def planned_headline(plan: Plan, found: Roofline) -> JsonDict:
-    """The same by the plan alone, on a target for which nothing is compiled yet.
+def planned_headline(plan: Plan, roofline: Roofline) -> JsonDict:
+    """The headline by the plan alone, before the program is compiled for the target.
 
     Args:
-        plan: of the program as it is now.
-        found: its least times on the target.
+        plan: of the current program.
+        roofline: its least times on the target.
     """
-    view = headline_view(None, None, Topology.parse(found.where).title, wording.BY_PLAN)
-    if found.needed is not None:
-        fit = Fit(found.needed, found.capacity, found.chip.title, arrays_only=True)
+    view = headline_view(
+        None, None, Topology.parse(roofline.where).title, wording.BY_PLAN
+    )
+    if roofline.needed is not None:
+        fit = Fit(
+            roofline.needed, roofline.capacity, roofline.chip.title, arrays_only=True
+        )
         view["memory"] = wording.memory_needed(fit)
         view.update(memoryTitle=wording.planned_memory(fit), over=fit.ok is False)
-    return {**view, **_least_times(found, plan.collectives)}
+    return {**view, **_least_times(roofline, plan.collectives)}
 
 
-def _least_times(found: Roofline, collectives: Sequence[Collective]) -> JsonDict:
+def _least_times(roofline: Roofline, collectives: Sequence[Collective]) -> JsonDict:
     """The least times of a headline, with their bars."""
-    if found.seconds is None:
+    if roofline.seconds is None:
         return {}
-    parts, longest = [], found.seconds or 1.0
+    parts, longest = [], roofline.seconds or 1.0
     for name, label in wording.PARTS.items():
-        seconds = found.parts.get(name)
+        seconds = roofline.parts.get(name)
         if seconds is not None:
             part = {"name": name, "label": label, "seconds": time_text(seconds)}
-            over = _axes_of(found, collectives) if name == "collectives" else []
+            over = _axes_of(roofline, collectives) if name == "collectives" else []
             parts.append({**part, "share": seconds / longest, "over": over})
-    title = "\n".join(map(str, [found, *found.notes]))
-    seconds, bound = time_text(found.seconds), wording.bound(found)
+    title = "\n".join(map(str, [roofline, *roofline.notes]))
+    seconds, bound = time_text(roofline.seconds), wording.bound(roofline)
     return {"parts": parts, "seconds": seconds, "bound": bound, "title": title}
 
 
-def _axes_of(found: Roofline, collectives: Sequence[Collective]) -> list[list[Any]]:
+def _axes_of(
+    roofline: Roofline, collectives: Sequence[Collective]
+) -> list[list[object]]:
     """The sets of mesh axes that communicate, each with its share of the time."""
     axes: dict[str, tuple[str, ...]] = {}
     for collective in collectives:
         # A part of an axis has the colour of the axis.
-        whole = dict.fromkeys(map(parent_axis, collective.mesh_axes))
-        axes[collective.name_with_axes] = tuple(whole)
+        parents = dict.fromkeys(map(parent_axis, collective.mesh_axes))
+        axes[collective.name_with_axes] = tuple(parents)
     seconds: dict[tuple[str, ...], float] = {}
-    for row in found.rows:
+    for row in roofline.rows:
         if row.part == "collective" and row.seconds:
             over = axes.get(row.name, ())
             seconds[over] = seconds.get(over, 0.0) + row.seconds
     most_first = sorted(seconds.items(), key=lambda item: -item[1])
-    return [[list(over), each / sum(seconds.values())] for over, each in most_first]
+    return [
+        [list(over), axis_seconds / sum(seconds.values())]
+        for over, axis_seconds in most_first
+    ]
 
 
-def memory_view(report: Report | None, found: Roofline | None = None) -> JsonDict:
+def memory_view(report: Report | None, roofline: Roofline | None = None) -> JsonDict:
     """The Memory tab of a report.
 
     Args:
         report: of a compile; None before it.
-        found: the least times of its operations; None where they are not known.
+        roofline: the least times of its operations; None if they are unknown.
 
     >>> from shardviz.compiled.report import Memory
     >>> memory = Memory(arguments=1 << 30, capacity=4 << 30)
@@ -210,18 +224,18 @@ def memory_view(report: Report | None, found: Roofline | None = None) -> JsonDic
         over=report.fit is not None and report.fit.ok is False,
         target=report.target,
     )
-    if found is not None:
-        view["operations"] = _bars(found.ops)
+    if roofline is not None:
+        view["operations"] = _bars(roofline.ops)
     return view
 
 
 def _bars(bounds: Sequence[Bound]) -> list[JsonDict]:
-    """Bars of least seconds, the longest first; a time that is not known has none."""
+    """The least times as bars, longest first; an unknown time has no bar."""
     rows = sorted(bounds, key=lambda row: -(row.seconds or 0.0))[:MOST_TIMES]
-    most = max((row.seconds or 0.0 for row in rows), default=0.0) or 1.0
+    longest = max((row.seconds or 0.0 for row in rows), default=0.0) or 1.0
     bars = []
     for row in rows:
-        share = (row.seconds or 0.0) / most
+        share = (row.seconds or 0.0) / longest
         bar = {"name": row.name, "seconds": seconds_text(row.seconds), "share": share}
         bars.append({**bar, "bound": row.bound, "source": row.source})
     return bars

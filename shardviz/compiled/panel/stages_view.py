@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text, clause, plural, seconds_text
@@ -34,7 +34,7 @@ from shardviz.programs.program import Program
 
 NAMES = ("propagated", "partitioned", "compiled")
 PAIRS = ((0, 1), (1, 2), (0, 2))
-MOST_LINES = 12  # of the tooltip that says what changed
+MOST_LINES = 12  # of the tooltip that lists changes
 PLAN_S = 60.0  # how long a saved page waits for its plan
 #: A saved page includes the explanations of at most so many values.
 MOST_EXPLANATIONS = 300
@@ -42,18 +42,18 @@ MOST_EXPLANATIONS = 300
 
 def stages_view(results: StageResults) -> JsonDict:
     """The row of stages, the comparisons between them, and the table of collectives."""
-    known = results.collectives()
+    collectives_by_stage = results.collectives()
     comparisons = _comparisons(results)
-    table = CollectiveTable(known, comparisons, _meshes(results))
+    table = CollectiveTable(collectives_by_stage, comparisons, _meshes(results))
     marks = _requested_mark(results.plan)
     for pair, comparison in comparisons.items():
         marks.append(_mark(pair, comparison))
     collectives, left_out = [], []
     for stage, numbers in enumerate(table.shown):
         collectives.append([table.row(stage, number) for number in numbers])
-        left_out.append(max(0, len(known[stage] or ()) - MOST_ROWS))
+        left_out.append(max(0, len(collectives_by_stage[stage] or ()) - MOST_ROWS))
     plan, report = results.plan, results.report
-    found = results.roofline
+    roofline = results.roofline
     return {
         "revisions": [results.plan_revision, *[results.report_revision] * 3],
         "target": results.target,
@@ -69,21 +69,21 @@ def stages_view(results: StageResults) -> JsonDict:
         "left_out": left_out,
         "axes": {} if plan is None else axis_groups(plan.mesh),
         "notes": [] if report is None else list(map(str, report.notes)),
-        "headline": headline_view(found, report, _where(results), results.not_run),
-        "memory": memory_view(report, found),
+        "headline": headline_view(roofline, report, _where(results), results.not_run),
+        "memory": memory_view(report, roofline),
         "error": error_view(report),
     }
 
 
 def _comparisons(results: StageResults) -> dict[tuple[int, int], Comparison]:
-    """The comparisons of the stages that are known, by their numbers."""
-    known = results.collectives()
+    """The comparisons of known stages, by the numbers of both."""
+    collectives = results.collectives()
     comparisons = {}
     for i, j in PAIRS:
-        before, after = known[i], known[j]
-        # With a partitioner between them, estimate and compiler are not compared; nor
-        # is an estimate with what is known of another program.
-        skipped = (i, j) == (0, 2) and known[1] is not None
+        before, after = collectives[i], collectives[j]
+        # Estimate and compiled collectives are compared only if the partitioner's are
+        # unknown. An estimate is not compared with another program.
+        skipped = (i, j) == (0, 2) and collectives[1] is not None
         if results.mismatched and i == 0:
             skipped = True
         if before is not None and after is not None and not skipped:
@@ -92,19 +92,19 @@ def _comparisons(results: StageResults) -> dict[tuple[int, int], Comparison]:
 
 
 def _meshes(results: StageResults) -> tuple[MeshSpec | None, ...]:
-    """Of each of NAMES the mesh with the host of every device; None where not known."""
+    """For each stage the mesh with the host of every device; None if unknown."""
     planned = compiled = None
     if results.plan is not None:
         planned = results.plan.mesh
     if results.report is not None:
         compiled = results.report.mesh
     if topology_of(results.target) is not None:
-        # Described hardware has its own hosts, which the compiled mesh names.
-        same = compiled is not None and planned is not None
-        if not same or compiled.size != planned.size:  # type: ignore[union-attr]
+        # The hosts of described hardware are those of the compiled mesh.
+        both_known = compiled is not None and planned is not None
+        if not both_known or compiled.size != planned.size:  # type: ignore[union-attr]
             return None, compiled, compiled
         return compiled, compiled, compiled
-    # Simulated devices all belong to one process: the hosts are those that were typed.
+    # Simulated devices belong to one process, so the planned mesh has the hosts.
     if compiled is None or len(compiled.processes) < 2:
         compiled = None if results.mismatched else planned
     return planned, compiled, compiled
@@ -151,13 +151,13 @@ def _compiled(results: StageResults) -> dict[str, str]:
     report = results.report
     if report is None or (report.collectives is None and report.error is None):
         return _waiting("compiled", results.not_run)
-    some = report.collectives
-    if some is None:
+    collectives = report.collectives
+    if collectives is None:
         return _stopped("compiled", report)
-    text = f"{len(some):,}"
-    if total := total_bytes(some):
+    text = f"{len(collectives):,}"
+    if total := total_bytes(collectives):
         text += f" · {bytes_text(total)}"
-    title = _title(some, report.compile_s, _where(results), report.cache_hit)
+    title = _title(collectives, report.compile_s, _where(results), report.cache_hit)
     if report.error is None or report.error.stage in RUN_STAGES:
         return _stage("compiled", "live", text, title)
     return _stage("compiled", "failed", text, report.error.message)
@@ -180,7 +180,7 @@ def _ran(results: StageResults) -> dict[str, str]:
 
 def _where(results: StageResults) -> str:
     """The devices of the report."""
-    # The menu says that a target is described, and the text must be short.
+    # The menu shows that a target is described, and the text must be short.
     topology = topology_of(results.target)
     if topology is not None:
         return topology.title
@@ -196,23 +196,26 @@ def _stopped(name: str, report: Report) -> dict[str, str]:
 
 
 def _title(
-    some: Sequence[Collective], seconds: float | None, what: str, cached: bool = False
+    collectives: Sequence[Collective],
+    seconds: float | None,
+    devices: str,
+    cached: bool = False,
 ) -> str:
-    """What there is to say of a stage: collectives, their bytes with all trips, time."""
-    lines = [wording.collective_counts(some)]
-    if total := total_bytes(some):
+    """The tooltip of a stage: its collectives, their bytes with all trips, its time."""
+    lines = [wording.collective_counts(collectives)]
+    if total := total_bytes(collectives):
         lines.append(f"{bytes_text(total)} per device")
     took = (
         wording.CACHED if cached else clause("in {}", seconds and seconds_text(seconds))
     )
-    return "\n".join(filter(None, [*lines, what, took]))
+    return "\n".join(filter(None, [*lines, devices, took]))
 
 
-# --- what changed ---------------------------------------------------------------------
+# --- changes between stages -----------------------------------------------------------
 
 
 def _requested_mark(plan: Plan | None) -> list[JsonDict]:
-    """What propagation added to the request."""
+    """The mark after the requested stage: values to which propagation added axes."""
     if plan is None or plan.error is not None:
         return []
     count = sum(op.kind != "argument" and bool(op.spec.axes) for op in plan.ops)
@@ -221,7 +224,7 @@ def _requested_mark(plan: Plan | None) -> list[JsonDict]:
 
 
 def _mark(pair: tuple[int, int], comparison: Comparison) -> JsonDict:
-    """What changed between two stages, in a few words."""
+    """The mark between two stages: their changes in a few words."""
     before = after = 0
     for change in comparison.changes:
         before += total_bytes(change.before)
@@ -239,8 +242,8 @@ def _mark(pair: tuple[int, int], comparison: Comparison) -> JsonDict:
     }
 
 
-def saved_stages(view: Mapping[str, Any]) -> JsonDict:
-    """The view for a page without a kernel, where nothing will be planned or compiled.
+def saved_stages(view: JsonDict) -> JsonDict:
+    """The stages for a page without a kernel, which plans and compiles nothing.
 
     >>> [s["text"] for s in saved_stages(stages_view(StageResults()))["stages"]]
     ['not planned', 'not partitioned', 'not compiled', 'not run']
@@ -256,7 +259,7 @@ def saved_stages(view: Mapping[str, Any]) -> JsonDict:
     return {**view, "stages": stages, "headline": headline}
 
 
-# --- which results are shown ----------------------------------------------------------
+# --- the current views ----------------------------------------------------------------
 
 
 class Views(NamedTuple):

@@ -1,10 +1,9 @@
-"""The tab Timeline: least times of a plan's operations and collectives, in order."""
+"""The Timeline tab: least times of a plan's operations and collectives, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import error_text
@@ -21,12 +20,12 @@ from shardviz.hardware.chips import find_chip
 from shardviz.hardware.topology import even_topology
 from shardviz.plans.plan import Plan
 
-#: Chips that are offered where the target has no published rates.
+#: Chips that are offered if the target has no published rates.
 EXAMPLES = ("v5e", "v5p", "h100")
 MOST_EXAMPLES = 2
 #: The lanes: operations bound by each part, then a lane for each set of mesh axes.
 ARITHMETIC, MEMORY, COLLECTIVES = range(3)
-#: Before the view Program was opened.
+#: Shown until the Program view is opened.
 NOT_YET: JsonDict = {
     "words": wording.NOT_YET,
     "examples": [],
@@ -37,13 +36,13 @@ NOT_YET: JsonDict = {
 
 @dataclass(frozen=True, eq=False)
 class TimelineRequest:
-    """What a timeline is made of.
+    """Everything that a timeline depends on.
 
     Attributes:
-        results: what the stages show: the plan, and the report beside it.
-        mesh: of the session now.
-        target: what it runs on, checked.
-        placement: of the mesh on the target, where it has coordinates there.
+        results: the plan and the report that the stages show.
+        mesh: the current mesh.
+        target: the chosen target, checked.
+        placement: of the mesh on the target; None if it has no coordinates there.
     """
 
     results: StageResults
@@ -52,18 +51,23 @@ class TimelineRequest:
     placement: DevicePlacement | None
 
     def same_as(self, other: TimelineRequest | None) -> bool:
-        """Whether both give the same timeline."""
+        """Whether both result in the same timeline."""
         if other is None:
             return False
-        own, others = self.results, other.results
-        same = own.plan is others.plan and own.report is others.report
+        results, other_results = self.results, other.results
+        same_results = (
+            results.plan is other_results.plan
+            and results.report is other_results.report
+        )
         return (
-            same and self.placement is other.placement and self.target == other.target
+            same_results
+            and self.placement is other.placement
+            and self.target == other.target
         )
 
 
 class TimelineMaker(LatestView[TimelineRequest]):
-    """Makes the timeline of the latest plan: edits and pages never wait for it."""
+    """Makes the timeline of the latest plan; edits and pages never wait for it."""
 
     def __init__(self, changed: Callable[[], None]):
         super().__init__("shardviz-timeline", timeline_view, _failed, changed)
@@ -74,19 +78,19 @@ class TimelineMaker(LatestView[TimelineRequest]):
             super().request(item)
 
 
-def _failed(wanted: TimelineRequest, error: BaseException) -> JsonDict:
-    of = {"revision": wanted.results.plan_revision, "target": wanted.target}
+def _failed(request: TimelineRequest, error: BaseException) -> JsonDict:
+    of = {"revision": request.results.plan_revision, "target": request.target}
     return {**_nothing(error_text(error)), **of}
 
 
-def timeline_view(wanted: TimelineRequest) -> JsonDict:
-    """A timeline for the page, with the revision and the target that it is of."""
-    of = {"revision": wanted.results.plan_revision, "target": wanted.target}
-    return {**_view_of(wanted), **of}
+def timeline_view(request: TimelineRequest) -> JsonDict:
+    """A timeline for the page, with its revision and target."""
+    of = {"revision": request.results.plan_revision, "target": request.target}
+    return {**_view_of(request), **of}
 
 
-def _view_of(wanted: TimelineRequest) -> JsonDict:
-    """The rows of numbers, and the text that they index; or why there is no timeline.
+def _view_of(request: TimelineRequest) -> JsonDict:
+    """The rows of numbers and the text that they index, or why there is no timeline.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
@@ -94,62 +98,62 @@ def _view_of(wanted: TimelineRequest) -> JsonDict:
     >>> view["words"], view["examples"][0]
     ('Least times need a chip: choose one under Runs on.', 'tpu:v5e:2x4')
     """
-    results, placement = wanted.results, wanted.placement
+    results, placement = request.results, request.placement
     plan = results.plan
-    if topology_of(wanted.target) is None:
-        return {**_nothing(wording.NO_CHIP), "examples": examples(wanted.mesh.size)}
+    if topology_of(request.target) is None:
+        return {**_nothing(wording.NO_CHIP), "examples": examples(request.mesh.size)}
     if placement is None:
-        return _nothing(why_no_placement(wanted.mesh, wanted.target))
+        return _nothing(why_no_placement(request.mesh, request.target))
     if plan is None:
         return _nothing(wording.NO_PLAN)
     if plan.error is not None:
         return _nothing(str(plan.error))
     if plan.mesh.shape != placement.mesh.shape:
-        # The plan of the mesh before the last edit.
+        # The plan is of the mesh before the last edit.
         return _nothing(wording.NO_PLAN)
     report, least = results.report, results.roofline
     topology = placement.topology
-    # A report may be of another program or target, before the last edit.
+    # The report may be of the program or target before the last edit.
     if results.mismatched or least is None or least.where != str(topology):
         report = None
     try:
-        found = timeline(plan, topology, placement.mesh, report)
+        steps = timeline(plan, topology, placement.mesh, report)
     except ShardvizError as error:
         return _nothing(str(error))
-    return _view(found, plan)
+    return _view(steps, plan)
 
 
 def examples(devices: int) -> list[str]:
-    """Targets with published rates and so many devices; `[]` where there are none.
+    """Targets with published rates and this number of devices; `[]` if there are none.
 
     >>> examples(16), examples(7), examples(17)
     (['tpu:v5e:4x4', 'tpu:v5p:2x2x4'], ['gpu:h100:1x7'], [])
     """
-    found = []
+    targets = []
     for name in EXAMPLES:
         chip = find_chip(name)
         topology = even_topology(chip, devices)
         if topology is None or topology.size != devices:
             continue
-        # Nobody rents one GPU on each of many hosts.
+        # One GPU on each of many hosts is not a real offer.
         full = topology.shape[-1] == chip.host_shape[0]
         if chip.platform == "tpu" or full or topology.hosts == 1:
-            found.append(str(topology))
-    return found[:MOST_EXAMPLES]
+            targets.append(str(topology))
+    return targets[:MOST_EXAMPLES]
 
 
 def _nothing(words: str) -> JsonDict:
     return {"words": words, "examples": []}
 
 
-def _view(found: Timeline, plan: Plan) -> JsonDict:
+def _view(steps: Timeline, plan: Plan) -> JsonDict:
     headline = {}
-    if not found.is_compiled:
-        headline = {"headline": planned_headline(plan, found.least)}
-    spans = [span for span in found.spans if span.seconds != 0.0]
+    if not steps.is_compiled:
+        headline = {"headline": planned_headline(plan, steps.least)}
+    spans = [span for span in steps.spans if span.seconds != 0.0]
     if not spans:
         return {**_nothing(wording.NOTHING), **headline}
-    # In the order of the mesh, and collectives without known axes last.
+    # Lanes are in mesh order; collectives without known axes come last.
     names = list(plan.mesh.axis_names)
     used = {span.axes for span in spans if span.kind == "collective"}
     lanes = sorted(used, key=lambda axes: (not axes, [*map(names.index, axes)]))
@@ -160,7 +164,7 @@ def _view(found: Timeline, plan: Plan) -> JsonDict:
         if span.kind == "collective":
             lane = COLLECTIVES + lanes.index(span.axes)
         times = [span.seconds, span.arithmetic, span.memory]
-        row: list[Any] = [_microseconds(seconds) for seconds in times]
+        row: list[object] = [_microseconds(seconds) for seconds in times]
         row += [lane, span.collective, span.trips or 0]
         for words in (span.name, str(span), span.source, str(span.cause), span.value):
             row.append(text.setdefault(words, len(text)))
@@ -169,11 +173,11 @@ def _view(found: Timeline, plan: Plan) -> JsonDict:
     return {
         **headline,
         "lanes": [[], [], *numbered],
-        "stage": 2 if found.is_compiled else 0,
+        "stage": 2 if steps.is_compiled else 0,
         "spans": rows,
-        "serial": _schedule(*wording.SERIAL, found.serial_s),
-        "overlapped": _schedule(*wording.OVERLAPPED, found.overlapped_s),
-        "notes": _notes(found, len(found.spans) - len(spans)),
+        "serial": _schedule(*wording.SERIAL, steps.serial_s),
+        "overlapped": _schedule(*wording.OVERLAPPED, steps.overlapped_s),
+        "notes": _notes(steps, len(steps.spans) - len(spans)),
         "what": wording.WHAT,
         "text": list(text),
     }
@@ -187,13 +191,13 @@ def _microseconds(seconds: float | None) -> float | None:
     return None if seconds is None else float(f"{seconds * 1e6:.4g}")
 
 
-def _notes(found: Timeline, fused: int) -> list[str]:
+def _notes(steps: Timeline, fused: int) -> list[str]:
     """The sources of the timeline, and what it leaves out."""
-    notes = [wording.COMPILED if found.is_compiled else wording.PLANNED]
-    if found.least.has_unknown_trips:
+    notes = [wording.COMPILED if steps.is_compiled else wording.PLANNED]
+    if steps.least.has_unknown_trips:
         notes.append(wording.UNKNOWN_TRIPS)
-    if found.unknown:
-        notes.append(wording.unknown(found.unknown))
+    if steps.unknown:
+        notes.append(wording.unknown(steps.unknown))
     if fused:
         notes.append(wording.fused(fused))
     return notes

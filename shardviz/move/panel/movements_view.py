@@ -1,10 +1,9 @@
-"""How a collective moves its data, as plain data for the player."""
+"""The steps of a collective, as plain data for the player."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,25 +16,25 @@ from shardviz.move.movement import Movement, movement_of
 from shardviz.move.movement_steps import MovementStep
 from shardviz.move.words import movement as words
 
-# Devices; as in movement_steps.js.
+# Larger groups of devices are not drawn.
 MOST_DRAWN = 16
-# Of these, in one row; a longer ring is a loop.
+# Devices in one row; a longer ring is drawn as a loop.
 MOST_IN_ROW = 8
-# Collectives of each stage in a saved page.
+# Collectives of each stage that a saved page can play.
 MOST_SAVED = 3
-# Of all of them.
+# The limit of their data in all.
 SAVED_BYTES = 60_000
 
 
 def movement_view(
     key: str, stages: StageViews, placement: DevicePlacement | None
 ) -> JsonDict:
-    """What the player shows of a collective: its steps in its first group.
+    """The steps of a collective in its first group, for the player.
 
     Args:
         key: `"stage:number"` of a collective.
-        stages: that the page shows.
-        placement: of the mesh on described hardware, where there is one.
+        stages: the stages that the page shows.
+        placement: of the mesh on described hardware; None for other targets.
 
     >>> from shardviz.runs.cache import ExecutableCache
     >>> from shardviz.explorer.planner import Planner
@@ -52,15 +51,17 @@ def movement_view(
 def _collective_data(
     key: str, stages: StageViews, placement: DevicePlacement | None
 ) -> JsonDict:
-    """The steps of a collective, in the first of its groups: all do the same."""
+    """The steps of a collective in its first group; all groups do the same."""
     collective = stages.collective(key)
     # The estimate is of the plan; the other stages are of the report.
-    made_by: Any = stages.results.report
-    if key.startswith("0:"):
-        made_by = stages.results.plan
-    if collective is None or made_by is None or made_by.mesh is None:
+    mesh = None
+    if key.startswith("0:") and stages.results.plan is not None:
+        mesh = stages.results.plan.mesh
+    elif stages.results.report is not None:
+        mesh = stages.results.report.mesh
+    if collective is None or mesh is None:
         raise ProgramError("This collective is not known any more. Choose one again.")
-    mesh, topology = made_by.mesh, None
+    topology = None
     if placement is not None and placement.mesh.shape == mesh.shape:
         mesh, topology = placement.mesh, placement.topology
     return player_data(movement_of(collective, mesh, topology), mesh)
@@ -68,9 +69,9 @@ def _collective_data(
 
 def player_data(m: Movement, mesh: MeshSpec | None = None) -> JsonDict:
     """The JSON of a movement; `static/movement_steps.js` declares its fields."""
-    axes: list[list[Any]] = []
+    axes: list[list[str | int]] = []
     for name in m.mesh_axes:
-        # A part of an axis has the colour of the whole.
+        # A part of an axis has the colour of the axis.
         number = mesh.positions.get(name.split(":(")[0], -1) if mesh else -1
         axes.append([name, number])
     drawn = m.size <= MOST_DRAWN
@@ -103,8 +104,8 @@ def player_data(m: Movement, mesh: MeshSpec | None = None) -> JsonDict:
 def cells_of(m: Movement) -> np.ndarray:
     """int64 [devices, 2]: the column and the row of each device of a small group.
 
-    On described hardware as the chips stand there; else a torus, or hosts and their
-    devices, as a grid, and a ring as a loop of two rows.
+    On described hardware, the cells follow the coordinates of the chips. Otherwise a
+    torus, or hosts with their devices, is a grid, and a ring is a loop of two rows.
 
     >>> from shardviz.move.movement import collective_movement
     >>> cells_of(collective_movement("all-gather", 4, 4096)).tolist()
@@ -124,17 +125,17 @@ def cells_of(m: Movement) -> np.ndarray:
     column, row = at[-1], np.zeros(m.size, np.int64)
     for size, along in zip(sizes[:-1], at[:-1], strict=True):
         row = row * size + along
-    # Many rows of few columns lie on their side.
+    # Many rows of few columns are transposed.
     if row.max() + 1 > max(4, sizes[-1]):
         column, row = row, column
     return np.stack([column, row], axis=1)
 
 
 def _coordinates(m: Movement) -> np.ndarray | None:
-    """int64 [axes, devices]: where the devices stand along each axis that they span.
+    """int64 [axes, devices]: the coordinates of devices along each axis that they span.
 
-    Counted without what lies between them; None where they fill no block or are a
-    long row, and where their hardware is not described.
+    Gaps between devices are not counted. None if the devices fill no block or form a
+    long row, or if their hardware is not described.
     """
     topology = m.topology
     if topology is None:
@@ -173,11 +174,11 @@ def _axis_of(m: Movement, step: MovementStep, mesh: MeshSpec | None) -> int:
 
 
 def _step_data(step: MovementStep, sent: str, axis: int) -> JsonDict:
-    # What goes from one device to another moves together.
-    sends: dict[tuple[int, int], list[Any]] = {}
+    # All chunks from one device to another move together.
+    sends: dict[tuple[int, int], tuple[int, int, int, list[int]]] = {}
     columns = (step.source, step.target, step.network.astype(int), step.chunk)
     for source, target, network, chunk in np.stack(columns, axis=1).tolist():
-        send = sends.setdefault((source, target), [source, target, network, []])
+        send = sends.setdefault((source, target), (source, target, network, []))
         send[3].append(chunk)
     return {
         "words": step.words,
@@ -190,21 +191,21 @@ def _step_data(step: MovementStep, sent: str, axis: int) -> JsonDict:
 
 
 def saved_movements(
-    stages: StageViews, shown: Mapping[str, Any], placement: DevicePlacement | None
+    stages: StageViews, shown: JsonDict, placement: DevicePlacement | None
 ) -> JsonDict:
-    """What a page without a kernel can play: the largest collectives, in one group."""
+    """The steps of the largest collectives, which a page without a kernel can play."""
     movements: JsonDict = {}
-    left = SAVED_BYTES
-    for key in _wanted(shown):
+    bytes_left = SAVED_BYTES
+    for key in _keys_to_save(shown):
         view = movement_view(key, stages, placement)
-        left -= len(json.dumps(view))
-        if view["data"] is not None and view["data"]["steps"] and left >= 0:
+        bytes_left -= len(json.dumps(view))
+        if view["data"] is not None and view["data"]["steps"] and bytes_left >= 0:
             movements[key] = view
     return movements
 
 
-def _wanted(shown: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of what a saved page should play: what runs before what was estimated."""
+def _keys_to_save(shown: JsonDict) -> Iterator[str]:
+    """The keys of collectives to save: compiled ones before estimated ones."""
     for stage in (2, 1, 0):
         for collective in shown["collectives"][stage][:MOST_SAVED]:
             yield f"{stage}:{collective['number']}"

@@ -1,9 +1,8 @@
-"""The values of a plan as plain data: columns of numbers, and the tables they index."""
+"""The values of a plan for the page: columns of numbers, and the tables they index."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import bytes_text, seconds_text
@@ -21,7 +20,7 @@ from shardviz.plans.plan_values import (
 KINDS = ("argument", "op", "result")
 BACKWARD, NOT_COVERED = 1, 2
 MOST_NOTES = 20
-NOWHERE = -1  # the number of a name that is none of the plan's values
+NOWHERE = -1  # stands for a name that is not a value of the plan
 COLUMNS = (
     "name",
     "kind",
@@ -40,9 +39,9 @@ class _Table:
     """A list of distinct items, each found by its number."""
 
     def __init__(self) -> None:
-        self._items: dict[Hashable, tuple[int, Any]] = {}
+        self._items: dict[Hashable, tuple[int, object]] = {}
 
-    def add(self, key: Hashable, item: Any = None) -> int:
+    def add(self, key: Hashable, item: object = None) -> int:
         """The number of the item with this key; a new one is added."""
         if item is None:
             item = key
@@ -50,7 +49,7 @@ class _Table:
         return self._items.setdefault(key, new)[0]
 
     @property
-    def items(self) -> list[Any]:
+    def items(self) -> list[object]:
         """The items in order."""
         return [item for _, item in self._items.values()]
 
@@ -58,11 +57,13 @@ class _Table:
 def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
     """A plan for the page: columns of numbers, and the tables that they index.
 
-    No objects, and every string once: a plan of 2,000 values stays below 220 kB. The
-    page asks for the explanation of a value, which is long.
+    `columns` have one number per value. `specs`, `types`, `scopes` and `origins` are
+    tables; `text` has every string once. So a plan of 2,000 values stays below 220 kB.
+    The page asks for explanations one by one, because they are long.
 
-    `text` has every string once; `specs`, `types`, `scopes` and `origins` are tables;
-    `columns` have one number per value.
+    Args:
+        plan: None before the first plan.
+        explanations: explanations are included for plans of at most so many values.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> op = PlannedOp("x", "argument", shape=(8,))
@@ -72,7 +73,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
     """
     if plan is None:
         return {"count": 0, "error": "", "waiting": True}
-    # Names, lines and sentences occur at many values.
+    # Many values share names, lines and sentences.
     strings = _Table()
     numbers = {op.name: i for i, op in enumerate(plan.ops)}
     return {
@@ -89,7 +90,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
         **_values(plan, numbers, strings),
         "moves": _moves(plan, numbers, strings),
         "explanations": _explanations(plan, explanations),
-        # Last, when all of the above has put its strings here.
+        # Last, because all fields above add their strings.
         "text": strings.items,
     }
 
@@ -125,7 +126,7 @@ def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
     notes: dict[int, int] = {}
     for i, (op, path) in enumerate(zip(plan.ops, call_paths(plan.ops), strict=True)):
         shown_type = [short_type(op.dtype, op.shape), *op.shape]
-        # Numbers alone: the page finds what they stand for in the tables.
+        # Only numbers; the page looks them up in the tables.
         row = {
             "name": strings.add(op.name),
             "kind": KINDS.index(op.kind),
@@ -140,7 +141,7 @@ def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
         }
         for name, number in row.items():
             columns[name].append(number)
-        # An operand may be a value that the plan leaves out.
+        # The plan leaves out a few values, which may be operands.
         operands.append([numbers[name] for name in op.operands if name in numbers])
         if op.trips not in (None, 1):
             trips[i] = op.trips
@@ -158,9 +159,10 @@ def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
     }
 
 
-def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[Any]:
-    """The text, the axes of each dimension as [number in the mesh, parts, text], and
-    the unreduced axes.
+def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[object]:
+    """A spec for the page: its text, its dimensions, and its unreduced axes.
+
+    Each dimension is a list of axes as [number in the mesh, parts, text].
     """
     names, sizes = plan.mesh.axis_names, plan.mesh.shape
     numbers = {name: number for number, name in enumerate(names)}
@@ -184,23 +186,23 @@ def _origins(op: PlannedOp, strings: _Table) -> tuple[tuple[str, int, int, int],
 
 def _moves(
     plan: Plan, numbers: dict[str, int], strings: _Table
-) -> dict[int, list[list[Any]]]:
+) -> dict[int, list[list[object]]]:
     """The estimated collectives, by the number of the value that causes them.
 
     Each is [kind, axes, bytes in words, trips, cause].
     """
-    moves: dict[int, list[list[Any]]] = {}
-    for one in plan.collectives:
-        size = strings.add(bytes_text(one.bytes_per_device))
-        axes = [strings.add(axis) for axis in one.mesh_axes]
-        cause = strings.add(str(one.cause))
-        move = [strings.add(one.kind), axes, size, one.trips or 0, cause]
-        moves.setdefault(numbers.get(one.value, NOWHERE), []).append(move)
+    moves: dict[int, list[list[object]]] = {}
+    for collective in plan.collectives:
+        size = strings.add(bytes_text(collective.bytes_per_device))
+        axes = [strings.add(axis) for axis in collective.mesh_axes]
+        cause = strings.add(str(collective.cause))
+        move = [strings.add(collective.kind), axes, size, collective.trips or 0, cause]
+        moves.setdefault(numbers.get(collective.value, NOWHERE), []).append(move)
     return moves
 
 
-def _explanations(plan: Plan, most: int) -> dict[str, JsonDict]:
-    """The explanation of every value; none where they are many."""
-    if len(plan.ops) > most:
+def _explanations(plan: Plan, limit: int) -> dict[str, JsonDict]:
+    """The explanation of every value; none if there are more values than `limit`."""
+    if len(plan.ops) > limit:
         return {}
     return {op.name: explanation_view(plan, op.name) for op in plan.ops}

@@ -1,4 +1,4 @@
-"""The tab Effects: what a program does besides computing, read in the background."""
+"""The effects of a program on anything but its results, read in the background."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardviz.programs.words.effects import effect_rows
 
 
 class EffectsReader(LatestView[tuple[Program, int]]):
-    """Reads the effects of the latest program. That traces it, so no edit waits for it.
+    """Reads the effects of the latest program; in a thread, because that traces it.
 
     The `state` of its view is `"none"`, `"reading"` or `"done"`.
     """
@@ -21,8 +21,8 @@ class EffectsReader(LatestView[tuple[Program, int]]):
         self.view = {"state": "none", "revision": -1}
 
     def read(self, program: Program, revision: int) -> None:
-        """Begins to read, unless this very revision was read or is being read."""
-        # The page asks each time that its tab is opened.
+        """Starts reading, unless this revision was read or is being read."""
+        # The page asks whenever the Checks tab is opened.
         if self.view["revision"] != revision:
             self.view = {"state": "reading", "revision": revision}
             self.request((program, revision))
@@ -39,13 +39,13 @@ def _failed(item: tuple[Program, int], error: BaseException) -> JsonDict:
 
 def effects_view(program: Program) -> JsonDict:
     """The effects of one program, as plain data."""
-    # Here, and not at the top: the Explorer opens and edits without jax.
+    # Imported here: the Explorer opens and edits without jax.
     from shardviz.programs.backend.effects import predict
 
-    found = predict(program)
-    runs, sentence = found.runs_on(program.mesh.size)
+    effects = predict(program)
+    runs, sentence = effects.runs_on(program.mesh.size)
     return {
         "runs": runs,
         "sentence": sentence,
-        "rows": effect_rows(found),
+        "rows": effect_rows(effects),
     }
