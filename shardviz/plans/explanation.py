@@ -214,14 +214,14 @@ class Explanation(Displayed):
         if len(facts) > MOST_SENTENCES:
             facts = []
             for alike, group in groupby(self.facts, _is_alike):
-                some = list(group)
-                if alike and len(some) > 2:
+                run = list(group)
+                if alike and len(run) > 2:
                     # The last one says which value the axis reached.
-                    some[:-1] = [LeftOutLine(len(some) - 1, alike=True)]
-                facts += some
-        more = len(facts) - MOST_SENTENCES
-        if more > 0:
-            facts[MOST_SENTENCES - 1 :] = [LeftOutLine(more + 1)]
+                    run[:-1] = [LeftOutLine(len(run) - 1, alike=True)]
+                facts += run
+        surplus = len(facts) - MOST_SENTENCES
+        if surplus > 0:
+            facts[MOST_SENTENCES - 1 :] = [LeftOutLine(surplus + 1)]
         return tuple(map(str, facts))
 
     def __str__(self) -> str:
@@ -262,20 +262,20 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
 
 def steps_to(plan: Record, op: PlannedOp, axis: str) -> list[tuple[Step, str]]:
     """The steps by which an axis reached a value, each with the value it led to."""
-    here = op.name
-    if op.kind == "result" and arrival(plan.arrivals, here, axis) is None:
+    reached = op.name
+    if op.kind == "result" and arrival(plan.arrivals, reached, axis) is None:
         # It came with the value that is returned.
-        here = next(iter(op.operands), here)
+        reached = next(iter(op.operands), reached)
     steps: list[tuple[Step, str]] = []
-    seen = {op.name}
+    visited = {op.name}
     while True:
-        step = arrival(plan.arrivals, here, axis)
+        step = arrival(plan.arrivals, reached, axis)
         # In a loop an axis may come back to where it was.
-        if step is None or step.origin in seen:
+        if step is None or step.origin in visited:
             return steps[::-1]
-        steps.append((step, here))
-        here = step.origin
-        seen.add(here)
+        steps.append((step, reached))
+        reached = step.origin
+        visited.add(reached)
 
 
 def _step_line(plan: Record, step: Step, target: str) -> StepLine:
@@ -391,16 +391,18 @@ def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
     values = []
     for op in plan.ops:
         # An axis that came later was not there yet, though the plan ends with it.
-        late = set()
+        later_axes = set()
         for axis in op.spec.axes:
             steps = steps_to(plan, op, axis)
             if steps and steps[-1][0].number > number:
-                late.add(axis)
-        if late:
+                later_axes.add(axis)
+        if later_axes:
             dims = []
             for axes in op.spec.dims:
-                dims.append(tuple(axis for axis in axes if axis not in late))
-            origins = {a: one for a, one in op.origins.items() if a not in late}
+                dims.append(tuple(axis for axis in axes if axis not in later_axes))
+            origins = {
+                a: origin for a, origin in op.origins.items() if a not in later_axes
+            }
             spec = replace(op.spec, dims=tuple(dims))
             op = op.changed(spec=spec, origins=origins)
         values.append(op)

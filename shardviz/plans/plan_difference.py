@@ -257,7 +257,7 @@ class PlanDiff(Displayed):
 
 
 def _counted(**groups: Sequence[object]) -> dict[str, int]:
-    return {name: len(own) for name, own in groups.items() if own}
+    return {name: len(items) for name, items in groups.items() if items}
 
 
 def plan_difference(before: Record, after: Record) -> PlanDiff:

@@ -63,8 +63,8 @@ def path_in_words(op: str) -> str:
     'blocks_3/Mlp_0/dot_general'
     """
     # The first part is the function itself.
-    head, _, rest = op.partition("/")
-    return "/".join(filter(None, map(unwrapped, (rest or head).split("/"))))
+    head, _, inner = op.partition("/")
+    return "/".join(filter(None, map(unwrapped, (inner or head).split("/"))))
 
 
 def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]]:
@@ -80,7 +80,7 @@ def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]
     [('3 × ', 'layer_{0..2}/dot')]
     """
     folds = fold(collectives, lambda c: path_in_words(c.op), _collective_key)
-    return sorted(folds, key=lambda one: -sum(c.bytes_in_all for c in one.items))
+    return sorted(folds, key=lambda group: -sum(c.bytes_in_all for c in group.items))
 
 
 def _collective_key(c: Collective) -> Hashable:
@@ -88,7 +88,7 @@ def _collective_key(c: Collective) -> Hashable:
     return c.kind, c.over, size, c.source, c.phase, c.is_async, c.rematerialises
 
 
-def fold_line(one: Fold[Collective]) -> str:
+def fold_line(group: Fold[Collective]) -> str:
     """Alike collectives in one line: `32 × 512 MiB all-reduce over model · mlp.py:3 ·
     mlp`.
 
@@ -96,13 +96,13 @@ def fold_line(one: Fold[Collective]) -> str:
     >>> fold_line(fold_collectives(some)[0])
     '2 × 64 B all-gather over x · h_{0..1}'
     """
-    first = one.items[0]
+    first = group.items[0]
     kind = f"{clause('{} ', first.dtype)}{first.kind}"
-    amount = f"{one.count}{first.amount} {kind}{first.over}"
-    return " · ".join(filter(None, (amount, first.source, name_of_fold(one))))
+    amount = f"{group.count}{first.amount} {kind}{first.over}"
+    return " · ".join(filter(None, (amount, first.source, name_of_fold(group))))
 
 
-def name_of_fold(one: Fold[Collective]) -> str:
+def name_of_fold(group: Fold[Collective]) -> str:
     """Their operation; of combined ones that of the largest member, and how many
     others.
 
@@ -110,10 +110,10 @@ def name_of_fold(one: Fold[Collective]) -> str:
     >>> name_of_fold(fold_collectives([Collective("all-gather", ("x",), 64, op)])[0])
     'jit(f)/layer_1/dot'
     """
-    first = one.items[0]
+    first = group.items[0]
     name = first.op
-    if len(one.items) > 1:
-        name = one.name
+    if len(group.items) > 1:
+        name = group.name
         if first.phase == "backward":
             name += ", backward"
     if first.members:

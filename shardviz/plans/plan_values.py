@@ -65,9 +65,11 @@ class ShardingRule:
     @property
     def is_elementwise(self) -> bool:
         """Whether operands and results have the same dimensions, all alike."""
-        same = len({*self.operands, *self.results}) == 1
-        moves = self.need_replication or self.permutation or self.blocked_propagation
-        return same and not moves
+        has_one_shape = len({*self.operands, *self.results}) == 1
+        is_restricted = (
+            self.need_replication or self.permutation or self.blocked_propagation
+        )
+        return has_one_shape and not is_restricted
 
     @property
     def propagates(self) -> bool:
@@ -233,9 +235,9 @@ class PlannedOp:
         >>> PlannedOp.trusted({"name": "x", "kind": "op"}) == PlannedOp("x", "op")
         True
         """
-        made = object.__new__(PlannedOp)
-        object.__setattr__(made, "__dict__", {**_DEFAULTS, **parts})
-        return made
+        op = object.__new__(PlannedOp)
+        object.__setattr__(op, "__dict__", {**_DEFAULTS, **parts})
+        return op
 
     def changed(self, **changes: Any) -> PlannedOp:
         """The same value with other fields, made as fast as `trusted` makes one."""
@@ -314,8 +316,8 @@ class Record:
         for op in self.ops:
             for step in op.steps:
                 for name in step.to:
-                    known = arrivals.get((name, step.axis))
-                    if known is None or step.number < known.number:
+                    first = arrivals.get((name, step.axis))
+                    if first is None or step.number < first.number:
                         arrivals[name, step.axis] = step
         return arrivals
 

@@ -177,14 +177,18 @@ def _joined_frames(
     that differ from this call are left out.
     """
     shared = 0
-    for one, other in zip(reversed(inner), reversed(outer), strict=False):
-        if one != other:
+    for inner_frame, outer_frame in zip(reversed(inner), reversed(outer), strict=False):
+        if inner_frame != outer_frame:
             break
         shared += 1
-    own, rest = inner[: len(inner) - shared], outer[: len(outer) - shared]
-    if len(own) > 1 and rest and _function(own[-1]) == _function(rest[-1]) != ("", ""):
-        own = own[:-1]
-    return (*own, *outer)
+    inner_only, outer_only = inner[: len(inner) - shared], outer[: len(outer) - shared]
+    if (
+        len(inner_only) > 1
+        and outer_only
+        and _function(inner_only[-1]) == _function(outer_only[-1]) != ("", "")
+    ):
+        inner_only = inner_only[:-1]
+    return (*inner_only, *outer)
 
 
 def _function(frame: Frame) -> tuple[str, str]:
@@ -294,13 +298,13 @@ def parse_tensor(text: str) -> tuple[tuple[int, ...], str] | None:
     >>> parse_tensor("tensor<64x512xbf16>"), parse_tensor("!stablehlo.token")
     (((64, 512), 'bfloat16'), None)
     """
-    found = _TENSOR.fullmatch(text)
-    if found is None:
+    match = _TENSOR.fullmatch(text)
+    if match is None:
         return None
-    shape = tuple(int(size) for size in found[1].split("x") if size)
+    shape = tuple(int(size) for size in match[1].split("x") if size)
     # MLIR has signless integers and signed ones; numpy has one name for both.
-    integer = re.sub(r"^s?(u?)i(\d+)$", r"\1int\2", found[2])
-    return shape, _DTYPES.get(found[2], integer)
+    integer = re.sub(r"^s?(u?)i(\d+)$", r"\1int\2", match[2])
+    return shape, _DTYPES.get(match[2], integer)
 
 
 def factor_name(number: int) -> str:
@@ -371,9 +375,9 @@ class AttributeCache:
             if around is None:
                 self._known[key] = source_location(str(location)), ()
             else:
-                number, call, own = around
+                number, call, inlined = around
                 at, outer = self._placed(call)
-                self._known[key] = self._placed(own)[0], (*outer, Call(number, at))
+                self._known[key] = self._placed(inlined)[0], (*outer, Call(number, at))
         return self._known[key]
 
 

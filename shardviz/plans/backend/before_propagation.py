@@ -69,17 +69,17 @@ def inline_calls(module: Any) -> None:
     functions = functions_of(module)
     numbers = itertools.count(1)
     with module.context:
-        waiting = list(_calls_in(functions["main"]))
-        left = set[str]()
-        for call in waiting:
+        calls = list(_calls_in(functions["main"]))
+        not_inlined = set[str]()
+        for call in calls:
             function = callee(call, functions)
             if function is None:
                 continue
             if _is_inlineable(call):
-                waiting += _inlined(call, function, next(numbers))
-            elif (name := call.attributes[CALLEE].value) not in left:
-                left.add(name)
-                waiting += _calls_in(function)
+                calls += _inlined(call, function, next(numbers))
+            elif (name := call.attributes[CALLEE].value) not in not_inlined:
+                not_inlined.add(name)
+                calls += _calls_in(function)
 
 
 def remove_dead(module: Any) -> None:
@@ -112,10 +112,10 @@ def functions_of(module: Any) -> dict[str, Any]:
 
 def callee(call: Any, functions: dict[str, Any]) -> Any:
     """The function that a `func.call` calls, or None where its body is elsewhere."""
-    found = functions.get(call.attributes[CALLEE].value)
-    if found is None or not found.regions[0].blocks:
+    function = functions.get(call.attributes[CALLEE].value)
+    if function is None or not function.regions[0].blocks:
         return None
-    return found
+    return function
 
 
 def _is_inlineable(call: Any) -> bool:
@@ -154,19 +154,19 @@ def _calls_in(op: Any) -> list[Any]:
 
 def operations_in(op: Any, inner_first: bool = False) -> list[Any]:
     """The operations in another in program order, each before or after those in it."""
-    found: list[Any] = []
+    operations: list[Any] = []
     if not len(op.regions):
-        return found
+        return operations
 
-    def keep(inner: Any) -> ir.WalkResult:
-        found.append(inner)
+    def collect(inner: Any) -> ir.WalkResult:
+        operations.append(inner)
         return ir.WalkResult.ADVANCE
 
     # jaxlib's own traversal takes a third of the time of one over regions and blocks.
     order = ir.WalkOrder.POST_ORDER if inner_first else ir.WalkOrder.PRE_ORDER
-    op.walk(keep, order)
+    op.walk(collect, order)
     # Without the operation itself.
-    return found[:-1] if inner_first else found[1:]
+    return operations[:-1] if inner_first else operations[1:]
 
 
 def _remove_dead_in(op: Any) -> None:

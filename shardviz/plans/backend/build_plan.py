@@ -221,19 +221,19 @@ class _PlanRun:
             lowered: what jax calls the arguments.
         """
         names = traced.stage.jaxpr.jaxpr.debug_info.arg_names
-        known = {}
+        names_of_arrays = {}
         for name, array in zip(names, self.program.arrays, strict=False):
-            known[name] = array.name
-        return [known.get(name, name) for name in lowered]
+            names_of_arrays[name] = array.name
+        return [names_of_arrays.get(name, name) for name in lowered]
 
     def _with_unused(self, ops: Sequence[PlannedOp]) -> tuple[PlannedOp, ...]:
         """The values; the arguments as they are given, with those that nothing reads."""
-        used, others = {}, []
+        used, operations = {}, []
         for op in ops:
             if op.kind == "argument":
                 used[op.name] = op
             else:
-                others.append(op)
+                operations.append(op)
         donated = set(donated_leaves(self.program))
         arguments = []
         for position, request in enumerate(self.program.requests):
@@ -254,7 +254,7 @@ class _PlanRun:
             if memory or position in donated:
                 op = op.changed(memory_kind=memory, donated=position in donated)
             arguments.append(op)
-        return (*arguments, *used.values(), *others)
+        return (*arguments, *used.values(), *operations)
 
     def fail(self, error: BaseException) -> None:
         """Ends the plan with an error."""
@@ -278,14 +278,14 @@ def _with_axes_of_size_one(
     ops: Sequence[PlannedOp], written: Mapping[str, Spec], mesh: MeshSpec
 ) -> tuple[PlannedOp, ...]:
     """The values with the axes of size 1 that their types name on Explicit axes."""
-    ones = set()
+    size_one = set()
     for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
         if mesh.shape[axis] == 1 and kind == "Explicit":
-            ones.add(axis)
+            size_one.add(axis)
     typed = []
     for op in ops:
-        spec = written.get(op.name) if ones else None
-        if spec is not None and not ones.isdisjoint(spec.axes):
+        spec = written.get(op.name) if size_one else None
+        if spec is not None and not size_one.isdisjoint(spec.axes):
             dims = []
             for axes in spec.dims:
                 dims.append(tuple(axis for axis in axes if mesh.shape[axis] > 1))
@@ -324,11 +324,14 @@ def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
     Raises:
         ProgramError: for such a program.
     """
-    own = list(mesh.shape.items())
-    for named, equation in meshes_in(jaxpr):
-        if list(zip(named.axis_names, named.axis_sizes, strict=True)) != own:
+    mesh_axes = list(mesh.shape.items())
+    for other_mesh, equation in meshes_in(jaxpr):
+        if (
+            list(zip(other_mesh.axis_names, other_mesh.axis_sizes, strict=True))
+            != mesh_axes
+        ):
             raise ProgramError(
                 "Plans do not cover programs over two meshes:"
-                f" {naming_operation(equation)} is over {mesh_sizes(named)}, and the"
+                f" {naming_operation(equation)} is over {mesh_sizes(other_mesh)}, and the"
                 f" program's mesh is {mesh}. sv.compile shows what XLA makes of both."
             )

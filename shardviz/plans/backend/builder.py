@@ -72,10 +72,10 @@ class BlockContext:
 
     def scope_of(self, path: str) -> tuple[str, ...]:
         """The functions around an operation, given its name in jax."""
-        rest, outer = path, self.call.op
+        inner_path, outer = path, self.call.op
         if outer and path.startswith(outer):
-            rest = path[len(outer) :].lstrip("/")
-        return (*self.scope, *rest.split("/")[:-1])
+            inner_path = path[len(outer) :].lstrip("/")
+        return (*self.scope, *inner_path.split("/")[:-1])
 
 
 @dataclass
@@ -267,7 +267,7 @@ class PlanBuilder:
                     arrivals.setdefault((name, step.axis), step)
         finished = []
         for builder in self._by_name.values():
-            op, last, later = builder.op, None, []
+            op, last, without_name = builder.op, None, []
             origins: dict[str, Origin] = {}
             for axis in all_axes(op.spec):
                 step = arrival(arrivals, op.name, axis)
@@ -275,11 +275,11 @@ class PlanBuilder:
                     last = step.number
                 origin = self._named_origin(axis, builder)
                 if origin is None:
-                    later.append(axis)
+                    without_name.append(axis)
                 else:
                     origins[axis] = origin
             # Those that Shardy names come first, then those that only the steps show.
-            for axis in later:
+            for axis in without_name:
                 origin = self._origin_by_steps(axis, op.name, arrivals)
                 if origin is not None:
                     origins[axis] = origin
@@ -292,8 +292,8 @@ class PlanBuilder:
         name = names.get(axis)
         if name is None:  # a part of an axis may come from another part of it
             parent = parent_axis(axis)
-            for other, origin in names.items():
-                if parent_axis(other) == parent:
+            for named_axis, origin in names.items():
+                if parent_axis(named_axis) == parent:
                     name = origin
                     break
         if name == "self":
@@ -306,9 +306,9 @@ class PlanBuilder:
         self, axis: str, name: str, arrivals: Mapping[tuple[str, str], Step]
     ) -> Origin | None:
         """The origin of an axis of a value, or None where the steps lead nowhere."""
-        seen = set[str]()
-        while name not in seen and name in self._by_name:
-            seen.add(name)
+        visited = set[str]()
+        while name not in visited and name in self._by_name:
+            visited.add(name)
             op = self._by_name[name].op
             step = arrival(arrivals, name, axis)
             if step is not None:

@@ -166,8 +166,8 @@ class _EstimateReader:
         source = self.module.by_name.get(name)
         if source is not None and not source.spec.equivalent(operand.spec):
             # A constraint has moved it before.
-            asked = constraint_for(self.module, source, operand.spec)
-            name = name if asked is None else asked.name
+            constraint = constraint_for(self.module, source, operand.spec)
+            name = name if constraint is None else constraint.name
         for part in parts:
             axes = mesh_axes(part.axes, self.mesh)
             # Several readers of the result share the moved operand.
@@ -186,12 +186,12 @@ class _EstimateReader:
 
         XLA moves it only where a constraint is on it.
         """
-        made = defining_op(value)
-        if made is None or made.name != BROADCAST:
+        broadcast = defining_op(value)
+        if broadcast is None or broadcast.name != BROADCAST:
             return False
-        known = self.attributes.tensor(made.operands[0])
-        origins = self.attributes.text(made, ORIGINS)
-        return known is not None and known[0] == () and "constraint" not in origins
+        scalar = self.attributes.tensor(broadcast.operands[0])
+        origins = self.attributes.text(broadcast, ORIGINS)
+        return scalar is not None and scalar[0] == () and "constraint" not in origins
 
     def _parts(self, op: Any, start: Any) -> list[_Part]:
         """The collectives that XLA makes of one of Shardy's operations.
@@ -210,13 +210,13 @@ class _EstimateReader:
         if op.name == ALL_GATHER:
             return _gathers([parse_axes(dim) for dim in _DIM.findall(text)], before)
         axes = tuple(dict.fromkeys(parse_axes(text)))
-        made = defining_op(start)
-        if op.name == ALL_REDUCE and made is not None:
-            return self._sums(op, made, axes, after)
+        summed_op = defining_op(start)
+        if op.name == ALL_REDUCE and summed_op is not None:
+            return self._sums(op, summed_op, axes, after)
         return [_Part(axes, after)]
 
-    def _sums(self, op: Any, made: Any, axes: _Axes, after: Spec) -> list[_Part]:
-        opcode = made.name.partition(".")[2]
+    def _sums(self, op: Any, summed_op: Any, axes: _Axes, after: Spec) -> list[_Part]:
+        opcode = summed_op.name.partition(".")[2]
         if opcode not in ("dot_general", "reduce", "gather", "scatter"):
             return [_Part(axes, after)]
         result = self.module.by_name.get(self.module.name(op.operands[0]))
@@ -224,22 +224,22 @@ class _EstimateReader:
             # A reshard asks for the whole sum, before anything splits it.
             return [_Part(axes, after)]
         # What a scatter writes is split, and what the others read.
-        split, last = self.module.spec(made.operands[0]), after
+        operand_spec, result_spec = self.module.spec(summed_op.operands[0]), after
         if opcode == "scatter":
-            split = self.module.spec(made.operands[2])
+            operand_spec = self.module.spec(summed_op.operands[2])
         uses = [use.owner.operation for use in op.results[0].uses]
-        kept = len(uses) == 1 and uses[0].name == ALL_SLICE
-        if opcode == "dot_general" and kept:
+        is_sliced = len(uses) == 1 and uses[0].name == ALL_SLICE
+        if opcode == "dot_general" and is_sliced:
             # XLA sums over what splits the result first, and keeps a shard of that.
-            split = last = self.module.spec(uses[0].results[0])
-        parts, rest = [], list(axes)
-        for dim in reversed(split.dims):
-            over = tuple(axis for axis in rest if axis in dim)
+            operand_spec = result_spec = self.module.spec(uses[0].results[0])
+        parts, remaining = [], list(axes)
+        for dim in reversed(operand_spec.dims):
+            over = tuple(axis for axis in remaining if axis in dim)
             if over:
-                rest = [axis for axis in rest if axis not in dim]
+                remaining = [axis for axis in remaining if axis not in dim]
                 parts.append(_Part(over, after))
-        if rest:
-            parts.append(_Part(tuple(rest), last))
+        if remaining:
+            parts.append(_Part(tuple(remaining), result_spec))
         return parts
 
     def _printed(self, op: Any) -> Iterator[Collective]:
@@ -328,7 +328,9 @@ class _EstimateReader:
                     continue
                 if len(read.shape) == len(total.shape):
                     sizes = zip(read.shape, total.shape, strict=True)
-                    if all(whole % part == 0 for whole, part in sizes):
+                    if all(
+                        read_size % total_size == 0 for read_size, total_size in sizes
+                    ):
                         arguments.add(read.name)
         return arguments.pop() if len(arguments) == 1 else ""
 
@@ -357,8 +359,8 @@ class _EstimateReader:
         if not KINDS[kind].pairs:
             names = whole_axes(axes, self.mesh)
             for name in dict.fromkeys(map(parent_axis, names)):
-                own = [axis for axis in names if parent_axis(axis) == name]
-                devices = group_size(own, self.mesh)
+                axis_parts = [axis for axis in names if parent_axis(axis) == name]
+                devices = group_size(axis_parts, self.mesh)
                 if devices < self.mesh.shape[name]:
                     parts.append(AxisPart(name, devices, self.mesh.shape[name]))
         return Collective(
@@ -400,12 +402,12 @@ def whole_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
     """
     names: list[str] = []
     for axis, length in mesh.shape.items():
-        own = [name for name in axes if parent_axis(name) == axis]
-        if axis in own:
+        parts = [name for name in axes if parent_axis(name) == axis]
+        if axis in parts:
             names.append(axis)
             continue
         joined: list[tuple[int, int]] = []
-        for before, size in sorted(map(split_part, own)):
+        for before, size in sorted(map(split_part, parts)):
             if joined and joined[-1][0] * joined[-1][1] == before:
                 before, size = joined[-1][0], joined.pop()[1] * size
             joined.append((before, size))
@@ -483,15 +485,15 @@ def _axes_of_group(group: np.ndarray, mesh: MeshSpec) -> _Axes:
     axes, across = [], 1
     coordinates = np.unravel_index(group, mesh.axis_sizes)
     for name, along in zip(mesh.axis_names, coordinates, strict=True):
-        size, own = mesh.shape[name], np.unique(along)
-        if own.size == 1:
+        size, positions = mesh.shape[name], np.unique(along)
+        if positions.size == 1:
             continue
-        across *= own.size
-        if own.size < size:
+        across *= positions.size
+        if positions.size < size:
             # Each second or fourth of an axis is a part of it, as another mesh may
             # split it.
-            minor = int(own[1] - own[0]) * own.size
-            name = f"{name}:({size // minor}){own.size}"
+            minor = int(positions[1] - positions[0]) * positions.size
+            name = f"{name}:({size // minor}){positions.size}"
         axes.append(name)
     if across != group.size:  # the group is no box of the mesh
         return ()

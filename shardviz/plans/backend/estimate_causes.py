@@ -48,23 +48,25 @@ class Blame(NamedTuple):
 def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
     """What a reduction over devices is for: the operation that makes what is summed."""
     start = module.start(op)
-    made, name = defining_op(start), module.name(start)
-    read, code = module.read(made), "other"
+    summed_op, name = defining_op(start), module.name(start)
+    read, code = module.read(summed_op), "other"
     location = module.attributes.location(op)
     if read is not None:
         location = read.location
-    if made is not None:
-        code = _SUMS.get(made.name, "other")
+    if summed_op is not None:
+        code = _SUMS.get(summed_op.name, "other")
     dims, reducer = (), ""
-    if made is not None and code == "reduce":
-        reduced = list(made.attributes[REDUCED_DIMS])
-        split = dims_over(module.spec(made.operands[0]), axes)
+    if summed_op is not None and code == "reduce":
+        reduced = list(summed_op.attributes[REDUCED_DIMS])
+        split = dims_over(module.spec(summed_op.operands[0]), axes)
         dims = tuple(dim for dim in reduced if dim in split) or tuple(reduced)
         if name in module.by_name:
             reducer = module.by_name[name].reducer
-    kept = op.name == REDUCE_SCATTER
+    is_scattered = op.name == REDUCE_SCATTER
     value = name or location.last_part
-    return Blame(name, location, SumCause(value, axes, code, dims, reducer, kept))
+    return Blame(
+        name, location, SumCause(value, axes, code, dims, reducer, is_scattered)
+    )
 
 
 def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
@@ -79,9 +81,9 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
             name, before, source = under.name, module.spec(between), under
     last, reader = module.end(op)
     after = module.spec(last.results[0])
-    own, kind = module.attributes.location(op), SHARDY[op.name]
+    location_here, kind = module.attributes.location(op), SHARDY[op.name]
     # A chain of collectives may have no value of the plan at its start.
-    moved = name or own.last_part
+    moved = name or location_here.last_part
     asking = constraint_for(module, source, after)
     for step in module.chain(op):
         # What follows a constraint may split the value again.
@@ -95,7 +97,7 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
     cause = MoveCause(moved, axes, kind, before, after, code, user)
     if location is None and source is not None and source.kind == "op":
         location = _location(source)
-    return Blame(value or name, location or own, cause)
+    return Blame(value or name, location or location_here, cause)
 
 
 def _location(op: PlannedOp) -> SourceLocation:
@@ -128,20 +130,20 @@ def _result_of(module: PlannedModule, source: PlannedOp | None) -> str:
 
 
 def constraint_for(
-    module: PlannedModule, made: PlannedOp | None, after: Spec
+    module: PlannedModule, value_op: PlannedOp | None, after: Spec
 ) -> PlannedOp | None:
     """The constraint or reshard that asks for a value to be split so, or None.
 
     It may stand behind others: Shardy makes one chain of collectives of all of them.
     """
-    waiting = [made] if made is not None else []
-    for value in waiting:
+    values = [value_op] if value_op is not None else []
+    for value in values:
         for reader in module.readers[value.name]:
             if reader.opcode in _CONSTRAINTS:
                 if reader.spec.equivalent(after):
                     return reader
                 # Those nearer to the value come first.
-                waiting.append(reader)
+                values.append(reader)
     return None
 
 

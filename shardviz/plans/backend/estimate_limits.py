@@ -69,16 +69,16 @@ def with_uncertain(
     >>> with_uncertain((x, y), (), MeshSpec(("data",), (4,)))[1].uncertain
     (Uncertain(code='along', axes=('data',), op='reverse'),)
     """
-    own, again = defaultdict(list), set()
+    collectives_of, moved_twice = defaultdict(list), set()
     moves = set()
     for c in collectives:
-        own[c.value].append(c)
+        collectives_of[c.value].append(c)
         if isinstance(c.cause, MoveCause):
             cause = c.cause
             move = (cause.value, cause.before, cause.after, c.kind, c.bytes_per_device)
             # XLA may move it once for all that need it so.
             if move in moves:
-                again.add(c.value)
+                moved_twice.add(c.value)
             moves.add(move)
     values = {op.name: op for op in ops}
     resplit = _resplit_results(values, collectives)
@@ -88,11 +88,11 @@ def with_uncertain(
         reads = [values[name] for name in op.operands if name in values]
         # In a shard_map nothing is split any more.
         if reads and not op.manual:
-            code, axes = _of_operation(op, reads, own[op.name], mesh)
-            if not axes and _moves_in_steps(op, reads, own[op.name]):
+            code, axes = _of_operation(op, reads, collectives_of[op.name], mesh)
+            if not axes and _moves_in_steps(op, reads, collectives_of[op.name]):
                 code, axes = "move", _axes_of((*reads, op))
-            if not axes and op.name in again:
-                code, axes = "move", _over(own[op.name])
+            if not axes and op.name in moved_twice:
+                code, axes = "move", _over(collectives_of[op.name])
             if not axes and op.name in resplit:
                 code, axes = "result", resplit[op.name]
             # The gathers of a call are estimated, which may have several results.
@@ -134,7 +134,10 @@ def _resplit_results(
 
 
 def _of_operation(
-    op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective], mesh: MeshSpec
+    op: PlannedOp,
+    reads: Sequence[PlannedOp],
+    planned: Sequence[Collective],
+    mesh: MeshSpec,
 ) -> tuple[str, tuple[str, ...]]:
     """A code and the axes, where a kind of operation is uncertain; else no axes.
 
@@ -144,7 +147,7 @@ def _of_operation(
         own: the collectives planned for it.
         mesh: the mesh.
     """
-    rule, opcode, moved = op.factors, op.opcode, _over(own, _MOVES)
+    rule, opcode, moved = op.factors, op.opcode, _over(planned, _MOVES)
     if opcode in _CALLS:
         first = 0
         if rule is not None and rule.propagates:
@@ -154,7 +157,7 @@ def _of_operation(
         return "call", _distinct(dims)
     if opcode in ("gather", "scatter"):
         # A sum over what splits the result, too, may go over another axis instead.
-        if moved or not {*_over(own)}.isdisjoint(op.spec.axes):
+        if moved or not {*_over(planned)}.isdisjoint(op.spec.axes):
             return "indices", _axes_of((*reads, op))
     if opcode == "dynamic_update_slice":
         dims = []
@@ -163,14 +166,14 @@ def _of_operation(
                 dims += [value.spec.dims[dim] for value in (*reads[:2], op)]
         return "along", _distinct(dims)
     if opcode == "reshape":
-        kept = {*op.spec.axes, *moved}
+        axes_after = {*op.spec.axes, *moved}
         # Shardy gathers nothing for these.
-        lost = [axis for axis in reads[0].spec.axes if axis not in kept]
-        return "along", tuple(lost)
+        dropped = [axis for axis in reads[0].spec.axes if axis not in axes_after]
+        return "along", tuple(dropped)
     if rule is None:
         return "", ()
     if opcode == "dot_general":
-        return "product", _wanted_twice(op, reads, own, rule, mesh)
+        return "product", _wanted_twice(op, reads, planned, rule, mesh)
     axes = _read_along(op, reads, rule)
     resplit = opcode == "slice" and reads[0].spec.dims != op.spec.dims
     # Pieces of several sizes are moved in other steps.
@@ -213,13 +216,13 @@ def _split(
 
 
 def _moves_in_steps(
-    op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective]
+    op: PlannedOp, reads: Sequence[PlannedOp], planned: Sequence[Collective]
 ) -> bool:
     """Whether what is moved for a value may be moved in other steps."""
-    moves = {(c.kind, c.mesh_axes) for c in own if c.kind in _MOVES}
+    moves = {(c.kind, c.mesh_axes) for c in planned if c.kind in _MOVES}
     several = sum(bool(value.spec.axes) for value in reads) > 1
     in_parts = any(":" in axis for axis in _axes_of((*reads, op)))
-    if len(moves) > 1 or (own and in_parts):
+    if len(moves) > 1 or (planned and in_parts):
         return True
     for kind, axes in moves:
         # Of several operands XLA's partitioner gathers one rather than permutes it.
@@ -236,7 +239,7 @@ def _moves_in_steps(
 def _wanted_twice(
     op: PlannedOp,
     reads: Sequence[PlannedOp],
-    own: Sequence[Collective],
+    planned: Sequence[Collective],
     rule: ShardingRule,
     mesh: MeshSpec,
 ) -> tuple[str, ...]:
@@ -250,9 +253,9 @@ def _wanted_twice(
             for axis in axes:
                 factors[axis] |= {*names[:1]}
                 holders[axis] += not {*names}.isdisjoint(rule.reduction)
-    sums = _over(own, {"all-reduce"})
-    moved = _over(own, {"all-gather", "all-to-all"})
-    found = []
+    sums = _over(planned, {"all-reduce"})
+    moved = _over(planned, {"all-gather", "all-to-all"})
+    uncertain_axes = []
     for axis, named in factors.items():
         size, used = mesh.shape.get(axis, 1), {*factors}
         if axis in sums:
@@ -260,16 +263,16 @@ def _wanted_twice(
         # XLA matches tilings by the number of their tiles, so that another axis can
         # stand in for one that is wanted twice.
         replaceable = False
-        for name, other in mesh.shape.items():
-            if size > 1 and name not in used and other % size == 0:
+        for name, other_size in mesh.shape.items():
+            if size > 1 and name not in used and other_size % size == 0:
                 replaceable = True
         settled = axis in (*sums, *moved) and len(named) < 3
         # Of what one operand alone sums over, each device takes a part of the other, or
         # XLA gathers this one.
         alone = axis in sums and (holders[axis] == 1 or axis in moved)
         if alone or (len(named) > 1 and (replaceable or not settled)):
-            found.append(axis)
-    return tuple(found)
+            uncertain_axes.append(axis)
+    return tuple(uncertain_axes)
 
 
 def _over(

@@ -43,21 +43,21 @@ def operands_moved_instead(module: PlannedModule, op: Any) -> tuple[OperandMove,
     result = module.by_name.get(module.name(start))
     if elementwise is None or result is None or result.factors is None:
         return ()
-    computed, wanted = module.spec(start), result.spec
-    if not result.factors.is_elementwise or computed.equivalent(wanted):
+    computed, result_spec = module.spec(start), result.spec
+    if not result.factors.is_elementwise or computed.equivalent(result_spec):
         return ()
     following = [module.spec(step.results[0]) for step in module.chain(op)]
-    if not any(spec.equivalent(wanted) for spec in following):
+    if not any(spec.equivalent(result_spec) for spec in following):
         return ()
     operands = [OperandMove(v, _spec(module, v)) for v in elementwise.operands]
     if len(operands) > 1 and all(o.spec.equivalent(computed) for o in operands):
         return ()
     moves: list[OperandMove] = []
     for operand in operands:
-        if operand.spec.equivalent(wanted):
+        if operand.spec.equivalent(result_spec):
             continue
         if not operand.spec.equivalent(computed):
-            gathered = _gathered(operand.spec, wanted)
+            gathered = _gathered(operand.spec, result_spec)
             if gathered is None:
                 return ()
             # All of it goes with the first of Shardy's operations.
@@ -70,20 +70,22 @@ def operands_moved_instead(module: PlannedModule, op: Any) -> tuple[OperandMove,
 
 def _spec(module: PlannedModule, value: Any) -> Spec:
     """The sharding of an operand; before Shardy slices it, if nothing asks for that."""
-    made, spec = defining_op(value), module.spec(value)
-    if made is None or made.name != ALL_SLICE:
+    slice_op, spec = defining_op(value), module.spec(value)
+    if slice_op is None or slice_op.name != ALL_SLICE:
         return spec
     source = module.by_name.get(module.name(value))
     if constraint_for(module, source, spec) is not None:
         return spec
-    return module.spec(made.operands[0])
+    return module.spec(slice_op.operands[0])
 
 
 def _gathered(before: Spec, after: Spec) -> tuple[tuple[str, ...], ...] | None:
     """The axes of each dimension that are gathered; None if gathers do not suffice."""
     gathered: list[tuple[str, ...]] = []
-    for axes, kept in zip(before.dims, after.padded(len(before.dims)), strict=True):
-        if axes[: len(kept)] != kept:
+    for axes, axes_after in zip(
+        before.dims, after.padded(len(before.dims)), strict=True
+    ):
+        if axes[: len(axes_after)] != axes_after:
             return None
-        gathered.append(axes[len(kept) :])
+        gathered.append(axes[len(axes_after) :])
     return tuple(gathered)

@@ -113,10 +113,10 @@ def _differs(traced: Traced, on_cpus: Any) -> bool:
     """Whether TPUs or GPUs get another module than CPUs."""
     for platform in ("tpu", "cuda"):
         try:
-            other = _module(traced, platform)
+            module = _module(traced, platform)
         except Exception:  # noqa: BLE001  the rules of a platform may raise anything
             return True
-        if str(other) != str(on_cpus):
+        if str(module) != str(on_cpus):
             return True
     return False
 

@@ -124,7 +124,7 @@ def _attributes() -> Mapping[str, frozenset[str]]:
         propagated = propagate(module)
         collect(propagated)
         collect(planned_module_on(propagated))
-    return {operation: frozenset(found) for operation, found in attributes.items()}
+    return {operation: frozenset(present) for operation, present in attributes.items()}
 
 
 def _has_attributes(is_read: Callable[[str], bool]) -> bool:

@@ -93,12 +93,12 @@ _REPLACEMENTS = frozenset({CUSTOM_CALL, RESHAPE, _UNARY, _BINARY, _TEST})
 
 def rewrite_operations(module: Any) -> None:
     """Replaces, in place, the operations of a module that XLA would have rewritten."""
-    found = []
+    to_replace = []
     for op in operations_in(module.operation):
-        known = op.name in (COMPOSITE, CONCATENATE)
-        if known or (op.name.startswith("chlo.") and op.name not in _LEFT):
-            found.append(op)
-    for op in found:
+        is_named = op.name in (COMPOSITE, CONCATENATE)
+        if is_named or (op.name.startswith("chlo.") and op.name not in _LEFT):
+            to_replace.append(op)
+    for op in to_replace:
         _replace(op)
 
 
@@ -127,7 +127,7 @@ def _replace(op: Any) -> None:
             name = CUSTOM_CALL
         elif not (name := _elementwise(op)):
             return
-        made = ir.Operation.create(
+        replacement = ir.Operation.create(
             name,
             results=[r.type for r in op.results],
             operands=list(op.operands),
@@ -135,7 +135,7 @@ def _replace(op: Any) -> None:
             loc=op.location,
             ip=ir.InsertionPoint(op),
         )
-    for old, new in zip(op.results, made.results, strict=True):
+    for old, new in zip(op.results, replacement.results, strict=True):
         old.replace_all_uses_with(new)
     op.erase()
 
@@ -149,7 +149,7 @@ def _without_empty(op: Any) -> None:
         op.results[0].replace_all_uses_with(full[0])
     else:
         with op.context, op.location:
-            made = ir.Operation.create(
+            concatenation = ir.Operation.create(
                 op.name,
                 results=[op.results[0].type],
                 operands=full,
@@ -157,7 +157,7 @@ def _without_empty(op: Any) -> None:
                 loc=op.location,
                 ip=ir.InsertionPoint(op),
             )
-        op.results[0].replace_all_uses_with(made.results[0])
+        op.results[0].replace_all_uses_with(concatenation.results[0])
     op.erase()
 
 
@@ -216,19 +216,19 @@ def _reads_outside(loop: Any) -> bool:
     """
     condition, body, returned = _parts(loop)
     carried = list(zip(loop.operands, body.arguments, returned.operands, strict=True))
-    kept = []
+    carried_on = []
     for number, (first, inside, last) in enumerate(carried):
         if last not in (first, inside):
-            kept.append(number)
-    if len(kept) in (0, len(carried)):
+            carried_on.append(number)
+    if len(carried_on) in (0, len(carried)):
         return False
     for number in reversed(range(len(carried))):
-        if number not in kept:
+        if number not in carried_on:
             outer = carried[number][0]
             loop.results[number].replace_all_uses_with(outer)
             for block in (condition, body):
                 block.arguments[number].replace_all_uses_with(outer)
-    _carry(loop, kept)
+    _carry(loop, carried_on)
     return True
 
 
@@ -238,11 +238,11 @@ def _parts(loop: Any) -> tuple[Any, Any, Any]:
     return condition, body, body.operations[len(body.operations) - 1].operation
 
 
-def _carry(loop: Any, kept: Sequence[int]) -> None:
+def _carry(loop: Any, carried_on: Sequence[int]) -> None:
     """Puts a loop in place of one that carries only some of its values."""
     condition, body, returned = _parts(loop)
     types, inits, results = [], [], []
-    for number in kept:
+    for number in carried_on:
         types.append(loop.results[number].type)
         inits.append(loop.operands[number])
         results.append(returned.operands[number])
@@ -253,7 +253,7 @@ def _carry(loop: Any, kept: Sequence[int]) -> None:
         ip=ir.InsertionPoint(returned),
     )
     returned.erase()
-    made = ir.Operation.create(
+    new_loop = ir.Operation.create(
         WHILE,
         results=types,
         operands=inits,
@@ -262,12 +262,12 @@ def _carry(loop: Any, kept: Sequence[int]) -> None:
         loc=loop.location,
         ip=ir.InsertionPoint(loop),
     )
-    for block, region in zip((condition, body), made.regions, strict=True):
+    for block, region in zip((condition, body), new_loop.regions, strict=True):
         for number in reversed(range(len(block.arguments))):
-            if number not in kept:
+            if number not in carried_on:
                 block.erase_argument(number)
         block.append_to(region)
-    for i, result in zip(kept, made.results, strict=True):
+    for i, result in zip(carried_on, new_loop.results, strict=True):
         loop.results[i].replace_all_uses_with(result)
     loop.erase()
 
@@ -309,7 +309,7 @@ def _opened(value: Any, loop: Any) -> Any:
         return None
     anything = sdy.DimensionShardingAttr.get([], is_closed=False)
     mesh = sdy.TensorShardingAttr(requested).mesh_or_ref
-    made = ir.Operation.create(
+    constraint = ir.Operation.create(
         CONSTRAINT,
         results=[value.type],
         operands=[value],
@@ -320,34 +320,36 @@ def _opened(value: Any, loop: Any) -> Any:
         loc=loop.location,
         ip=ir.InsertionPoint(loop),
     )
-    return made.results[0]
+    return constraint.results[0]
 
 
 def _requested(value: Any) -> Any:
     """The sharding that a value of a lowered module has, or None."""
-    made = defining_op(value)
-    if made is None:
+    defining = defining_op(value)
+    if defining is None:
         owner, number = value.owner.owner.operation, value.maybe_downcast().arg_number
         if owner.name != MODULE_FUNCTION:
             return None
         return named_attribute(owner, ARGUMENT_ATTRIBUTES, number)
-    if made.name == CONSTRAINT:
-        return made.attributes[ASKED_SHARDING]
+    if defining.name == CONSTRAINT:
+        return defining.attributes[ASKED_SHARDING]
     name = SHARDING_ATTRIBUTE
-    if made.name == MANUAL_COMPUTATION:
+    if defining.name == MANUAL_COMPUTATION:
         name = OUT_SHARDINGS
-    if name not in made.attributes:
+    if name not in defining.attributes:
         return None
-    shardings = list(sdy.TensorShardingPerValueAttr(made.attributes[name]).shardings)
+    shardings = list(
+        sdy.TensorShardingPerValueAttr(defining.attributes[name]).shardings
+    )
     return shardings[value.maybe_downcast().result_number]
 
 
 def _is_inside(value: Any, loop: Any) -> bool:
-    made = defining_op(value)
-    if made is None:
+    defining = defining_op(value)
+    if defining is None:
         around = value.owner.owner
     else:
-        around = made.parent
+        around = defining.parent
     while around is not None and around.operation != loop:
         around = around.operation.parent
     return around is not None
@@ -430,10 +432,10 @@ def _without_reshards_between_meshes(module: Any) -> None:
     for op in list(operations_in(module)):
         if op.name != RESHARD:
             continue
-        made = defining_op(op.operands[0])
-        if made is None or SHARDING_ATTRIBUTE not in made.attributes:
+        source = defining_op(op.operands[0])
+        if source is None or SHARDING_ATTRIBUTE not in source.attributes:
             continue
-        before = _MESH.search(str(made.attributes[SHARDING_ATTRIBUTE]))
+        before = _MESH.search(str(source.attributes[SHARDING_ATTRIBUTE]))
         after = _MESH.search(str(op.attributes[ASKED_SHARDING]))
         if before and after and before[1] != after[1]:
             op.results[0].replace_all_uses_with(op.operands[0])
@@ -464,17 +466,17 @@ def _keep_axes_of_size_one(module: Any) -> None:
 
     Shardy removes these axes, and the types of jax's Explicit mode name them.
     """
-    constraints, ones = [], set()
+    constraints, quoted_axes = [], set()
     for op in operations_in(module):
         if op.name == CONSTRAINT:
             constraints.append(op)
         elif op.name == SHARDY_MESH:
             for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes[MESH]).axes):
                 if axis.size == 1:
-                    ones.add(f'"{axis.name}"')
-    for op in constraints if ones else ():
+                    quoted_axes.add(f'"{axis.name}"')
+    for op in constraints if quoted_axes else ():
         text = str(op.attributes[ASKED_SHARDING])
-        if any(name in text for name in ones):
+        if any(name in text for name in quoted_axes):
             op.attributes[WRITTEN] = ir.StringAttr.get(text)
 
 

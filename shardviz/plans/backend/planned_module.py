@@ -105,8 +105,8 @@ class PlannedModule:
     def start(self, op: Any) -> Any:
         """The value that a chain of collectives begins with."""
         value = op.operands[0]
-        while (made := defining_op(value)) is not None and made.name in RESHARDS:
-            value = made.operands[0]
+        while (reshard := defining_op(value)) is not None and reshard.name in RESHARDS:
+            value = reshard.operands[0]
         return value
 
     def end(self, op: Any) -> tuple[Any, Any]:
@@ -133,18 +133,18 @@ class PlannedModule:
 
     def name(self, value: Any) -> str:
         """What the plan calls a value, before any collective; `""` where it does not."""
-        made = defining_op(value)
-        while made is not None and made.name in RESHARDS:
-            value = made.operands[0]
-            made = defining_op(value)
+        defining = defining_op(value)
+        while defining is not None and defining.name in RESHARDS:
+            value = defining.operands[0]
+            defining = defining_op(value)
         names = ()
-        if made is None:
+        if defining is None:
             number = argument_number(value)
             if (owner := self.read(value.owner.owner.operation)) is not None:
                 names = owner.arguments
         else:
             number = value.maybe_downcast().result_number
-            if (read := self.read(made)) is not None:
+            if (read := self.read(defining)) is not None:
                 names = read.results
         # What Shardy put in afterwards is no value of the plan.
         if number >= len(names):
@@ -153,18 +153,20 @@ class PlannedModule:
 
     def spec(self, value: Any) -> Spec:
         """The sharding of a value in the planned module, one entry per dimension."""
-        made = defining_op(value)
-        if made is None:
+        defining = defining_op(value)
+        if defining is None:
             owner, number = value.owner.owner.operation, argument_number(value)
             if owner.name == MODULE_FUNCTION:
-                own = named_attribute(owner, ARGUMENT_ATTRIBUTES, number)
-                specs = self.attributes.specs_of(own)
+                argument_sharding = named_attribute(owner, ARGUMENT_ATTRIBUTES, number)
+                specs = self.attributes.specs_of(argument_sharding)
             else:
                 specs = self.attributes.specs(owner)[number:]
-        elif made.name in RESHARDS:
-            specs = self.attributes.specs(made, "out_sharding")
+        elif defining.name in RESHARDS:
+            specs = self.attributes.specs(defining, "out_sharding")
         else:
-            specs = self.attributes.specs(made)[value.maybe_downcast().result_number :]
+            specs = self.attributes.specs(defining)[
+                value.maybe_downcast().result_number :
+            ]
         shape, _ = self.attributes.tensor(value) or ((), "")
         dims = ((),) * len(shape)
         if specs:

@@ -172,8 +172,8 @@ class PlanReader(PlanBuilder):
             fields["reducer"] = _reducer(op, opcode)
         if opcode == "custom_call":
             target = op.attributes[CALL_TARGET].value
-            fields["covered"], own = _custom_call(target, rule)
-            fields["notes"] = (*notes, *own)
+            fields["covered"], call_notes = _custom_call(target, rule)
+            fields["notes"] = (*notes, *call_notes)
         elif not rule and operands and any(map(self.attributes.tensor, op.results)):
             fields |= {"covered": False, "notes": (*notes, NoShardingRule())}
         values = self.add(op, read, self.attributes.specs(op), operands, **fields)
@@ -344,22 +344,28 @@ class PlanReader(PlanBuilder):
         for name, (number, source) in zip(self._results, tensors, strict=True):
             for key in (f"output: {number}", f"{name}: self"):
                 self.origin(key, "result", name)
-            made, origins = source.op, {}
+            returned_op, origins = source.op, {}
             # A result that is another value unchanged has no origins of its own. What
             # Shardy calls "self" there has the name of that value here.
             for axis, origin in source.origin_names.items():
                 if origin == "self":
-                    origin = f"{made.name}: self"
+                    origin = f"{returned_op.name}: self"
                 origins[axis] = origin
             origins |= self._own_origins(main, RESULT_ATTRIBUTES, number)
             sharding = named_attribute(main, RESULT_ATTRIBUTES, number)
-            (spec,) = self.attributes.specs_of(sharding) or (not_split(made.shape),)
-            fields = {"shape": made.shape, "dtype": made.dtype, "spec": spec}
-            op = PlannedOp(name, "result", **fields, operands=(made.name,))
+            (spec,) = self.attributes.specs_of(sharding) or (
+                not_split(returned_op.shape),
+            )
+            fields = {
+                "shape": returned_op.shape,
+                "dtype": returned_op.dtype,
+                "spec": spec,
+            }
+            op = PlannedOp(name, "result", **fields, operands=(returned_op.name,))
             result = self.keep(ValueBuilder(op, origins))
             edges = named_attribute(main, RESULT_ATTRIBUTES, number, EDGES)
             steps = parse_edges(self.attributes.text_of(edges))
-            self.cross(result, steps, (made.name,), (name,))
+            self.cross(result, steps, (returned_op.name,), (name,))
 
     def _own_origins(self, main: Any, kind: str, number: int) -> dict[str, str]:
         attribute = named_attribute(main, kind, number, ORIGINS)

@@ -136,10 +136,10 @@ def _check_propagates(selection: PassSelection) -> None:
         # A later jaxlib may rename the pass; only the one that propagates has this option.
         if pass_name(text) == PROPAGATE or "propagation-strategy=" in text:
             return
-    others = ", ".join((*selection.untried, *selection.left_out)) or "none"
+    unknown = ", ".join((*selection.untried, *selection.left_out)) or "none"
     raise ProgramError(
         f"This jaxlib's Shardy has no pass {PROPAGATE} (passes that shardviz does not"
-        f" know: {others}). A program cannot be explained before it is compiled;"
+        f" know: {unknown}). A program cannot be explained before it is compiled;"
         " everything else works."
     )
 

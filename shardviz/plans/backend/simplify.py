@@ -53,7 +53,7 @@ _COMPUTED: dict[str, Callable[..., Any]] = {
     "round_nearest_even": np.round, "and": np.bitwise_and, "or": np.bitwise_or,
     "divide": lambda x, y: x / y if isinstance(x, np.floating) else np.trunc(x / y),
     "remainder": np.fmod, "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
-    "select": lambda which, one, two: one if which else two,
+    "select": lambda condition, x, y: x if condition else y,
     "not": lambda x: not x if isinstance(x, np.bool_) else None,
 }  # fmt: skip
 _COMPARED = {
@@ -118,7 +118,7 @@ def _replace(op: Any, name: str, operand: Any, **numbers: Sequence[int] | str) -
             attributes[REPLACES] = ir.StringAttr.get(value)
         else:
             attributes[key] = ir.DenseI64ArrayAttr.get(list(value))
-    made = ir.Operation.create(
+    replacement = ir.Operation.create(
         f"stablehlo.{name}",
         results=[op.results[0].type],
         operands=[operand],
@@ -126,7 +126,7 @@ def _replace(op: Any, name: str, operand: Any, **numbers: Sequence[int] | str) -
         loc=op.location,
         ip=ir.InsertionPoint(op),
     )
-    return _put(made.results[0], op)
+    return _put(replacement.results[0], op)
 
 
 def _numbers(op: Any, name: str) -> list[int]:
@@ -139,8 +139,12 @@ def _shape(value: Any) -> list[int]:
 
 def _made_by(value: Any, name: str) -> Any:
     """The operation that makes a value, where it is one of this name; else None."""
-    made = defining_op(value)
-    return made if made is not None and made.name == f"stablehlo.{name}" else None
+    defining = defining_op(value)
+    return (
+        defining
+        if defining is not None and defining.name == f"stablehlo.{name}"
+        else None
+    )
 
 
 # Operations on constants.
@@ -182,11 +186,11 @@ def _put_constant(number: Any, op: Any) -> bool:
     """Puts a constant in place of an operation, where its type can hold the number."""
     shaped = ir.ShapedType(op.results[0].type)
     element = shaped.element_type
-    found = _ELEMENT.fullmatch(str(element))
-    if found is None:
+    match = _ELEMENT.fullmatch(str(element))
+    if match is None:
         return False
-    if found[1]:
-        bits = int(found[1])
+    if match[1]:
+        bits = int(match[1])
         if not np.isfinite(number) or abs(number) >= 2 ** (bits - (bits > 1)):
             return False
         attribute = ir.IntegerAttr.get(element, int(number))
@@ -194,7 +198,7 @@ def _put_constant(number: Any, op: Any) -> bool:
         attribute = ir.FloatAttr.get(element, float(number))
     scalar = ir.RankedTensorType.get([], element)
     value = ir.DenseElementsAttr.get_splat(scalar, attribute)
-    made = ir.Operation.create(
+    constant = ir.Operation.create(
         CONSTANT,
         results=[scalar],
         attributes={VALUE: value},
@@ -202,8 +206,10 @@ def _put_constant(number: Any, op: Any) -> bool:
         ip=ir.InsertionPoint(op),
     )
     if not shaped.shape:
-        return _put(made.results[0], op)
-    return _replace(op, "broadcast_in_dim", made.results[0], broadcast_dimensions=[])
+        return _put(constant.results[0], op)
+    return _replace(
+        op, "broadcast_in_dim", constant.results[0], broadcast_dimensions=[]
+    )
 
 
 def number_of(value: Any) -> Any:
@@ -234,27 +240,31 @@ def number_of(value: Any) -> Any:
 def _leave_out(op: Any, name: str) -> bool:
     operands = list(op.operands)
     if name in _SAME:
-        same = operands[0].type == op.results[0].type and _in_order(op)
-        return same and _put(operands[0], op)
+        is_unchanged = operands[0].type == op.results[0].type and _in_order(op)
+        return is_unchanged and _put(operands[0], op)
     if name in _NEUTRAL:
-        neutral, either = _NEUTRAL[name]
+        neutral, is_commutative = _NEUTRAL[name]
         if number_of(operands[1]) == neutral:
             return _put(operands[0], op)
-        return either and number_of(operands[0]) == neutral and _put(operands[1], op)
+        return (
+            is_commutative
+            and number_of(operands[0]) == neutral
+            and _put(operands[1], op)
+        )
     if name != "select":
         return False
-    which, one, other = operands
-    if one == other or _are_one_number(one, other):
-        return _put(one, op)
-    number = number_of(which)
-    return number is not None and _put(one if number else other, op)
+    condition, if_true, if_false = operands
+    if if_true == if_false or _are_one_number(if_true, if_false):
+        return _put(if_true, op)
+    number = number_of(condition)
+    return number is not None and _put(if_true if number else if_false, op)
 
 
-def _are_one_number(one: Any, other: Any) -> bool:
+def _are_one_number(first: Any, second: Any) -> bool:
     """Whether two constants are equal, as the branches of a gradient through zeros are."""
-    number = number_of(one)
+    number = number_of(first)
     # 0.0 is not -0.0.
-    return number is not None and repr(number) == repr(number_of(other))
+    return number is not None and repr(number) == repr(number_of(second))
 
 
 def _in_order(op: Any) -> bool:

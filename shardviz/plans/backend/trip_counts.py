@@ -42,10 +42,10 @@ def trip_count(op: Any) -> int | None:
 
 def _stride(body: Any, counter: int) -> int | None:
     """What a loop's body adds to a carried number."""
-    made = defining_op(_last(body).operands[counter])
-    if made is None or made.name != ADD:
+    addition = defining_op(_last(body).operands[counter])
+    if addition is None or addition.name != ADD:
         return None
-    first, second = made.operands
+    first, second = addition.operands
     argument = body.arguments[counter]
     if first == argument:
         return _constant(second)
@@ -55,10 +55,10 @@ def _stride(body: Any, counter: int) -> int | None:
 
 
 def _constant(value: Any) -> int | None:
-    made = defining_op(value)
-    if made is None or made.name not in (CONSTANT, SHARDY_CONSTANT):
+    constant = defining_op(value)
+    if constant is None or constant.name not in (CONSTANT, SHARDY_CONSTANT):
         return None
-    number = _NUMBER.match(str(made.attributes[VALUE]))
+    number = _NUMBER.match(str(constant.attributes[VALUE]))
     if number is None:
         return None
     return int(number[1])

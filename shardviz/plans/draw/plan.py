@@ -86,14 +86,17 @@ class ValueRow:
         """Where its axes came from; nothing where all are its own."""
         parts = []
         for axis, origin in self.op.origins.items():
-            if any(other.name != self.op.name for other in self.op.origins.values()):
+            if any(
+                other_origin.name != self.op.name
+                for other_origin in self.op.origins.values()
+            ):
                 parts.append(f"{axis} from {origin.name or origin.kind}")
         return parts
 
     @property
     def estimate(self) -> list[str]:
         """Its estimated collectives."""
-        return [f"{one.kind} {one.amount}{one.over}" for one in self.collectives]
+        return [f"{collective.kind} {collective.amount}{collective.over}" for collective in self.collectives]
 
     @property
     def marks(self) -> str:
@@ -134,8 +137,8 @@ def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
     ['op_99', 'op_98']
     """
     moves: dict[str, list[Collective]] = {}
-    for one in plan.collectives:
-        moves.setdefault(one.value, []).append(one)
+    for collective in plan.collectives:
+        moves.setdefault(collective.value, []).append(collective)
     rows = []
     for op in plan.ops:
         rows.append(ValueRow(op, tuple(moves.get(op.name, ()))))
@@ -145,7 +148,7 @@ def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
         return [ValueRow(row.op, row.collectives, path) for row, path in pairs]
 
     def size(row: ValueRow) -> tuple[int, int]:
-        moved = sum(one.bytes_in_all for one in row.collectives)
+        moved = sum(collective.bytes_in_all for collective in row.collectives)
         return moved, bytes_per_device(row.op, plan.mesh)
 
     return sorted(rows, key=size, reverse=True)[:limit]
@@ -163,11 +166,11 @@ def draw_plan(
     head = titled(title, _head(plan))
     calls = constraint_lines(plan.constraints)
     if plan.error:
-        error, *others = [f"✗ {plan.error}", *calls]
+        error, *call_lines = [f"✗ {plan.error}", *calls]
         # Only the error is red, not the calls that follow.
         lines = [(line, "bad") for line in wrapped(error, LETTERS, "  ")]
-        lines += [(line, "") for line in others]
-        alt = sentences([_head(plan), error, *others])
+        lines += [(line, "") for line in call_lines]
+        alt = sentences([_head(plan), error, *call_lines])
         return text_page(lines, title=head, alt=alt)
     values, rows = value_rows(plan, limit), []
     for value in values:
@@ -178,17 +181,17 @@ def draw_plan(
         cells = (name, value.type, (op, plan.mesh), *words, op.source)
         rows.append(Row(cells, value.heading, INDENT * bool(value.path)))
     labels, bars, size = column_table(COLUMNS, rows)
-    more = and_more(len(plan.ops) - limit, "value")
-    if more:
-        more.append(wording.largest_values_first(len(plan.ops)))
+    left_out = and_more(len(plan.ops) - limit, "value")
+    if left_out:
+        left_out.append(wording.largest_values_first(len(plan.ops)))
     return page(
         rectangle_tiles(bars),
         labels,
         title=head,
-        notes=[*more, *calls, *map(str, plan.notes)],
+        notes=[*left_out, *calls, *map(str, plan.notes)],
         legend=axis_legend(plan.mesh),
         size=size,
-        alt=sentences([_head(plan), *_table(values, 10_000), *more[:1]]),
+        alt=sentences([_head(plan), *_table(values, 10_000), *left_out[:1]]),
         colormap="bars",
         groups=10,
     )
@@ -259,27 +262,27 @@ def constraint_lines(
     if not constraints:
         return []
     folds, written = fold_constraints(constraints), set()
-    most = len(folds)
+    limit = len(folds)
     if not full:
         folds = [fold for fold in folds if fold[0].wants_attention]
-        most = MOST_CONSTRAINTS
+        limit = MOST_CONSTRAINTS
     lines = [f"Constraints, {constraints_in_words(constraints)}"]
-    for one, count in folds[:most]:
-        call = one.call
-        if one.names is not None:
-            call += f" ({', '.join(map(logical_name, one.names))})"
+    for constraint, count in folds[:limit]:
+        call = constraint.call
+        if constraint.names is not None:
+            call += f" ({', '.join(map(logical_name, constraint.names))})"
         if count > 1:
             call += f" × {count:,}"
-        words = str(one.sentence)
+        words = str(constraint.sentence)
         if words in written:
             words = ""
         written.add(words)
         # The sentence of a call that acts says what it became, too.
-        if not (one.acts and words):
-            words = f"{one.effect}. {words}"
-        lines.append(f"  {f'{one.source} '.lstrip()}{call}: {words}")
-    left = sum(count for _, count in folds[most:])
-    return lines + [f"  {more}" for more in and_more(left, "call")]
+        if not (constraint.acts and words):
+            words = f"{constraint.effect}. {words}"
+        lines.append(f"  {f'{constraint.source} '.lstrip()}{call}: {words}")
+    hidden_calls = sum(count for _, count in folds[limit:])
+    return lines + [f"  {line}" for line in and_more(hidden_calls, "call")]
 
 
 def _largest_collectives(plan: Plan) -> list[str]:
@@ -288,9 +291,9 @@ def _largest_collectives(plan: Plan) -> list[str]:
     if not folds:
         return []
     lines = [wording.LARGEST_COLLECTIVES]
-    lines += [f"  {fold_line(one)}" for one in folds[:MOST_FOLDS]]
-    for more in and_more(len(unfolded(folds[MOST_FOLDS:])), "collective"):
-        lines.append(f"  {more}")
+    lines += [f"  {fold_line(group)}" for group in folds[:MOST_FOLDS]]
+    for line in and_more(len(unfolded(folds[MOST_FOLDS:])), "collective"):
+        lines.append(f"  {line}")
     return lines
 
 
@@ -302,15 +305,15 @@ def _largest_values(plan: Plan) -> list[str]:
         folds.append((bytes_per_device(fold.items[0], plan.mesh), fold))
     folds.sort(key=lambda entry: -entry[0] * len(entry[1].items))
     lines = [wording.LARGEST_VALUES]
-    for size, one in folds[:MOST_FOLDS]:
-        op, name = one.items[0], one.name
+    for size, fold_of_size in folds[:MOST_FOLDS]:
+        op, name = fold_of_size.items[0], fold_of_size.name
         if op.backward:
             name += ", backward"
         parts = (name, short_type(op.dtype, op.shape), str(op.spec), op.source)
         words = " · ".join(filter(None, parts))
-        lines.append(f"  {one.count}{bytes_text(size)} {words}")
-    left = unfolded([fold for _, fold in folds[MOST_FOLDS:]])
-    return lines + and_more(len(left), "value")
+        lines.append(f"  {fold_of_size.count}{bytes_text(size)} {words}")
+    hidden = unfolded([fold for _, fold in folds[MOST_FOLDS:]])
+    return lines + and_more(len(hidden), "value")
 
 
 MOST_LINES = 30
@@ -341,26 +344,28 @@ MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # of the text
 
 
 def draw_plan_difference(
-    found: PlanDiff, limit: int = MOST_VALUES, title: str | None = None
+    difference: PlanDiff, limit: int = MOST_VALUES, title: str | None = None
 ) -> Picture:
     """What an edit changes: in numbers, then the collectives, then the values.
 
     Args:
         limit: how many values, and how many collectives, to show.
     """
-    head = difference_head(found.before, found.after)
-    lines = [(str(fact), "") for fact in found.head]
-    lines += [(str(fact), _tone(fact)) for fact in found.moves[:limit]]
-    lines += [(more, "") for more in and_more(len(found.moves) - limit, "collective")]
-    lines += [(str(fact), "") for fact in found.values[:limit]]
-    lines += [(more, "") for more in and_more(len(found.values) - limit, "value")]
+    head = difference_head(difference.before, difference.after)
+    lines = [(str(fact), "") for fact in difference.head]
+    lines += [(str(fact), _tone(fact)) for fact in difference.moves[:limit]]
+    lines += [
+        (more, "") for more in and_more(len(difference.moves) - limit, "collective")
+    ]
+    lines += [(str(fact), "") for fact in difference.values[:limit]]
+    lines += [(more, "") for more in and_more(len(difference.values) - limit, "value")]
     shown: list[tuple[str, str]] = []
     for text, tone in lines:
         shown += [(line, tone) for line in wrapped(text, LETTERS, "  ")]
     return text_page(
         shown,
         title=titled(title, head),
-        alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
+        alt=f"{head}: {' '.join(difference.lines[: 2 * limit])}",
     )
 
 
@@ -369,15 +374,15 @@ def _tone(change: CollectiveChange) -> str:
     return "bad" if change.sent_after > change.sent_before else "good"
 
 
-def plan_difference_text(found: PlanDiff, width: int) -> str:
+def plan_difference_text(difference: PlanDiff, width: int) -> str:
     """What changes from one plan to another: a summary, the collectives, the values."""
-    head = list(map(str, found.head))
+    head = list(map(str, difference.head))
     # Collectives are what people look for; values get the lines that these leave.
-    moves = _first(found.moves, MOST_DIFFERENCES, "collective")
-    left = max(MOST_TEXT_LINES - len(head) - len(moves) - 1, LEAST_VALUES)
-    values = _first(found.values, left, "value")
+    moves = _first(difference.moves, MOST_DIFFERENCES, "collective")
+    lines_left = max(MOST_TEXT_LINES - len(head) - len(moves) - 1, LEAST_VALUES)
+    values = _first(difference.values, lines_left, "value")
     return paragraphs([*head, *moves, *values], width, MOST_TEXT_LINES)
 
 
-def _first(facts: Sequence[Fact], most: int, noun: str) -> list[str]:
-    return [*map(str, facts[:most]), *and_more(len(facts) - most, noun)]
+def _first(facts: Sequence[Fact], limit: int, noun: str) -> list[str]:
+    return [*map(str, facts[:limit]), *and_more(len(facts) - limit, noun)]

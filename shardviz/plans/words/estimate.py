@@ -33,11 +33,11 @@ def uncertain(fact: Uncertain) -> str:
     >>> print(uncertain(Uncertain("along", ("model",), "reverse")))
     The estimate is uncertain here: reverse may read what another device holds, split ...
     """
-    what = KINDS[fact.code].format(op=fact.op or "it")
+    reason = KINDS[fact.code].format(op=fact.op or "it")
     if fact.axes:
-        what += f", split over {' × '.join(fact.axes)}"
+        reason += f", split over {' × '.join(fact.axes)}"
     return (
-        f"The estimate is uncertain here: {what}. XLA's partitioner may use other"
+        f"The estimate is uncertain here: {reason}. XLA's partitioner may use other"
         " collectives; compile to know."
     )
 
@@ -94,12 +94,12 @@ def why_moved(cause: MoveCause) -> str:
 
 
 def _why_moved(cause: MoveCause) -> str:
-    before, after, made = cause.before, cause.after, cause.value
+    before, after, name = cause.before, cause.after, cause.value
     over = joined(cause.axes)
     from_dims, to_dims = dims_over(before, cause.axes), dims_over(after, cause.axes)
-    has = f"{made} is {before}"
+    has = f"{name} is {before}"
     if from_dims:
-        has = f"{made} is split over {over}"
+        has = f"{name} is split over {over}"
     if cause.code == "result":
         return f"The result is requested as {after}, and {has}."
     if cause.code in _ASKERS:
@@ -109,14 +109,14 @@ def _why_moved(cause: MoveCause) -> str:
         return f"{has} and XLA's partitioner does not split {cause.user} that way."
     user = cause.user or "what reads it"
     if cause.kind == "all-gather" and from_dims:
-        which = by_count(len(from_dims), "that dimension", "those dimensions")
-        return f"{has} and {user} needs {which} not split."
+        dims_in_words = by_count(len(from_dims), "that dimension", "those dimensions")
+        return f"{has} and {user} needs {dims_in_words} not split."
     if cause.kind == "all-to-all" and from_dims and to_dims and from_dims != to_dims:
         return (
             f"{has} along {along(from_dims)} and {user} needs it split along"
             f" {along(to_dims)}."
         )
-    return f"{made} is {before} and {user} needs {after}."
+    return f"{name} is {before} and {user} needs {after}."
 
 
 # What may ask for a sharding; a program may have many constraints.
@@ -144,13 +144,13 @@ def why_written(cause: WrittenCause) -> str:
     'It is written in the program: psum, inside shard_map.'
     """
     at = clause(" at {}", cause.source)
-    what = f"{cause.value}{at}, inside {cause.inside}"
+    collective = f"{cause.value}{at}, inside {cause.inside}"
     if cause.gradient_of:
         over = joined(cause.axes)
         return gradient(cause.gradient_of, cause.source, over, cause.kind)
     if author_of(cause.op) == "gradient":
-        return of_a_gradient(what)
-    return f"It is written in the program: {what}."
+        return of_a_gradient(collective)
+    return f"It is written in the program: {collective}."
 
 
 def along(dims: Sequence[int]) -> str:

@@ -220,13 +220,13 @@ def _sentence(text: str) -> Callable[[PlanNote], str]:
 
 
 def _size_one(note: SizeOneAxes) -> str:
-    have, it, split = "have", "they", "split"
+    verb, pronoun, splits = "have", "they", "split"
     if len(note.axes) == 1:
-        have, it, split = "has", "it", "splits"
-    them = by_count(len(note.axes), "it", "them")
+        verb, pronoun, splits = "has", "it", "splits"
+    object_pronoun = by_count(len(note.axes), "it", "them")
     return (
-        f"{joined(note.axes)} {have} size 1: {it} {split} nothing and no sharding names"
-        f" {them}."
+        f"{joined(note.axes)} {verb} size 1: {pronoun} {splits} nothing and no sharding names"
+        f" {object_pronoun}."
     )
 
 
