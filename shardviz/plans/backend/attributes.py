@@ -2,9 +2,9 @@
 
 MLIR keeps one object for all attributes that are equal, so an AttributeCache converts
 each once, and copies of the module share it. Shardings and sharding rules are converted
-by jaxlib's own classes for Shardy's dialect. There are none for where axes come from
-and for the steps of the propagation, so these are read from their text; so are types
-and locations, for which jaxlib 0.10 has one class.
+by jaxlib's own classes for Shardy's dialect. It has none for the origins of axes and
+the steps of the propagation, so these are read from their text; so are types and
+locations, for which jaxlib 0.10 has one class.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
 
 Frame = tuple[str, str]
 
-#: What the location of a call is named in the locations of what was inlined there, with
-#: a number.
+#: The name, with a number, that a call's location has in the locations of the
+#: operations that are inlined there.
 NUMBERED_CALL = "shardviz.call "
 
 
 def call_around(location: Any) -> tuple[int, Any, Any] | None:
     """The number and location of the call around an inlined operation, and its own.
 
-    None where it was in no call.
+    None if it was not in a call.
     """
     # jaxlib 0.10.0 has one class for all, and newer ones one for each kind.
     if hasattr(location, "is_a_callsite"):
@@ -62,7 +62,7 @@ class SourceLocation:
 
     Attributes:
         op: its name in jax: `jit(f)/dot_general`; inside a function that is called,
-            only what follows the name of the call.
+            only the part after the name of the call.
         frames: the lines of the user's code that led to it, innermost first, each with
             the name of the function around it, or `""`.
 
@@ -124,7 +124,7 @@ class Call:
 
     Attributes:
         number: which of the calls of a module it is.
-        location: where it stands, as seen from the function that it is in.
+        location: its location, as seen from the function that it is in.
     """
 
     number: int
@@ -149,13 +149,14 @@ def source_location(location: str) -> SourceLocation:
         if named and name is not None and match.start() == name.start():
             # The name of the operation, which may be all that is before a file.
             function = ""
-        # MLIR calls a module that was parsed from memory "-": that is nobody's code.
+        # MLIR calls a module that was parsed from memory "-": that is not the user's
+        # code.
         if file != "-" and is_user_file(file):
             frames[line_in_words(file, line), unescaped(function or "")] = None
     op = ""
     if named and name is not None:
         op = unescaped(name[1])
-    # Where an operation has no name of its own, jax writes its primitive's and a colon.
+    # For an unnamed operation jax writes its primitive's name and a colon.
     return SourceLocation(op.removesuffix(":"), tuple(frames))
 
 
@@ -192,7 +193,7 @@ def _joined_frames(
 
 
 def _function(frame: Frame) -> tuple[str, str]:
-    """File and name of the function around a frame; both empty where it has no name."""
+    """File and name of the function around a frame; both empty if it has no name."""
     if not frame[1]:
         return "", ""
     return frame[0].rpartition(":")[0], frame[1]
@@ -265,7 +266,7 @@ def parse_origins(text: str) -> tuple[dict[str, str], ...]:
     for part in _MAP.findall(text):
         origins = {}
         for quoted, bare, name in _ORIGIN.findall(part):
-            # MLIR quotes only what is no identifier.
+            # MLIR quotes only names that aren't identifiers.
             origins[unescaped(quoted) or bare] = name
         maps.append(origins)
     return tuple(maps)
@@ -323,20 +324,20 @@ def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
 
 
 class AttributeCache:
-    """What was converted of one module and its copies; lives no longer than they do."""
+    """The converted attributes of one module and its copies. Must not outlive them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, Any], Any] = {}
 
     def _once(self, convert: Callable[[Any], T], attribute: Any) -> T:
-        """What an attribute was converted to, or is now."""
+        """The converted attribute; converts it once."""
         key = (convert, attribute)
         if key not in self._known:
             self._known[key] = convert(attribute)
         return self._known[key]
 
     def text(self, op: Any, name: str) -> str:
-        """The text of an attribute; `""` where the operation has none of that name."""
+        """The text of an attribute; `""` if the operation has no such attribute."""
         return self.text_of(op.attributes.get(name))
 
     def text_of(self, attribute: Any) -> str:
@@ -357,11 +358,11 @@ class AttributeCache:
         return None if attribute is None else self._once(read_rule, attribute)
 
     def tensor(self, value: Any) -> tuple[tuple[int, ...], str] | None:
-        """Shape and dtype of a value, or None where it is no tensor."""
+        """Shape and dtype of a value, or None if it isn't a tensor."""
         return self._once(_read_tensor, value.type)
 
     def location(self, op: Any) -> SourceLocation:
-        """Where an operation, or a value, comes from, seen from its function."""
+        """The source location of an operation or a value, seen from its function."""
         return self._placed(op.location)[0]
 
     def calls(self, op: Any) -> tuple[Call, ...]:

@@ -1,12 +1,12 @@
-"""What XLA does to calls and dead operations before it propagates; what is in a module.
+"""Inlines calls and removes dead operations, as XLA does before it propagates.
 
 The order matters: a constraint is also applied to the operation that makes its operand,
-and a call is no such operation. So where a constraint follows `jax.nn.relu`, which jax
-lowers to a call, the shardings with the call in place are others than those without it.
+and a call is not such an operation. So if a constraint follows `jax.nn.relu`, which jax
+lowers to a call, the shardings differ with and without the call in place.
 
 XLA inlines when the program is in HLO (`call-inliner`). jaxlib does not offer that, and
 MLIR's own pass `inline` leaves calls alone in its registry. So the plan does the same
-here. What was inlined keeps its location, and that of every call around it, as a
+here. An inlined operation keeps its location, and that of every call around it, as a
 `callsite` in MLIR's words; each call has a number, since two may stand on one line.
 """
 
@@ -37,7 +37,7 @@ from shardviz.plans.backend.mlir_names import (
 READ_BY_LOOP = "shardviz.read_by_loop"
 # The sharding of a constraint as jax wrote it, with axes of size 1.
 WRITTEN = "shardviz.written"
-# What has effects beside its results, or that XLA takes to have some, such as
+# Operations with effects besides their results, or that XLA treats so, such as
 # collectives.
 _KEPT = frozenset({
     *(kind.stablehlo.removeprefix("stablehlo.") for kind in KINDS.values()),
@@ -45,7 +45,7 @@ _KEPT = frozenset({
     "create_token", "after_all",
 })  # fmt: skip
 _RETURNS = frozenset({STABLEHLO_RETURN, SHARDY_RETURN})
-# Beside StableHLO's; the second has the effects of the operations in it.
+# Besides those of StableHLO; the second has the effects of the operations in it.
 _PURE = frozenset({CONSTRAINT, MANUAL_COMPUTATION})
 # Host computations of `compute_on`, and `jax.jit(inline=jax.Inline.XLA_LATE)`.
 _LEFT = ("false", "xla_late")
@@ -111,7 +111,7 @@ def functions_of(module: Any) -> dict[str, Any]:
 
 
 def callee(call: Any, functions: dict[str, Any]) -> Any:
-    """The function that a `func.call` calls, or None where its body is elsewhere."""
+    """The function that a `func.call` calls, or None if its body is elsewhere."""
     function = functions.get(call.attributes[CALLEE].value)
     if function is None or not function.regions[0].blocks:
         return None
@@ -172,7 +172,7 @@ def operations_in(op: Any, inner_first: bool = False) -> list[Any]:
 def _remove_dead_in(op: Any) -> None:
     for region in op.regions:
         for block in region.blocks:
-            # From the last one on, so that what only dead operations read is dead, too.
+            # In reverse, so that a value that only dead operations read is dead, too.
             for item in reversed(list(block.operations)):
                 inner = item.operation
                 if _is_read(inner) or _has_effects(inner):

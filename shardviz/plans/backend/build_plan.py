@@ -68,8 +68,7 @@ from shardviz.programs.program import Program
 
 
 def plan_program(program: Program, platform: str = "") -> Plan:
-    """The plan of a program: every value's sharding, where it came from, and an
-    estimate.
+    """The plan of a program: every value's sharding, its origin, and an estimate.
 
     Its cost does not depend on the number of devices.
 
@@ -79,7 +78,7 @@ def plan_program(program: Program, platform: str = "") -> Plan:
             no target was chosen.
 
     Raises:
-        ProgramError: for what is no Program at all.
+        ProgramError: if `program` is not a Program.
 
     >>> import jax.numpy as jnp
     >>> from shardviz.base.array_spec import ArraySpec
@@ -104,7 +103,7 @@ def plan_program(program: Program, platform: str = "") -> Plan:
 
 
 class _PlanRun:
-    """The stages of planning one program, and how far they came."""
+    """The stages of planning one program, and the last stage reached."""
 
     def __init__(self, program: Program, platform: str) -> None:
         self.program, self.platform = program, platform
@@ -117,7 +116,7 @@ class _PlanRun:
         """Traces, lowers and propagates.
 
         Raises:
-            Exception: whatever a stage raises; `self.stage` says which.
+            Exception: any error of a stage; `self.stage` is the name of the stage.
         """
         self.stage = "propagate"
         pipeline.check_available()
@@ -148,7 +147,9 @@ class _PlanRun:
         self.plan = replace(self.plan, notes=(*self.plan.notes, *notes))
 
     def _trace(self) -> Traced:
-        """The traced program; the plan has its constraint calls, also where it fails."""
+        """The traced program; the plan gets its constraint calls, even if tracing
+        fails.
+        """
         with recorded_calls() as self.calls:
             try:
                 return trace(self.program, self.mesh)
@@ -267,7 +268,7 @@ class _PlanRun:
                 words = f"{call.where}: {call.sentence} {failed.message}"
                 failed = Failure(self.stage, words, call.source)
             elif refusals and type(error).__name__ == "ShardingTypeError":
-                # Its message often does not say which operation it is about.
+                # Its message often does not name the operation it is about.
                 cause = RefusedByTypes(refusals[0].operation)
                 failed = replace(failed, cause=cause)
             failed = replace(failed, refusals=refusals)

@@ -48,7 +48,7 @@ NUMBER = "shardviz.number"
 
 @dataclass(frozen=True)
 class BlockContext:
-    """What holds for all operations of a block.
+    """The properties that all operations of a block share.
 
     Attributes:
         call: the location of the call that led here.
@@ -56,7 +56,7 @@ class BlockContext:
         scope: the functions around, repeated calls numbered.
         region: as PlannedOp has it.
         looped: whether a loop is around it.
-        trips: how often it runs; None where a loop around it is of unknown length.
+        trips: how often it runs; None if a loop around it is of unknown length.
         notes: those of every operation in it.
         manual: whether a `shard_map` is around it.
     """
@@ -80,10 +80,10 @@ class BlockContext:
 
 @dataclass
 class ValueBuilder:
-    """A PlannedOp that is not finished.
+    """A PlannedOp under construction.
 
     Attributes:
-        op: what is known of it.
+        op: its fields so far.
         origin_names: mesh axis to the name that Shardy gives its origin.
         steps: the steps that crossed its operation.
     """
@@ -95,10 +95,10 @@ class ValueBuilder:
 
 @dataclass
 class ReadOp:
-    """What was read of one operation.
+    """The results of reading one operation.
 
     Attributes:
-        location: where it stands, as seen from `main`.
+        location: its location, as seen from `main`.
         context: that of its block.
         results: the names of the values that it makes.
         arguments: the names of the arguments of its blocks, if it has some.
@@ -121,7 +121,7 @@ class PlanBuilder:
 
     Attributes:
         attributes: the same.
-        read_ops: what was read of the operations, by their numbers.
+        read_ops: a ReadOp for each operation, by its number.
     """
 
     def __init__(self, reserved: Iterable[str], attributes: AttributeCache) -> None:
@@ -146,7 +146,7 @@ class PlanBuilder:
         return read
 
     def named(self, values: Any) -> tuple[str, ...]:
-        """The names of some values."""
+        """The names of MLIR values."""
         return tuple([self._by_value.get(v, "") for v in values])
 
     def alias(self, values: Any, names: Sequence[str]) -> None:
@@ -207,7 +207,7 @@ class PlanBuilder:
 
         Args:
             op: the operation.
-            read: what was read of it.
+            read: the ReadOp of the operation.
             specs: the shardings of its results.
             operands: the names of the values it reads.
             fields: those of PlannedOp that not every operation has alike.
@@ -305,7 +305,7 @@ class PlanBuilder:
     def _origin_by_steps(
         self, axis: str, name: str, arrivals: Mapping[tuple[str, str], Step]
     ) -> Origin | None:
-        """The origin of an axis of a value, or None where the steps lead nowhere."""
+        """The origin of an axis of a value, or None if no step leads to it."""
         visited = set[str]()
         while name not in visited and name in self._by_name:
             visited.add(name)
@@ -324,7 +324,7 @@ class PlanBuilder:
 
 @lru_cache(maxsize=4096)
 def base_name(path: str, opcode: str) -> str:
-    """What jax calls an operation; of a helper of that, what StableHLO calls it.
+    """jax's name of an operation; for a helper that jax adds, StableHLO's name.
 
     >>> base_name("jit(f)/jit(relu)/max", "maximum")
     'max'

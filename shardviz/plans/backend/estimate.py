@@ -1,12 +1,12 @@
 """Estimates a program's collectives: those that Shardy itself would insert.
 
-Where XLA's partitioner is known to do otherwise by a rule that is exact and simple,
-that rule is followed; where it is not, `estimate_limits` marks the value. All of it was
-compared with XLA's own dumps on jaxlib 0.10.0 and 0.12.
+If XLA's partitioner differs by a rule that is exact and simple, that rule is followed;
+if it differs in another way, `estimate_limits` marks the value. All of it was compared
+with XLA's own dumps on jaxlib 0.10.0 and 0.12.
 
 Groups are known by the mesh axes that they run over, so a mesh of a million devices
-costs the same as one of eight. The exception is what `shard_map` wrote out itself, of
-which the first group is read.
+costs the same as one of eight. The exception is collectives written inside a
+`shard_map`: their first group is read.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def read_estimate(
 ) -> tuple[Collective, ...]:
     """The collectives that Shardy plans, in program order.
 
-    The body of a loop counts once, with its trip count. What the user wrote inside of
-    `shard_map` counts too.
+    The body of a loop counts once, with its trip count. Collectives that the user wrote
+    inside of `shard_map` count too.
 
     Args:
-        propagated: what `pipeline.propagate` made.
-        read: what has read it.
+        propagated: the result of `pipeline.propagate`.
+        read: the reader that has read it.
         ops: the values of the plan.
     """
     module = PlannedModule(pipeline.planned_module_on(propagated), read, ops)
@@ -103,7 +103,8 @@ def read_estimate(
     collectives = []
     for op in module.operations():
         for collective in reader.collectives_of(op):
-            # XLA takes out what has no elements, and whatever would move it.
+            # XLA removes arrays without elements and the collectives that would move
+            # them.
             if collective.bytes_per_device:
                 collectives.append(collective)
     return tuple(collectives)
@@ -182,9 +183,9 @@ class _EstimateReader:
             yield self._collective(op, kind, part.axes, moved, blame)
 
     def _is_one_number(self, value: Any) -> bool:
-        """Whether a value has one number everywhere, as zeros have.
+        """True if all elements of a value are the same number, as in zeros.
 
-        XLA moves it only where a constraint is on it.
+        XLA moves it only if it has a constraint.
         """
         broadcast = defining_op(value)
         if broadcast is None or broadcast.name != BROADCAST:
@@ -223,14 +224,15 @@ class _EstimateReader:
         if result is not None and result.spec.unreduced:
             # A reshard asks for the whole sum, before anything splits it.
             return [_Part(axes, after)]
-        # What a scatter writes is split, and what the others read.
+        # For a scatter its updates are split; for the other operations their operand.
         operand_spec, result_spec = self.module.spec(summed_op.operands[0]), after
         if opcode == "scatter":
             operand_spec = self.module.spec(summed_op.operands[2])
         uses = [use.owner.operation for use in op.results[0].uses]
         is_sliced = len(uses) == 1 and uses[0].name == ALL_SLICE
         if opcode == "dot_general" and is_sliced:
-            # XLA sums over what splits the result first, and keeps a shard of that.
+            # XLA first sums over the axes that split the result, and keeps a shard of
+            # the sum.
             operand_spec = result_spec = self.module.spec(uses[0].results[0])
         parts, remaining = [], list(axes)
         for dim in reversed(operand_spec.dims):
@@ -243,9 +245,11 @@ class _EstimateReader:
         return parts
 
     def _printed(self, op: Any) -> Iterator[Collective]:
-        """The gathers of what `jax.debug.print` takes: one device calls Python."""
+        """The all-gathers of the operands of `jax.debug.print`: one device calls
+        Python.
+        """
         read = self.module.read(op)
-        # In a shard_map each device prints what it has.
+        # In a shard_map each device prints its own block.
         if read is None or read.context.manual:
             return
         if any(map(self.attributes.tensor, op.results)):
@@ -259,9 +263,10 @@ class _EstimateReader:
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _called(self, op: Any) -> Iterator[Collective]:
-        """The gathers of what a custom call reads: XLA does not split it.
+        """The all-gathers of the operands of a custom call: XLA does not split it.
 
-        Linear algebra is split along the batch of its matrices, if Shardy says so.
+        Linear algebra is split along the batch of its matrices if Shardy's rule allows
+        it.
         """
         read = self.module.read(op)
         if read is None or read.context.manual or not read.results:
@@ -318,7 +323,7 @@ class _EstimateReader:
         for op in self.module.by_name.values():
             if op.backward or op.stack != total.stack:
                 continue
-            # Without its check of types a shard_map sums gradients where it ends.
+            # Without its check of types a shard_map sums gradients at its end.
             if last == "psum" and op.opcode != "shard_map":
                 continue
             if (op.opcode == "all_gather") != (kind == "reduce-scatter"):
@@ -439,7 +444,7 @@ def _moved_axes(before: Spec, after: Spec) -> list[str]:
     return [axis for axis in {**first, **last} if first.get(axis) != last.get(axis)]
 
 
-# XLA's names of types, where they are not the first letter and the bits.
+# XLA's names of types that aren't the first letter and the number of bits.
 _XLA = {"bool": "pred", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128"}
 _DTYPE = re.compile(r"(float|uint|int)(\d+.*)")
 

@@ -32,10 +32,10 @@ _SUMS = {
 
 
 class Blame(NamedTuple):
-    """What a collective is for.
+    """The value and operation that need a collective, and its cause.
 
     Attributes:
-        value: the name of the plan's value; `""` where it is none.
+        value: the name of the plan's value; `""` if it isn't a value of the plan.
         location: the operation in the user's code.
         cause: why it is there.
     """
@@ -46,7 +46,7 @@ class Blame(NamedTuple):
 
 
 def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
-    """What a reduction over devices is for: the operation that makes what is summed."""
+    """What a reduction over devices is for: the operation whose result is summed."""
     start = module.start(op)
     summed_op, name = defining_op(start), module.name(start)
     read, code = module.read(summed_op), "other"
@@ -75,7 +75,8 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
     name, before = module.name(start), module.spec(start)
     source = module.by_name.get(name)
     if between != start:
-        # Where a constraint changes the sharding, what follows moves what it asked for.
+        # If a constraint changes the sharding, later collectives move the constrained
+        # value.
         under = constraint_for(module, source, module.spec(between))
         if under is not None:
             name, before, source = under.name, module.spec(between), under
@@ -86,7 +87,7 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
     moved = name or location_here.last_part
     asking = constraint_for(module, source, after)
     for step in module.chain(op):
-        # What follows a constraint may split the value again.
+        # Operations after a constraint may split the value again.
         if asking is None:
             asking = constraint_for(module, source, module.spec(step.results[0]))
     if asking is not None:
@@ -107,7 +108,7 @@ def _location(op: PlannedOp) -> SourceLocation:
 def _user(
     module: PlannedModule, reader: Any, source: PlannedOp | None
 ) -> tuple[str, str, str, SourceLocation | None]:
-    """What reads a value: code, value of the plan, name and line."""
+    """The reader of a value: code, value of the plan, name and line."""
     if reader is not None and reader.name.endswith(".return"):
         reader = reader.parent.operation
         name = reader.attributes.get(FUNCTION_NAME)
@@ -121,7 +122,7 @@ def _user(
 
 
 def _result_of(module: PlannedModule, source: PlannedOp | None) -> str:
-    """The first result of the program that is this value; `""` where none is."""
+    """The first result of the program that is this value; `""` if there is none."""
     if source is not None:
         for reader in module.readers[source.name]:
             if reader.kind == "result":

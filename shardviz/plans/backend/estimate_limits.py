@@ -1,10 +1,10 @@
-"""Where the estimate may differ from XLA's partitioner: marks on values of a plan.
+"""Marks the values of a plan whose estimate may differ from XLA's partitioner.
 
 Shardy lets an axis cross a shift, a window or a cumulative sum, and plans no collective
-for what must be exchanged there; XLA's partitioner inserts one. And where a matrix
-product wants one axis in two places, as under fsdp, the two resolve it differently. So
-a value is marked by the kind of operation that makes it: what XLA would do is not known
-here. `python -m tests.bench.stages agree` counts marks that are missing or needless.
+for the exchange it needs; XLA's partitioner inserts one. If a matrix product needs one
+axis in two places, as under fsdp, the two resolve it differently. So a value is marked
+by the kind of operation that makes it; XLA's choice is not known here. `python -m
+tests.bench.stages agree` counts marks that are missing or needless.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from shardviz.plans.plan_causes import MoveCause
 from shardviz.plans.plan_values import PlannedOp, ShardingRule
 from shardviz.plans.uncertain import Uncertain
 
-# Operations that read along a dimension what another device may hold, and along which
-# factors of their sharding rule they do; "sizes" are all factors.
+# Operations that read data of other devices along a dimension, and the factors of their
+# sharding rule along which they do; "sizes" are all factors.
 _ALONG = {
     "pad": "permutation",
     "slice": "permutation",
@@ -36,7 +36,7 @@ _ALONG = {
     "fft": "sizes" if jax.__version_info__ < (0, 11) else "need_replication",
     "top_k": "sizes",
 }
-# XLA gathers the operands of what it does not look into, and whole matrices.
+# XLA gathers the operands of opaque calls, and whole matrices.
 _CALLS = frozenset({
     "custom_call", "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg",
     "householder_product", "lu", "schur", "svd", "triangular_solve", "tridiagonal",
@@ -76,7 +76,7 @@ def with_uncertain(
         if isinstance(c.cause, MoveCause):
             cause = c.cause
             move = (cause.value, cause.before, cause.after, c.kind, c.bytes_per_device)
-            # XLA may move it once for all that need it so.
+            # XLA may move it once for all readers.
             if move in moves:
                 moved_twice.add(c.value)
             moves.add(move)
@@ -86,7 +86,7 @@ def with_uncertain(
     marked = []
     for op in ops:
         reads = [values[name] for name in op.operands if name in values]
-        # In a shard_map nothing is split any more.
+        # Values in a shard_map are blocks, which are not split further.
         if reads and not op.manual:
             code, axes = _of_operation(op, reads, collectives_of[op.name], mesh)
             if not axes and _moves_in_steps(op, reads, collectives_of[op.name]):
@@ -110,7 +110,7 @@ def with_uncertain(
 def _resplit_results(
     values: Mapping[str, PlannedOp], collectives: Iterable[Collective]
 ) -> dict[str, tuple[str, ...]]:
-    """Name of an operation to the axes over which Shardy moves its result, where XLA
+    """Name of an operation to the axes over which Shardy moves its result although XLA
     may move its operands instead.
     """
     axes: dict[str, tuple[str, ...]] = {}
@@ -139,12 +139,12 @@ def _of_operation(
     planned: Sequence[Collective],
     mesh: MeshSpec,
 ) -> tuple[str, tuple[str, ...]]:
-    """A code and the axes, where a kind of operation is uncertain; else no axes.
+    """The code and the axes of an uncertain kind of operation; else no axes.
 
     Args:
         op: the value.
-        reads: what it reads.
-        own: the collectives planned for it.
+        reads: its operands.
+        planned: the collectives planned for it.
         mesh: the mesh.
     """
     rule, opcode, moved = op.factors, op.opcode, _over(planned, _MOVES)
@@ -156,7 +156,7 @@ def _of_operation(
         dims = [axes for value in (*reads, op) for axes in value.spec.dims[first:]]
         return "call", _distinct(dims)
     if opcode in ("gather", "scatter"):
-        # A sum over what splits the result, too, may go over another axis instead.
+        # A sum over an axis that also splits the result may use another axis instead.
         if moved or not {*_over(planned)}.isdisjoint(op.spec.axes):
             return "indices", _axes_of((*reads, op))
     if opcode == "dynamic_update_slice":
@@ -218,14 +218,15 @@ def _split(
 def _moves_in_steps(
     op: PlannedOp, reads: Sequence[PlannedOp], planned: Sequence[Collective]
 ) -> bool:
-    """Whether what is moved for a value may be moved in other steps."""
+    """True if the operands of a value may be moved in other steps than planned."""
     moves = {(c.kind, c.mesh_axes) for c in planned if c.kind in _MOVES}
     several = sum(bool(value.spec.axes) for value in reads) > 1
     in_parts = any(":" in axis for axis in _axes_of((*reads, op)))
     if len(moves) > 1 or (planned and in_parts):
         return True
     for kind, axes in moves:
-        # Of several operands XLA's partitioner gathers one rather than permutes it.
+        # With several split operands, XLA's partitioner gathers one instead of
+        # permuting it.
         if kind == "collective-permute" and several:
             return True
         if kind == "all-to-all" and len(axes) > 1:
@@ -267,8 +268,8 @@ def _wanted_twice(
             if size > 1 and name not in used and other_size % size == 0:
                 replaceable = True
         settled = axis in (*sums, *moved) and len(named) < 3
-        # Of what one operand alone sums over, each device takes a part of the other, or
-        # XLA gathers this one.
+        # If the axis sums over one operand only, each device takes a part of the other
+        # operand, or XLA gathers this one.
         alone = axis in sums and (holders[axis] == 1 or axis in moved)
         if alone or (len(named) > 1 and (replaceable or not settled)):
             uncertain_axes.append(axis)

@@ -33,8 +33,8 @@ from shardviz.programs.backend.worker.process import WorkerError, workers
 from shardviz.programs.backend.worker.settings import Settings
 from shardviz.programs.program import Program
 
-# What jax 0.10 to 0.12 say of programs that are lowered for devices, or for TPUs,
-# alone.
+# Messages of jax 0.10 to 0.12 for programs that can be lowered only for devices or
+# TPUs.
 _WANTS_DEVICES = "require devices to be present"
 _WANTS_ONE_MESH = "mesh should be the same across the entire program"
 _WANTS_TPU = "Only interpret mode is supported on CPU"
@@ -45,9 +45,9 @@ class LoweredProgram:
     """A program lowered for a plan.
 
     Attributes:
-        traced: what it was lowered from.
+        traced: the traced program.
         module: the StableHLO module.
-        platform: what it was lowered for.
+        platform: the platform it was lowered for.
         seconds: how long it took to lower.
         notes: notes on how it was lowered.
     """
@@ -66,13 +66,13 @@ def lower_to_plan(
 
     Args:
         program: the program.
-        traced: what tracing on `abstract_mesh` made of it.
+        traced: the program traced on `abstract_mesh`.
         platform: what to lower for: `"cpu"`, `"tpu"` or `"cuda"`; `""` for CPUs, with a
             note if other platforms run another program.
 
     Raises:
         ProgramError: for callbacks on a mesh too large for fake devices.
-        Exception: whatever jax raises.
+        Exception: any error of jax.
     """
     begun = time.perf_counter()
     notes: list[PlanNote] = []
@@ -122,10 +122,10 @@ def _differs(traced: Traced, on_cpus: Any) -> bool:
 
 
 def _device_mesh(program: Program, traced: Traced, platform: str) -> Any:
-    """A mesh of devices to lower what calls Python on.
+    """A mesh of devices for lowering a program that calls Python.
 
-    The function may name devices itself, in a mesh that jax takes only beside an equal
-    one.
+    The function may name devices itself, in a mesh that jax accepts only together with
+    an equal one.
     """
     shape = tuple(program.mesh.shape.items())
     for mesh, _ in device_meshes_in(traced.stage.jaxpr):

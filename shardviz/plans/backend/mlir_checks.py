@@ -1,8 +1,8 @@
 """Checks that this jaxlib has the passes, operations and attributes that plans read.
 
 An example of each operation is lowered, propagated and planned, and its attributes are
-looked for. `python -m shardviz doctor` prints the result; `commands/words/doctor.py` has
-what is lost without a name.
+looked for. `python -m shardviz doctor` prints the result; `commands/words/doctor.py`
+names the feature that is lost without a name.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _knows_passes() -> bool:
     return True
 
 
-#: What plans read in MLIR modules, and a check of each.
+#: The names that plans read in MLIR modules, and a check for each group.
 MLIR_NAMES: Mapping[str, Callable[[], bool]] = {
     "MLIR: Shardy passes": _knows_passes,
     "MLIR: operations": lambda: _are_registered(names.OPERATIONS),

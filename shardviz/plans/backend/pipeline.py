@@ -103,8 +103,8 @@ def rewrite_operations(module: Any) -> None:
 
 
 def name_of(op: Any) -> str:
-    """What an operation is called, without its dialect; for a replacement, what it
-    replaces.
+    """What an operation is called, without its dialect; for a replacement, the name of
+    the operation it replaces.
     """
     name = op.name
     if name in _REPLACEMENTS and REPLACES in op.attributes:
@@ -181,8 +181,8 @@ def _elementwise(op: Any) -> str:
 
 
 def read_invariants_outside(module: Any) -> None:
-    """Lets every loop of a module read from outside what it only passes through; in
-    place.
+    """Lets every loop of a module read values from outside that it only passes through;
+    in place.
 
     The loop no longer carries it. StableHLO's canonicalization of a loop does the same
     in XLA.
@@ -211,8 +211,8 @@ def _loops_in(op: Any) -> list[Any]:
 
 
 def _reads_outside(loop: Any) -> bool:
-    """Lets one loop read outside what it only passes through; whether there was
-    anything.
+    """Lets one loop read values from outside that it only passes through. True if it
+    had any.
     """
     condition, body, returned = _parts(loop)
     carried = list(zip(loop.operands, body.arguments, returned.operands, strict=True))
@@ -233,13 +233,13 @@ def _reads_outside(loop: Any) -> bool:
 
 
 def _parts(loop: Any) -> tuple[Any, Any, Any]:
-    """The blocks of a loop, condition and body, and what ends the body."""
+    """The condition and the body of a loop, and the operation that ends the body."""
     condition, body = loop.regions[0].blocks[0], loop.regions[1].blocks[0]
     return condition, body, body.operations[len(body.operations) - 1].operation
 
 
 def _carry(loop: Any, carried_on: Sequence[int]) -> None:
-    """Puts a loop in place of one that carries only some of its values."""
+    """Replaces a loop by one that carries only a few of its values."""
     condition, body, returned = _parts(loop)
     types, inits, results = [], [], []
     for number in carried_on:
@@ -273,8 +273,7 @@ def _carry(loop: Any, carried_on: Sequence[int]) -> None:
 
 
 def open_what_loops_read(op: Any) -> None:
-    """Lets every loop in an operation split further what it reads from outside; in
-    place.
+    """Lets every loop in an operation split its values from outside further; in place.
 
     XLA puts a constraint that leaves all dimensions open before the loop (its pass
     `xla-sdy-open-while-free-vars-sharding`), for every value whose sharding is
@@ -295,7 +294,7 @@ def _open(loop: Any) -> None:
 
 
 def _opened(value: Any, loop: Any) -> Any:
-    """The value with all dimensions open, or None where it is the loop's or has no
+    """The value with all dimensions open, or None if it is inside the loop or has no
     request.
     """
     if _is_inside(value, loop):
@@ -376,18 +375,18 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
     """A copy of a lowered module, calls inlined, in which Shardy has settled every
     sharding.
 
-    Every operation says where its axes came from (`sdy.sharding_origins`), which steps
-    crossed it (`sdy.propagation_edges`) and by which rule (`sdy.sharding_rule`). No
-    reshard is inserted.
+    Every operation has the origins of its axes (`sdy.sharding_origins`), the steps that
+    crossed it (`sdy.propagation_edges`) and its rule (`sdy.sharding_rule`). No reshard
+    is inserted.
 
     Args:
-        module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is,
+        module: the result of `lowered.compiler_ir("stablehlo")`. It is not changed,
             since jax keeps it.
         selection: the passes to run; None for those of `settling_passes`.
 
     Raises:
-        ProgramError: where jaxlib has no such passes.
-        Exception: whatever a pass raises.
+        ProgramError: if jaxlib has no such passes.
+        Exception: any error of a pass.
     """
     check_available()
     for op in operations_in(module.operation):
@@ -398,7 +397,7 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
                 " such a program."
             )
     with module.context as context:
-        # To share so little work between threads costs more than it saves.
+        # Sharing so little work between threads costs more than it saves.
         context.enable_multithreading(False)
         # Cloned, not printed and parsed: that takes three times as long as the rest.
         copy = module.operation.clone()
@@ -409,7 +408,7 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
 
 
 def planned_module_on(propagated: Any) -> Any:
-    """A copy of what `propagate` gave, with the collectives that Shardy would insert.
+    """A copy of the propagated module, with the collectives that Shardy would insert.
 
     Its functions hold `sdy.all_gather`, `sdy.all_reduce`, `sdy.reduce_scatter` and
     their like: an estimate, since XLA's partitioner goes its own way. It is an
@@ -424,7 +423,7 @@ def planned_module_on(propagated: Any) -> Any:
 
 
 def _without_reshards_between_meshes(module: Any) -> None:
-    """Removes reshards of what one device has, as the result of a call of Python, to a
+    """Removes reshards from one device, which has the result of a call of Python, to a
     mesh.
 
     Shardy has no collective for them and refuses the module.
@@ -481,15 +480,15 @@ def _keep_axes_of_size_one(module: Any) -> None:
 
 
 def _rewrite(copy: Any) -> None:
-    """What XLA does to a module before it propagates, in place."""
+    """Rewrites a module as XLA does before it propagates, in place."""
     rewrite_operations(copy)
     simplify(copy)
     inline_calls(copy)
     loops = bool(_loops_in(copy))
     if loops:
         read_invariants_outside(copy)
-    # After loops have let go of what they only passed through. Of some operations that
-    # nothing reads Shardy cannot name the origins, and ends the process.
+    # After loops no longer carry values they only pass through. Shardy ends the process
+    # if it can't name the origins of an operation without readers.
     remove_dead(copy)
     if loops:
         open_what_loops_read(copy)

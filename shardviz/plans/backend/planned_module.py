@@ -1,7 +1,7 @@
-"""A planned module: what makes a value, what reads it, and how it is split.
+"""A planned module: the maker of a value, its readers, and its sharding.
 
 The plan is read from one run of Shardy's passes, and the collectives from a copy on
-which more passes ran. What was read of an operation is found by its number.
+which more passes ran. Operations are matched with what was read of them by number.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def argument_number(value: Any) -> int:
 
 
 class PlannedModule:
-    """A module that `pipeline.planned_module_on` made, and what was read before.
+    """A module that `pipeline.planned_module_on` made, and the values read from the
+    propagated module.
 
     Attributes:
         attributes: the cache of the module's attributes.
@@ -78,7 +79,9 @@ class PlannedModule:
         self._read_ops = read.read_ops
 
     def operations(self, owner: Any = None) -> Iterator[Any]:
-        """Those in an operation, or in `main`, and in what they call, in order."""
+        """The operations in an operation or in `main`, and in the functions they call,
+        in order.
+        """
         for region in (owner or self._functions["main"]).regions:
             for block in region.blocks:
                 for item in block.operations:
@@ -93,13 +96,13 @@ class PlannedModule:
                             yield from self.operations(function)
 
     def read(self, op: Any) -> ReadOp | None:
-        """What was read of an operation, or None where Shardy put it in afterwards."""
+        """The ReadOp of an operation, or None if Shardy added it later."""
         if op is None or NUMBER not in op.attributes:
             return None
         return self._read_ops[op.attributes[NUMBER].value]
 
     def around(self, op: Any) -> ReadOp:
-        """What was read of the function, loop or shard_map around an operation."""
+        """The ReadOp of the function, loop or shard_map around an operation."""
         return self._read_ops[op.parent.operation.attributes[NUMBER].value]
 
     def start(self, op: Any) -> Any:
@@ -110,7 +113,9 @@ class PlannedModule:
         return value
 
     def end(self, op: Any) -> tuple[Any, Any]:
-        """The last of a chain of collectives, and what reads its result, or None."""
+        """The last of a chain of collectives, and the operation that reads its result,
+        or None.
+        """
         chain = self.chain(op)
         # The last use comes first, so the first one stays.
         reader = None
@@ -132,7 +137,7 @@ class PlannedModule:
             chain.append(following)
 
     def name(self, value: Any) -> str:
-        """What the plan calls a value, before any collective; `""` where it does not."""
+        """The plan's name of a value before any collective; `""` if it has none."""
         defining = defining_op(value)
         while defining is not None and defining.name in RESHARDS:
             value = defining.operands[0]
@@ -146,7 +151,7 @@ class PlannedModule:
             number = value.maybe_downcast().result_number
             if (read := self.read(defining)) is not None:
                 names = read.results
-        # What Shardy put in afterwards is no value of the plan.
+        # An operation that Shardy added later is not a value of the plan.
         if number >= len(names):
             return ""
         return names[number]

@@ -1,8 +1,8 @@
 """Reads a propagated module into the values of a plan, in one traversal.
 
 A loop's body reads what the loop carries, so the names of its arguments are those of
-the loop's own results, which always have the same sharding. Of branches and of a
-`shard_map` the results come first, too, and then what is inside.
+the loop's own results, which always have the same sharding. The results of branches and
+of a `shard_map` also come before the operations inside.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class PlanReader(PlanBuilder):
         return self.finish()
 
     def _block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
-        """Reads the operations of a block; the names of what it returns."""
+        """Reads the operations of a block, and returns the names of its results."""
         contexts = {context.calls: context}
         for item in block.operations:
             op = item.operation
@@ -134,7 +134,7 @@ class PlanReader(PlanBuilder):
             operands = self.named(op.operands)
             if name in _RETURNS:
                 return operands
-            # Of one inlined call there are many operations, one after another.
+            # One inlined call has many operations in a row.
             calls = self.attributes.calls(op)
             inside = contexts.get(calls)
             if inside is None:
@@ -162,7 +162,8 @@ class PlanReader(PlanBuilder):
             scope = (*scope[:-1], f"{scope[-1]} ({count})")
         return replace(context, call=location, scope=scope)
 
-    # What reads one operation: with what was read of it so far, and its operands.
+    # The methods below each read one kind of operation, given its ReadOp and its
+    # operands.
 
     def _read_op(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
         rule, notes = self.attributes.rule(op), read.context.notes
@@ -192,7 +193,8 @@ class PlanReader(PlanBuilder):
         # Calls that were inlined have positive numbers.
         location = self.attributes.location(op)
         inside = self._in_call(context, -len(self.read_ops), location)
-        inside = replace(inside, calls=())  # seen from the function, as what it holds
+        # Calls are counted from the function on, as for its operations.
+        inside = replace(inside, calls=())
         block = function.regions[0].blocks[0]
         self.number(function, context).inside = inside
         self.read_ops[-1].arguments = operands
@@ -230,7 +232,7 @@ class PlanReader(PlanBuilder):
         specs = self.attributes.specs(op, OUT_SHARDINGS)
         notes = (IsShardMap(over),)
         values = self.add(op, read, specs, operands, opcode="shard_map", notes=notes)
-        # What Shardy means by the origins that it names after a shard_map.
+        # The meaning of the origins that Shardy names after a shard_map.
         key = self.attributes.text(op, ORIGIN_NAME).strip('"')
         base, source = "shard_map", read.location.source
         if values:
@@ -257,7 +259,7 @@ class PlanReader(PlanBuilder):
         self._connect(op, values, [(name,) for name in returned])
 
     def _read_barrier(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
-        """An optimization barrier, such as remat sets: what goes in comes out."""
+        """An optimization barrier, such as remat sets: it returns its operands."""
         values = self.add(op, read, self.attributes.specs(op), operands)
         self._connect(op, values, [(name,) for name in operands])
 
@@ -375,7 +377,7 @@ class PlanReader(PlanBuilder):
 
 
 _Handler = Callable[[PlanReader, Any, ReadOp, tuple[str, ...]], None]
-# What reads an operation, by its name in MLIR.
+# The method that reads an operation, by its name in MLIR.
 _HANDLERS: dict[str, _Handler] = {
     FUNCTION_CALL: PlanReader._read_call,
     WHILE: PlanReader._read_while,
@@ -430,8 +432,8 @@ def _aligned(
 ) -> list[T | None]:
     """One entry per result, or None.
 
-    jaxlib 0.10 leaves out entries that would be empty; where it is not clear which
-    result an entry belongs to, none gets any.
+    jaxlib 0.10 leaves out entries that would be empty; if it isn't clear which result
+    an entry belongs to, no result gets one.
     """
     if len(entries) == len(values):
         return list(entries)

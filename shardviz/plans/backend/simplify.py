@@ -1,10 +1,10 @@
-"""What XLA simplifies in a program before it propagates.
+"""Simplifies a program as XLA does before it propagates.
 
-What is simplified away can no longer pass a sharding on. XLA runs all of StableHLO's
-simplifications (`stablehlo-aggressive-simplification`), which jaxlib does not offer. So
-the plan does those that jax's own lowerings call for: a product with ones, a sum with
-zeros, a conversion to the same type, a slice at constant positions, a transpose of a
-transpose, an operation on constants.
+An operation that is simplified away no longer passes a sharding on. XLA runs all of
+StableHLO's simplifications (`stablehlo-aggressive-simplification`), which jaxlib does
+not offer. So the plan does those that jax's own lowerings call for: a product with
+ones, a sum with zeros, a conversion to the same type, a slice at constant positions, a
+transpose of a transpose, an operation on constants.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ REPLACES = "shardviz.replaces"
 _NEUTRAL = {
     "multiply": (1, True), "divide": (1, False), "add": (0, True), "subtract": (0, False),
 }  # fmt: skip
-# What XLA computes where all operands are constants of one number each. What is not
-# here it leaves alone, among others `floor`, `power` and `exponential_minus_one`.
+# Operations that XLA computes if each operand is a constant of one number. It computes
+# no others, for example not `floor`, `power` and `exponential_minus_one`.
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
     "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
@@ -60,12 +60,12 @@ _COMPARED = {
     "LT": np.less, "LE": np.less_equal, "GT": np.greater,
     "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal,
 }  # fmt: skip
-# What moves numbers, or gives them another type.
+# Operations that move numbers, or give them another type.
 _MOVES = frozenset({
     "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "convert",
     "dynamic_slice",
 })  # fmt: skip
-# What may leave its operand as it is.
+# Operations that may return their operand unchanged.
 _SAME = frozenset({"broadcast_in_dim", "convert", "reshape", "transpose", "slice"})
 _FOLDED = frozenset({*_COMPUTED, *_MOVES, "compare", "concatenate"})
 #: The StableHLO operations that may be simplified, without their dialect.
@@ -138,7 +138,7 @@ def _shape(value: Any) -> list[int]:
 
 
 def _made_by(value: Any, name: str) -> Any:
-    """The operation that makes a value, where it is one of this name; else None."""
+    """The operation that makes a value if it has this name; else None."""
     defining = defining_op(value)
     return (
         defining
@@ -183,7 +183,7 @@ def _put_number(op: Any, name: str) -> bool:
 
 
 def _put_constant(number: Any, op: Any) -> bool:
-    """Puts a constant in place of an operation, where its type can hold the number."""
+    """Replaces an operation by a constant, if its type can hold the number."""
     shaped = ir.ShapedType(op.results[0].type)
     element = shaped.element_type
     match = _ELEMENT.fullmatch(str(element))

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"dense<(-?\d+)>")
 
 
 def trip_count(op: Any) -> int | None:
-    """How often a `stablehlo.while` runs: known where it counts up to a constant."""
+    """How often a `stablehlo.while` runs: known if it counts up to a constant."""
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     test = defining_op(_last(condition).operands[0])
     if test is None or test.name != COMPARE:
@@ -31,7 +31,7 @@ def trip_count(op: Any) -> int | None:
     if counter is None:
         return None
     limit = _constant(test.operands[1])
-    # jax carries the limit through the loop, which hands it on as it is.
+    # jax carries the limit through the loop, which passes it on unchanged.
     if bound is not None and _last(body).operands[bound] == body.arguments[bound]:
         limit = _constant(op.operands[bound])
     start, step = _constant(op.operands[counter]), _stride(body, counter)
@@ -41,7 +41,7 @@ def trip_count(op: Any) -> int | None:
 
 
 def _stride(body: Any, counter: int) -> int | None:
-    """What a loop's body adds to a carried number."""
+    """The number that a loop's body adds to a carried number."""
     addition = defining_op(_last(body).operands[counter])
     if addition is None or addition.name != ADD:
         return None

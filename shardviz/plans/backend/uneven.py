@@ -46,8 +46,8 @@ def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ..
 
 def _misfit(op: PlannedOp, dim: int, mesh: MeshSpec) -> Misfit | None:
     axes, sizes = op.spec.dims[dim], mesh.shape
-    # Parts of an axis, `data:(1)2`, are the compiler's own choice, and it chose what
-    # fits.
+    # Parts of an axis, `data:(1)2`, are the compiler's own choice, and it chooses parts
+    # that fit.
     if not axes or not set(axes) <= sizes.keys():
         return None
     if op.shape[dim] % math.prod(sizes[axis] for axis in axes) == 0:

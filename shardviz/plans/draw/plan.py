@@ -96,7 +96,11 @@ class ValueRow:
     @property
     def estimate(self) -> list[str]:
         """Its estimated collectives."""
-        return [f"{collective.kind} {collective.amount}{collective.over}" for collective in self.collectives]
+        estimate = []
+        for collective in self.collectives:
+            amount = f"{collective.amount}{collective.over}"
+            estimate.append(f"{collective.kind} {amount}")
+        return estimate
 
     @property
     def marks(self) -> str:
