@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from shardviz.base.cause import UNKNOWN, AxisPart, ValueName, axes_in_words
 from shardviz.base.collective_kind import KINDS, CollectiveKind
+from shardviz.base.display import Fact
 from shardviz.base.format import bytes_text, clause
 
 
@@ -19,7 +19,7 @@ def phase_of(op: str) -> str:
     >>> phase_of("jit(f)/transpose(jvp())/dot_general"), phase_of("jit(f)/mul")
     ('backward', '')
     """
-    # jax takes gradients as the transpose of a linear map.
+    # jax computes gradients by transposing a linearized function.
     if "transpose(" in op:
         return "backward"
     if "jvp(" in op:
@@ -49,7 +49,7 @@ class Member:
     shape: str = ""
     operand: ValueName = UNKNOWN
     stack: tuple[str, ...] = ()
-    cause: Any = ""
+    cause: Fact | str = ""
 
     @property
     def phase(self) -> str:
@@ -70,7 +70,7 @@ class Member:
 
 @dataclass(frozen=True, repr=False)
 class Collective:
-    """One collective of a compiled program.
+    """One collective of a plan or of a compiled program.
 
     Attributes:
         kind: its kind, one of `COLLECTIVE_KINDS`.
@@ -126,7 +126,7 @@ class Collective:
     stack: tuple[str, ...] = ()
     group_size: int = 0
     value: str = ""
-    cause: Any = ""
+    cause: Fact | str = ""
     rematerialises: bool = False
     between_slices: bool = False
     operand: ValueName | None = None
@@ -136,7 +136,7 @@ class Collective:
 
     @property
     def definition(self) -> CollectiveKind:
-        """The entry of its kind: how it sends, what it does, its names elsewhere."""
+        """The definition of its kind: its effect, its route, its names elsewhere."""
         return KINDS[self.kind]
 
     @property
@@ -180,7 +180,7 @@ class Collective:
         devices = self.group_size
         if not devices and self.groups:
             devices = len(self.groups[0])
-        # In a permutation every sender sends its shard once, whatever the groups.
+        # In a permutation every sender sends its shard once, for any groups.
         if devices < 1 and not self.definition.pairs:
             return None
         return self.definition.sent_bytes(self.bytes_per_device, devices)

@@ -15,7 +15,7 @@ from typing import Literal
 
 
 class Effect(StrEnum):
-    """What a collective does with the values that the devices of a group hold.
+    """The effect of a collective on the values that the devices of a group hold.
 
     >>> KINDS["reduce-scatter"].effect.value
     'sum'
@@ -61,7 +61,7 @@ class CollectiveKind:
             only shardings before and after.
         megascale: XLA's name for it between slices of TPUs; None if the hosts don't
             carry it out.
-        effect: what it does with the values of a group.
+        effect: its effect on the values of a group.
         route: how its bytes travel.
         rounds: how often each device sends B (n-1)/n bytes; over pairs, how often it
             sends B.
@@ -108,8 +108,8 @@ class CollectiveKind:
     def sent_bytes(self, size: int, devices: int) -> int:
         """The bytes that each device of a group sends.
 
-        The factors are those of the scaling book: (n-1)/n of what is gathered,
-        scattered or exchanged, twice that for an all-reduce, all of it for a
+        The factors are those of the scaling book: (n-1)/n of the bytes for a gather, a
+        scatter or an exchange, twice that for an all-reduce, all of them for a
         permutation.
 
         Args:

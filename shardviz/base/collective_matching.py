@@ -32,7 +32,7 @@ _LAST = 1 << 62  # sorts collectives without a position on a side behind all oth
 
 
 class Traffic(NamedTuple):
-    """What two collectives have in common if they are the same one.
+    """The facts that are equal if two collectives are the same one.
 
     Attributes:
         kind: its kind, such as `all-gather`.
@@ -51,7 +51,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(c: Collective) -> Traffic:
-    """What a collective moves, without where it comes from.
+    """The data that a collective moves, without its source.
 
     >>> traffic_of(Collective("all-reduce", ("data",), 64, op="jit(f)/dot_general"))[:3]
     ('all-reduce', ('data',), 64)
@@ -97,7 +97,7 @@ def match(
     operation and its source line. Later steps require less, and every step removes the
     collectives that it matched.
 
-    Whatever is left is balanced at the end. Compilers pack collectives into one
+    The remaining ones are balanced at the end. Compilers pack collectives into one
     message, move them out of loops and peel iterations, under other names, but they
     communicate as many elements of a kind over an axis. A collective is therefore
     `removed` only if no other match gained elements of its kind over its axes.
@@ -133,7 +133,7 @@ def becomes_async(old: Sequence[Collective], new: Sequence[Collective]) -> bool:
     return any(c.is_async for c in new) and not any(c.is_async for c in old)
 
 
-# Keys for where a collective comes from, from precise to vague; None if unknown.
+# Keys for the source of a collective, from precise to vague; None if unknown.
 def _everything(c: Collective) -> Hashable:
     return c.op, c.source, c.trips, c.operand, c.members
 

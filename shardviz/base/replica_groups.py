@@ -32,7 +32,7 @@ class Replicas(NamedTuple):
 def replicas_of(
     groups: Groups, paired: bool, names: Sequence[str], sizes: Sequence[int]
 ) -> Replicas:
-    """Groups of flat mesh positions, with their mesh axes and size.
+    """The mesh axes and the size of groups of flat mesh positions.
 
     Args:
         groups: the groups.

@@ -1,8 +1,8 @@
-"""read_memory(): what is alive when, from the buffers that XLA has assigned.
+"""read_memory(): the lifetimes of a program's buffers, from XLA's buffer assignment.
 
-Every compiler of XLA writes them with its final module, as a `BufferAssignmentProto` of
-XLA's `hlo.proto`: allocations, the values in each, and the events of the simulated heap
-in which values are allocated, freed, or take over the memory of another.
+Every compiler of XLA writes a `BufferAssignmentProto` (`hlo.proto`) with its final module.
+It lists allocations, the values in each, and the events of a simulated heap: values are
+allocated, freed, or take over the memory of another value.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LOCATION = {"index": 3, "instruction": 4}
 ALLOCATION = {"size": 2, "is_thread_local": 3, "color": 8, "assigned": 9}
 EVENT = {"kind": 1, "value": 2, "shares_with": 5}
 _FREED, _SHARED = 1, 2
-# What lasts, by its mark. An argument whose memory a result takes has two, and is one
-# buffer.
+# The marks of allocations that last for the whole program. An argument whose memory a
+# result reuses has two marks, and counts as an argument.
 _LASTING = {"arguments": 5, "constants": 12, "outputs": 7}
-# The memory that a device's bytes are counted in; the others are on a TPU's core.
+# The main memory of a device; the others are on a TPU's core.
 _MAIN_MEMORY = 0
 
-# They make no value of their own.
-_HANDED_ON = (
+# Operations that only pass values on.
+_PASS_ON = (
     "tuple", "get-tuple-element", "bitcast", "parameter", "while", "call", "conditional"
 )  # fmt: skip
 
@@ -53,7 +53,7 @@ class _Value(NamedTuple):
 
 @dataclass(eq=False)
 class _Life:
-    """A value, from where it is made to where nothing needs it or another takes over."""
+    """A value, from the position at which it is made to its last use."""
 
     size: int  # of the memory that it is in
     value: _Value
@@ -68,19 +68,20 @@ def read_memory(
     module: Module | None = None,
     placement: Placement | None = None,
 ) -> MemoryTimeline | None:
-    """What is alive when in a compiled module.
-
-    None where the compiler wrote no buffers, or not how long they live.
+    """The live buffers of a compiled module at each position of its order.
 
     Args:
         data: an `HloProto`: a final module with its buffer assignment.
-        arguments: what the module calls an argument, to the program's name for it.
-        module: that module, where it has been read before.
-        placement: the mesh and the splits of the arguments; without these it is unknown
-            which buffers differ from device to device.
+        arguments: the module's name for an argument, to the program's name for it.
+        module: that module, if it has been read before.
+        placement: the mesh and the splits of the arguments. Without it, the buffers that
+            differ between devices are unknown.
+
+    Returns:
+        None if the compiler wrote no buffers, or no lifetimes of buffers.
 
     Raises:
-        ValueError: where the bytes are no module, or not all of one.
+        ValueError: if the bytes are not a complete module.
     """
     message = Message(data)
     assignment = message.message(3)
@@ -98,10 +99,10 @@ def read_memory(
             inside = []
             for assigned in allocation.messages(ALLOCATION["assigned"]):
                 inside.append(values[assigned.number(1)])
-            # Before a result is made, its memory may be used for others.
+            # The memory of a result may hold other values before.
             value = max(inside, key=functools.partial(_likely, named))
             lives.append(_Life(allocation.number(ALLOCATION["size"]), value, kinds[0]))
-        # What is local to a thread is inside of a reduction.
+        # Memory that is local to a thread belongs to the body of a reduction.
         elif not allocation.number(ALLOCATION["is_thread_local"]):
             has_heap = True
     if has_heap and ASSIGNMENT["traces"] not in assignment:
@@ -117,7 +118,7 @@ def read_memory(
 
 
 def _likely(named: Mapping[Part, _Named], value: _Value) -> int:
-    """How well a value says what lasting memory is for."""
+    """How likely a value is the argument or result that lasting memory is for."""
     entry = named.get((value.maker, value.index))
     if entry is None:
         return 0
@@ -141,11 +142,11 @@ def _values(assignment: Message, module: Module) -> dict[int, _Value]:
 
 
 class _Named(NamedTuple):
-    """An argument, or a result by its number.
+    """An argument, or a numbered result.
 
     Attributes:
-        number: of the result; None for an argument.
-        inside: whether a loop, a branch or a call inside makes it.
+        number: the number of the result; None for an argument.
+        inside: whether it is made inside a loop, a branch or a call.
     """
 
     number: int | None
@@ -153,7 +154,7 @@ class _Named(NamedTuple):
 
 
 def _named(module: Module) -> dict[Part, _Named]:
-    """The arguments, and what the program returns without a copy."""
+    """The arguments, and the arrays that the program returns without a copy."""
     root = module.entry.root
     # A program with one result returns it without a tuple.
     todo: list[tuple[Part, _Named]] = [((root, ()), _Named(None))]
@@ -174,35 +175,39 @@ def _named(module: Module) -> dict[Part, _Named]:
             named[part] = entry
         for source in _handed_on(part):
             todo.append((source, entry))
-        here, index = part
-        if here.opcode in ("call", "while", "conditional") and before is None:
+        instruction, index = part
+        if instruction.opcode in ("call", "while", "conditional") and before is None:
             # The last computation of a loop is its condition.
-            called = here.called[:1] if here.opcode == "while" else here.called
+            called = (
+                instruction.called[:1]
+                if instruction.opcode == "while"
+                else instruction.called
+            )
             for computation in called:
                 todo.append(((computation.root, index), entry._replace(inside=True)))
     return named
 
 
 def _handed_on(part: Part) -> list[Part]:
-    """The array that a part is, one step back."""
-    here, index = part
-    if here.opcode == "tuple" and index:
-        return [(here.operands[index[0]], index[1:])]
-    if here.opcode == "get-tuple-element":
-        return [(here.operands[0], (here.index, *index))]
-    if here.opcode == "bitcast":
-        return [(here.operands[0], index)]
-    if here.opcode.endswith("-done"):
-        # One part of a start is the result, the first or the second.
-        return [(here.operands[0], place) for place in ((), (0,), (1,))]
+    """The arrays that an instruction only passes on as this part."""
+    instruction, index = part
+    if instruction.opcode == "tuple" and index:
+        return [(instruction.operands[index[0]], index[1:])]
+    if instruction.opcode == "get-tuple-element":
+        return [(instruction.operands[0], (instruction.index, *index))]
+    if instruction.opcode == "bitcast":
+        return [(instruction.operands[0], index)]
+    if instruction.opcode.endswith("-done"):
+        # The result is one part of its start, the first or the second.
+        return [(instruction.operands[0], place) for place in ((), (0,), (1,))]
     return []
 
 
 def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
-    """What XLA's simulated heap holds in the main memory, each at a position of its own."""
+    """The values in the main memory of XLA's simulated heap, one at each position."""
     lives: list[_Life] = []
-    # Values share the memory of the first one in it: how many of them are alive, and
-    # which one it holds now.
+    # Values that share memory are counted under the first value in it: `users` is how
+    # many of them are alive, `holds` the value that the memory holds now.
     first: dict[int, int] = {}
     users: Counter[int] = Counter()
     holds: dict[int, _Life] = {}
@@ -210,36 +215,37 @@ def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
         for event in trace.messages(1):
             number, kind = event.number(EVENT["value"]), event.number(EVENT["kind"])
             if number not in values:
-                break  # each kind of memory has a trace of its own
+                break  # each kind of memory has a separate trace
             if kind == _FREED:
-                own = first[number]
-                users[own] -= 1
-                if not users[own]:
-                    holds[own].end = len(lives)
+                owner = first[number]
+                users[owner] -= 1
+                if not users[owner]:
+                    holds[owner].end = len(lives)
                 continue
-            own = first[number] = number
+            owner = first[number] = number
             if kind == _SHARED:
-                own = first[number] = first[event.number(EVENT["shares_with"])]
-            users[own] += 1
-            before, value = holds.get(own), values[number]
+                owner = first[number] = first[event.number(EVENT["shares_with"])]
+            users[owner] += 1
+            before, value = holds.get(owner), values[number]
             if before is not None and before.end in (None, len(lives)):
-                # It takes over as soon as the other is not needed. What a loop writes
-                # bit by bit is what a buffer is for, not the zeros before it.
+                # The new value takes over memory that is no longer needed. If a loop
+                # fills the memory slice by slice, the buffer counts as the loop's result,
+                # not as the zeros that were there before.
                 before.end = None
                 if _written(value.maker) is not None:
                     before.value = value
                     continue
-                if value.maker.opcode in _HANDED_ON:
+                if value.maker.opcode in _PASS_ON:
                     continue
                 before.end = len(lives)
-            life = _Life(values[own].size, value, start=len(lives) + 1)
+            life = _Life(values[owner].size, value, start=len(lives) + 1)
             lives.append(life)
-            holds[own] = life
+            holds[owner] = life
     return lives
 
 
 class _Owners:
-    """What buffers are for."""
+    """Finds the operation, line and argument that each buffer is for."""
 
     def __init__(
         self,
@@ -256,7 +262,7 @@ class _Owners:
         maker, index = life.value.maker, life.value.index
         shape, kind = maker.shape_at(index), life.kind or "temporaries"
         inside = maker.called[0].name if maker.opcode == "fusion" else ""
-        # TPU's fusion of a reduce-scatter is one, too.
+        # TPU's fusion of a reduce-scatter is a collective too.
         if not life.kind and (maker.kind or inside.startswith("all-reduce-scatter")):
             kind = "collectives"
         source, argument = self._source(life.value)
@@ -268,14 +274,14 @@ class _Owners:
         if differs is not None:
             replicated = tuple(a for a in self._flow.axes if a not in differs)
         return Buffer(
-            maker.name,
-            life.size,
-            str(shape or "tuple"),
-            kind,
-            op,
-            source.source,
-            phase_of(op),
-            argument,
+            name=maker.name,
+            bytes=life.size,
+            shape=str(shape or "tuple"),
+            kind=kind,
+            op=op,
+            source=source.source,
+            phase=phase_of(op),
+            value=argument,
             start=life.start,
             end=life.end or 0,
             count=self._loops.count(maker.computation).trips,
@@ -294,7 +300,7 @@ class _Owners:
     def _places(
         self, value: _Value, source: InstructionSource
     ) -> tuple[tuple[str, str], ...]:
-        """The operations and lines that a value may be known by."""
+        """The operations and lines that a plan may have for a value."""
         maker = value.maker
         inside = _written(maker) or _root(maker, value.index)
         operand = inside
@@ -313,50 +319,54 @@ class _Owners:
         else:
             sources = [source, inside.source, behind.source, maker.source]
             if behind.moved in KINDS:
-                sources = []  # it is split otherwise than these
+                sources = []  # the operations behind it have another split
         places: dict[tuple[str, str], None] = {}
         for source in sources:
-            # XLA joins the names of operations that it computes as one.
+            # XLA joins the names of operations that it merged.
             for op in filter(None, source.op.split(";")):
                 places[self._arguments.get(op, op), source.source] = None
         return tuple(places)
 
     def _source(self, value: _Value) -> tuple[InstructionSource, str]:
-        """The operation that makes a value, and of which argument it is a copy, if of
-        one."""
-        one, several = value.maker, len(value.maker.operands) > 1
-        if one.kind and one.operands:
+        """The operation that makes a value, and the argument of which it is a copy; or
+        `""`.
+        """
+        maker, several = value.maker, len(value.maker.operands) > 1
+        if maker.kind and maker.operands:
             # The name of a combined collective is that of one of its members.
             number = value.index[-1] if several and value.index else 0
-            behind = self._causes.value(one.operands[number], one, one.kind)
+            behind = self._causes.value(maker.operands[number], maker, maker.kind)
             if several:
-                return self._causes.source_of_part(behind, one, one.kind, number), ""
-            return self._causes.source(behind, one, one.kind), ""
-        # Of what is written bit by bit the line of the bits says more.
-        written = _written(one)
-        inside = written or _root(one, value.index)
+                return self._causes.source_of_part(
+                    behind, maker, maker.kind, number
+                ), ""
+            return self._causes.source(behind, maker, maker.kind), ""
+        # For an array that is filled slice by slice, the line of the slices is more
+        # useful.
+        written = _written(maker)
+        inside = written or _root(maker, value.index)
         behind = self._causes.value(inside, inside, "")
         if behind.name.code == "argument" and behind.maker is not None:
-            # A slice of it is not the argument itself.
-            whole = behind.maker.shapes[0].dims
-            shape = one.shape_at(value.index)
-            if shape and math.prod(shape.dims) == math.prod(whole):
+            # A slice of an argument is not a copy of it.
+            argument_dims = behind.maker.shapes[0].dims
+            shape = maker.shape_at(value.index)
+            if shape and math.prod(shape.dims) == math.prod(argument_dims):
                 return behind.source, behind.name.name
-        # A fusion has the name of any part of it.
-        known = [inside.source, behind.source, one.source]
+        # A fusion has the name of any of its parts, so its own name comes last.
+        sources = [inside.source, behind.source, maker.source]
         if written is not None:
-            known = known[1:]
-        for source in known:
+            sources = sources[1:]
+        for source in sources:
             if source.is_named:
                 return source, ""
         return behind.source, ""
 
 
-def _root(one: Instruction, index: tuple[int, ...] = ()) -> Instruction:
-    """What makes a value inside of a fusion; of anything else that itself."""
-    if one.opcode != "fusion":
-        return one
-    root = one.called[0].root
+def _root(instruction: Instruction, index: tuple[int, ...] = ()) -> Instruction:
+    """The instruction that makes a value inside a fusion; else the instruction."""
+    if instruction.opcode != "fusion":
+        return instruction
+    root = instruction.called[0].root
     if root.opcode == "tuple" and index:
         root = root.operands[index[0]]
     while root.opcode in ("bitcast", "reshape", "copy"):
@@ -365,7 +375,7 @@ def _root(one: Instruction, index: tuple[int, ...] = ()) -> Instruction:
 
 
 def _is_transposed(maker: Instruction, index: tuple[int, ...]) -> bool:
-    """Whether XLA lays out a value anew, with its dimensions in another order."""
+    """Whether XLA stores a value with its dimensions in another order."""
     if maker.opcode == "fusion":
         maker = maker.called[0].root
         if maker.opcode == "tuple" and index:
@@ -375,9 +385,15 @@ def _is_transposed(maker: Instruction, index: tuple[int, ...]) -> bool:
     return maker.opcode == "transpose" and maker.operands[0].opcode != "dynamic-slice"
 
 
-def _written(one: Instruction) -> Instruction | None:
-    """What an instruction writes into a part of its operand; None of any other."""
-    one = _root(one)
-    while one.opcode in ("bitcast", "tuple", "convert") and one.operands:
-        one = one.operands[0]
-    return one.operands[1] if one.opcode == "dynamic-update-slice" else None
+def _written(instruction: Instruction) -> Instruction | None:
+    """The slice that an instruction writes into its operand; else None."""
+    instruction = _root(instruction)
+    while (
+        instruction.opcode in ("bitcast", "tuple", "convert") and instruction.operands
+    ):
+        instruction = instruction.operands[0]
+    return (
+        instruction.operands[1]
+        if instruction.opcode == "dynamic-update-slice"
+        else None
+    )

@@ -1,10 +1,9 @@
-"""Why a collective of a module is there: what value it is about, and what that is for.
+"""Causes: the values that the collectives of a module move, and why they move them.
 
-The operand of a collective is followed to what makes it: an argument of the program, or
-an operation that the program itself has. On the way are copies, other collectives, and
-the slices and reshapes that the partitioner adds, which carry the name and line of the
-operation they are made for, or none. Where the way ends at anything else, the operand
-is unknown.
+The operand of a collective is followed back to an argument or an operation of the
+program. In between there are copies, other collectives, and the slices and reshapes that
+the partitioner adds. These have the name and line of the operation they are added for,
+or none. If the path ends at any other instruction, the operand is unknown.
 """
 
 from __future__ import annotations
@@ -42,13 +41,20 @@ from shardviz.compiled.module import (
     Instruction,
     InstructionSource,
 )
-from shardviz.compiled.readers import Demand, demand_of, last_part
+from shardviz.compiled.readers import (
+    AskedLater,
+    CannotSplit,
+    Demand,
+    Needs,
+    demand_of,
+    last_part,
+)
 from shardviz.compiled.rematerialization import Rematerialized
 
 _TUPLE_COPIES = ("copy", "opt-barrier", "optimization-barrier")
 _COPIES = (*_TUPLE_COPIES, "bitcast", "copy-start", "copy-done")
-# What the partitioner adds around a collective; the user's own have a name of their
-# own.
+# Operations that the partitioner adds around a collective. Those of the user have their
+# own name and line.
 _MOVES = (
     "reshape",
     "transpose",
@@ -61,7 +67,8 @@ _MOVES = (
 _CHOICES = ("select", "concatenate", "dynamic-update-slice")
 _REDUCTIONS = {"dot": Contracted, "convolution": Contracted, "reduce": Reduced}
 _EMPTY = ("constant", "broadcast", "iota")
-# Ends for programs of any size: what is farther away is not known.
+# Limits of the search, so that it is fast in programs of any size. Values that are farther
+# away are unknown.
 _DEEPEST, _FARTHEST, _MOST_USERS = 64, 12, 8
 #: The causes of collectives that move their operand, by their effect.
 MOVES: Mapping[Effect, type[Moved]] = {
@@ -77,107 +84,135 @@ _IN_LOOP = re.compile(
 
 
 class Value(NamedTuple):
-    """The value that a collective is about.
+    """The value that a collective moves.
 
     Attributes:
-        name: what it is called.
-        source: the operation that makes it and its line; of an argument only its name.
-        maker: the instruction that makes it; None where it is unknown.
-        same: whether nothing but copies and collectives is between it and the
-            collective, so that its dimensions are those of the operand.
-        moved: what splits it otherwise in between: a kind of collective, or a slice.
-        on_one: whether one device of each group has it, and the others add zeros.
+        name: its name.
+        source: the operation that makes it, and its line; for an argument only its name.
+        maker: the instruction that makes it; None if unknown.
+        same_dims: whether there are only copies and collectives between it and the
+            collective, so that it has the dimensions of the operand.
+        moved: the kind of collective that changes its split in between, `"slice"`, or
+            `""` if nothing does.
+        on_one: whether only one device of each group has it, and the others add zeros.
     """
 
     name: ValueName
     source: InstructionSource = NO_SOURCE
     maker: Instruction | None = None
-    same: bool = True
+    same_dims: bool = True
     moved: str = ""
     on_one: bool = False
 
 
-NOBODY = Value(UNKNOWN)
+UNKNOWN_VALUE = Value(UNKNOWN)
 
 
 class _Place(NamedTuple):
-    """A value on the way: an instruction, and the element of its tuple that is meant."""
+    """A value in between: an instruction, and an index into its result."""
 
     instruction: Instruction
     path: tuple[int, ...] = ()
 
 
 class Causes:
-    """What the collectives of one module sum or move, and why.
+    """Finds the operands and the causes of the collectives of one module.
 
     Args:
-        arguments: what the module calls an argument, to the name in the program.
+        arguments: the module's name for an argument, to its name in the program.
     """
 
     def __init__(self, arguments: Mapping[str, str] = MappingProxyType({})) -> None:
         self._arguments = arguments
         self._by_line: dict[tuple[str, ...], list[Instruction]] = {}
 
-    def value(self, operand: Instruction, own: Instruction, kind: str) -> Value:
-        """The value behind an operand of a collective.
+    def value(self, operand: Instruction, collective: Instruction, kind: str) -> Value:
+        """The argument or operation of the program that an operand comes from.
 
         Args:
-            operand: the operand.
-            own: the collective.
-            kind: what kind of collective it is.
+            operand: an operand of the collective.
+            collective: the collective.
+            kind: its kind; `""` to follow the operand of any instruction.
         """
-        return self._followed(_Place(operand), own, kind in SUMS)
+        return self._followed(_Place(operand), collective, kind in SUMS)
 
     def _followed(
-        self, place: _Place, own: Instruction, sums: bool, depth: int = 0
+        self, place: _Place, collective: Instruction, sums: bool, depth: int = 0
     ) -> Value:
-        """Follows a value to what makes it."""
-        same, moved = True, ""
+        """Follows a value back to an argument or an operation of the program."""
+        same_dims, moved = True, ""
         for _ in range(_DEEPEST):
-            here = place.instruction
-            kind, reads = here.opcode, here.operands
-            if kind == "parameter" and here.computation.is_entry:
-                return self._argument(here, same)._replace(moved=moved)
-            if kind == "copy" and _is_constraint(here) and _alike(here, own):
-                # The constraint itself: what follows it on its line is for whatever
-                # reads it.
-                return _made(here, same)._replace(moved=moved)
-            further = _through(place)
-            if isinstance(further, Value):
-                return further._replace(same=False, moved=moved)
-            if here.kind and KINDS[here.kind].effect in (Effect.EXCHANGE, Effect.SEND):
-                moved = here.kind
-            passes = _passes(here, own) or (sums and _sums_behind(here, own))
+            instruction = place.instruction
+            kind, reads = instruction.opcode, instruction.operands
+            if kind == "parameter" and instruction.computation.is_entry:
+                return self._argument(instruction, same_dims)._replace(moved=moved)
+            if (
+                kind == "copy"
+                and _is_constraint(instruction)
+                and _alike(instruction, collective)
+            ):
+                # This is the constraint itself. Later instructions with its name and
+                # line are for the readers of the value.
+                return _operation_value(instruction, same_dims)._replace(moved=moved)
+            source = _through(place)
+            if isinstance(source, Value):
+                return source._replace(same_dims=False, moved=moved)
+            if instruction.kind and KINDS[instruction.kind].effect in (
+                Effect.EXCHANGE,
+                Effect.SEND,
+            ):
+                moved = instruction.kind
+            passes = _passes(instruction, collective) or (
+                sums and _sums_behind(instruction, collective)
+            )
             if passes and kind == "dynamic-slice":
                 moved = moved or "slice"
-            if further is None and passes and reads:
-                further = _operand_behind(place)
-                same = same and (kind in _COPIES or _is_collective(here))
-            if further is None and kind in _CHOICES and not sums and _alike(here, own):
-                return self._chosen(here, own, depth)
-            if further is None and sums and kind == "select" and _picks_device(here):
-                return self._chosen(here, own, depth)._replace(on_one=True)
-            if further is None:
-                value = self._sliced(here, depth) or _made(here, same)
+            if source is None and passes and reads:
+                source = _operand_behind(place)
+                same_dims = same_dims and (
+                    kind in _COPIES or _is_collective(instruction)
+                )
+            if (
+                source is None
+                and kind in _CHOICES
+                and not sums
+                and _alike(instruction, collective)
+            ):
+                return self._chosen(instruction, collective, depth)
+            if (
+                source is None
+                and sums
+                and kind == "select"
+                and _picks_device(instruction)
+            ):
+                return self._chosen(instruction, collective, depth)._replace(
+                    on_one=True
+                )
+            if source is None:
+                value = self._sliced(instruction, depth) or _operation_value(
+                    instruction, same_dims
+                )
                 return value._replace(moved=moved)
-            place = further
-        return NOBODY
+            place = source
+        return UNKNOWN_VALUE
 
-    def _chosen(self, choice: Instruction, own: Instruction, depth: int) -> Value:
-        """The one value that is filled up with zeros, or joined with its neighbours'."""
+    def _chosen(
+        self, choice: Instruction, collective: Instruction, depth: int
+    ) -> Value:
+        """The value that is padded with zeros or joined with its neighbours' parts."""
         values: dict[ValueName, Value] = {}
         for read in choice.operands if depth < 2 else ():
             is_condition = any(shape.dtype == "pred" for shape in read.shapes)
             if read.opcode in _EMPTY or is_condition:
                 continue
-            value = self._followed(_Place(read), own, False, depth + 1)
+            value = self._followed(_Place(read), collective, False, depth + 1)
             values.setdefault(value.name, value)
         if len(values) == 1 and UNKNOWN not in values:
-            return next(iter(values.values()))._replace(same=False)
-        return _made(choice, False)
+            return next(iter(values.values()))._replace(same_dims=False)
+        return _operation_value(choice, False)
 
     def _sliced(self, slice_: Instruction, depth: int) -> Value | None:
-        """An iteration's slice of an argument that a loop runs over, as in `scan`."""
+        """The slice that one iteration reads of an argument, as in `scan`; else None."""
         if depth > 1 or not _IN_LOOP.search(slice_.op) or not slice_.operands:
             return None
         place = _Place(slice_.operands[0])
@@ -186,22 +221,25 @@ class Causes:
             return None
         return value._replace(name=ValueName("slice", value.name.name))
 
-    def _argument(self, parameter: Instruction, same: bool) -> Value:
+    def _argument(self, parameter: Instruction, same_dims: bool) -> Value:
         name = self._arguments.get(parameter.op, parameter.op)
         name = name or f"number {parameter.parameter_number}"
-        called = ValueName("argument", name)
-        return Value(called, parameter.source, parameter, same)
+        value_name = ValueName("argument", name)
+        return Value(value_name, parameter.source, parameter, same_dims)
 
-    def source(self, value: Value, own: Instruction, kind: str) -> InstructionSource:
+    def source(
+        self, value: Value, collective: Instruction, kind: str
+    ) -> InstructionSource:
         """The operation and line of a collective.
 
-        Where the compiler gives none, that of the nearest operation which has one: of a
-        sum what made its operand, since it completes that; else what reads its result.
+        If the compiler gives none, those of the nearest operation that has them: for a
+        sum the operation that made its operand, which the sum completes; for others the
+        operation that reads the result.
         """
-        source = own.source
+        source = collective.source
         if source.source and "/" in source.op:
             return source
-        nearest = [_user(own), value.source]
+        nearest = [_user(collective), value.source]
         if kind in SUMS:
             nearest.reverse()
         for near in nearest:
@@ -214,17 +252,17 @@ class Causes:
         return source
 
     def source_of_part(
-        self, value: Value, own: Instruction, kind: str, number: int
+        self, value: Value, collective: Instruction, kind: str, number: int
     ) -> InstructionSource:
-        """Where one part of a combined collective comes from.
+        """The operation and line of one member of a combined collective.
 
-        The metadata of the collective is that of one of its members, so a sum is what
-        makes the operand, and what is moved is for the operation that reads it.
+        The metadata of the collective is that of only one member. A sum therefore gets
+        the source of its operand, and a move that of the operation that reads it.
         """
         maker = value.maker
         if kind in SUMS and maker is not None and maker.source.source:
             return maker.source
-        for part in own.users:
+        for part in collective.users:
             if part.opcode != "get-tuple-element" or part.index != number:
                 continue
             user = _user(part)
@@ -273,16 +311,18 @@ class Causes:
         demand = demand_of(collective, reader, number)
         if same_operation and not _is_for_result(demand, kind):
             return WithinOperation(**vars(base))
-        if not same_operation and not demand.is_read and not _is_request(demand.asker):
-            demand = Demand("needs")
+        if isinstance(demand, AskedLater) and not same_operation:
+            # The reader may be another operation than the one that asks.
+            if not demand.is_read and not _is_request(demand.asker):
+                demand = Needs()
         cause_type = MOVES[KINDS[kind].effect]
-        if cause_type is Gathered and demand.code == "unsplittable":
+        if cause_type is Gathered and isinstance(demand, CannotSplit):
             cause_type = Unsplittable
         move = cause_type(**vars(base), wanted_by=wanted_by, before=value.moved)
-        if demand.code == "asked":
+        if isinstance(demand, AskedLater):
             move = self._asked(move, demand, _dtype(collective, number))
         # The hosts gather between slices, along no dimension that they name.
-        if isinstance(move, Gathered) and value.same and collective.dimensions:
+        if isinstance(move, Gathered) and value.same_dims and collective.dimensions:
             move = replace(move, dimension=collective.dimensions[0])
         return move
 
@@ -302,22 +342,24 @@ class Causes:
         return AddedByGrad(**vars(base), gradient_of=argument)
 
     def _gradient_of(
-        self, total: Instruction, own: InstructionSource, number: int
+        self, total: Instruction, sum_source: InstructionSource, number: int
     ) -> ValueName | None:
-        """The argument whose gradient a sum is; None if several may be.
+        """The argument whose gradient a sum is; None if that is ambiguous.
 
-        The forward pass reads it on the same line, in the shape of the sum.
+        The forward pass reads the argument on the same line, in the shape of the sum.
         """
         if not self._by_line:
             for instruction in total.computation.module.instructions():
                 line = instruction.source.stack
                 self._by_line.setdefault(line, []).append(instruction)
-        if not own.stack or number >= len(total.shapes):
+        if not sum_source.stack or number >= len(total.shapes):
             return None
         arguments: set[ValueName] = set()
-        for instruction in self._by_line.get(own.stack, ()):
+        for instruction in self._by_line.get(sum_source.stack, ()):
             op = _with_calls(instruction, instruction.op)
-            if author_of(op) == "gradient" or not _may_add(total, own, instruction):
+            if author_of(op) == "gradient" or not _may_add(
+                total, sum_source, instruction
+            ):
                 continue
             for operand in instruction.operands:
                 if operand.shapes[:1] != total.shapes[number : number + 1]:
@@ -327,8 +369,8 @@ class Causes:
                     arguments.add(name)
         return arguments.pop() if len(arguments) == 1 else None
 
-    def _asked(self, cause: Moved, demand: Demand, dtype: str) -> Moved:
-        """The cause of a move for something behind the operation that reads the value."""
+    def _asked(self, cause: Moved, demand: AskedLater, dtype: str) -> Moved:
+        """The cause of a move that an operation behind the reader needs."""
         through, asker = demand.through, demand.asker
         if through is None:
             return replace(cause, wanted_by=asker)
@@ -366,20 +408,22 @@ def rematerialised(gather: Cause, arrays: Rematerialized) -> Rematerialised:
     return Rematerialised(**about, full=str(arrays.full), part=str(arrays.part))
 
 
-def _may_add(total: Instruction, own: InstructionSource, forward: Instruction) -> bool:
-    """Whether grad may add a sum for what an operation of the forward pass reads."""
+def _may_add(
+    total: Instruction, source: InstructionSource, forward: Instruction
+) -> bool:
+    """Whether `jax.grad` may add this sum for an operand of a forward operation."""
     if total.kind == "reduce-scatter":
         return forward.kind == "all-gather"
-    # Without its check of types a `shard_map` sums gradients where it ends; other sums
-    # of that name are the gradients of sums.
-    if last_part(own.op) == "psum":
+    # With `check_vma=False`, a `shard_map` sums gradients at its end. Other sums named
+    # `psum` are the gradients of sums.
+    if last_part(source.op) == "psum":
         return forward.op.endswith("/shard_map")
     return not forward.kind
 
 
 def _is_for_result(demand: Demand, kind: str) -> bool:
-    """Whether a collective on the result of an operation is for a request behind it."""
-    if demand.code != "asked":
+    """Whether a collective on the result of an operation is for a later request."""
+    if not isinstance(demand, AskedLater):
         return False
     if demand.asker is None:
         return kind == "all-gather" and demand.through is None
@@ -397,13 +441,13 @@ def _dtype(collective: Instruction, number: int) -> str:
     return ""
 
 
-def _alike(one: Instruction, other: Instruction) -> bool:
-    """Whether two instructions are of one operation of the program, name and line."""
-    return one.identity == other.identity
+def _alike(instruction: Instruction, another: Instruction) -> bool:
+    """Whether two instructions belong to the same operation of the program."""
+    return instruction.identity == another.identity
 
 
 def _is_collective(instruction: Instruction) -> bool:
-    # What runs asynchronously hands on what is in it, collective or not.
+    # Generic asynchronous instructions pass on their result like collectives do.
     return bool(instruction.kind) or instruction.opcode.startswith("async")
 
 
@@ -411,78 +455,84 @@ def _is_constraint(instruction: Instruction) -> bool:
     return instruction.op.endswith("/sharding_constraint")
 
 
-def _passes(here: Instruction, own: Instruction) -> bool:
-    """Whether an instruction only brings a value to where the collective needs it."""
-    if _is_collective(here):
-        return not is_written(here, here.source)
-    if here.opcode in _COPIES:
+def _passes(instruction: Instruction, collective: Instruction) -> bool:
+    """Whether an instruction only prepares a value for the collective."""
+    if _is_collective(instruction):
+        return not is_written(instruction, instruction.source)
+    if instruction.opcode in _COPIES:
         return True
-    # Those around a collective on an argument have the argument's name.
-    unnamed = not here.source.is_named
-    return here.opcode in _MOVES and (unnamed or _alike(here, own))
+    # Moves that the partitioner adds to an argument have the argument's name.
+    unnamed = not instruction.source.is_named
+    return instruction.opcode in _MOVES and (unnamed or _alike(instruction, collective))
 
 
 def _operand_behind(place: _Place) -> _Place:
-    here, path = place
-    if here.opcode.endswith("-done"):
-        return _Place(here.operands[0], path)
+    instruction, path = place
+    if instruction.opcode.endswith("-done"):
+        return _Place(instruction.operands[0], path)
     if not path:
-        return _Place(here.operands[0])
-    # An element of a start is numbered among its results, which are its operands.
-    return _Place(here.operands[min(path[0], len(here.operands) - 1)])
+        return _Place(instruction.operands[0])
+    # The results of a start have the numbers of its operands.
+    return _Place(instruction.operands[min(path[0], len(instruction.operands) - 1)])
 
 
-def _sums_behind(here: Instruction, own: Instruction) -> bool:
+def _sums_behind(instruction: Instruction, collective: Instruction) -> bool:
     """Whether an instruction reshapes the sum that a collective completes."""
-    if here.opcode not in _MOVES or _alike(here, own) or not here.operands:
+    if (
+        instruction.opcode not in _MOVES
+        or _alike(instruction, collective)
+        or not instruction.operands
+    ):
         return False
-    return _alike(here.operands[0], own)
+    return _alike(instruction.operands[0], collective)
 
 
 def _picks_device(choice: Instruction) -> bool:
-    """Whether the condition of a select is one bool that the device alone decides."""
+    """Whether the condition of a select is a single bool that depends on the device."""
     one_bool = False
-    todo, seen = [choice.operands[0]], 0
-    while todo and seen < _FARTHEST:
-        here, seen = todo.pop(), seen + 1
-        if here.opcode == "partition-id" and one_bool:
+    queue, visited = [choice.operands[0]], 0
+    while queue and visited < _FARTHEST:
+        instruction, visited = queue.pop(), visited + 1
+        if instruction.opcode == "partition-id" and one_bool:
             return True
-        if here.opcode == "parameter":
+        if instruction.opcode == "parameter":
             return False
-        is_bool = here.opcode == "compare" and here.shapes[0].dims == ()
+        is_bool = instruction.opcode == "compare" and instruction.shapes[0].dims == ()
         one_bool = one_bool or is_bool
-        todo += here.operands
+        queue += instruction.operands
     return False
 
 
 def _through(place: _Place) -> _Place | Value | None:
-    """The same value on the other side of a tuple, a call, a loop or a branch."""
-    here, path = place
-    reads = here.operands
-    if here.opcode == "get-tuple-element":
-        return _Place(reads[0], (here.index, *path))
-    if here.opcode == "tuple" and path:
+    """The same value before a tuple, a call, a loop or a branch; None at any other
+    instruction.
+    """
+    instruction, path = place
+    reads = instruction.operands
+    if instruction.opcode == "get-tuple-element":
+        return _Place(reads[0], (instruction.index, *path))
+    if instruction.opcode == "tuple" and path:
         return _Place(reads[path[0]], path[1:])
-    if here.opcode in _TUPLE_COPIES and path and len(reads) == 1:
+    if instruction.opcode in _TUPLE_COPIES and path and len(reads) == 1:
         return _Place(reads[0], path)
-    if here.opcode == "parameter":
+    if instruction.opcode == "parameter":
         return _outside(place)
-    if here.opcode == "while":
-        if path and is_kept(here.called[0], path):
+    if instruction.opcode == "while":
+        if path and is_kept(instruction.called[0], path):
             return _Place(reads[0], path)
-        return _made(here, False)
-    if here.opcode in ("call", "fusion"):
-        return _Place(here.called[0].root, path)
+        return _operation_value(instruction, False)
+    if instruction.opcode in ("call", "fusion"):
+        return _Place(instruction.called[0].root, path)
     return None
 
 
 def _outside(place: _Place) -> _Place | Value | None:
-    """A parameter of a computation, as its caller has it."""
+    """The value that the caller of a computation passes for a parameter."""
     parameter, path = place
     computation = parameter.computation
     call = _only_call(computation)
     if call is None:
-        return NOBODY
+        return UNKNOWN_VALUE
     number = parameter.parameter_number
     if call.opcode == "while":
         if not path or not is_kept(call.called[0], path):
@@ -492,34 +542,34 @@ def _outside(place: _Place) -> _Place | Value | None:
     elif call.opcode == "conditional":
         number = 1 + call.called.index(computation)
     if number >= len(call.operands):
-        return NOBODY
+        return UNKNOWN_VALUE
     return _Place(call.operands[number], path)
 
 
 def _only_call(computation: Computation) -> Instruction | None:
-    """The one instruction that calls a computation; None where several do."""
+    """The instruction that calls a computation; None if several do."""
     callers = computation.callers
     return callers[0] if len(callers) == 1 else None
 
 
-def _made(maker: Instruction, same: bool) -> Value:
+def _operation_value(maker: Instruction, same_dims: bool) -> Value:
     source = maker.source
     if not source.is_named:
-        return NOBODY
-    return Value(_called(source, maker.opcode), source, maker, same)
+        return UNKNOWN_VALUE
+    return Value(_called(source, maker.opcode), source, maker, same_dims)
 
 
-def is_written(collective: Instruction, own: InstructionSource) -> bool:
-    """Whether a collective is one of `jax.lax` that the program itself has."""
+def is_written(collective: Instruction, source: InstructionSource) -> bool:
+    """Whether the program itself has the collective, as one of `jax.lax`."""
     if collective.frontend.get("is_spmd_generated") == "true":
         return False
-    return own.op.endswith(KINDS[collective.kind].primitives)
+    return source.op.endswith(KINDS[collective.kind].primitives)
 
 
 def _with_calls(instruction: Instruction, op: str) -> str:
-    """The name of an operation with those of the calls around it.
+    """The name of an operation, with the names of the calls around it.
 
-    The body of a `shard_map` has lost these after the partitioner.
+    After the partitioner, names in the body of a `shard_map` lack these.
     """
     for _ in range(_FARTHEST):
         call = _only_call(instruction.computation)
@@ -533,18 +583,18 @@ def _with_calls(instruction: Instruction, op: str) -> str:
 
 def _user(instruction: Instruction) -> InstructionSource:
     """The first operation of the program that reads the result of an instruction."""
-    todo, seen = [instruction], set[Instruction]()
-    while todo and len(seen) < _MOST_USERS:
-        for user in todo.pop(0).users[:2]:
-            if user in seen:
+    queue, visited = [instruction], set[Instruction]()
+    while queue and len(visited) < _MOST_USERS:
+        for user in queue.pop(0).users[:2]:
+            if user in visited:
                 continue
-            seen.add(user)
+            visited.add(user)
             if user.source.is_named:
                 return user.source
-            todo.append(user)
+            queue.append(user)
     return NO_SOURCE
 
 
 def _called(source: InstructionSource, kind: str) -> ValueName:
-    """An operation by its name in jax and its line."""
+    """The name of an operation: jax's name and the user's line."""
     return ValueName("operation", last_part(source.op) or kind, source.source)

@@ -19,7 +19,7 @@ class Finding(Fact):
     """The evidence for a check, or a note on a compile or run. `str` is its sentence."""
 
 
-# Where shards are.
+# The places of shards.
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Check:
     """One prediction, compared with what happened.
 
     Attributes:
-        about: what was checked, such as `"indices"`.
+        about: the property that was checked, such as `"indices"`.
         ok: True, False, or None if it could not be checked.
         finding: the evidence or the reason; a sentence if another package or an error
             gives it.

@@ -1,4 +1,4 @@
-"""compare(): what became of the collectives of one stage in the next."""
+"""compare(): how the collectives of one stage changed in the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.collective_matching import becomes_async, match
 from shardviz.base.display import Displayed, Fact, explanation
 
-#: What may become of collectives, in the order in which changes are counted.
+#: The ways in which collectives change, in the order in which they are counted.
 CHANGES = (
     "kept",
     "combined",
@@ -21,20 +21,21 @@ CHANGES = (
     "removed",
     "added",
 )
-# Kinds of change whose two sides may be of different number.
+# Kinds of change whose two sides may have different numbers of collectives.
 _SEVERAL = ("combined", "split", "changed")
 
 
 @dataclass(frozen=True)
 class CollectiveChange(Fact):
-    """What became of one collective, or of several that belong together.
+    """How one collective changed, or several that belong together.
 
     Attributes:
         kind: one of CHANGES.
-        before: the collectives on the earlier stage; none where one was added.
-        after: the collectives on the later stage; none where one was removed.
+        before: the collectives on the earlier stage; empty if one was added.
+        after: the collectives on the later stage; empty if one was removed.
         stages: the names of the two stages.
-        positions: where those before and after are among the collectives of each stage.
+        positions: the positions of `before` and `after` among the collectives of their
+            stages.
 
     >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31")
     >>> print(CollectiveChange("kept", (c,), (c,)))
@@ -49,13 +50,13 @@ class CollectiveChange(Fact):
 
     @property
     def bytes_per_device(self) -> int:
-        """The bytes of the larger side, each loop counted as often as it runs."""
-        # One side may be empty, and the other may be what was hoisted out of a loop.
+        """The bytes of the larger side, over all executions."""
+        # One side may be empty, or may have been moved out of a loop.
         return max(total_bytes(self.before), total_bytes(self.after))
 
     @property
     def becomes_async(self) -> bool:
-        """Whether other work can run meanwhile, and could not before."""
+        """Whether other work can now run meanwhile, but could not before."""
         return becomes_async(self.before, self.after)
 
 
@@ -69,8 +70,8 @@ class Comparison(Displayed):
         changes: every collective of both sides in exactly one CollectiveChange.
 
     >>> c = Collective("all-reduce", ("data",), 1024)
-    >>> found = compare([c, c], [c])
-    >>> found.short, found.same, len(found)
+    >>> comparison = compare([c, c], [c])
+    >>> comparison.short, comparison.same, len(comparison)
     ('1 kept, 1 removed', False, 2)
     """
 
@@ -80,7 +81,7 @@ class Comparison(Displayed):
 
     @property
     def same(self) -> bool:
-        """Whether every collective of the one side is on the other, and no more."""
+        """True if both stages have the same collectives."""
         return all(c.kind == "kept" for c in self.changes)
 
     @property
@@ -88,7 +89,7 @@ class Comparison(Displayed):
         """The changes in a few words: `2 kept, 3 combined into 1, 1 added`."""
         if not self.changes:
             return "no collectives"
-        # A plan is an estimate: that it came true says more than a count.
+        # A plan is an estimate, so its success matters more than a count.
         if self.same and self.before == "propagated":
             return "as planned"
         number = Counter(c.kind for c in self.changes)
@@ -104,7 +105,7 @@ class Comparison(Displayed):
 
     @property
     def ordered(self) -> list[CollectiveChange]:
-        """The changes, those that changed first, then by their bytes."""
+        """The changes by their bytes, with unchanged collectives last."""
         return sorted(
             self.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device)
         )
@@ -128,7 +129,7 @@ def compare(
     after: Sequence[Collective],
     names: tuple[str, str] = ("partitioned", "compiled"),
 ) -> Comparison:
-    """What became of every collective from one stage to another.
+    """How every collective changed from one stage to another.
 
     Args:
         before, after: the collectives of each stage, in the order of the program.
@@ -139,12 +140,12 @@ def compare(
     >>> compare([small, small], [large]).changes[0].kind
     'combined'
     """
-    changes = []
+    changes: list[CollectiveChange] = []
     for m in match(before, after, planned=names[0] == "propagated"):
         old = tuple(before[i] for i in m.before)
         new = tuple(after[j] for j in m.after)
-        at = m.before, m.after
-        changes.append(CollectiveChange(m.kind, old, new, names, at))
+        positions = m.before, m.after
+        changes.append(CollectiveChange(m.kind, old, new, names, positions))
     return Comparison(*names, tuple(changes))
 
 

@@ -1,4 +1,4 @@
-"""Dataflow: what each array of a module is computed from, and whether devices differ.
+"""Dataflow: which arrays each array is computed from, and where devices may differ.
 
 Every device runs the same module. Devices can only hold different bytes if these depend
 on a split argument, on the device's own number, or on a collective that gives each
@@ -26,13 +26,13 @@ Part = tuple[Instruction, tuple[int, ...]]
 
 _SAME_TUPLE = ("copy", "opt-barrier", "optimization-barrier", "domain")
 _CALLS = ("call", "fusion", "async-start")
-# Any two devices may get different bytes from them.
+# Any two devices may get different bytes from these operations.
 _PER_DEVICE = (
     "partition-id", "replica-id", "rng", "infeed", "recv", "recv-done",
     "rng-get-and-update-state",
 )  # fmt: skip
 _UNCHANGED = ("bitcast", "convert", "copy", "reshape")
-# Code of others that computes from its operands alone.
+# Custom calls of libraries that compute from their operands alone.
 _PURE_CALLS = (
     "__cublas", "__cudnn", "__onednn", "TopK", "cusolver", "lapack", "AllocateBuffer",
 )  # fmt: skip
@@ -43,9 +43,9 @@ class Placement(NamedTuple):
 
     Attributes:
         names, sizes: the axes of the mesh.
-        splits: what the module calls an argument, to the mesh axes that split it; an
-            argument that isn't in it may be split over any.
-        slices: the slices of TPUs, if the module is that of one of them.
+        splits: the module's name for an argument, to the mesh axes that split it; an
+            argument that is missing may be split over any axes.
+        slices: the slices of TPUs, if the module is compiled for one of them.
     """
 
     names: Sequence[str]
@@ -55,12 +55,12 @@ class Placement(NamedTuple):
 
 
 class Dataflow:
-    """What the arrays of one module are computed from.
+    """The arguments, results and mesh axes that the arrays of one module depend on.
 
     Args:
         module: a module for one device of the mesh.
         placement: the mesh and the arguments; None if they are unknown.
-        names: what the module calls the arguments, in the order of the program.
+        names: the module's names for the arguments, in the order of the program.
 
     Attributes:
         axes: the mesh axes longer than 1.
@@ -91,7 +91,7 @@ class Dataflow:
     def differing(self, part: Part) -> tuple[str, ...] | None:
         """The mesh axes along which devices may hold different bytes in an array.
 
-        None if that is unknown, as it is of a whole tuple.
+        None if that is unknown, as for a complete tuple.
         """
         if self._placement is None or part not in self._differing:
             return None
@@ -99,15 +99,15 @@ class Dataflow:
         return tuple(axis for axis, bit in self._bits.items() if bit & differs)
 
     def arguments_of(self, part: Part) -> int:
-        """The arguments that an array is computed from, a bit for each number.
+        """The arguments that an array is computed from, one bit per argument.
 
-        What a loop computes from its own earlier iterations is left out: with it, all
-        values of a loop are computed from the same arguments.
+        Dependencies between iterations of a loop are left out. With them, nearly all
+        values of a loop would depend on the same arguments.
         """
         return self._arguments.get(part, 0)
 
     def results_of(self, part: Part) -> int:
-        """The results of the program that an array takes part in, a bit for each."""
+        """The results of the program that depend on an array, one bit per result."""
         return self._results.get(part, 0)
 
     @cached_property
@@ -137,13 +137,13 @@ class Dataflow:
         sources: dict[Part, list[Part]] = {}
         for part in self._parts:
             starts[part], ended[part] = self._of_collective(part[0])
-            # How often a loop runs may depend on the device, and which branch is taken.
+            # Trip counts and branches may depend on the device.
             sources[part] = [*self._sources(part), *_decides(part)]
         return _collected(self._parts, starts, sources, ended, self._all)
 
     @cached_property
     def _parts(self) -> list[Part]:
-        """Every array in the module; computations that are called come first."""
+        """Every array in the module; called computations come before their callers."""
         parts: list[Part] = []
         for computation in self._module.computations:
             for instruction in computation.instructions:
@@ -152,7 +152,9 @@ class Dataflow:
         return parts
 
     def _of_collective(self, instruction: Instruction) -> tuple[int, int]:
-        """The axes along which an instruction makes devices differ, and alike."""
+        """The axes along which an instruction makes devices differ, and along which it
+        makes them equal.
+        """
         opcode = instruction.opcode
         if opcode == "parameter" and instruction.computation.is_entry:
             splits = {} if self._placement is None else self._placement.splits
@@ -182,7 +184,7 @@ class Dataflow:
         return over or self._all, 0
 
     def _of_table(self, slice_: Instruction) -> tuple[int, int]:
-        """The same of an entry that each device looks up by its own number.
+        """The same for a table entry that each device looks up by its own number.
 
         XLA's partitioner keeps the offset of each device's shard in such tables.
         """
@@ -198,20 +200,20 @@ class Dataflow:
         return bits, self._all
 
     def _sources(self, part: Part, once: bool = False) -> list[Part]:
-        """The arrays that an array is computed from, one step back.
+        """The arrays that an array is directly computed from.
 
         Args:
             part: the array.
-            once: whether loops count as if nothing went from one iteration to the next.
+            once: whether to ignore dependencies between iterations of a loop.
         """
-        here, path = part
-        opcode, reads = here.opcode, here.operands
+        instruction, path = part
+        opcode, reads = instruction.opcode, instruction.operands
         if opcode == "parameter":
-            return list(_from_callers(here, path, once))
+            return list(_from_callers(instruction, path, once))
         if opcode == "tuple" and path:
             return [(reads[path[0]], path[1:])]
         if opcode == "get-tuple-element":
-            return [(reads[0], (here.index, *path))]
+            return [(reads[0], (instruction.index, *path))]
         if opcode.endswith("-done"):
             start, place = reads[0], path
             if _holds_operands(start):
@@ -222,19 +224,20 @@ class Dataflow:
                 return [(start, place)]
             return _all_parts([start])
         if opcode == "while":
-            sources = [(reads[0], path), (here.called[0].root, path)]
+            sources = [(reads[0], path), (instruction.called[0].root, path)]
             return sources[:1] if once else sources
         if opcode == "conditional":
-            return [(branch.root, path) for branch in here.called]
+            return [(branch.root, path) for branch in instruction.called]
         if opcode in _SAME_TUPLE and path:
             return [(reads[0], path)]
-        if opcode in _CALLS and here.called and not here.kind:
-            root = here.called[0].root
+        if opcode in _CALLS and instruction.called and not instruction.kind:
+            root = instruction.called[0].root
             if opcode != "async-start":
                 return [(root, path)]
             if path[:1] == (1,):
                 return [(root, path[1:])]
-        per_result = here.kind and KINDS[here.kind].operand_per_result
+        kind = instruction.kind
+        per_result = bool(kind) and KINDS[kind].operand_per_result
         if per_result and len(reads) > 1 and path:
             return _all_parts([reads[path[-1]]]) if path[-1] < len(reads) else []
         return _all_parts(reads)
@@ -280,14 +283,14 @@ def _collected(
     ended: Mapping[Part, int] = MappingProxyType({}),
     unknown: int = 0,
 ) -> dict[Part, int]:
-    """The bits that reach each part from where they start, until nothing changes.
+    """Propagates bits from part to part until nothing changes.
 
     Args:
-        parts: all parts, best in the order in which bits travel.
-        starts: the bits that a part has by itself.
-        sources: the parts whose bits a part takes.
-        ended: the bits that a part doesn't take.
-        unknown: the bits of a source that is no part.
+        parts: all parts; fastest if each comes after its sources.
+        starts: the bits that a part has on its own.
+        sources: the parts whose bits a part receives.
+        ended: the bits that a part doesn't receive.
+        unknown: the bits of a source that is not in `parts`.
     """
     bits = dict.fromkeys(parts, 0)
     changed = True
@@ -313,7 +316,7 @@ def _all_parts(instructions: Iterable[Instruction]) -> list[Part]:
 def _from_callers(
     parameter: Instruction, path: tuple[int, ...], once: bool
 ) -> Iterator[Part]:
-    """What the callers of a computation pass for one of its parameters."""
+    """The arrays that the callers of a computation pass for one of its parameters."""
     computation, number = parameter.computation, parameter.parameter_number
     for call in computation.callers:
         if call.opcode == "while":
@@ -329,12 +332,13 @@ def _from_callers(
 
 
 def _decides(part: Part) -> list[Part]:
-    """What decides how often a loop runs, or which branch is taken."""
-    here = part[0]
-    # The same holds inside: a device that has left a loop holds its last values.
-    deciders = [here]
-    if here.opcode == "parameter":
-        deciders = here.computation.callers
+    """The arrays that decide how often a loop runs, or which branch is taken."""
+    instruction = part[0]
+    # Parameters of a loop's body depend on them too: a device that has left the loop
+    # keeps its last values.
+    deciders = [instruction]
+    if instruction.opcode == "parameter":
+        deciders = instruction.computation.callers
     parts: list[Part] = []
     for decider in deciders:
         if decider.opcode == "while":

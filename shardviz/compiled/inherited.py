@@ -1,4 +1,4 @@
-"""inherited(): what the collectives of a later stage keep of those that they were."""
+"""inherited(): gives the collectives of a later stage the causes of the earlier one."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from shardviz.base.collective_matching import amount, comes_from, match
 def inherited(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Collective, ...]:
-    """The collectives of a later stage, with what is known only of the earlier one.
+    """The collectives of a later stage, with facts that only the earlier stage has.
 
-    Whether a gather rematerialises can be seen in the partitioner's module, and in the
-    final one not always. What a collective became inherits its operand and its cause,
-    and its operation and source line where the compiler lost them. Of a combined one
-    each member inherits from the collective that it was.
+    The partitioner's module shows whether a gather rematerialises; the final one doesn't
+    always. A later collective inherits the operand and the cause of the one that it was,
+    and its operation and source line if the compiler lost them. Each member of a combined
+    collective inherits from the collective that it was.
 
     Args:
         before, after: the collectives of two stages, `partitioned` and `compiled`.
 
     >>> gather = Collective("all-gather", ("data",), 1024, rematerialises=True)
-    >>> (found,) = inherited([gather], [Collective("all-gather", ("data",), 1024)])
-    >>> found.rematerialises
+    >>> (compiled,) = inherited([gather], [Collective("all-gather", ("data",), 1024)])
+    >>> compiled.rematerialises
     True
     """
     result = list(after)
     for m in match(before, after):
-        # Of several that became several nobody knows which each was.
+        # If several became several, they cannot be told apart.
         if m.kind == "changed" and len(m.before) > 1:
             continue
         for number in m.after:
             old = []
             for i in m.before:
-                # Every step of what was split is for the same, whatever its kind.
+                # All steps of a split collective have its cause, even if their kinds
+                # differ.
                 if m.kind == "split" or before[i].kind == after[number].kind:
                     old.append(before[i])
             result[number] = _with(after[number], old, m.kind)
@@ -52,25 +53,33 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
     if members:
         ordered = tuple(sorted(members, key=lambda m: -m.bytes_per_device))
         first = ordered[0]
-        own = {"op": first.op, "source": first.source, "stack": first.stack}
-        about = {"operand": first.operand, "cause": first.cause}
-        new = replace(new, members=ordered, **own, **about)
+        new = replace(
+            new,
+            members=ordered,
+            op=first.op,
+            source=first.source,
+            stack=first.stack,
+            operand=first.operand,
+            cause=first.cause,
+        )
     elif len(old) == 1 and comes_from(new, old[0]) and _is_all(new, old[0], kind):
-        (one,) = old
-        new = replace(new, operand=one.operand, cause=one.cause, members=one.members)
+        (origin,) = old
+        new = replace(
+            new, operand=origin.operand, cause=origin.cause, members=origin.members
+        )
     for c in old:
         if c.rematerialises and not new.rematerialises:
             new = replace(new, rematerialises=True, cause=c.cause or new.cause)
         if c.source and not new.source:
             new = replace(new, source=c.source, stack=c.stack)
-            # A name without a path is the compiler's own.
+            # Names without a path were made by the compiler.
             if "/" not in new.op:
                 new = replace(new, op=c.op)
     return new
 
 
 def _is_all(new: Collective, old: Collective, kind: str) -> bool:
-    """Whether one is about nothing but what the other was about, over the same axes."""
+    """True if a collective moves no more than an earlier one did, over the same axes."""
     if new.mesh_axes != old.mesh_axes:
         return False
     return kind != "changed" or amount(new) <= amount(old)
@@ -79,28 +88,30 @@ def _is_all(new: Collective, old: Collective, kind: str) -> bool:
 def _explained(
     members: Sequence[Member], old: Sequence[Collective]
 ) -> tuple[Member, ...]:
-    """The members of a combined collective, each with what is known of what it was."""
-    free, result = list(old), []
+    """The members of a combined collective, each with the cause of the one it was."""
+    free = list(old)
+    result: list[Member] = []
     for member in members:
-        certain = []
+        certain: list[Collective] = []
         for c in free:
             if amount(c) == amount(member) and comes_from(member, c):
                 certain.append(c)
         exact = [c for c in certain if c.operand == member.operand]
-        sure = exact or certain
-        # Of several of one place and operand any will do, as they are alike.
-        if len({(c.op, c.source, c.operand) for c in sure}) == 1:
-            free.remove(sure[0])
-            member = _as_member(sure[0], member.bytes_per_device, member.shape)
+        candidates = exact or certain
+        # If several have the same place and operand, any of them will do.
+        if len({(c.op, c.source, c.operand) for c in candidates}) == 1:
+            free.remove(candidates[0])
+            member = _as_member(candidates[0], member.bytes_per_device, member.shape)
         result.append(member)
     return tuple(result)
 
 
 def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member, ...]:
-    """The members of a packed collective that names none; `()` where no sizes fit.
+    """The members of a combined collective without any; `()` if no sizes fit.
 
-    Of sums over one axis after the other each array is a member once, and so it is of
-    sums that are added up. What was in a loop may be there for all iterations.
+    If an array was summed over one axis after the other, or if sums were added to one
+    another, it is a member once. A collective that was in a loop may be there for all
+    iterations together.
     """
     choices = [list(old)]
     for axis in new.mesh_axes:
@@ -119,7 +130,7 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
             members: list[Member] = []
             for c, size in zip(chosen, sizes, strict=True):
                 share = new.bytes_per_device * size // total
-                # All iterations together have another shape than one.
+                # The shape of all iterations together is unknown.
                 shape = c.shape if size == amount(c) else ""
                 members.append(_as_member(c, share, shape))
             return tuple(members)
@@ -127,5 +138,12 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
 
 
 def _as_member(c: Collective, size: int, shape: str) -> Member:
-    operand = c.operand or UNKNOWN
-    return Member(c.op, c.source, size, shape, operand, c.stack, c.cause)
+    return Member(
+        op=c.op,
+        source=c.source,
+        bytes_per_device=size,
+        shape=shape,
+        operand=c.operand or UNKNOWN,
+        stack=c.stack,
+        cause=c.cause,
+    )

@@ -1,9 +1,9 @@
 """Loops: how often the computations of a module run.
 
-XLA notes the trip count of a loop where it knows it, which it finds after partitioning.
-Elsewhere it is computed from the loop itself where that is as jax writes `scan` and
-`fori_loop`: a number that starts at a constant, grows by a constant, and must stay
-below a constant. Of any other loop it is not known.
+After partitioning, XLA notes the trip counts that it finds. For other loops the trip
+count is computed here if the loop has the form that jax gives `scan` and `fori_loop`: a
+counter that starts at a constant, grows by a constant, and must stay below a constant.
+The trip counts of all other loops are unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from shardviz.compiled.module import Computation, Instruction
 
-#: An element of what a loop carries: its number in each tuple, outermost first.
+#: An element of a loop's carry: its index in each nested tuple, outermost first.
 Path = tuple[int, ...]
 _SAME = ("copy", "bitcast", "convert", "reshape", "opt-barrier")
 _DEEPEST = 12
@@ -22,8 +22,8 @@ class ExecutionCount(NamedTuple):
     """How often a computation runs.
 
     Attributes:
-        in_loop: whether it is reached from a loop.
-        trips: how often it runs; None where the trip count of a loop is not known.
+        in_loop: whether a loop runs it, directly or through calls.
+        trips: how often it runs; None if the trip count of one of the loops is unknown.
     """
 
     in_loop: bool
@@ -34,14 +34,14 @@ class Loops:
     """How often the computations of one module run; each is computed once."""
 
     def __init__(self) -> None:
-        self._known: dict[Computation, ExecutionCount] = {}
+        self._counts: dict[Computation, ExecutionCount] = {}
 
     def count(self, computation: Computation) -> ExecutionCount:
         """How often a computation runs."""
-        if computation not in self._known:
-            self._known[computation] = ExecutionCount(False, 1)  # ends a recursion
-            self._known[computation] = self._from_calls(computation)
-        return self._known[computation]
+        if computation not in self._counts:
+            self._counts[computation] = ExecutionCount(False, 1)  # ends a recursion
+            self._counts[computation] = self._from_calls(computation)
+        return self._counts[computation]
 
     def line(self, computation: Computation) -> str:
         """The user's line of the innermost loop that runs a computation, or `""`."""
@@ -73,17 +73,17 @@ class Loops:
         if trips is None or caller.trips is None:
             return ExecutionCount(True, None)
         if computation is not call.called[0]:
-            trips += 1  # the condition runs once more, which ends the loop
+            trips += 1  # the condition runs once more to end the loop
         return ExecutionCount(True, caller.trips * trips)
 
 
 def is_kept(body: Computation, path: Path) -> bool:
-    """Whether a loop hands an element of what it carries on as it is."""
+    """Whether a loop passes an element of its carry on unchanged."""
     return _traced(body.root, path) == path
 
 
 def _counted(loop: Instruction) -> int | None:
-    """The trip count of `for (i = first; i < last; i += step)`; None for any other."""
+    """The trip count of `for (i = first; i < last; i += step)`; None for other loops."""
     body, condition = loop.called
     test = condition.root
     if (test.opcode, test.direction) != ("compare", "LT"):
@@ -93,7 +93,7 @@ def _counted(loop: Instruction) -> int | None:
         return None
     first, step = _value(index, loop), _step(index, body)
     if isinstance(last, tuple):
-        # One that the loop changes is no constant.
+        # The limit must not change from one iteration to the next.
         last = _value(last, loop) if is_kept(body, last) else None
     if first is None or last is None or step is None or step <= 0:
         return None
@@ -101,11 +101,14 @@ def _counted(loop: Instruction) -> int | None:
 
 
 def _traced(value: Instruction, path: Path = ()) -> int | Path | None:
-    """A constant, or an element of the computation's parameter; None for any other.
+    """The constant, or the element of the computation's parameter, that a value is.
 
     Args:
         value: the value.
-        path: the element of it that is meant, where it is a tuple.
+        path: which element of it to trace, if it is a tuple.
+
+    Returns:
+        None if it is neither.
     """
     for _ in range(_DEEPEST):
         if value.opcode == "parameter":
@@ -125,25 +128,25 @@ def _traced(value: Instruction, path: Path = ()) -> int | Path | None:
 
 
 def _step(index: Path, body: Computation) -> int | None:
-    """By how much an iteration increases an element, where that is constant."""
+    """By how much an iteration increases an element; None if that is not constant."""
     if body.root.opcode != "tuple":
         return None
-    made = body.root.operands[index[0]]
-    if made.opcode != "add":
+    increased = body.root.operands[index[0]]
+    if increased.opcode != "add":
         return None
-    left, right = map(_traced, made.operands)
-    # The constant may stand on either side.
-    if left != index:
-        left, right = right, left
-    return right if left == index and isinstance(right, int) else None
+    counter, constant = map(_traced, increased.operands)
+    # The constant may be on either side.
+    if counter != index:
+        counter, constant = constant, counter
+    return constant if counter == index and isinstance(constant, int) else None
 
 
 def _value(path: Path, loop: Instruction, depth: int = 0) -> int | None:
-    """The value of an element before a loop, where it is constant."""
+    """The value of an element before a loop; None if that is not constant."""
     value = _traced(loop.operands[0], path)
     if not isinstance(value, tuple):
         return value
-    # It comes out of a loop around this one, which must not change it.
+    # It comes from the carry of a loop around this one, which must not change it.
     calls = [c for c in loop.computation.callers if c.opcode == "while"]
     if len(calls) != 1 or depth > _DEEPEST:
         return None

@@ -1,6 +1,6 @@
-"""MemoryTimeline and MemoryPeak: what is alive while a compiled program runs.
+"""MemoryTimeline and MemoryPeak: the buffers that are alive while a program runs.
 
-The buffers, their bytes and how long each lives are the compiler's own.
+The buffers, their bytes and their lifetimes are those that the compiler reports.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from shardviz.base.display import Fact
 from shardviz.base.partition_spec import Spec
 
-#: What a buffer is for. Padding is counted apart from the buffers that it is in.
+#: The uses of memory. Padding is counted separately from the buffers that it is in.
 KINDS = (
     "arguments", "outputs", "temporaries", "collectives", "constants", "padding",
 )  # fmt: skip
@@ -29,36 +29,36 @@ class Buffer:
         name: the instruction in the compiled text that makes its value.
         bytes: its bytes on each device, padding included.
         shape: type and shape of that value on one device, `f32[8,128]`.
-        kind: one of `KINDS`, but `"padding"`.
+        kind: one of `KINDS` except `"padding"`.
         op, source: the value's operation in jax, and the user's line, or `""`.
-        phase: `"forward"`, `"backward"`, or `""` where its op does not say.
+        phase: `"forward"`, `"backward"`, or `""` if its op is in neither pass.
         value: the name of the plan's value or of the argument, or `""`. If a loop fills
-            the buffer slice by slice, the value inside the loop that it keeps. If
-            several values may be meant, the names of all: `mul_{3,7}`.
-        spec: how that value is split, with the dimension in front along which a loop
-            stacks it; None if unknown. Inside a `shard_map` the value is one device's
-            block, and its spec says how the other axes split that.
-        replicated: the mesh axes over which every device has the same bytes, as far as
-            that is known.
-        differs: the mesh axes along which devices may hold different bytes, as read off
+            the buffer slice by slice, the value inside the loop that is stacked in it.
+            If it may hold several values, the names of all: `mul_{3,7}`.
+        spec: how that value is split. If a loop stacks the value, its first dimension is
+            the one along which it is stacked. Inside a `shard_map` the value is one
+            device's block, and its spec shows how the other axes split that block. None
+            if unknown.
+        replicated: the mesh axes over which every device is known to have the same
+            bytes.
+        differs: the mesh axes along which devices may hold different bytes, read from
             the compiled code; None if unknown.
-        start, end: its first and its last position in the timeline.
-        count: how often loops run what makes it; None where that is not known.
-        split_bytes: what it would take if it were split as its neighbours are; None
-            where that is not known.
-        padding: how many of its bytes hold nothing.
+        start, end: its first and last position in the timeline.
+        count: how often loops run the instruction that makes it; None if unknown.
+        split_bytes: its bytes if it were split as its neighbours are; None if unknown.
+        padding: how many of its bytes are unused.
         stacked: whether a loop fills it slice by slice.
         transposed: whether its dimensions are known to be in another order than those
             of its value.
         result: the number of the program's result that it is; None if it isn't one.
-        group: the plan's values that may be meant, if there are several: they share an
-            operation, a line and a spec.
-        places: operations and lines that its value may be known by, the likeliest
+        group: the values of the plan that it may hold, if there are several: they share
+            an operation, a line and a spec.
+        places: operations and lines that the plan may have for its value, the likeliest
             first.
-        reads, leads: the arguments that its value is computed from, and the results it
-            takes part in, one bit each, by number.
+        reads, leads: the arguments that its value is computed from, and the results that
+            are computed from it, one bit each, by number.
         loop: the line of the innermost loop that makes its value; `""` outside of loops
-            and where it is unknown.
+            or if unknown.
 
     >>> Buffer("dot.3", 4096, "f32[8,128]", "temporaries", start=2, end=7).end
     7
@@ -91,7 +91,7 @@ class Buffer:
 
     @property
     def title(self) -> str:
-        """Its value, else the operation that makes it, else the compiler's name.
+        """The name of its value, of its operation, or the compiler's name for it.
 
         >>> Buffer("fusion", 8, "f32[2]", "temporaries", "jit(step)/mul").title
         'mul'
@@ -101,23 +101,23 @@ class Buffer:
 
 @dataclass(frozen=True, repr=False)
 class MemoryTimeline:
-    """The live bytes of each device over the order in which a program allocates.
+    """The live bytes on each device, in the order in which a program fills its buffers.
 
-    Position 0 is its beginning, with what is there all the time. At each position behind
-    it one more buffer is filled, in new memory or in that of one which is not needed any
-    more; those of a loop's body once.
+    Position 0 is the start of the program, with the buffers that are always alive. At
+    each later position one more buffer is filled, in new memory or in memory that is no
+    longer needed. Buffers of a loop's body are counted once.
 
     Attributes:
         buffers: every buffer.
         arguments: the names of the program's arguments, in the order of the bits of
             `Buffer.reads`.
 
-    >>> kept = Buffer("a", 8, "f32[2]", "arguments", start=0, end=1)
-    >>> made = Buffer("b", 4, "f32[1]", "temporaries", start=1, end=1)
-    >>> found = MemoryTimeline((kept, made))
-    >>> found.total.tolist(), found.bytes["temporaries"].tolist()
+    >>> argument = Buffer("a", 8, "f32[2]", "arguments", start=0, end=1)
+    >>> product = Buffer("b", 4, "f32[1]", "temporaries", start=1, end=1)
+    >>> timeline = MemoryTimeline((argument, product))
+    >>> timeline.total.tolist(), timeline.bytes["temporaries"].tolist()
     ([8, 12], [0, 4])
-    >>> found.peak.at, [buffer.name for buffer in found.peak.buffers]
+    >>> timeline.peak.at, [buffer.name for buffer in timeline.peak.buffers]
     (1, ['a', 'b'])
     """
 
@@ -127,20 +127,20 @@ class MemoryTimeline:
     @cached_property
     def times(self) -> np.ndarray:
         """The positions, `[positions]`: 0, 1, 2 and so on."""
-        # What is there all the time is alive at the last position, too.
+        # Buffers that are always alive end at the last position.
         return np.arange(1 + max(map(attrgetter("end"), self.buffers), default=0))
 
     @cached_property
     def bytes(self) -> Mapping[str, np.ndarray]:
-        """For each of `KINDS` the live bytes at every position, int64 `[positions]`."""
+        """The live bytes of each of `KINDS` at every position, int64 `[positions]`."""
         live = {kind: np.zeros(len(self.times), np.int64) for kind in KINDS}
         # Most buffers are alive for a few positions only, so this is fast.
         for buffer in self.buffers:
             alive = slice(buffer.start, buffer.end + 1)
             live[buffer.kind][alive] += buffer.bytes - buffer.padding
             live["padding"][alive] += buffer.padding
-        for each in live.values():
-            each.flags.writeable = False  # as it is kept
+        for array in live.values():
+            array.flags.writeable = False  # since it is cached
         return live
 
     @cached_property
@@ -150,18 +150,18 @@ class MemoryTimeline:
 
     @cached_property
     def filled(self) -> Mapping[int, Buffer]:
-        """Position to the buffer that begins there; at 0 there is none."""
+        """The buffer that is filled at each position; position 0 has none."""
         return {buffer.start: buffer for buffer in self.buffers if buffer.start}
 
     def alive(self, at: int) -> tuple[Buffer, ...]:
         """The buffers alive at a position, the largest first."""
-        found = [b for b in self.buffers if b.start <= at <= b.end]
-        return tuple(sorted(found, key=attrgetter("bytes"), reverse=True))
+        buffers = [b for b in self.buffers if b.start <= at <= b.end]
+        return tuple(sorted(buffers, key=attrgetter("bytes"), reverse=True))
 
     @cached_property
     def peak(self) -> MemoryPeak:
-        """The first moment at which the most is alive."""
-        # At the beginning nothing is filled: then as much is needed all the time.
+        """The first position with the most live bytes."""
+        # At position 0 no buffer is filled, so `filled` stays None.
         at = int(self.total.argmax())
         new = self.filled.get(at)
         return MemoryPeak(int(self.total[at]), at, new, self.alive(at))
@@ -175,18 +175,18 @@ class MemoryPeak(Fact):
     """The moment at which a compiled program needs the most memory.
 
     Attributes:
-        bytes: how many on each device, which is the sum over its buffers.
+        bytes: the bytes on each device, summed over its buffers.
         at: the position in the timeline.
-        filled: the buffer that is filled then. None where as much is needed all the
-            time, so that no operation is to blame.
-        buffers: what is alive then, the largest first.
+        filled: the buffer that is filled at that position. None if that much memory is
+            needed from the start, so that no operation causes the peak.
+        buffers: the live buffers, the largest first.
 
-    >>> kept = Buffer("dot", 3072, "f32[6,128]", "temporaries", phase="forward")
+    >>> saved = Buffer("dot", 3072, "f32[6,128]", "temporaries", phase="forward")
     >>> last = Buffer("add", 0, "f32[]", "temporaries", "", "mlp.py:31", "backward")
-    >>> found = MemoryPeak(3072, 3, last, (kept, last))
-    >>> found.source
+    >>> peak = MemoryPeak(3072, 3, last, (saved, last))
+    >>> peak.source
     'mlp.py:31'
-    >>> print(found)
+    >>> print(peak)
     Peak 3 KiB at mlp.py:31, backward: 3 KiB are forward values saved for it.
     """
 
@@ -197,7 +197,7 @@ class MemoryPeak(Fact):
 
     @property
     def op(self) -> str:
-        """The operation in jax that fills a buffer then, or `""`."""
+        """The operation in jax that fills the buffer, or `""`."""
         return "" if self.filled is None else self.filled.op
 
     @property
@@ -207,14 +207,14 @@ class MemoryPeak(Fact):
 
     @property
     def saved(self) -> tuple[Buffer, ...]:
-        """What the forward pass has left for a peak in the backward pass."""
+        """The buffers that the forward pass saved, if the peak is in the backward pass."""
         if self.filled is None or self.filled.phase != "backward":
             return ()
-        found = []
+        saved: list[Buffer] = []
         for buffer in self.buffers:
-            # What XLA itself computes a second time was not saved.
-            made_again = ".remat" in buffer.name
-            computed = buffer.kind in ("temporaries", "collectives")
-            if computed and buffer.phase == "forward" and not made_again:
-                found.append(buffer)
-        return tuple(found)
+            # XLA computes these a second time, so they were not saved.
+            recomputed = ".remat" in buffer.name
+            is_value = buffer.kind in ("temporaries", "collectives")
+            if is_value and buffer.phase == "forward" and not recomputed:
+                saved.append(buffer)
+        return tuple(saved)

@@ -1,8 +1,8 @@
-"""with_values(): a report whose buffers name the plan's values and how they are split.
+"""with_values(): names the plan's value in each buffer, and how it is split.
 
-A buffer is known by the operation and line that XLA keeps in its metadata. Several values
-may share these, so those remain whose shards have the buffer's shape, then those that are
-computed from the same arguments and take part in the same results.
+A buffer is matched by the operation and line in its XLA metadata. If several values share
+these, the candidates are narrowed to those whose shards have the buffer's shape, then to
+those that are computed from the same arguments and used for the same results.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from shardviz.plans.plan_values import PlannedOp
 
 # Split values whose shards may all be the same.
 _SAME_SHARDS = ("broadcast_in_dim", "constant")
-# They change the shape or the type of a value.
+# Operations that change only the shape or the type of a value.
 _RENAMES = ("reshape", "broadcast_in_dim", "convert", "transpose")
 
 
 def with_values(report: Report, plan: Plan | None = None) -> Report:
-    """The report, whose buffers name values and how these are split, as far as known.
+    """A report with the names and specs of the values in its buffers, if known.
 
     Args:
-        report: of a compile.
-        plan: of the same program; without one only arguments are known.
+        report: the report of a compile.
+        plan: the plan of the same program; without one only arguments are named.
     """
     timeline = report.memory.timeline
     if timeline is None:
@@ -43,7 +43,7 @@ def with_values(report: Report, plan: Plan | None = None) -> Report:
         buffers = []
         for buffer in timeline.buffers:
             layout = report.in_layouts.get(buffer.value)
-            # A slice of an argument may be split otherwise.
+            # The buffer may hold a slice of the argument, with another split.
             if layout is not None and _dims(buffer) == _without_ones(
                 layout.shard_shape
             ):
@@ -56,15 +56,15 @@ def with_values(report: Report, plan: Plan | None = None) -> Report:
 def name_buffers(
     buffers: Iterable[Buffer], plan: Plan, arguments: Sequence[str] = ()
 ) -> list[Buffer]:
-    """Buffers with the plan's values in them and their specs, as far as known.
+    """Buffers with the names and specs of the plan's values in them, if known.
 
-    A buffer stays as it is if its operation is no value of the plan, or if it may be one
-    of several that are split in different ways.
+    A buffer is returned unchanged if its operation is not in the plan, or if it may hold
+    one of several values that are split in different ways.
 
     Args:
         buffers: the buffers. Only their shape, operation and line are needed; the other
             fields tell apart values that share these.
-        plan: of the same program.
+        plan: the plan of the same program.
         arguments: the program's arguments in the order of the bits of `Buffer.reads`.
     """
     values = _Values(plan, arguments)
@@ -75,7 +75,8 @@ class _Match:
     """A value of the plan that a buffer may hold, and how that is split there."""
 
     def __init__(self, name: str, value: PlannedOp, spec: Spec) -> None:
-        # The array that fills the buffer; a loop may stack the value of that name in it.
+        # `value` is the array that fills the buffer. If a loop stacks another value in
+        # it, `name` is the name of that value.
         self.name, self.value, self.spec = name, value, spec
 
 
@@ -88,8 +89,8 @@ class _Values:
         self.by_place: dict[tuple[str, str], list[PlannedOp]] = defaultdict(list)
         self.by_op: dict[str, list[PlannedOp]] = defaultdict(list)
         self.next_to: dict[str, list[PlannedOp]] = defaultdict(list)
-        # Name of a value to the arrays that loops stack it in, or a reshape of it, with
-        # the name of what they stack.
+        # Name of a value to the arrays in which loops stack it or a reshape of it, each
+        # with the name of the stacked value.
         self.stacks: dict[str, list[tuple[str, PlannedOp]]] = defaultdict(list)
         self.results: list[PlannedOp] = []
         for op in plan.ops:
@@ -104,7 +105,7 @@ class _Values:
                     self.next_to[op.name].append(operand)
             if op.opcode == "dynamic_update_slice":
                 self._add_stack(op)
-        # Until its collective is done, a product of split dimensions is a partial sum.
+        # A product over split dimensions is a partial sum until its collective is done.
         self.summed: dict[str, set[str]] = {}
         for collective in plan.collectives:
             if collective.definition.sums:
@@ -115,7 +116,7 @@ class _Values:
         """Notes which value an update writes into which array."""
         name, stacked = update.operands[1], ""
         slice_ = self.plan.by_name.get(name)
-        # An array that is updated in another way, such as a cache, is the value itself.
+        # Arrays that are updated in another way, such as caches, have their own name.
         if slice_ is not None and slice_.shape != (1, *update.shape[1:]):
             stacked = update.name
         while (slice_ := self.plan.by_name.get(name)) is not None:
@@ -136,12 +137,12 @@ class _Values:
             return buffer
         names = tuple(dict.fromkeys(match.name for match in matches))
         folds = fold(names, str)
-        value = ", ".join(each.name for each in folds)
+        value = ", ".join(names.name for names in folds)
         group = names if len(names) > 1 else ()
         return self._split(replace(buffer, value=value, group=group), matches[0])
 
     def _matches(self, buffer: Buffer) -> list[_Match]:
-        """The values that a buffer may hold, told apart as far as possible."""
+        """The values that a buffer may hold, as few as possible."""
         if buffer.value in self.plan.by_name:
             return self._fitting(buffer, [self.plan.by_name[buffer.value]])
         if buffer.result is not None and buffer.result < len(self.results):
@@ -159,8 +160,9 @@ class _Values:
         return []
 
     def _fitting(self, buffer: Buffer, values: list[PlannedOp]) -> list[_Match]:
-        """The values whose shards fill a buffer, in the same order of dimensions if any
-        do."""
+        """The values whose shards fill a buffer, preferably with the same order of
+        dimensions.
+        """
         candidates: list[_Match] = []
         for value in values:
             if buffer.stacked:
@@ -183,7 +185,7 @@ class _Values:
         return []
 
     def _as_planned(self, match: _Match, buffer: Buffer) -> _Match | None:
-        """A value as it is split in the plan, if its devices hold different shards."""
+        """A value split as in the plan; None if its devices hold equal shards."""
         value = match.value
         if buffer.differs is None or value.opcode in _SAME_SHARDS:
             return match
@@ -194,7 +196,7 @@ class _Values:
         return match
 
     def _gathered(self, match: _Match, buffer: Buffer) -> _Match | None:
-        """A value after the devices have sent each other its shards along some axes."""
+        """A value gathered along the axes over which its devices hold equal bytes."""
         if buffer.differs is None or match.value.manual:
             return None
         dims: list[tuple[str, ...]] = []
@@ -203,17 +205,19 @@ class _Values:
         return _Match(match.name, match.value, Spec.trusted(tuple(dims)))
 
     def _shard(self, match: _Match) -> list[int]:
-        # Inside a shard_map over a few of the axes the others may split a block.
+        # In a shard_map over only part of the axes, the others may split a block.
         return _without_ones(local_shape(match.value.shape, match.spec, self.mesh))
 
     def _told_apart(self, buffer: Buffer, matches: list[_Match]) -> list[_Match]:
-        """Those of several values that are computed from, and lead to, the same."""
+        """The values that also agree with a buffer in type, devices, arguments and
+        results.
+        """
         tests = (
             _same_type, _is_main, _same_devices, self._same_reads, self._same_leads
         )  # fmt: skip
-        for same in tests:
+        for agrees in tests:
             if len(matches) > 1:
-                matches = [m for m in matches if same(buffer, m)] or matches
+                matches = [m for m in matches if agrees(buffer, m)] or matches
         return matches
 
     def _same_reads(self, buffer: Buffer, match: _Match) -> bool:
@@ -230,7 +234,7 @@ class _Values:
         """A buffer with the spec of its value, and the size its neighbours' specs would
         give it."""
         value, spec = match.value, match.spec
-        # A dimension may be split over a part of an axis, which is then in use.
+        # If a dimension is split over part of an axis, the whole axis counts as used.
         used = set(map(parent_axis, spec.axes))
         is_sum = value.factors is not None and bool(value.factors.reduction)
         if buffer.differs is None:
@@ -238,18 +242,18 @@ class _Values:
                 return buffer
         elif is_sum and not value.manual and buffer.result is None:
             beyond = _beyond(buffer, spec)
-            # Before its collective, a product of split dimensions is a partial sum.
+            # A product over split dimensions is a partial sum before its collective.
             if beyond and not self._is_partial_sum(buffer, value, beyond):
                 return buffer
             spec = replace(spec, unreduced=frozenset(beyond))
         neighbours = self.next_to.get(value.name, [])
-        more: set[str] = set()
+        extra_axes: set[str] = set()
         for neighbour in neighbours:
             for axis in neighbour.spec.axes:
                 if parent_axis(axis) not in used:
-                    more.add(axis)
-        parts, size = group_size(more, self.mesh), None
-        # One dimension takes all of them, as the neighbour's does.
+                    extra_axes.add(axis)
+        parts, size = group_size(extra_axes, self.mesh), None
+        # One dimension must divide by all of them, as the neighbour's does.
         fits = parts == 1 or any(length % parts == 0 for length in _dims(buffer))
         if neighbours and fits:
             size = buffer.bytes // parts
@@ -262,7 +266,9 @@ class _Values:
 
 
 class _PlanFlow:
-    """What the values of a plan are computed from, and which results they lead to."""
+    """The arguments that the values of a plan are computed from, and the results that
+    are computed from them.
+    """
 
     def __init__(self, plan: Plan, arguments: Sequence[str]) -> None:
         bits = {name: 1 << number for number, name in enumerate(arguments)}
@@ -270,7 +276,7 @@ class _PlanFlow:
         self.leads: dict[str, int] = defaultdict(int)
         for op in plan.ops:
             reads = bits.get(op.name, 0)
-            # The second operand of a loop's result is what an iteration leaves.
+            # The second operand of a loop's result is the value after an iteration.
             operands = op.operands[:1] if op.opcode == "while" else op.operands
             for operand in operands:
                 reads |= self.reads.get(operand, 0)
@@ -297,17 +303,17 @@ def _same_type(buffer: Buffer, match: _Match) -> bool:
 
 
 def _same_devices(buffer: Buffer, match: _Match) -> bool:
-    """Whether devices differ along axes that split a value, and along no other."""
+    """Whether devices differ only along axes that split a value."""
     return not _beyond(buffer, match.spec)
 
 
 def _beyond(buffer: Buffer, spec: Spec) -> set[str]:
-    """The axes along which devices differ, without those that split a value."""
+    """The axes along which devices differ although they don't split a value."""
     return {*(buffer.differs or ())} - set(map(parent_axis, spec.axes))
 
 
 def _is_main(buffer: Buffer, match: _Match) -> bool:
-    """Whether a value isn't a constant that jax made as large as the other operand."""
+    """False for constants that jax broadcast to the shape of another operand."""
     value = match.value
     return value.opcode != "broadcast_in_dim" or value.op.endswith("broadcast_in_dim")
 
@@ -332,14 +338,14 @@ def _reshaped(shard: list[int], dims: list[int]) -> bool:
     return math.prod(shard) == math.prod(dims)
 
 
-# How the shard of a value may lie in a buffer, the likeliest first.
+# Ways in which a shard may fill a buffer, the likeliest first.
 _FITS: tuple[Callable[[list[int], list[int]], bool], ...] = (
     _in_order, _transposed, _reshaped,
 )  # fmt: skip
 
 
 def _may_be_resplit(buffer: Buffer, value: PlannedOp) -> bool:
-    """Whether a buffer in another order may be a value that is split otherwise."""
+    """Whether a buffer in another order may be a value that is split differently."""
     dims = _all_dims(buffer)
     if buffer.transposed or len(dims) != len(value.shape):
         return False
@@ -348,7 +354,7 @@ def _may_be_resplit(buffer: Buffer, value: PlannedOp) -> bool:
 
 
 def _all_dims(buffer: Buffer) -> list[int]:
-    # The type in front of the bracket may have a number, too.
+    # The dtype in front of the bracket may contain digits.
     return [int(n) for n in re.findall(r"\d+", buffer.shape.partition("[")[2])]
 
 

@@ -1,8 +1,8 @@
-"""Module: what XLA made of a program, as XLA serializes it.
+"""Module: a program as XLA compiled it, read from XLA's serialized form.
 
-XLA gives its final module as a protocol buffer, and dumps one after each pass. All of
-its compilers do, of CPU, GPU and TPU. The numbers of the fields are those of XLA's
-`hlo.proto` and `xla_data.proto`.
+XLA returns its final module as a protocol buffer, and dumps one after each pass. Its
+compilers for CPU, GPU and TPU all do. The field numbers are those of XLA's `hlo.proto`
+and `xla_data.proto`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class InstructionSource(NamedTuple):
     """The source of an instruction: its operation in jax and the user's line.
 
     Attributes:
-        op: as jax names it, `jit(f)/dot_general`.
+        op: the name that jax gives the operation, `jit(f)/dot_general`.
         source: the user's file and line.
         stack: every frame of the user's code, innermost first.
     """
@@ -94,7 +94,7 @@ class InstructionSource(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        """Whether it is an operation of the program, and not an argument."""
+        """True for operations of the program, False for its arguments."""
         return bool(self.source) or "/" in self.op
 
 
@@ -102,11 +102,11 @@ NO_SOURCE = InstructionSource("", "", ())
 
 
 class Instruction:
-    """One instruction of a module; most of it is read when it is needed.
+    """One instruction of a module; most of its fields are parsed when they are needed.
 
-    XLA writes some operations as an `async-start` of a computation that holds nothing
-    else. Here these are what XLA prints them as: an `all-to-all-start`, with the groups
-    of the collective inside.
+    XLA writes some asynchronous operations as an `async-start` of a computation that
+    contains only the operation. They appear here under the names that XLA prints, such
+    as `all-to-all-start`, with the groups of the collective inside.
     """
 
     def __init__(self, data: bytes, computation: Computation) -> None:
@@ -118,21 +118,21 @@ class Instruction:
     @cached_property
     def opcode(self) -> str:
         """The operation, as XLA prints it."""
-        own = self._message.text(INSTRUCTION["opcode"])
-        if own in _ASYNC and self.wrapped is not None:
-            return self.wrapped.opcode + own.removeprefix("async")
-        return own
+        opcode = self._message.text(INSTRUCTION["opcode"])
+        if opcode in _ASYNC and self.wrapped is not None:
+            return self.wrapped.opcode + opcode.removeprefix("async")
+        return opcode
 
     @cached_property
     def wrapped(self) -> Instruction | None:
         """The one operation that an asynchronous instruction starts or waits for."""
-        own = self._message.text(INSTRUCTION["opcode"])
-        if own not in _ASYNC:
+        opcode = self._message.text(INSTRUCTION["opcode"])
+        if opcode not in _ASYNC:
             return None
-        if own != "async-start":
+        if opcode != "async-start":
             return self.operands[0].wrapped
         (inside,) = self.called
-        # XLA prints only a computation of one operation in this short form.
+        # XLA prints the short form only if the computation has a single operation.
         for instruction in inside.instructions:
             if instruction is not inside.root and instruction.opcode != "parameter":
                 return None
@@ -140,8 +140,8 @@ class Instruction:
 
     @property
     def kind(self) -> str:
-        """The kind of collective, whether it is started, waited for or both; or `""`."""
-        # A done is a collective too, which readers skip where its start counts.
+        """The kind of collective that it runs, starts or waits for; `""` if none."""
+        # A `-done` has a kind too; readers that count the `-start` skip it.
         kind = self.opcode.removesuffix("-start").removesuffix("-done")
         if kind not in KINDS:
             return ""
@@ -156,22 +156,22 @@ class Instruction:
 
     @cached_property
     def operands(self) -> tuple[Instruction, ...]:
-        """What it reads, in order."""
-        known = self.computation.by_number
-        own = self._message.numbers(INSTRUCTION["operand_ids"])
-        return tuple(map(known.__getitem__, own))
+        """The instructions whose results it reads, in order."""
+        by_number = self.computation.by_number
+        numbers = self._message.numbers(INSTRUCTION["operand_ids"])
+        return tuple(map(by_number.__getitem__, numbers))
 
     @property
     def users(self) -> list[Instruction]:
-        """What reads its result."""
+        """The instructions that read its result."""
         return self.computation.users.get(self.number, [])
 
     @cached_property
     def called(self) -> tuple[Computation, ...]:
-        """The computations that it calls; of a loop the body, then the condition."""
-        known = self.computation.module.by_number
-        own = self._message.numbers(INSTRUCTION["called_computation_ids"])
-        return tuple(map(known.__getitem__, own))
+        """The computations that it calls; for a loop the body, then the condition."""
+        by_number = self.computation.module.by_number
+        numbers = self._message.numbers(INSTRUCTION["called_computation_ids"])
+        return tuple(map(by_number.__getitem__, numbers))
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -184,7 +184,7 @@ class Instruction:
         return tuple(_paths(self._message.message(INSTRUCTION["shape"])))
 
     def shape_at(self, index: tuple[int, ...]) -> Shape | None:
-        """The array at an index of its result; None where that is a tuple."""
+        """The array at an index of its result; None if there is a tuple."""
         message = self._message.message(INSTRUCTION["shape"])
         for part in index:
             message = Message(message.each(SHAPE["tuple_shapes"])[part])
@@ -194,7 +194,7 @@ class Instruction:
 
     @cached_property
     def source(self) -> InstructionSource:
-        """The name and line in its metadata."""
+        """Its operation and line, from its metadata."""
         metadata = self._metadata
         stack = self.computation.module.lines(metadata)
         op = metadata.text(METADATA["op_name"])
@@ -202,90 +202,91 @@ class Instruction:
 
     @property
     def op(self) -> str:
-        """The name of its operation in jax, or of the argument that it is."""
+        """The name of its operation in jax; for a parameter that of the argument."""
         return self.source.op
 
     @cached_property
     def identity(self) -> tuple[str, int | str]:
-        """Name and frame, which are alike for all that XLA makes of one operation."""
+        """Name and frame, which all instructions for one jax operation share."""
         metadata = self._metadata
         frame = metadata.number(METADATA["stack_frame_id"])
         return metadata.text(METADATA["op_name"]), frame or self.source.source
 
     @property
     def _metadata(self) -> Message:
-        own = self._message.message(INSTRUCTION["metadata"])
-        if METADATA["op_name"] in own or self.wrapped is None:
-            return own
+        metadata = self._message.message(INSTRUCTION["metadata"])
+        if METADATA["op_name"] in metadata or self.wrapped is None:
+            return metadata
         return self.wrapped._metadata
 
     @property
     def parameter_number(self) -> int:
-        """Of a parameter its number."""
+        """The number of a parameter."""
         return self._message.number(INSTRUCTION["parameter_number"])
 
     @property
     def index(self) -> int:
-        """Of a `get-tuple-element` the number of the element."""
+        """The number of the element that a `get-tuple-element` returns."""
         return self._message.number(INSTRUCTION["tuple_index"])
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """Of a gather or scatter the dimension along which it works."""
+        """The dimensions along which an all-gather or reduce-scatter works."""
         return tuple(self.attributes.numbers(INSTRUCTION["dimensions"]))
 
     @property
     def groups(self) -> int:
-        """Of a convolution the number of groups of features or of the batch."""
+        """The number of feature or batch groups of a convolution."""
         counts = INSTRUCTION["feature_group_count"], INSTRUCTION["batch_group_count"]
         return max(map(self._message.number, counts))
 
     @property
     def target(self) -> str:
-        """Of a custom call the name of what it calls."""
+        """The name of the code that a custom call runs."""
         return self._message.text(INSTRUCTION["custom_call_target"])
 
     @property
     def direction(self) -> str:
-        """Of a comparison the direction, `LT`."""
+        """The direction of a comparison, such as `LT`."""
         return self._message.text(INSTRUCTION["comparison_direction"])
 
     @property
     def backend_config(self) -> str:
-        """What the compiler notes for its backend, as JSON."""
-        own = self._message.text(INSTRUCTION["backend_config"])
+        """The options that the compiler sets for its backend, as JSON."""
+        config = self._message.text(INSTRUCTION["backend_config"])
         if self.wrapped is None:
-            return own
-        return own + self.wrapped.backend_config
+            return config
+        return config + self.wrapped.backend_config
 
     @cached_property
     def frontend(self) -> dict[str, str]:
-        """Attributes that travel with it through all passes, by name."""
-        # A start may have attributes beside those of what it wraps, which come last.
-        own: dict[str, str] = {}
+        """Its frontend attributes by name, which passes of XLA keep."""
+        # A start may have its own attributes, which override those of the operation
+        # that it wraps.
+        by_name: dict[str, str] = {}
         for message in (self.attributes, self._message):
             entries = message.message(INSTRUCTION["frontend_attributes"])
             for entry in entries.messages(1):
-                own[entry.text(1)] = entry.text(2)
-        return own
+                by_name[entry.text(1)] = entry.text(2)
+        return by_name
 
     @property
     def trips(self) -> int | None:
-        """How often a loop runs, where XLA writes it."""
-        known = _TRIPS.search(self.backend_config)
-        if known is None:
+        """The trip count of a loop; None if XLA does not write it."""
+        match = _TRIPS.search(self.backend_config)
+        if match is None:
             return None
-        return int(known[1])
+        return int(match[1])
 
     @property
     def integer(self) -> int | None:
-        """The value of a constant that is one integer; None for any other."""
+        """The value of a constant that is a single integer; else None."""
         values = self.integers
         return signed(values[0]) if len(values) == 1 else None
 
     @property
     def integers(self) -> list[int]:
-        """The bits of each integer of a constant; empty for any other."""
+        """The bits of each integer of a constant; empty if it isn't one of integers."""
         literal = self._message.message(INSTRUCTION["literal"])
         for field in LITERAL_INTEGERS:
             if values := literal.numbers(field):
@@ -299,11 +300,11 @@ class Instruction:
 
     @property
     def reducer(self) -> str:
-        """The operation that a sum, maximum or the like reduces with; or `""`."""
-        own = self.wrapped or self
-        if not self.kind or not own.called:
+        """The operation that a collective reduces with, such as `add`; or `""`."""
+        operation = self.wrapped or self
+        if not self.kind or not operation.called:
             return ""
-        return own.called[0].root.opcode
+        return operation.called[0].root.opcode
 
     def __repr__(self) -> str:
         return f"Instruction({self.name})"
@@ -315,7 +316,7 @@ def _shapes(message: Message) -> Iterator[Shape]:
         for part in message.messages(SHAPE["tuple_shapes"]):
             yield from _shapes(part)
         return
-    # A type that a newer XLA has is shown by its number, and its bytes are not known.
+    # Types that only a newer XLA has are shown by number; their bytes are unknown.
     name, bits = TYPES.get(kind, (f"type{kind}", 0))
     yield Shape(name, tuple(message.numbers(SHAPE["dimensions"])), bits)
 
@@ -330,7 +331,7 @@ def _paths(message: Message) -> Iterator[tuple[int, ...]]:
 
 
 class Computation:
-    """A computation of a module: the program itself, or what an instruction calls."""
+    """A computation of a module: the program itself, or one that instructions call."""
 
     def __init__(self, message: Message, module: Module) -> None:
         self.module = module
@@ -350,8 +351,8 @@ class Computation:
 
     @cached_property
     def instructions(self) -> list[Instruction]:
-        """Its instructions in the order in which they run, where that is known."""
-        # Before the last pass there is no schedule, and the order is one of several.
+        """Its instructions, in the order in which they run if that is known."""
+        # Only the final module has a schedule.
         order = self.module.schedule.get(self.number, ())
         if len(order) == len(self.by_number):
             return [self.by_number[number] for number in order]
@@ -359,7 +360,7 @@ class Computation:
 
     @cached_property
     def users(self) -> dict[int, list[Instruction]]:
-        """Number of an instruction to those that read its result, each once."""
+        """The instructions that read each result, by the number of its instruction."""
         users: dict[int, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in dict.fromkeys(instruction.operands):
@@ -368,7 +369,7 @@ class Computation:
 
     @property
     def root(self) -> Instruction:
-        """The instruction whose result is that of the computation."""
+        """The instruction whose result the computation returns."""
         return self.by_number[self._root]
 
     @property
@@ -378,7 +379,7 @@ class Computation:
 
     @property
     def callers(self) -> list[Instruction]:
-        """The instructions that call it; one that waits for a call does not count."""
+        """The instructions that call it, without those that wait for a call."""
         return self.module.callers.get(self.number, [])
 
     @cached_property
@@ -401,25 +402,25 @@ class Module:
         data: the bytes.
 
     Raises:
-        ValueError: where they are no module, or not all of one.
+        ValueError: if they are not a complete module.
     """
 
     def __init__(self, data: bytes) -> None:
         try:
             message = Message(data)
             if MODULE["computations"] not in message:
-                # A dump has nothing else in it, so that a part of one shows.
+                # An `HloProto` has the module as its field 1.
                 message = message.message(1)
             self._message = message
             entry = message.number(MODULE["entry"])
             self.computations = [
-                Computation(each, self)
-                for each in message.messages(MODULE["computations"])
+                Computation(part, self)
+                for part in message.messages(MODULE["computations"])
             ]
         except IndexError:
             raise ValueError("The module is cut off.") from None
         self.entry_number = entry
-        self.by_number = {each.number: each for each in self.computations}
+        self.by_number = {c.number: c for c in self.computations}
         if entry not in self.by_number:
             raise ValueError("The module has no entry computation.")
 
@@ -429,7 +430,7 @@ class Module:
         return self.by_number[self.entry_number]
 
     def instructions(self) -> Iterator[Instruction]:
-        """Every instruction, in the order of XLA's text, without what others wrap."""
+        """Every instruction, in the order of XLA's text, except for wrapped ones."""
         hidden = set()
         for start in self._of_opcode("async-start"):
             if start.wrapped is not None:
@@ -447,24 +448,24 @@ class Module:
 
     @cached_property
     def callers(self) -> dict[int, list[Instruction]]:
-        """Number of a computation to the instructions that call it."""
+        """The instructions that call each computation, by its number."""
         callers: dict[int, list[Instruction]] = {}
         for computation in self.computations:
             for instruction in computation.instructions:
-                own = instruction._message
-                # Of an operation in three parts only the start calls.
-                if own.text(INSTRUCTION["opcode"]) in _ASYNC[1:]:
+                message = instruction._message
+                # If an operation has a start, an update and a done, only the start calls.
+                if message.text(INSTRUCTION["opcode"]) in _ASYNC[1:]:
                     continue
-                numbers = own.numbers(INSTRUCTION["called_computation_ids"])
+                numbers = message.numbers(INSTRUCTION["called_computation_ids"])
                 for number in dict.fromkeys(numbers):
                     callers.setdefault(number, []).append(instruction)
         return callers
 
     @cached_property
     def schedule(self) -> dict[int, list[int]]:
-        """Number of a computation to the numbers of its instructions in order."""
+        """The numbers of each computation's instructions in order, by its number."""
         sequences = self._message.message(MODULE["schedule"]).messages(1)
-        return {each.number(1): each.message(2).numbers(1) for each in sequences}
+        return {entry.number(1): entry.message(2).numbers(1) for entry in sequences}
 
     @property
     def is_scheduled(self) -> bool:
@@ -516,9 +517,9 @@ class Module:
     def _user_lines(self, frame: int) -> Iterator[str]:
         files, locations, frames = self._frames
         last = ""
-        seen: set[int] = set()
-        while 0 < frame <= len(frames) and frame not in seen:
-            seen.add(frame)
+        visited: set[int] = set()
+        while 0 < frame <= len(frames) and frame not in visited:
+            visited.add(frame)
             location = locations[frames[frame - 1].number(1) - 1]
             file, line = files[location.number(1) - 1], location.number(3)
             # Several calls on one line are shown once.

@@ -1,10 +1,10 @@
 """op_costs(): the arithmetic and the bytes of every operation of a plan, per device.
 
-Counted from shapes, specs and sharding rules only, without a compile. XLA fuses
-operations afterwards, so each operation has two counts of bytes: those that it reads and
-writes if nothing is fused, and those that go through memory however XLA fuses. Matrix
-products, arguments, results and what a loop carries from one iteration to the next cannot
-be fused away.
+They are counted from shapes, specs and sharding rules, without a compile. Because XLA
+fuses operations later, each operation has two byte counts: the bytes that it reads and
+writes if nothing is fused, and the bytes that go through memory no matter what XLA fuses.
+The operands and results of matrix products, arguments, results of the program and the
+carry of a loop cannot be fused away.
 """
 
 from __future__ import annotations
@@ -22,36 +22,37 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import PlannedOp, ShardingRule, bytes_per_device
 
-# They only move or name values, or contain other operations.
+# Operations that only move or name values, or contain other operations.
 _FREE = frozenset({
     "constant", "iota", "reshape", "bitcast_convert", "optimization_barrier", "tuple",
     "get_tuple_element", "while", "case", "if", "call", "custom_call", "composite",
     "return", "after_all", "create_token",
 })  # fmt: skip
-# XLA makes them where they are read, or reads their operand instead.
+# XLA computes these in their readers, or reads their operand instead.
 _NOT_STORED = ("constant", "iota", "broadcast_in_dim", "reshape", "convert")
-# What jax calls the branches of `lax.cond` and `lax.switch`.
+# jax's names for the branches of `lax.cond` and `lax.switch`.
 _BRANCH = re.compile(r"branch_\d+_fun")
 _PRODUCTS = ("dot_general", "dot", "convolution")
-# They read a part of their first operand only: as many bytes as their result has.
+# Operations that read only a part of their first operand, as large as their result.
 _READ_A_PART = ("slice", "dynamic_slice", "gather")
-# They write a part of their first operand in place; this operand holds what is written.
+# Operations that write a part of their first operand in place, to the number of the
+# operand with the new values.
 _WRITE_A_PART = {"dynamic_update_slice": 1, "scatter": 2}
 
 
 @dataclass(frozen=True)
 class OpCost:
-    """What one operation costs on each device, once.
+    """The cost of one execution of an operation on each device.
 
     Attributes:
         name: the plan's name of its value.
         opcode: the operation, as StableHLO names it.
-        flops: operations on numbers; None where they are not known.
-        bytes: what it reads and writes, as if nothing were fused.
+        flops: arithmetic operations; None if unknown.
+        bytes: the bytes that it reads and writes if nothing is fused.
         trips: how often it runs; None inside loops of unknown length.
-        dtype: of its operands: the type that the arithmetic is done in.
+        dtype: the type of its operands, in which the arithmetic is done.
         source: the user's file and line.
-        unavoidable: the bytes that go through memory however XLA fuses, over all
+        unavoidable: the bytes that go through memory no matter what XLA fuses, over all
             executions.
 
     >>> OpCost("dot_general", "dot_general", 2e9, 4096, trips=12).executions
@@ -69,21 +70,21 @@ class OpCost:
 
     @property
     def executions(self) -> int:
-        """How often it runs; a loop of unknown length counts once."""
+        """How often it runs; 1 inside loops of unknown length."""
         return self.trips or 1
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product or a convolution, which nothing fuses."""
+        """Whether it is a matrix product or a convolution, which XLA does not fuse."""
         return self.opcode in _PRODUCTS
 
 
 def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     """The cost of every operation that computes something, in program order.
 
-    Matrix products and convolutions count two operations for every product; everything
-    else counts one for every number it makes. Of a condition only the costliest branch
-    counts, as XLA counts it.
+    Matrix products and convolutions count two operations per product; other operations
+    count one per element of their result. Like XLA, it counts only the costliest branch
+    of a condition.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.partition_spec import Spec
@@ -120,11 +121,11 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
 def in_costliest_branch(
     paths: Sequence[Sequence[str]], weights: Sequence[float]
 ) -> list[bool]:
-    """Whether each item is outside of conditions, or in the costliest branch of its own.
+    """Whether each item is outside of conditions, or in the costliest branch of one.
 
     Args:
         paths: the scopes around each item, as jax names them.
-        weights: what each item costs.
+        weights: the cost of each item.
 
     >>> paths = [("f",), ("f", "cond", "branch_0_fun"), ("f", "cond", "branch_1_fun")]
     >>> in_costliest_branch(paths, [1.0, 2.0, 3.0])
@@ -134,15 +135,17 @@ def in_costliest_branch(
     totals: dict[tuple[str, ...], dict[str, float]] = {}
     for branch, weight in zip(branches, weights, strict=True):
         if branch is not None:
-            # Two conditions of one scope count as one, which is never too much.
-            condition = totals.setdefault(branch[0], {})
-            condition[branch[1]] = condition.get(branch[1], 0.0) + weight
-    costliest = {at: max(each, key=each.__getitem__) for at, each in totals.items()}
+            # Two conditions in one scope count as one, which never overestimates.
+            by_branch = totals.setdefault(branch[0], {})
+            by_branch[branch[1]] = by_branch.get(branch[1], 0.0) + weight
+    costliest: dict[tuple[str, ...], str] = {}
+    for condition, by_branch in totals.items():
+        costliest[condition] = max(by_branch, key=by_branch.__getitem__)
     return [b is None or costliest[b[0]] == b[1] for b in branches]
 
 
 def branch_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
-    """The scopes around the outermost condition, and its branch; None outside of one."""
+    """The scopes around the outermost condition, and its branch; None outside of any."""
     for at, scope in enumerate(path):
         if _BRANCH.fullmatch(scope):
             return tuple(path[:at]), scope
@@ -150,7 +153,7 @@ def branch_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
 
 
 def held_bytes(plan: Plan) -> int:
-    """The bytes of arguments and results on each device; no program needs less memory.
+    """The bytes of arguments and results on each device: the least memory it needs.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.partition_spec import Spec
@@ -161,21 +164,21 @@ def held_bytes(plan: Plan) -> int:
     read = {name for op in plan.ops for name in op.operands}
     total = 0
     for op in plan.ops:
-        # jax leaves out arguments that nothing reads, a result may take the memory of a
-        # donated one, and others stay in the host's memory.
-        kept = op.name in read and not op.donated and "host" not in op.memory_kind
-        if op.kind == "result" or (op.kind == "argument" and kept):
+        # jax removes arguments that nothing reads, results may reuse the memory of donated
+        # ones, and some arguments stay in the host's memory.
+        stays = op.name in read and not op.donated and "host" not in op.memory_kind
+        if op.kind == "result" or (op.kind == "argument" and stays):
             total += bytes_per_device(op, plan.mesh)
     return total
 
 
 class StepCost(NamedTuple):
-    """What a plan communicates and keeps, on each device.
+    """The communication and the memory of a plan, on each device.
 
     Attributes:
         collectives: how many there are.
-        moved: their bytes, with all iterations of loops of known length.
-        alive: the most bytes of values that are alive at once.
+        moved: their bytes, over all iterations of loops of known length.
+        alive: the most bytes of values that are alive at the same time.
     """
 
     collectives: int
@@ -184,16 +187,17 @@ class StepCost(NamedTuple):
 
 
 def step_cost(plan: Plan) -> StepCost:
-    """What a program communicates and keeps, by its plan."""
+    """The communication and the memory of a program, from its plan."""
     moved = sum(collective.bytes_in_all for collective in plan.collectives)
     return StepCost(len(plan.collectives), moved, most_alive(plan))
 
 
 def most_alive(plan: Plan) -> int:
-    """The most bytes of values that are alive at once on each device, by the plan's order.
+    """The most bytes of values that are alive at the same time on each device, in the
+    plan's order.
 
-    XLA fuses operations and reuses buffers, so it needs less for them; two plans of one
-    program compare.
+    XLA needs less, because it fuses operations and reuses buffers, but two plans of one
+    program can be compared.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> shape = {"shape": (256,), "dtype": "float32"}
@@ -208,19 +212,19 @@ def most_alive(plan: Plan) -> int:
         for name in op.operands:
             last[name] = at
     end = len(plan.ops)
-    # What begins and ends to be alive at each operation.
+    # By how many bytes the live values change at each operation.
     changes = [0] * (end + 2)
     for at, op in enumerate(plan.ops):
         if op.kind == "result" or op.opcode in _NOT_STORED:
             continue
         size = bytes_per_device(op, plan.mesh)
-        # An argument that isn't donated stays where it is.
+        # Arguments stay in memory unless they are donated.
         stays = op.kind == "argument" and not op.donated
         changes[at] += size
         changes[end if stays else last.get(op.name, at) + 1] -= size
     at_value = {op.name: at for at, op in enumerate(plan.ops)}
     for collective in plan.collectives:
-        # What is gathered or moved is another array beside the value itself.
+        # The result of a collective is an array in addition to the value itself.
         at = last.get(collective.value, at_value.get(collective.value, 0))
         changes[at] += collective.bytes_per_device
         changes[at + 1] -= collective.bytes_per_device
@@ -228,12 +232,12 @@ def most_alive(plan: Plan) -> int:
 
 
 class _Traffic:
-    """The bytes of a plan that go through memory however XLA fuses.
+    """The bytes of a plan that go through memory no matter what XLA fuses.
 
-    A product reads its operands and writes its result. Everything else may be fused, but
-    an argument is read once, a result is written once, and each iteration of a loop reads
-    and writes what the loop carries. Values that are computed from a product's result, or
-    from which a product's operand is computed, count with that product.
+    A product reads its operands and writes its result. All other operations may be fused,
+    but an argument is read once, a result is written once, and each iteration of a loop
+    reads and writes the loop's carry. Values that are computed from a product's result,
+    or from which a product's operand is computed, count with that product.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -241,8 +245,8 @@ class _Traffic:
         self.feeding = _feeding_products(plan)
         self.derived = _derived_from_products(plan)
         self.results: set[str] = set()
-        self.carried: set[str] = set()  # by a loop, when an iteration begins
-        self.carried_on: set[str] = set()  # when it ends
+        self.carried: set[str] = set()  # a loop's carry at the start of an iteration
+        self.carried_on: set[str] = set()  # and at its end
         self.read: set[str] = set()
         for op in plan.ops:
             if op.kind == "result":
@@ -252,7 +256,7 @@ class _Traffic:
                 if after is None or after.opcode == "while":
                     continue  # its own loop counts it
                 self.carried_on.add(after.name)
-                # An array that is updated in part stays where it is.
+                # An array that is updated in part is not read.
                 if after.opcode not in _WRITE_A_PART:
                     self.carried.add(op.name)
 
@@ -297,7 +301,9 @@ class _Traffic:
 
 
 def _feeding_products(plan: Plan) -> set[str]:
-    """The values from which a product's operand is made without another product."""
+    """The values from which a product's operand is computed, without another product
+    in between.
+    """
     feeding: set[str] = set()
     for op in reversed(plan.ops):
         if op.opcode in _PRODUCTS or (op.name in feeding and op.opcode != "while"):
@@ -331,21 +337,21 @@ def _bytes_of(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> 
 
 def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
     if op.dtype not in DTYPE_BITS and not op.dtype.startswith("key<"):
-        # Tokens and the like take no memory.
+        # Tokens and similar types take no memory.
         return 0
     return size_in_bytes(math.prod(local_shape(op.shape, op.spec, mesh)), op.dtype)
 
 
 def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | None:
-    made = float(math.prod(local_shape(op.shape, op.spec, mesh)))
+    elements = float(math.prod(local_shape(op.shape, op.spec, mesh)))
     if op.opcode not in _PRODUCTS:
-        return made
+        return elements
     rule = op.factors
     if rule is None or len(reads) < 2:
         return None
     if op.opcode == "convolution":
         return _convolution_flops(op, reads, rule, mesh)
-    products = 2 * made
+    products = 2 * elements
     for factor in rule.reduction:
         products *= _summed(rule, reads, factor, mesh, set(op.spec.axes))
     return products
@@ -354,10 +360,11 @@ def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | Non
 def _convolution_flops(
     op: PlannedOp, reads: list[PlannedOp], rule: ShardingRule, mesh: MeshSpec
 ) -> float | None:
-    """Two for every element of the kernel that each result sums, padding included.
+    """Two operations for every kernel element that each result sums, with padding.
 
-    A convolution whose input is dilated, as the gradient of one with a stride, mostly
-    multiplies zeros. Then two for every element of the kernel that each input meets.
+    A convolution with a dilated input, such as the gradient of one with a stride, mostly
+    multiplies zeros. It counts two operations for every kernel element that each input
+    element is multiplied with.
     """
     inputs, kernel = rule.operands[0], rule.operands[1]
     in_result = {factor for dim in rule.results[0] for factor in dim}
@@ -365,7 +372,7 @@ def _convolution_flops(
     channels: set[str] = set()
     channel_size = 1
     for size, dim in zip(reads[0].shape, inputs, strict=False):
-        # A dimension that the window slides along has a factor of the result as well.
+        # Dimensions along which the window slides also have a factor of the result.
         if not in_result.intersection(dim).difference(in_kernel):
             channels.update(dim)
             channel_size *= size
@@ -374,12 +381,13 @@ def _convolution_flops(
         if in_result.intersection(dim):
             features *= size
     size = math.prod(reads[1].shape)
-    results, met = math.prod(op.shape), math.prod(reads[0].shape)
+    results, input_size = math.prod(op.shape), math.prod(reads[0].shape)
     pairs = results * size / max(features, 1)
     in_operands = in_kernel.union(factor for dim in inputs for factor in dim)
-    # In the gradient of a kernel, the window is as large as the input: never dilated.
-    if in_result <= in_operands and results * channel_size > met * features:
-        pairs = min(pairs, met * size / max(channel_size, 1))
+    # In the gradient of a kernel the window is as large as the input, which is never
+    # dilated.
+    if in_result <= in_operands and results * channel_size > input_size * features:
+        pairs = min(pairs, input_size * size / max(channel_size, 1))
     split = set(op.spec.axes)
     for factor in channels.intersection(in_kernel):
         split |= _axes_of_factor(rule, reads, factor)
@@ -394,9 +402,9 @@ def _axes_of_factor(
     for operand, read in zip(rule.operands[:2], reads, strict=False):
         dims = (*read.spec.dims, *((),) * len(operand))
         axes: set[str] = set()
-        for names, here in zip(operand, dims, strict=False):
+        for names, dim_axes in zip(operand, dims, strict=False):
             if factor in names:
-                axes.update(here)
+                axes.update(dim_axes)
         split.append(axes)
     return set.intersection(*split)
 
@@ -410,8 +418,8 @@ def _summed(
 ) -> int:
     """How many products each device sums along a factor.
 
-    An axis that splits the result cannot divide the work once more: where it splits the
-    sum as well, each device makes a part of all of the result, or all of its part.
+    An axis that splits the result cannot divide the work a second time. If it also splits
+    the sum, each device computes a part of all results, or all of its part of them.
     """
-    both = _axes_of_factor(rule, reads, factor) - used
-    return -(-rule.sizes.get(factor, 1) // group_size(both, mesh))
+    axes = _axes_of_factor(rule, reads, factor) - used
+    return -(-rule.sizes.get(factor, 1) // group_size(axes, mesh))

@@ -1,11 +1,12 @@
-"""best_order(): which devices the axes of a mesh should be laid over, for a program.
+"""best_order(): the order of devices in which a program's collectives are fastest.
 
-Tried is every way to split the dimensions of the hardware (slices, z, y, x, the cores of
-a chip; hosts and their GPUs) into factors, and to give each factor to a mesh axis. Along
-axes where the order of devices counts, as in a permutation, these parts also follow one
-another as a snake and as a ring. Not tried are devices that form no grid, and
-what comes after MOST_ORDERS. The time is that of the roofline, by `route`: that of the
-busiest link, without latency. Of equally fast orders the one with fewer hops is better.
+The search splits the dimensions of the hardware (slices, z, y, x and the cores of a chip;
+hosts and their GPUs) into factors, in every way, and assigns each factor to a mesh axis.
+Along axes where the order of devices matters, as in a permutation, it also tries a snake
+and a ring through those factors. It does not search meshes whose devices form no grid,
+and stops after MOST_ORDERS. The time of an order is the roofline's, computed by `route`:
+the time of the busiest link, without latency. If two orders are equally fast, the one
+with fewer hops is better.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from shardviz.hardware.topology import Topology
 
 # 64 chips have at most 720 assignments, 1,024 in 3 axes 4,200.
 MOST_ORDERS = 5_000
-# Of each part of a dimension: size, mesh axis, and how many dimensions come after.
+# For each part of a dimension: its size, mesh axis, and how many dimensions follow.
 _Assignment = tuple[tuple[int, int, int], ...]
 
 
@@ -35,10 +36,12 @@ class DeviceOrder(Fact):
     """An order of devices in which a program's collectives take less time.
 
     Attributes:
-        mesh: with its devices in that order.
+        mesh: the mesh with its devices in that order.
         axes: the mesh axes of the collective that gains most.
-        hops, possible: the most links that one send of it crosses, now and then.
-        seconds, least: the least time of all collectives, now and then.
+        hops, possible: the most links that one of its sends crosses, in the current
+            order and in the best one.
+        seconds, least: the least time of all collectives, in the current order and in
+            the best one.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> print(DeviceOrder(make_mesh(data=4), ("data",), 3, 1, 3e-3, 1e-3))
@@ -54,104 +57,110 @@ class DeviceOrder(Fact):
 
     @property
     def code(self) -> str:
-        """`"hops"` where that collective crosses fewer links then, else `"slower"`."""
+        """`"hops"` if that collective would cross fewer links, else `"slower"`."""
         return "hops" if self.hops > self.possible else "slower"
 
 
 def best_order(
     mesh: MeshSpec, topology: Topology, collectives: Sequence[Collective]
 ) -> DeviceOrder | None:
-    """The order of devices in which collectives take the least time, by the roofline.
+    """The order of devices in which collectives take the least time in the roofline.
 
-    None where none is better than that of `mesh`, or a link's rate is not published.
+    None if no order is better than that of `mesh`, or if a link's rate is unpublished.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> gather = Collective("all-gather", ("data",), 1 << 20)
-    >>> found = best_order(make_mesh(data=4, model=4), Topology.parse("tpu:v5e:4x4"), [gather])
-    >>> found.seconds / found.least, found.mesh.device_ids[:, 0].tolist()
+    >>> best = best_order(make_mesh(data=4, model=4), Topology.parse("tpu:v5e:4x4"), [gather])
+    >>> best.seconds / best.least, best.mesh.device_ids[:, 0].tolist()
     (2.0, [0, 1, 4, 5])
     """
-    uneven = any(len(set(map(len, one.groups))) > 1 for one in collectives)
+    uneven = any(len(set(map(len, c.groups))) > 1 for c in collectives)
     if mesh.size != topology.devices or uneven:
         return None
     sends = list(_sends(mesh, topology, collectives))
     moving = {axis for send in sends for axis in send.ordered}
     now, rows = device_rows(mesh, topology), None
     before = _rank(sends, now)
-    # Rounding is no reason to move an array.
+    # An order that is better only by rounding is not worth a change.
     best = before * (1 - 1e-12)
     for placed in _orders(mesh, topology, sorted(moving)):
         if (rank := _rank(sends, placed)) < best:
             best, rows = rank, placed
-    # Without a rate no order is known to be better.
+    # Without published rates all orders take an infinite time.
     if rows is None or math.isinf(before):
         return None
-    most = max(sends, key=lambda send: _rank([send], now) - _rank([send], rows))
+    gains_most = max(sends, key=lambda send: _rank([send], now) - _rank([send], rows))
     ids, hosts = topology.device_ids[rows], topology.process_indices[rows]
     return DeviceOrder(
-        mesh.replace(device_ids=ids, process_indices=hosts),
-        most.one.mesh_axes,
-        most.cost(now)[1],
-        most.cost(rows)[1],
-        _rank(sends, now, hop=0.0),
-        _rank(sends, rows, hop=0.0),
+        mesh=mesh.replace(device_ids=ids, process_indices=hosts),
+        axes=gains_most.collective.mesh_axes,
+        hops=gains_most.cost(now)[1],
+        possible=gains_most.cost(rows)[1],
+        seconds=_rank(sends, now, hop=0.0),
+        least=_rank(sends, rows, hop=0.0),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Send:
-    """A collective, its groups as positions in the mesh (int64 [groups, members]), and
-    the mesh axes along which the order of devices counts; `known` keeps its costs.
+    """A collective whose costs are compared.
+
+    Attributes:
+        topology: the described hardware.
+        collective: the collective.
+        groups: positions in the mesh, int64 `[groups, members]`.
+        ordered: the mesh axes along which the order of devices matters.
+        costs: a cache of its costs, by the devices of its groups.
     """
 
     topology: Topology
-    one: Collective
+    collective: Collective
     groups: np.ndarray
     ordered: tuple[int, ...]
-    known: dict[bytes, tuple[float, int]] = field(default_factory=dict)
+    costs: dict[bytes, tuple[float, int]] = field(default_factory=dict)
 
     def cost(self, rows: np.ndarray) -> tuple[float, int]:
-        """Seconds, infinite where no rate is published, and the most links crossed."""
+        """Seconds, infinite if a rate is unpublished, and the most links crossed."""
         groups = rows.reshape(-1)[self.groups]
-        # Of devices that fill a block of the torus only the set counts.
+        # The order of devices does not matter if they fill a block of the torus.
         key = _sorted(groups, not self.ordered).tobytes()
-        if key not in self.known:
-            links = route(self.topology, groups, self.one.kind)
-            seconds = links.seconds(self.one.bytes_per_device)
+        if key not in self.costs:
+            links = route(self.topology, groups, self.collective.kind)
+            seconds = links.seconds(self.collective.bytes_per_device)
             if seconds is None:
                 seconds = math.inf
-            seconds *= self.one.execution_count
-            self.known[key] = seconds, int(links.hops[0])
-        return self.known[key]
+            seconds *= self.collective.execution_count
+            self.costs[key] = seconds, int(links.hops[0])
+        return self.costs[key]
 
 
 def _sends(
     mesh: MeshSpec, topology: Topology, collectives: Sequence[Collective]
 ) -> Iterator[_Send]:
-    for one in collectives:
-        axes, permutes = one.mesh_axes, one.definition.pairs
-        known = bool(axes) and mesh.shape.keys() >= set(axes)
-        # As in the roofline: without groups nobody knows who sends to whom.
-        unknown = not one.groups and (permutes or not known)
-        if unknown or one.definition.route is Route.UNKNOWN:
+    for collective in collectives:
+        axes, permutes = collective.mesh_axes, collective.definition.pairs
+        in_mesh = bool(axes) and mesh.shape.keys() >= set(axes)
+        # As in the roofline, senders and receivers are unknown without groups.
+        unknown = not collective.groups and (permutes or not in_mesh)
+        if unknown or collective.definition.route is Route.UNKNOWN:
             continue
-        names = axes if known else mesh.axis_names
+        names = axes if in_mesh else mesh.axis_names
         full, ordered = groups_over(mesh, names), ()
-        groups = np.asarray(one.groups or full, np.int64)
+        groups = np.asarray(collective.groups or full, np.int64)
         if permutes or not np.array_equal(_sorted(groups), _sorted(full)):
             ordered = tuple(map(mesh.positions.__getitem__, names))
-        yield _Send(topology, one, groups, ordered)
+        yield _Send(topology, collective, groups, ordered)
 
 
 def _sorted(groups: np.ndarray, members: bool = True) -> np.ndarray:
-    """The same groups in an order that all equal ones have."""
+    """The groups in a canonical order; with `members`, also sorts each group."""
     if members:
         groups = np.sort(groups, axis=1)
     return groups[np.argsort(groups[:, 0])]
 
 
 def _rank(sends: Sequence[_Send], rows: np.ndarray, hop: float = 1e-9) -> float:
-    """The least seconds of all, one after another; for equal ones hops count a little."""
+    """The sum of the least seconds, plus a little for each hop to break ties."""
     total = 0.0
     for send in sends:
         seconds, hops = send.cost(rows)
@@ -164,7 +173,10 @@ def _orders(
 ) -> Iterator[np.ndarray]:
     """Orders of devices, as rows of the topology in mesh shape: int64.
 
-    Those along the axes in `moving` go several ways through their devices.
+    Args:
+        mesh: the mesh.
+        topology: the described hardware.
+        moving: the mesh axes along which several paths through the devices are tried.
     """
     # From the slowest dimension to the fastest.
     places = [topology.slice_indices, *topology.coords.T[::-1], topology.cores]
@@ -190,7 +202,8 @@ def _orders(
 def _assignments(
     sizes: Sequence[int], axes: tuple[int, ...], last: int = -1
 ) -> Iterator[_Assignment]:
-    """Every way to give parts of dimensions to axes; parts side by side have two axes.
+    """Every way to assign the factors of dimensions to axes; adjacent factors of one
+    dimension go to different axes.
 
     >>> list(_assignments([2, 2], (4,)))
     [((2, 0, 1), (2, 0, 0))]
@@ -205,22 +218,25 @@ def _assignments(
         for size in range(2, common + 1):
             if common % size or axis == last:
                 continue
-            left = (*axes[:axis], length // size, *axes[axis + 1 :])
-            for rest in _assignments([sizes[0] // size, *sizes[1:]], left, axis):
-                yield ((size, axis, len(sizes) - 1), *rest)
+            remaining = (*axes[:axis], length // size, *axes[axis + 1 :])
+            further_sizes = [sizes[0] // size, *sizes[1:]]
+            for further in _assignments(further_sizes, remaining, axis):
+                yield ((size, axis, len(sizes) - 1), *further)
 
 
 def _walks(grid: np.ndarray) -> Iterator[np.ndarray]:
-    """Ways through a grid from neighbour to neighbour: a snake and a ring."""
+    """Paths through a grid from neighbour to neighbour: a snake and a ring."""
     if grid.ndim > 1:
         yield _snake(grid)
-        # It goes through all columns except the first, and returns by that one.
+        # The ring passes through all columns except the first, and returns along it.
         lines = np.stack(list(map(_snake, grid)))
         yield np.concatenate([_snake(lines[:, 1:]), lines[::-1, 0]])
 
 
 def _snake(grid: np.ndarray) -> np.ndarray:
-    """There along one row, back along the next: each step goes to a neighbour."""
+    """Forward along one row and back along the next, so that each step goes to a
+    neighbour.
+    """
     if grid.ndim == 1:
         return grid
     rows = [_snake(row)[:: 1 - 2 * (n % 2)] for n, row in enumerate(grid)]

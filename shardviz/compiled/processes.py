@@ -1,8 +1,8 @@
-"""Processes: a target of several, and what each of them did in one compile or run.
+"""Processes: a target that has several, and the report of each on a compile or run.
 
-A collective stays within a process where each of its groups has devices of one process
-only; else its data goes from process to process, which is slower: over the network,
-where they are on different hosts.
+A collective stays within a process if each of its groups has the devices of only one
+process. Otherwise its data goes from process to process, which is slower, and over the
+network if they are on different hosts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HostProcess:
     """One process of a target.
 
     Attributes:
-        rank: its number, as `jax.process_index()` gives it there.
+        rank: its number, the one that `jax.process_index()` returns there.
         host: the name of its machine.
         pid: its process id there.
         device_ids: the ids of its devices, in jax's order.
@@ -52,7 +52,7 @@ class HostProcess:
 
     @property
     def words(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"process {self.rank} (pid {self.pid} on {self.host})"
 
 
@@ -62,7 +62,7 @@ class ProcessGroup(Displayed):
     Attributes:
         name: the text that chooses it as a target: `"2 hosts x 4, local"`.
         processes: one HostProcess each, by rank.
-        problem: why it cannot be used any more, in words; `""` where it can.
+        problem: why it can no longer be used, as a sentence; `""` if it can.
 
     >>> group = ProcessGroup("2 hosts x 2, local", [
     ...     HostProcess(0, "here", 11, (0, 1)), HostProcess(1, "here", 12, (2048, 2049))])
@@ -78,7 +78,7 @@ class ProcessGroup(Displayed):
 
     @property
     def device_ids(self) -> tuple[int, ...]:
-        """The ids of all devices, process after process."""
+        """The ids of all devices, in the order of their processes."""
         ids: list[int] = []
         for process in self.processes:
             ids += process.device_ids
@@ -86,34 +86,33 @@ class ProcessGroup(Displayed):
 
     @property
     def devices(self) -> int:
-        """How many devices all processes have together."""
+        """The number of devices of all processes."""
         return len(self.device_ids)
 
     def mesh(
         self, axes: Any = None, *, axis_types: Any = None, **sizes: Any
     ) -> MeshSpec:
-        """A mesh of these devices, in order, process after process.
+        """A mesh of these devices, in the order of their processes.
 
         Args:
             axes, axis_types, **sizes: as for `sv.mesh`.
 
         Raises:
-            MeshError: for axes that no mesh has, or more positions than there are
-                devices.
+            MeshError: if the axes are invalid, or need more devices than there are.
         """
         return self.placed(make_mesh(axes, axis_types=axis_types, **sizes))
 
     def placed(self, mesh: MeshSpec) -> MeshSpec:
-        """A mesh with devices of these processes.
+        """A mesh with the devices of these processes.
 
-        A mesh of ids that are all here keeps them, in its order. Of any other the ids
-        are names: the lowest of them is the first device, and so on.
+        A mesh keeps its device ids if these processes have all of them. Otherwise only
+        their order counts: the lowest id becomes the first device, and so on.
 
         Args:
             mesh: the mesh.
 
         Raises:
-            MeshError: for more positions than there are devices.
+            MeshError: if the mesh needs more devices than there are.
         """
         owner: dict[int, int] = {}
         for process in self.processes:
@@ -126,30 +125,30 @@ class ProcessGroup(Displayed):
                 f" sv.hosts({max(1, len(self.processes))},"
                 f" devices={-(-mesh.size // max(1, len(self.processes)))})."
             )
-        known = np.array(self.device_ids[: mesh.size], np.int64)
+        own_ids = np.array(self.device_ids[: mesh.size], np.int64)
         if mesh.ids_are_positions:
-            ids = known
+            ids = own_ids
         elif not owner.keys() >= set(ids.tolist()):
-            # The order of foreign ids still says which device comes where.
-            ids = known[np.argsort(np.argsort(ids))]
+            # The order of foreign ids still shows where each device goes.
+            ids = own_ids[np.argsort(np.argsort(ids))]
         ranks = np.array([owner[i] for i in ids.tolist()], np.int64)
         shape = mesh.axis_sizes
         return MeshSpec(
             mesh.axis_names,
             shape,
             mesh.axis_types,
-            ids.reshape(shape),
-            ranks.reshape(shape),
-            True,
+            device_ids=ids.reshape(shape),
+            process_indices=ranks.reshape(shape),
+            concrete=True,
         )
 
     def require_usable(self) -> None:
-        """Refuses a group that is closed or broken.
+        """Raises an error if the group is closed or has lost a process.
 
         Raises:
-            TargetError: with the reason, and what to do.
+            TargetError: with the reason, and a way out.
         """
-        # Once a process is lost, jax.distributed cannot take another in its place.
+        # jax.distributed cannot replace a process that it has lost.
         if self.problem:
             raise TargetError(self.problem)
 
@@ -160,21 +159,21 @@ class ProcessGroup(Displayed):
 
 @dataclass(frozen=True)
 class ProcessReport:
-    """What one process did in one compile or run.
+    """The report of one process on a compile or run.
 
     Attributes:
-        rank, host, pid, device_ids: as of a HostProcess.
-        seconds: what each stage took there, by its name in STAGES.
-        memory: bytes that the process held at the end; None where the system does not
-            say.
-        checks: predictions, compared there with what happened.
-        output: what it printed.
-        warnings: the warnings that were raised there, in words.
+        rank, host, pid, device_ids: as in a HostProcess.
+        seconds: the duration of each stage in it, by its name in STAGES.
+        memory: the bytes that the process used at the end; None if the system does not
+            report them.
+        checks: predictions, compared in this process with what happened.
+        output: the text that it printed.
+        warnings: the warnings that were raised in it, as text.
         error: None, or the Failure that ended it.
         stage: the last stage that it entered.
 
-    >>> one = ProcessReport(1, "node2", 4711, (2048,), {"run": 0.25})
-    >>> one.ok, one.seconds["run"]
+    >>> report = ProcessReport(1, "node2", 4711, (2048,), {"run": 0.25})
+    >>> report.ok, report.seconds["run"]
     (True, 0.25)
     """
 
@@ -192,18 +191,18 @@ class ProcessReport:
 
     @property
     def ok(self) -> bool:
-        """Whether it had no error and no check failed there."""
+        """True if it had no error and none of its checks failed."""
         return self.error is None and all(c.ok is not False for c in self.checks)
 
 
 @dataclass(frozen=True)
 class ProcessGroups:
-    """A collective, with its groups by process.
+    """A collective and the processes in each of its groups.
 
     Attributes:
         collective: the collective.
-        groups: the ranks of the processes in each of its groups, each set of them once;
-            `()` where the compiled text does not name its groups.
+        groups: the ranks of the processes in each of its groups, each combination once;
+            `()` if the groups are unknown.
     """
 
     collective: Collective
@@ -211,7 +210,7 @@ class ProcessGroups:
 
     @property
     def between(self) -> bool | None:
-        """Whether data goes from process to process; None where that is not known."""
+        """Whether data goes from process to process; None if that is unknown."""
         if not self.groups:
             return None
         return max(map(len, self.groups)) > 1
@@ -242,33 +241,33 @@ def by_process(
     """Collectives with the processes of each of their groups, the most bytes first.
 
     Args:
-        collectives: those of a Report.
+        collectives: the collectives of a Report.
         mesh: the mesh that it ran on, with the process of each device.
 
     >>> mesh = make_mesh("data=4", processes=2)
-    >>> found = by_process([Collective("all-reduce", ("data",), 8, groups=((0, 1), (2, 3)))], mesh)
-    >>> found[0].groups, found[0].between
-    (((0,), (1,)), False)
+    >>> reduce = Collective("all-reduce", ("data",), 8, groups=((0, 1), (2, 3)))
+    >>> by_process([reduce], mesh)[0].groups
+    ((0,), (1,))
     """
     owner = mesh.process_indices.reshape(-1)
-    rows = []
-    for one in collectives:
-        # A dict, since many groups have the same processes.
+    rows: list[ProcessGroups] = []
+    for collective in collectives:
+        # A dict, because many groups have the same processes.
         ranks: dict[tuple[int, ...], None] = {}
-        for group in one.groups:
+        for group in collective.groups:
             ranks[tuple(np.unique(owner[list(group)]).tolist())] = None
-        rows.append(ProcessGroups(one, tuple(ranks)))
+        rows.append(ProcessGroups(collective, tuple(ranks)))
     return tuple(sorted(rows, key=lambda row: -row.collective.bytes_in_all))
 
 
 def slowest(processes: Sequence[ProcessReport], stage: str) -> ProcessReport | None:
-    """The process that took longest in a stage; None where none went through it."""
-    through = [p for p in processes if stage in p.seconds]
-    return max(through, key=lambda p: p.seconds[stage], default=None)
+    """The process that took longest in a stage; None if none completed it."""
+    completed = [p for p in processes if stage in p.seconds]
+    return max(completed, key=lambda p: p.seconds[stage], default=None)
 
 
 def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
-    """What each stage took, a phrase each: in the slowest process, which all wait for.
+    """The duration of each stage in the slowest process, which all wait for.
 
     >>> pair = [ProcessReport(r, "h", r, (), {"run": s}) for r, s in ((0, 0.1), (1, 0.25))]
     >>> stage_words(pair)
@@ -284,10 +283,10 @@ def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
 
 
 def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
-    """The checks of all processes, one for each thing that was checked.
+    """The checks of all processes, with one check for everything that was checked.
 
-    What went wrong anywhere comes first, then what is not known; its detail names each
-    process. Where shards are counted, those of all processes are.
+    A check fails if it fails in any process, and is undecided if it is undecided in any.
+    Its detail names the processes. Shards of all processes are counted together.
 
     >>> here, there = (Check("indices", ok, "Seen.", 4, array="x") for ok in (True, False))
     >>> merged_checks([ProcessReport(0, "h", 1, (), checks=(here,)),
@@ -299,7 +298,7 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
         for check in process.checks:
             key = check.array, check.about
             same_checks.setdefault(key, []).append((process.rank, check))
-    merged = []
+    merged: list[Check] = []
     for (array, about), checks in same_checks.items():
         shards = sum(check.shards for _, check in checks)
         # Failures matter most to a reader, then checks that could not be decided.
@@ -314,25 +313,25 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
 
 
 def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
-    """The error of the lowest rank that has one, with who failed."""
+    """The error of the lowest rank that has one, with the ranks of all that failed."""
     failed = [process for process in processes if process.error is not None]
     if not failed:
         return None
     error = failed[0].error
-    assert error is not None  # they were chosen by it
+    assert error is not None  # as in all of `failed`
     ranks = processes_text(process.rank for process in failed)
     return replace(error, processes=ranks)
 
 
 def prepared_report(report: Report, processes: Sequence[ProcessReport]) -> Report:
-    """A report of one process with what all of them found: times, checks, errors.
+    """The report of one process, with the times, checks and errors of all processes.
 
     Args:
-        report: that of the first process, whose layouts, collectives and memory hold
-            for all.
-        processes: what each did; stages took as long as in the slowest.
+        report: the report of the first process. Its layouts, collectives and memory are
+            those of every process.
+        processes: the report of each process.
     """
-    # They work at the same time, so that a stage takes as long as in the slowest.
+    # The processes work at the same time, so a stage takes as long as in the slowest.
     longest: dict[str, float] = {}
     for stage in ("compile", "place", "run"):
         last = slowest(processes, stage)

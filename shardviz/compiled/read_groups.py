@@ -1,15 +1,15 @@
 """Reads the replica groups of collectives from a compiled module.
 
-XLA gives the groups in four ways, all of them flat positions in the device assignment,
+XLA has four ways to write the groups, all as flat positions in the device assignment,
 which is the mesh in row-major order (`xla_data.proto`):
 
-    replica_groups                 every group, or none for one group of all
-    collective_device_list         the same, in a message of its own
+    replica_groups                 every group; none means one group of all devices
+    collective_device_list         the same, in a separate message
     iota_collective_device_list    an iota, reshaped, transposed and split into groups
     mesh_axes_replica_group_list   axes of a mesh, or parts of them
 
-Between several slices of TPUs the final module is that of one slice: its groups count
-the devices of one, in the order of the mesh (`Slices`).
+For a program on several slices of TPUs, XLA compiles a module for one slice. Its groups
+count the devices of that slice, in the order of the mesh (`Slices`).
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from shardviz.hardware.topology import FIRST_ID
 
 
 class GroupReader:
-    """Reads the groups of collectives; equal ones once, as most of a module are.
+    """Reads the groups of collectives. Equal groups are parsed once, because most
+    collectives of a module share them.
 
     Args:
         names, sizes: the axes of the mesh.
-        slices: the slices, where the module is that of one of them.
+        slices: the slices, if the module is compiled for one of them.
     """
 
     def __init__(
         self, names: Sequence[str], sizes: Sequence[int], slices: Slices | None = None
     ) -> None:
         self._names, self._sizes, self._slices = names, sizes, slices
-        self._known: dict[tuple[bytes | bool, ...], Replicas] = {}
+        self._parsed: dict[tuple[bytes | bool, ...], Replicas] = {}
 
     def of(self, collective: Instruction) -> Replicas:
         """The groups of a collective."""
         attributes = collective.attributes
         paired = KINDS[collective.kind].pairs
         key: tuple[bytes | bool, ...] = (paired,)
-        # The empty bytes keep apart what different fields hold.
+        # The empty bytes separate the contents of different fields.
         for field in _GROUP_FIELDS:
             key += (b"", *attributes.each(field))
-        if key not in self._known:
+        if key not in self._parsed:
             if paired:
                 groups = pairs_of(collective)
             else:
@@ -60,8 +61,8 @@ class GroupReader:
                 groups = groups_of(attributes, devices)
             if self._slices is not None:
                 groups = self._slices.spread(groups)
-            self._known[key] = replicas_of(groups, paired, self._names, self._sizes)
-        return self._known[key]
+            self._parsed[key] = replicas_of(groups, paired, self._names, self._sizes)
+        return self._parsed[key]
 
 
 _GROUP_FIELDS = (
@@ -74,7 +75,7 @@ _GROUP_FIELDS = (
 
 
 def pairs_of(permutation: Instruction) -> Groups:
-    """The source and target of everything that a permutation moves."""
+    """The sender and receiver of each transfer of a permutation."""
     pairs = permutation.attributes.messages(INSTRUCTION["source_target_pairs"])
     return tuple((pair.number(1), pair.number(2)) for pair in pairs)
 
@@ -84,7 +85,7 @@ def groups_of(attributes: Message, devices: int) -> Groups:
 
     Args:
         attributes: the message of the instruction.
-        devices: how many devices the module is for.
+        devices: how many devices the module is compiled for.
     """
     iota = INSTRUCTION["iota_device_list"]
     if iota in attributes:
@@ -108,11 +109,11 @@ def _iota_groups(message: Message) -> Groups:
 
 
 def _mesh_groups(message: Message) -> Groups:
-    """Groups over `axes` of a `mesh`; an axis may be split, and only a part of it used."""
+    """Groups over `axes` of a `mesh`, or over parts of these axes."""
     mesh = message.message(1)
     sizes = [axis.number(2) for axis in mesh.messages(1)]
-    # A sub-axis is the `size` after the first `pre_size` of its axis. Several of one
-    # axis cut it at all their borders.
+    # A sub-axis is the factor `size` of its axis after the first `pre_size`. Several
+    # sub-axes of one axis split it at all their borders.
     references: list[tuple[int, int, int]] = []
     for reference in message.messages(2):
         axis = reference.number(1)
@@ -126,8 +127,8 @@ def _mesh_groups(message: Message) -> Groups:
     position: dict[tuple[int, int], int] = {}
     for axis, size in enumerate(sizes):
         edges = {1, size}
-        for other, first, last in references:
-            if other == axis:
+        for used_axis, first, last in references:
+            if used_axis == axis:
                 edges |= {first, last}
         borders = sorted(edges)
         for low, high in itertools.pairwise(borders):
@@ -135,18 +136,18 @@ def _mesh_groups(message: Message) -> Groups:
             lengths.append(high // low)
     inside: list[int] = []
     for axis, first, last in references:
-        for other, low in sorted(position):
-            if other == axis and first <= low < last:
-                inside.append(position[other, low])
+        for split_axis, low in sorted(position):
+            if split_axis == axis and first <= low < last:
+                inside.append(position[split_axis, low])
     outside = [i for i in range(len(lengths)) if i not in inside]
     across = math.prod(lengths[i] for i in inside)
-    # Row by row a group then has all parts that the collective runs over.
+    # With the used parts as the last dimensions, each row is one group.
     ids = _mesh_devices(mesh, math.prod(sizes))
     return _rows(ids.reshape(lengths).transpose(outside + inside).reshape(-1, across))
 
 
 def _mesh_devices(mesh: Message, total: int) -> np.ndarray:
-    # jax 0.10 lists the devices; later ones say how their order comes about.
+    # jax 0.10 lists the devices; later versions write reshapes and transposes of an iota.
     ids = np.arange(total)
     if 2 in mesh:
         ids = np.array(mesh.numbers(2))
@@ -177,38 +178,38 @@ class Slices:
         return self.positions.shape[1]
 
     def spread(self, groups: Groups, only: int | None = None) -> Groups:
-        """Groups in one slice as groups of the mesh, slice by slice.
+        """Groups in one slice as groups of the mesh, in the order of the slices.
 
         Args:
             groups: groups or pairs of devices, counted in their slice.
-            only: the number of the one slice that has them; None where all do.
+            only: the number of the slice that has them; None if all slices do.
 
-        >>> two = Slices(np.array([[0, 1], [2, 3]]), {})
-        >>> two.spread(((0, 1),))
+        >>> slices = Slices(np.array([[0, 1], [2, 3]]), {})
+        >>> slices.spread(((0, 1),))
         ((0, 1), (2, 3))
         """
         spread: list[tuple[int, ...]] = []
-        chosen = self.positions
+        rows = self.positions
         if only is not None:
-            chosen = chosen[only : only + 1]
-        for own in chosen:
+            rows = rows[only : only + 1]
+        for positions in rows:
             for group in groups:
                 if max(group, default=0) >= self.size:
                     return ()
-                spread.append(tuple(own[list(group)].tolist()))
+                spread.append(tuple(positions[list(group)].tolist()))
         return tuple(spread)
 
     def crossing(self, target: str) -> Groups:
         """The groups, or pairs, of mesh positions that a send between slices names.
 
-        The host that executes it reads one of three notations:
+        XLA writes one of three notations for the hosts that carry it out:
 
             {1,2}x{0:3}                      slices 1 and 2, each device from 0 to 3
             {{100000,200003},{100001,…}}     groups of device ids
             {{100000->200000},{…}}           pairs of device ids
 
         Returns:
-            `()` where it names a device that is not in the mesh.
+            `()` if it names a device that is not in the mesh.
         """
         slices, product, devices = target.partition("}x{")
         groups: list[list[int]] = []
@@ -219,17 +220,16 @@ class Slices:
         else:
             for part in target.replace("->", ",").strip("{}").split("},{"):
                 groups.append(_with_ranges(part))
-        known = self.position_of
         crossing: list[tuple[int, ...]] = []
         for group in groups:
-            if not known.keys() >= set(group):
+            if not self.position_of.keys() >= set(group):
                 return ()
-            crossing.append(tuple(map(known.__getitem__, group)))
+            crossing.append(tuple(self.position_of[device] for device in group))
         return tuple(crossing)
 
 
 def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
-    """The slices of a module's mesh; None where the module is that of all devices.
+    """The slices of a module's mesh; None if the module is compiled for all devices.
 
     Args:
         module: the module.
@@ -239,18 +239,18 @@ def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
     ids = np.asarray(device_ids, np.int64)
     if not 0 < size < len(ids):
         return None
-    # libtpu numbers the devices of each slice from a multiple of this.
+    # libtpu numbers the devices of slice n from n * FIRST_ID.
     number = ids // FIRST_ID
     slices = [np.flatnonzero(number == n) for n in np.unique(number)]
-    # Without ids that tell the slices apart, or of a part of one, nothing is known.
+    # The ids do not show the slices, or the mesh has only part of a slice.
     if {*map(len, slices)} != {size}:
         return None
-    places = dict(zip(ids.tolist(), range(len(ids)), strict=True))
-    return Slices(np.stack(slices), places)
+    position_of = dict(zip(ids.tolist(), range(len(ids)), strict=True))
+    return Slices(np.stack(slices), position_of)
 
 
 def _with_ranges(text: str) -> list[int]:
-    """The numbers of a list such as `1,2` or `0:3`, where the last of a range counts."""
+    """The numbers of a list such as `1,2` or `0:3`; a range includes its last number."""
     numbers: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition(":")

@@ -1,14 +1,16 @@
-"""What asks for a value in another sharding: its readers, followed forward.
+"""demand_of(): finds out which operation needs a value in another sharding.
 
 XLA computes an elementwise operation in the sharding of its result. If a constraint
-asks for that result unsplit, the partitioner therefore gathers the operands, and the
-collective has the name of the elementwise operation. The constraint is found behind it.
+needs that result without a split, the partitioner therefore gathers the operands, and
+the collective has the name of the elementwise operation. The constraint is found by
+following the readers of the result.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardviz.base.cause import REQUESTS, UNKNOWN, ValueName
@@ -24,48 +26,66 @@ _ELEMENTWISE = frozenset({
     "rsqrt", "select", "shift-left", "shift-right-arithmetic", "shift-right-logical",
     "sign", "sine", "sqrt", "stochastic-convert", "subtract", "tan", "tanh", "xor",
 })  # fmt: skip
-# Every sharding of the operand is one of the result, and the other way round.
+# Operand and result of these can have the same shardings.
 _KEEPS_ANY_SPLIT = _ELEMENTWISE | {"transpose", "broadcast"}
 _SHAPES_ONLY = {"reshape", "slice", "pad", "concatenate", "reverse"}
 _COPIES = {"copy", "bitcast", "copy-start", "copy-done", "opt-barrier"}
 _PASSES = _KEEPS_ANY_SPLIT | _SHAPES_ONLY | _COPIES
-# The partitioner has no code that splits these, or not along the dimensions that they
-# treat alike.
+# The partitioner cannot split these, or only along some dimensions.
 _NEVER_SPLIT = {"cholesky", "custom-call", "fft", "sort", "topk", "triangular-solve"}
-_HANDS_ON = {"call", "conditional", "fusion", "get-tuple-element", "parameter", "tuple"}
+_PASSES_ON = {
+    "call",
+    "conditional",
+    "fusion",
+    "get-tuple-element",
+    "parameter",
+    "tuple",
+}
 _REQUESTS = tuple(f"/{name}" for name in REQUESTS)
 _NAME = re.compile(r"[\w.\-]+$")
 _MOST_READERS = 200
 
 
-class Demand(NamedTuple):
-    """Why the operation that reads a moved value has it in another sharding.
+@dataclass(frozen=True)
+class Needs:
+    """The operation that reads a moved value needs it in another sharding itself."""
+
+
+@dataclass(frozen=True)
+class CannotSplit:
+    """The partitioner cannot split the operation that reads a moved value."""
+
+
+@dataclass(frozen=True)
+class AskedLater:
+    """A later operation needs the result of the reader in another sharding.
 
     Attributes:
-        code: `"needs"` (the operation does), `"unsplittable"` (the partitioner does not
-            split the operation), or `"asked"` (something behind it asks for that).
-        asker: a constraint, a loop or an operation; None for the result of the program,
-            `UNKNOWN` if nothing was found.
+        asker: the constraint, loop or operation that needs it; None for the result of
+            the program, `UNKNOWN` if nothing was found.
         through: the first operation between the value and the asker; None if there is
             none.
         is_read: whether the operation that the collective is for reads the value.
     """
 
-    code: str
     asker: ValueName | None = UNKNOWN
     through: Instruction | None = None
     is_read: bool = True
 
 
+#: Why the operation that reads a moved value has it in another sharding.
+Demand = Needs | CannotSplit | AskedLater
+
+
 class _Place(NamedTuple):
-    """A value on the way.
+    """A value that is computed from the moved one.
 
     Attributes:
-        instruction: the instruction that has it.
-        path: the element of its tuple that is meant.
-        through: the first operation on the way here.
-        dims: the dimensions that a constraint on it must have; None if an operation on
-            the way changed them.
+        instruction: the instruction that makes it.
+        path: its index in the result of that instruction.
+        through: the first operation between the moved value and this one.
+        dims: the dimensions that a constraint on it must have; None if an operation in
+            between changed them.
     """
 
     instruction: Instruction
@@ -74,12 +94,12 @@ class _Place(NamedTuple):
     dims: tuple[int, ...] | None = None
 
 
-def demand_of(moved: Instruction, own: InstructionSource, number: int = 0) -> Demand:
-    """Why what reads a moved value has it in another sharding.
+def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) -> Demand:
+    """Why the readers of a moved value need it in another sharding.
 
     Args:
         moved: the collective that moves it.
-        own: the operation that the collective is for.
+        source: the operation that the collective is for.
         number: which result of the collective it is.
     """
     path: tuple[int, ...] = ()
@@ -89,69 +109,83 @@ def demand_of(moved: Instruction, own: InstructionSource, number: int = 0) -> De
         path = (number,)
     elif not moved.opcode.endswith("-start"):
         dims = moved.shapes[0].dims
-    todo, seen = [_Place(moved, path, None, dims)], set[tuple[Instruction, object]]()
-    asking: list[Demand] = []
+    queue, visited = (
+        [_Place(moved, path, None, dims)],
+        set[tuple[Instruction, object]](),
+    )
+    asking: list[AskedLater] = []
     opcodes: set[str] = set()
     first: Instruction | None = None
-    while todo and len(seen) < _MOST_READERS:
-        place = todo.pop(0)
-        here = place.instruction
-        if (here, place.path) in seen:
+    while queue and len(visited) < _MOST_READERS:
+        place = queue.pop(0)
+        instruction_read = place.instruction
+        if (instruction_read, place.path) in visited:
             continue
-        seen.add((here, place.path))
-        if here is here.computation.root and here.computation.is_entry:
-            asking.append(Demand("asked", None, place.through))
+        visited.add((instruction_read, place.path))
+        if (
+            instruction_read is instruction_read.computation.root
+            and instruction_read.computation.is_entry
+        ):
+            asking.append(AskedLater(None, place.through))
         for reader in _readers(place):
             instruction = reader.instruction
             opcode = instruction.opcode
-            is_own = instruction.source == own
+            is_for_source = instruction.source == source
             first = first or reader.through
-            if is_own:
+            if is_for_source:
                 opcodes.add(opcode)
             if opcode == "copy" and instruction.op.endswith(_REQUESTS):
-                # One of other dimensions splits the value anew.
+                # A constraint with other dimensions is on another value.
                 if reader.dims in (None, instruction.shapes[0].dims):
                     asker = _named(instruction)
-                    return Demand("asked", asker, place.through, bool(opcodes))
+                    return AskedLater(asker, place.through, bool(opcodes))
             elif opcode == "while":
                 loop = ValueName("carried", "", instruction.source.source)
-                asking.append(Demand("asked", loop, place.through))
-            elif opcode in _PASSES or opcode in _HANDS_ON:
-                todo.append(reader)
+                asking.append(AskedLater(loop, place.through))
+            elif opcode in _PASSES or opcode in _PASSES_ON:
+                queue.append(reader)
             elif instruction.kind:
-                # For one operation one dimension is gathered after the other.
-                if is_own:
-                    todo.append(reader)
+                # The partitioner gathers one dimension after the other.
+                if is_for_source:
+                    queue.append(reader)
             elif opcode == "dynamic-slice" or not instruction.source.is_named:
                 continue  # the partitioner splits it again
-            elif not is_own:
-                asking.append(Demand("asked", _named(instruction), place.through))
+            elif not is_for_source:
+                asking.append(AskedLater(_named(instruction), place.through))
             elif _is_never_split(instruction):
-                return Demand("unsplittable", _named(instruction))
+                return CannotSplit()
             else:
-                return Demand("needs")
+                return Needs()
     reshapes = bool(opcodes & _SHAPES_ONLY) and not opcodes & _KEEPS_ANY_SPLIT
     if reshapes or not (asking or opcodes & _KEEPS_ANY_SPLIT):
-        return Demand("needs")
+        return Needs()
     # Operations that read the result may be far away.
     for demand in asking:
         if demand.asker is None or demand.asker.code == "carried":
-            return demand._replace(is_read=bool(opcodes))
-    nearest = next(iter(asking), Demand("asked", UNKNOWN, first))
-    return nearest._replace(is_read=bool(opcodes))
+            return replace(demand, is_read=bool(opcodes))
+    nearest = next(iter(asking), AskedLater(UNKNOWN, first))
+    return replace(nearest, is_read=bool(opcodes))
 
 
 def _readers(place: _Place) -> Iterator[_Place]:
-    """What reads a value, with the value inside of what it calls."""
-    here, path, through, dims = place
-    if here is here.computation.root and not here.computation.is_entry:
-        for caller in here.computation.callers:
-            # The condition of a loop hands on nothing.
-            if here.computation is not caller.called[-1] or caller.opcode != "while":
+    """The values that are directly computed from a value, also inside called
+    computations.
+    """
+    instruction, path, through, dims = place
+    if (
+        instruction is instruction.computation.root
+        and not instruction.computation.is_entry
+    ):
+        for caller in instruction.computation.callers:
+            # The result of a loop's condition goes nowhere.
+            if (
+                instruction.computation is not caller.called[-1]
+                or caller.opcode != "while"
+            ):
                 yield _Place(caller, path, through, dims)
-    for reader in here.users:
+    for reader in instruction.users:
         opcode = reader.opcode
-        numbers = [n for n, read in enumerate(reader.operands) if read is here]
+        numbers = [n for n, read in enumerate(reader.operands) if read is instruction]
         if opcode == "get-tuple-element":
             if not path:
                 yield _Place(reader, path, through, dims)
@@ -183,7 +217,7 @@ def _readers(place: _Place) -> Iterator[_Place]:
             yield _Place(reader, path, through, dims)
         else:
             # The partitioner's own reshapes have the name of the collective.
-            if not through and reader.identity != here.identity:
+            if not through and reader.identity != instruction.identity:
                 through = reader
             yield _Place(reader, path, through, None)
 
@@ -193,7 +227,7 @@ def _is_never_split(instruction: Instruction) -> bool:
     if opcode == "convolution":
         return instruction.groups > 1
     if opcode == "custom-call":
-        # Python is called on the host of one device.
+        # Callbacks run in Python, on the host of one device.
         return "callback" not in instruction.target
     return opcode in _NEVER_SPLIT
 

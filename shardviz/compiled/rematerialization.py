@@ -1,14 +1,14 @@
-"""Full rematerialisations: arrays that every device gathers in full to split them
-again.
+"""Full rematerialisations: arrays that every device gathers in full, only to split
+them again.
 
-Where XLA's partitioner finds no better way from one sharding to another, it warns of an
-"involuntary full rematerialization" (`spmd_partitioner.cc`). The warning goes to the
-log; in the module it leaves an all-gather whose result is sliced right away by the
-number of the device.
+If XLA's partitioner finds no better way from one sharding to another, it logs a warning
+about an "involuntary full rematerialization" (`spmd_partitioner.cc`). In the module this
+is an all-gather whose result is immediately sliced by the number of the device.
 
-Right after the partitioner that is exact: where the user asks for the full array, there
-is a copy between gather and slice. A final module has no such copies, and says nothing
-here: its gathers inherit what the partitioner's module shows.
+In the module right after the partitioner this pattern is exact: if the user asks for the
+full array, there is a copy between the gather and the slice. The final module has no such
+copies, so it isn't searched; its gathers inherit the result from the partitioner's
+module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from shardviz.base.collective_kind import KINDS
 from shardviz.compiled.module import Instruction, Module, Shape
 
-# Operations that may be between the gather and the slice: they change no element.
+# Operations that may be between the gather and the slice; they keep all elements.
 _PASSING = ("all-gather-done", "get-tuple-element", "pad", "slice")
 _RESHAPING = ("bitcast", "reshape", "transpose")
 _NUMBERS = ("partition-id", "replica-id")
@@ -26,31 +26,31 @@ _DEEPEST, _MOST_USERS = 8, 16
 
 
 class Rematerialized(NamedTuple):
-    """What a rematerialisation makes: the full array, and the part that is kept."""
+    """The full array that a rematerialisation makes, and the part that is kept."""
 
     full: Shape
     part: Shape
 
 
 def rematerialized(gather: Instruction, module: Module) -> Rematerialized | None:
-    """The array that an all-gather makes only to split it again; None for any other."""
+    """The array that an all-gather makes only to split it again; None if it doesn't."""
     is_written = gather.op.endswith(KINDS["all-gather"].primitives)
     generated = gather.frontend.get("is_spmd_generated") == "true"
     if module.is_scheduled or (is_written and not generated):
         return None
-    passing, made = _PASSING, gather.operands[0]
-    # TPU's compiler gathers along a new dimension where several are split, and reshapes
-    # make the full array.
-    if made.opcode in ("reshape", "bitcast") and made.shapes[0].dims[:1] == (1,):
+    passing, operand = _PASSING, gather.operands[0]
+    # If several dimensions are split, TPU's compiler gathers along a new dimension and
+    # reshapes the result to the full array.
+    if operand.opcode in ("reshape", "bitcast") and operand.shapes[0].dims[:1] == (1,):
         passing += _RESHAPING
     part = _find_slice(gather, passing, 0)
     if part is None:
         return None
-    full, kept = part.operands[0].shapes[0], part.shapes[0]
-    for size, own in zip(full.dims, kept.dims, strict=True):
-        if size % own:
-            return None  # parts that overlap: neighbours' rows for a sliding window
-    return Rematerialized(full, kept)
+    full, shard = part.operands[0].shapes[0], part.shapes[0]
+    for size, shard_size in zip(full.dims, shard.dims, strict=True):
+        if size % shard_size:
+            return None  # parts overlap, as with neighbours' rows for a sliding window
+    return Rematerialized(full, shard)
 
 
 def _find_slice(

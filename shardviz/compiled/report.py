@@ -1,4 +1,4 @@
-"""Report and its parts: what one compile or run did."""
+"""Report: the result of one compile or run, and its parts."""
 
 from __future__ import annotations
 
@@ -11,29 +11,33 @@ from shardviz.base.collective import Collective
 from shardviz.base.display import Displayed, Fact
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.typing import PyTree
 from shardviz.compiled.checks import Check
 from shardviz.compiled.memory import MemoryPeak, MemoryTimeline
 from shardviz.compiled.too_large import TooLarge
+from shardviz.hardware.targets import Target
 from shardviz.programs.failure import Failure
+from shardviz.programs.program import Program
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on each device, from the compiler's own analysis; None where it gave none.
+    """Bytes on each device, from the compiler's analysis; None if it reports none.
 
     Attributes:
-        arguments: what the arguments take.
-        outputs: what the outputs take.
-        temporaries: what intermediate values take.
-        aliased: outputs that take the memory of a donated argument; counted in both.
-        generated_code: the code itself, where it lives on the device.
-        capacity: what one device has: its chip's; of simulated devices, their even
-            share of the host's. None where that is not known.
-        free_now: what an attached device had free when the report was made.
-        host_arguments, host_outputs, host_temporaries: bytes beside those, in the
-            memory of the host, for arrays of memory kind `pinned_host` and the like.
-        timeline: what is alive over the program's order; None where the compiler does
-            not say it.
+        arguments: the bytes of the arguments.
+        outputs: the bytes of the outputs.
+        temporaries: the bytes of intermediate values.
+        aliased: the bytes of outputs that reuse the memory of donated arguments. They
+            are counted in `arguments` and in `outputs`.
+        generated_code: the bytes of the code, if it is on the device.
+        capacity: the memory of one device: that of its chip, or for simulated devices an
+            equal share of the host's. None if unknown.
+        free_now: the free memory of an attached device when the report was made.
+        host_arguments, host_outputs, host_temporaries: additional bytes in the memory of
+            the host, for arrays of memory kinds such as `pinned_host`.
+        timeline: the live buffers over the program's order; None if the compiler does
+            not report them.
 
     >>> Memory(arguments=1024).replace(capacity=4096)
     Memory(arguments=1024, ..., capacity=4096, ...)
@@ -53,7 +57,7 @@ class Memory:
 
     @property
     def peak(self) -> MemoryPeak | None:
-        """The moment at which most is needed, and what is alive then."""
+        """The moment with the most live bytes, and the buffers that are alive then."""
         return self.timeline and self.timeline.peak
 
     def replace(self, **changes: Any) -> Memory:
@@ -63,40 +67,41 @@ class Memory:
 
 @dataclass(frozen=True, repr=False)
 class Report(Displayed):
-    """What one compile or run did.
+    """The result of one compile or run.
 
     Attributes:
         program: the name of the program.
-        target: the target, in words: `"cpu × 8, simulated"`.
+        target: the target as text: `"cpu × 8, simulated"`.
         key: the fingerprint under which the executable is cached; `""` before lowering.
-        cache_hit: whether the executable came out of the cache.
-        lower_s, compile_s, place_s, run_s: seconds of each stage; None where it did not
-            happen. `run_s` is the median over repeats.
-        runs_s: seconds of every repeat.
-        outputs: the outputs, in the form the function returns them; None for a compile.
-        in_layouts, out_layouts: name to Layout, as compiled.
-        partitioned: collectives right after XLA's partitioner; None where it left no
-            text.
-        collectives: collectives in the final program; None before it is compiled.
-        memory: bytes on each device.
-        cost: the compiler's cost analysis: name to number (`flops`, `bytes accessed`),
-            with the body of a loop counted once.
+        cache_hit: whether the executable came from the cache.
+        lower_s, compile_s, place_s, run_s: the seconds of each stage; None if it did not
+            run. `run_s` is the median over repeats.
+        runs_s: the seconds of every repeat.
+        outputs: the outputs, in the form that the function returns; None for a compile.
+        in_layouts, out_layouts: the compiled Layout of each argument and output, by
+            name.
+        partitioned: the collectives right after XLA's partitioner; None if it left no
+            module.
+        collectives: the collectives of the final program; None before it is compiled.
+        memory: the bytes on each device.
+        cost: the compiler's cost analysis, name to number (`flops`, `bytes accessed`).
+            It counts the body of a loop once.
         loops: how many loops the compiled program has.
         effects: the effects of the program, by name.
         checks: predictions, compared with what happened.
         error: None, or the Failure that ended it.
-        partition_s: seconds until XLA's partitioner was done; None where it left no
-            text.
-        roofline: the least time each part can take on the target's chips; None where
-            the chips' figures are not known.
-        notes: what the user should know about the target, such as a mesh that its torus
-            refuses.
+        partition_s: the seconds until XLA's partitioner was done; None if it left no
+            module.
+        roofline: the least time of each part on the target's chips; None if their rates
+            are unknown.
+        notes: what the user should know about the compile, such as a mesh that does not
+            fit the torus of the target.
         mesh: the program's mesh with the devices it was compiled for; None before these
             were chosen.
-        processes: what each of several processes did, a `ProcessReport` each, by rank;
-            `()` where it was one process.
-        of: the `Program` that was compiled or run; None for what a worker sends.
-        on: the `Target` it was for; None where that was not known.
+        processes: the report of each of several processes, by rank; `()` for a single
+            process.
+        of: the `Program` that was compiled or run; None for a report from a worker.
+        on: the `Target` it was for; None if unknown.
     """
 
     program: str
@@ -108,7 +113,7 @@ class Report(Displayed):
     place_s: float | None = None
     run_s: float | None = None
     runs_s: tuple[float, ...] = ()
-    outputs: Any = None
+    outputs: PyTree = None
     in_layouts: Mapping[str, Layout] = field(default_factory=dict)
     out_layouts: Mapping[str, Layout] = field(default_factory=dict)
     partitioned: tuple[Collective, ...] | None = None
@@ -119,32 +124,32 @@ class Report(Displayed):
     checks: tuple[Check, ...] = ()
     error: Failure | None = None
     partition_s: float | None = None
-    roofline: Any = None
+    roofline: Any = None  # a Roofline, whose module imports this one
     notes: tuple[Fact | str, ...] = ()
     mesh: MeshSpec | None = None
     loops: int = 0
-    processes: tuple[Any, ...] = ()
-    of: Any = field(default=None, compare=False)
-    on: Any = field(default=None, compare=False)
+    processes: tuple[Any, ...] = ()  # each a ProcessReport, as above
+    of: Program | None = field(default=None, compare=False)
+    on: Target | None = field(default=None, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # A program holds the user's function, which may not be picklable.
+    def __getstate__(self) -> dict[str, object]:
+        # A program contains the user's function, which may not be picklable.
         return {**vars(self), "of": None}
 
     @property
     def ok(self) -> bool:
-        """Whether there was no error, it fits its target, and no check failed.
+        """True if there was no error, it fits its target, and no check failed.
 
         >>> Report("f", "cpu × 8").ok
         True
         """
-        # A check of which nobody knows (None) is no failure.
-        checked = all(check.ok is not False for check in self.checks)
-        return self.error is None and self.too_large is None and checked
+        # An undecided check (None) is not a failure.
+        none_failed = all(check.ok is not False for check in self.checks)
+        return self.error is None and self.too_large is None and none_failed
 
     @property
     def fit(self) -> Fit | None:
-        """Whether it has room on each device; None where the compiler said no bytes.
+        """Whether each device has enough memory; None if the need is unknown.
 
         >>> Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)).fit.code
         'fits'
@@ -154,10 +159,10 @@ class Report(Displayed):
             return None
         capacity, chip = self.memory.capacity, ""
         if self.on is not None and self.on.platform == "cpu":
-            # CPUs stand for the devices that it will run on, which have other memory.
+            # Simulated CPUs stand for other devices, with another memory.
             capacity = None
         elif self.roofline is not None:
-            # What the device itself says comes before what is published of its kind.
+            # The device's own figure is better than the published one of its chip.
             chip = self.roofline.chip.title
             capacity = capacity or self.roofline.capacity
         elif self.on is not None and self.on.topology is not None:
@@ -166,12 +171,12 @@ class Report(Displayed):
 
     @property
     def too_large(self) -> TooLarge | None:
-        """What fills the memory if it does not fit its target; None if it fits or
-        that is unknown.
+        """The values that fill the memory, if it does not fit its target; None if it
+        fits, or if that is unknown.
         """
         fit, error = self.fit, self.error
         refused = error is not None and error.lacks_memory and error.stage == "compile"
-        # What has run had enough memory, however that was counted.
+        # A program that ran had enough memory, no matter how it is counted.
         if fit is None or self.run_s is not None or not (refused or fit.ok is False):
             return None
         target = self.target
@@ -181,7 +186,7 @@ class Report(Displayed):
 
     @property
     def largest_arrays(self) -> LargestArrays:
-        """The arguments and results that take the most of each device."""
+        """The arguments and results with the most bytes on each device."""
         return LargestArrays.of({**self.in_layouts, **self.out_layouts})
 
     def replace(self, **changes: Any) -> Report:
@@ -201,11 +206,10 @@ class Report(Displayed):
 
 
 def needed_bytes(memory: Memory) -> int | None:
-    """Bytes that the program takes on each device; None where the compiler said
-    nothing.
+    """The bytes that a program needs on each device; None if the compiler reports none.
 
-    Arguments, outputs and temporaries, and the code where it lives on the device; an
-    output that takes the memory of a donated argument counts once.
+    They are those of arguments, outputs, temporaries, and the code if it is on the
+    device. Outputs that reuse the memory of donated arguments count once.
 
     >>> needed_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
@@ -218,16 +222,16 @@ def needed_bytes(memory: Memory) -> int | None:
         memory.temporaries,
         memory.generated_code,
     )
-    # A compiler may say some of them only.
-    known = [part for part in parts if part is not None]
-    if not known:
+    # A compiler may report only some of them.
+    reported = [part for part in parts if part is not None]
+    if not reported:
         return None
-    return sum(known) - (memory.aliased or 0)
+    return sum(reported) - (memory.aliased or 0)
 
 
 def peak_bytes(memory: Memory) -> int | None:
-    """Bytes alive at the peak on each device; where that is not known, all that it
-    takes, which on TPUs counts memory on the core as well.
+    """The live bytes at the peak on each device. If they are unknown, all bytes that it
+    needs, which on TPUs include memory on the cores.
 
     >>> peak_bytes(Memory(arguments=100, temporaries=5))
     105
@@ -236,7 +240,7 @@ def peak_bytes(memory: Memory) -> int | None:
 
 
 def host_bytes(memory: Memory) -> int:
-    """Bytes that the program keeps for each device in the memory of the host.
+    """The bytes that a program keeps for each device in the memory of the host.
 
     >>> host_bytes(Memory(arguments=100, host_arguments=40)), host_bytes(Memory())
     (40, 0)

@@ -31,7 +31,7 @@ from shardviz.plans.plan import Plan
 
 @dataclass(frozen=True)
 class RooflineNote(Fact):
-    """What is assumed or not known of a least time.
+    """An assumption behind a least time, or the reason why it is unknown.
 
     Attributes:
         code: a key of `NOTES` in `words/roofline.py`.
@@ -43,7 +43,7 @@ class RooflineNote(Fact):
     code: str
 
 
-# Devices of a mesh whose better order is looked for unasked, in about 0.1 s.
+# Devices of the largest mesh for which a better order is searched; it takes 0.1 s.
 MOST_ORDERED = 64
 _LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
 _LEAST, _UNKNOWN_TRIPS = RooflineNote("least"), RooflineNote("unknown trips")
@@ -58,15 +58,15 @@ class Bound:
         name: the part: `compute`, `memory`, `all-gather over model`, the name of an
             operation.
         part: `"compute"`, `"memory"`, `"collective"` or `"op"`.
-        seconds: the least seconds, over all trips; None where a figure is not known.
-        bound: what bounds it: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`, `"network"`,
-            `""`.
-        amount: operations or bytes, once.
-        trips: how often it runs; None if that is unknown, and then it counts once. A
-            total of arithmetic or memory has 1, and None for its share inside loops of
-            unknown length.
+        seconds: the least seconds over all trips; None if a rate is unknown.
+        bound: the rate that limits it: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`,
+            `"network"`, or `""`.
+        amount: operations or bytes of one execution.
+        trips: how often it runs; None if unknown, and then it counts once. Totals of
+            arithmetic or memory have 1, and None for their share inside loops of unknown
+            length.
         source: the user's file and line.
-        note: why there is no time, or what else to know; None for nothing.
+        note: an assumption, or why there is no time; None if neither applies.
 
     >>> Bound("compute", "compute", 0.5, "FLOP/s", 1e14).bound
     'FLOP/s'
@@ -87,20 +87,20 @@ class Roofline(Displayed, Fact):
     """The least times of a program on some chips.
 
     Attributes:
-        where: the topology or chip, as typed.
-        chip: the chip whose figures were used.
+        where: the topology or chip, as the user typed it.
+        chip: the chip whose rates were used.
         rows: compute, memory, then every collective, the longest first. Loops count as
             often as they run.
-        ops: the operations of the plan, the longest first; empty where no plan was
-            given.
-        needed: bytes that each device needs; None where the compiler did not say.
-        capacity: bytes that each device has; None where it is not published.
-        notes: what was assumed, and what is not known.
+        ops: the operations of the plan, the longest first; empty without a plan.
+        needed: the bytes that each device needs; None if the compiler did not report
+            them.
+        capacity: the bytes that each device has; None if unpublished.
+        notes: assumptions, and times that are unknown.
 
     >>> from shardviz.hardware.chips import find_chip
     >>> rows = (Bound("compute", "compute", 2.0, "FLOP/s", 4e14),)
-    >>> found = Roofline("tpu:v5e:4x4", find_chip("v5e"), rows, needed=20 << 30, capacity=16 << 30)
-    >>> found.seconds, found.bound, found.fits
+    >>> least = Roofline("tpu:v5e:4x4", find_chip("v5e"), rows, needed=20 << 30, capacity=16 << 30)
+    >>> least.seconds, least.bound, least.fits
     (2.0, 'compute', False)
     """
 
@@ -114,7 +114,7 @@ class Roofline(Displayed, Fact):
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """The seconds of compute, memory and collectives, of those that are known."""
+        """The seconds of compute, memory and collectives, without unknown ones."""
         return _seconds_of_parts(self.rows)
 
     @property
@@ -136,43 +136,43 @@ class Roofline(Displayed, Fact):
     def bound(self) -> str:
         """Which of `"compute"`, `"memory"` and `"collectives"` is the longest.
 
-        `""` if that is unknown: without any time, if loops are counted once, and if a
-        loop of unknown length takes more of another part in each iteration.
+        `""` if that is unknown: if there are no times, if loops are counted once, or if
+        each iteration of a loop of unknown length takes longer in another part.
         """
         parts = self.parts
         if not parts or self.counts_loops_once:
             return ""
         longest = max(parts, key=parts.__getitem__)
-        each = _seconds_of_parts(row for row in self.rows if row.trips is None)
-        if any(seconds > each.get(longest, 0.0) for seconds in each.values()):
+        trip = _seconds_of_parts(row for row in self.rows if row.trips is None)
+        if any(seconds > trip.get(longest, 0.0) for seconds in trip.values()):
             return ""
         return longest
 
     @property
     def has_unknown_trips(self) -> bool:
-        """Whether a loop of unknown length counts once, so that it takes longer."""
+        """True if a loop of unknown length counts once, so the program takes longer."""
         return any(row.trips is None for row in self.rows)
 
     @property
     def counts_loops_once(self) -> bool:
-        """Whether arithmetic and memory leave out all but one iteration of every loop."""
+        """Whether arithmetic and memory count only one iteration of every loop."""
         return any(row.note == _LOOPS_ONCE for row in self.rows)
 
     @property
     def order(self) -> DeviceOrder | None:
-        """An order of devices that suits the collectives better; None for none known."""
+        """An order of devices in which collectives are faster; None if none is known."""
         return next((n for n in self.notes if isinstance(n, DeviceOrder)), None)
 
     @property
     def fit(self) -> Fit | None:
-        """Whether a device has the memory; None where the compiler said no bytes."""
+        """Whether a device has enough memory; None if the need is unknown."""
         if self.needed is None:
             return None
         return Fit(self.needed, self.capacity, self.chip.title)
 
     @property
     def fits(self) -> bool | None:
-        """Whether a device has the memory; None where that is not known."""
+        """Whether a device has enough memory; None if unknown."""
         if self.fit is None:
             return None
         return self.fit.ok
@@ -201,17 +201,16 @@ def roofline(
     """The least time of every part of a compiled program.
 
     Args:
-        report: what a compile gave: collectives, cost, memory.
-        where: the topology it is for, or its text; a Chip where the topology is not
-            known.
-        mesh: the mesh it was compiled for, with the real ids of its devices. Without
-            one, or with a Chip only, collectives go at the rate of all links of a chip
-            at once.
+        report: the report of a compile.
+        where: the topology it is for, or its text; a Chip if the topology is unknown.
+        mesh: the mesh it was compiled for, with the real ids of its devices. Without a
+            mesh or a topology, collectives run at the rate of all links of a chip
+            together.
         plan: the propagated stage, for times of single operations.
 
     Raises:
-        ProgramError: where `report` is no Report.
-        TargetError: where the mesh does not fit the topology.
+        ProgramError: if `report` is not a Report.
+        TargetError: if the mesh does not fit the topology.
 
     >>> report = Report("f", "tpu:v5e:4x4", cost={"flops": 197e12, "bytes accessed": 819e6})
     >>> print(roofline(report, "tpu:v5e:4x4"))
@@ -238,29 +237,29 @@ def roofline(
     notes = _notes(rows, known_places, plan)
     before: Roofline | None = report.roofline
     if before is not None and before.where == name:
-        # Looking for an order takes longer than all else here.
+        # The search for an order takes longer than everything else here.
         notes += [before.order] if before.order else []
     elif placed is not None and mesh is not None and mesh.size <= MOST_ORDERED:
         order = best_order(mesh, placed, collectives)
-        # Small gains of the model are no gains that anybody would measure.
+        # Gains below 5 % of this model could not be measured.
         if order and (order.code == "hops" or order.least < 0.95 * order.seconds):
             notes.append(order)
     return Roofline(
-        name,
-        chip,
-        rows,
-        _longest_first([op_bound(op, chip) for op in ops]),
-        needed_bytes(report.memory),
-        report.memory.capacity or chip.device_bytes,
-        tuple(notes),
+        where=name,
+        chip=chip,
+        rows=rows,
+        ops=_longest_first([op_bound(op, chip) for op in ops]),
+        needed=needed_bytes(report.memory),
+        capacity=report.memory.capacity or chip.device_bytes,
+        notes=tuple(notes),
     )
 
 
 def planned_roofline(plan: Plan, topology: Topology, mesh: MeshSpec) -> Roofline:
-    """The least times of a program by its plan alone, before it is compiled.
+    """The least times of a program from its plan, before it is compiled.
 
     Args:
-        plan: of the program.
+        plan: the plan of the program.
         topology: the chips that it runs on.
         mesh: the plan's mesh with the real ids of its devices.
 
@@ -271,25 +270,25 @@ def planned_roofline(plan: Plan, topology: Topology, mesh: MeshSpec) -> Roofline
     moves = collective_bounds(plan.collectives, chip, topology, mesh).values()
     rows = (*total_bounds(chip, ops), *_longest_first(moves))
     return Roofline(
-        str(topology),
-        chip,
-        rows,
-        _longest_first([op_bound(op, chip) for op in ops]),
-        held_bytes(plan),
-        chip.device_bytes,
-        (_LEAST, *_notes_of_plan(rows, plan)),
+        where=str(topology),
+        chip=chip,
+        rows=rows,
+        ops=_longest_first([op_bound(op, chip) for op in ops]),
+        needed=held_bytes(plan),
+        capacity=chip.device_bytes,
+        notes=(_LEAST, *_notes_of_plan(rows, plan)),
     )
 
 
 def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None:
     """The roofline of a report, with every operation of its program; or None.
 
-    Where the compiler counts no arithmetic, as for described GPUs, it is counted on the
+    If the compiler counts no arithmetic, as for described GPUs, it is counted from the
     plan.
 
     Args:
-        report: what a compile gave.
-        plan: of the same program; None where there is none.
+        report: the report of a compile.
+        plan: the plan of the same program, if there is one.
 
     >>> from shardviz.hardware.chips import find_chip
     >>> report = Report("f", "TPU", roofline=Roofline("tpu:v5e:4x4", find_chip("v5e")))
@@ -298,12 +297,12 @@ def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None
     """
     if report is None or report.roofline is None:
         return None
-    known: Roofline = report.roofline
-    if known.ops or plan is None or plan.error is not None:
-        return known
-    if known.where == known.chip.name:
-        return roofline(report, known.chip, report.mesh, plan)
-    return roofline(report, known.where, report.mesh, plan)
+    least: Roofline = report.roofline
+    if least.ops or plan is None or plan.error is not None:
+        return least
+    if least.where == least.chip.name:
+        return roofline(report, least.chip, report.mesh, plan)
+    return roofline(report, least.where, report.mesh, plan)
 
 
 def _longest_first(rows: Iterable[Bound]) -> tuple[Bound, ...]:
@@ -316,9 +315,9 @@ def collective_bounds(
     topology: Topology | None,
     mesh: MeshSpec | None,
 ) -> dict[int, Bound]:
-    """The least times of collectives by their numbers.
+    """The least times of collectives, by their position in `collectives`.
 
-    Collectives in a condition's other branches than the costliest are left out.
+    For each condition, only the collectives of the costliest branch are included.
     """
     bounds = [collective_bound(c, chip, topology, mesh) for c in collectives]
     paths = [collective.op.split("/") for collective in collectives]
@@ -332,15 +331,15 @@ def collective_bound(
     topology: Topology | None,
     mesh: MeshSpec | None,
 ) -> Bound:
-    """The least time of one collective; without a topology at the rate of all links."""
+    """The least time of a collective; without a topology, at the rate of all links."""
     row = Bound(
-        collective.name_with_axes,
-        "collective",
-        None,
-        "",
-        collective.bytes_per_device,
-        collective.trips,
-        collective.source,
+        name=collective.name_with_axes,
+        part="collective",
+        seconds=None,
+        bound="",
+        amount=collective.bytes_per_device,
+        trips=collective.trips,
+        source=collective.source,
     )
     if collective.definition.route is Route.UNKNOWN:
         return replace(row, note=RooflineNote("ragged"))
@@ -353,21 +352,21 @@ def collective_bound(
         times = links.times(collective.bytes_per_device)
     if None in times.values():
         return replace(row, note=RooflineNote("no rate"))
-    # Kinds of links carry at the same time, so the slowest one bounds it.
+    # All kinds of links are used at the same time, so the slowest one is the bound.
     name = max(times, key=lambda kind: times[kind] or 0.0, default="")
     seconds = (times.get(name) or 0.0) * collective.execution_count
     return replace(row, bound=name, seconds=seconds)
 
 
 def _without_topology(collective: Collective, chip: Chip) -> dict[str, float | None]:
-    """Without a topology: all links of a chip at once, the most there can be."""
+    """The least time without a topology, if all links of a chip are used together."""
     sent = collective.sent_bytes
     name = "NVLink"
     if chip.axes:
         name = "ICI"
     if sent is None or chip.link_bandwidth is None:
         return {name: None}
-    # A chip forwards nothing in an exchange that its links could not take in one hop.
+    # A lower bound: bytes that chips forward for others are not counted.
     return {name: sent / (chip.link_bandwidth * max(1, chip.ici_links))}
 
 
@@ -377,10 +376,10 @@ def total_bounds(
     """The rows of arithmetic and memory, with loops counted as often as they run.
 
     Args:
-        chip: whose rates count.
+        chip: the chip whose rates are used.
         ops: the costs of a plan's operations; empty if there is no plan.
-        report: of the compiled program; None before there is one. Its compiler counts
-            what is left after simplifying and fusing, but the body of a loop once.
+        report: the report of the compiled program, if there is one. The compiler counts
+            the simplified and fused program, but the body of a loop only once.
     """
     cost = {} if report is None else report.cost
     loops = report is not None and report.loops > 0
@@ -393,7 +392,7 @@ def total_bounds(
             continue
         amount = work.amount
         if counted is not None and name == "memory":
-            # The compiler's count of each loop's body once, and all further iterations.
+            # The compiler counts each loop's body once; further iterations are added.
             amount = counted + (work.again if loops else 0.0)
         elif counted is not None and not _is_undercounted(counted, work, loops):
             amount = counted
@@ -407,13 +406,13 @@ def total_bounds(
 
 
 class _Work(NamedTuple):
-    """What the operations of a plan do on each device, in FLOP or bytes.
+    """The work of a plan's operations on each device, in FLOP or bytes.
 
     Attributes:
-        rate: FLOP or bytes per second; None if that is not published.
-        amount: over all executions.
-        again: what is left of it without the first iteration of every loop.
-        in_unknown: the share inside loops of unknown length, which count once.
+        rate: FLOP or bytes per second; None if unpublished.
+        amount: the work of all executions.
+        again: the same without the first iteration of every loop.
+        in_unknown: the work inside loops of unknown length, which count once.
     """
 
     rate: float | None
@@ -422,7 +421,7 @@ class _Work(NamedTuple):
     in_unknown: float = 0.0
 
     def plus(self, amount: float, op: OpCost) -> _Work:
-        """With the work of one more operation over all of its executions."""
+        """The sum with the work of one more operation, over all its executions."""
         again = amount * (op.executions - 1) / op.executions
         unknown = amount if op.trips is None else 0.0
         return _Work(
@@ -436,7 +435,8 @@ class _Work(NamedTuple):
 def arithmetic_seconds(op: OpCost, chip: Chip) -> float | None:
     """The least seconds of a matrix product over all executions; None if unknown.
 
-    Only matrices reach the peak. Anything else is bounded by memory, and takes 0.
+    Only matrix products reach the peak. Other operations are bounded by memory, so
+    their arithmetic counts 0.
     """
     if not op.is_product:
         return 0.0
@@ -447,7 +447,7 @@ def arithmetic_seconds(op: OpCost, chip: Chip) -> float | None:
 
 
 def _arithmetic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
-    """The arithmetic of matrix products, at the rate of their types."""
+    """The arithmetic of matrix products, at the rates of their types."""
     work, seconds = _Work(_per_device(chip.peak_bf16, chip)), 0.0
     for op in ops:
         if op.is_product and op.flops is not None:
@@ -459,7 +459,7 @@ def _arithmetic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
 
 
 def _traffic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
-    """The bytes that go through memory however the compiler fuses."""
+    """The bytes that go through memory no matter what the compiler fuses."""
     work = _Work(_per_device(chip.hbm_bandwidth, chip))
     for op in ops:
         work = work.plus(op.unavoidable, op)
@@ -469,8 +469,8 @@ def _traffic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
 def _is_undercounted(counted: float, work: _Work, loops: bool) -> bool:
     """Whether a compiler's count leaves out iterations that the plan counts.
 
-    A compiler counts a little less than the plan, since it simplifies; it counts far less
-    if it counted the body of a loop once.
+    A compiler counts slightly less than the plan because it simplifies, and far less if
+    it counts the body of a loop once.
     """
     return (loops and work.amount > counted) or work.amount > 1.5 * counted
 
@@ -478,7 +478,7 @@ def _is_undercounted(counted: float, work: _Work, loops: bool) -> bool:
 def _rated(
     name: str, bound: str, amount: float, work: _Work, note: RooflineNote | None
 ) -> list[Bound]:
-    """A total as a row, and its share inside loops of unknown length as another."""
+    """A total as one row, and its share inside loops of unknown length as another."""
     if work.rate is None:
         no_rate = RooflineNote("no rate")
         return [Bound(name, name, None, bound, amount, note=no_rate)]
@@ -492,7 +492,7 @@ def _rated(
 
 
 def rated_bytes(count: float, chip: Chip) -> float | None:
-    """The least seconds in which a device reads or writes so many bytes."""
+    """The least seconds in which a device reads or writes `count` bytes."""
     bandwidth = _per_device(chip.hbm_bandwidth, chip)
     if bandwidth is None:
         return None
@@ -505,21 +505,29 @@ def _per_device(rate: float | None, chip: Chip) -> float | None:
 
 
 def op_bound(op: OpCost, chip: Chip) -> Bound:
-    """The least time of one operation, as if nothing were fused with it."""
+    """The least time of one operation if nothing is fused with it."""
     peak = _per_device(chip.peak(op.dtype), chip)
     memory = _per_device(chip.hbm_bandwidth, chip)
     name, seconds, amount = "", None, float(op.bytes)
     if memory:
         name, seconds = "HBM", op.bytes / memory
-    # Only matrices go at the peak; anything else is bounded by what it reads and
-    # writes.
+    # Only matrix products reach the peak; other operations are bounded by the bytes that
+    # they read and write.
     if op.flops is not None and op.is_product and peak:
         arithmetic = op.flops / peak
         if seconds is None or arithmetic >= seconds:
             name, seconds, amount = "FLOP/s", arithmetic, op.flops
     if seconds is not None:
         seconds *= op.executions
-    return Bound(op.name, "op", seconds, name, amount, op.trips, op.source)
+    return Bound(
+        name=op.name,
+        part="op",
+        seconds=seconds,
+        bound=name,
+        amount=amount,
+        trips=op.trips,
+        source=op.source,
+    )
 
 
 def _notes(

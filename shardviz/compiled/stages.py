@@ -1,7 +1,7 @@
-"""The four stages of a program side by side, and what changed between two of them.
+"""Stages: the four stages of a program side by side, and the changes between them.
 
 requested     the layouts of the arguments, as requested
-propagated    what Shardy made of them: a Plan, whose collectives are an estimate
+propagated    Shardy's Plan, whose collectives are an estimate
 partitioned   the collectives that XLA's partitioner added
 compiled      the program that runs
 """
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from shardviz.base.collective import Collective
 from shardviz.base.display import Displayed, Fact, explanation
-from shardviz.base.errors import ProgramError
+from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import bytes_text, listed, shown, suggestion
 from shardviz.compiled.comparison import Comparison, compare, total_bytes
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Roofline, with_operations
 from shardviz.plans.plan import Plan
+from shardviz.programs.failure import Failure
 from shardviz.programs.program import Program
 
 STAGES = ("requested", "propagated", "partitioned", "compiled")
@@ -31,12 +31,12 @@ class Stage(Fact):
 
     Attributes:
         name: one of STAGES.
-        state: `"known"`, `"not yet"` (nobody asked for it), `"nothing left"` (XLA left
-            no module of this stage) or `"failed"`.
-        seconds: how long it took to get there; None where it was not made.
-        collectives: what it communicates; None where that is not known on this stage.
-        about: of a requested stage the program, of a planned one its plan, of a
-            compiled one its target, of one that failed the error.
+        state: `"known"`, `"not yet"` (not asked for), `"nothing left"` (XLA left no
+            module of this stage) or `"failed"`.
+        seconds: the seconds until this stage was done; None if unknown.
+        collectives: the collectives of this stage; None if unknown.
+        about: the program of a requested stage, the plan of a propagated one, the target
+            of a partitioned or compiled one, or the error if it failed.
 
     >>> c = Collective("all-reduce", ("data",), 1024, trips=12, in_loop=True)
     >>> Stage("compiled", "known", 0.5, (c, c), "cpu × 8").sum
@@ -47,17 +47,17 @@ class Stage(Fact):
     state: str
     seconds: float | None = None
     collectives: tuple[Collective, ...] | None = None
-    about: Any = None
+    about: Program | Plan | Failure | Fact | ShardvizError | str | None = None
 
     @property
     def sum(self) -> str:
-        """Its collectives counted by kind, and their bytes; `""` where not known."""
+        """Its collectives counted by kind, and their bytes; `""` if unknown."""
         if self.collectives is None:
             return ""
         if not self.collectives:
             return "no collectives"
         kinds = Counter(c.kind for c in self.collectives)
-        # In the order of the program, so that two stages read alike.
+        # In the order of the program, so that two stages are easy to compare.
         counted = [f"{n} {kind}" for kind, n in kinds.items()]
         return f"{' + '.join(counted)} · {bytes_text(total_bytes(self.collectives))}"
 
@@ -68,8 +68,8 @@ class Stages(Displayed):
 
     Attributes:
         program: the program.
-        plan: the propagated stage; None where there is none.
-        report: the partitioned and the compiled stage; None where it was not compiled.
+        plan: the propagated stage; None if there is none.
+        report: the partitioned and the compiled stage; None before a compile.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> stages = Stages(Program(abs, (), make_mesh(data=2)))
@@ -85,14 +85,14 @@ class Stages(Displayed):
     def requested(self) -> Stage:
         """The layouts that were requested."""
         problems = self.program.problems
-        # One is enough: no stage comes after it.
+        # The first problem is enough, since no stage comes after it.
         if problems:
             return Stage("requested", "failed", about=problems[0])
         return Stage("requested", "known", about=self.program)
 
     @property
     def propagated(self) -> Stage:
-        """What Shardy made of it; its collectives are an estimate."""
+        """Shardy's plan; its collectives are an estimate."""
         plan = self.plan
         if plan is None:
             return Stage("propagated", "not yet")
@@ -102,10 +102,10 @@ class Stages(Displayed):
 
     @property
     def partitioned(self) -> Stage:
-        """What XLA's partitioner put in."""
+        """The collectives that XLA's partitioner put in."""
         report = self.report
         if report is None or report.partitioned is None:
-            # It is over where there is a later stage; a cached program has no module.
+            # The stage is over if the next one is known; cached programs have no module.
             if self.compiled.state == "known":
                 return self._unknown("partitioned", "nothing left")
             return self._unknown("partitioned", "not yet")
@@ -114,7 +114,7 @@ class Stages(Displayed):
 
     @property
     def compiled(self) -> Stage:
-        """What runs."""
+        """The program that runs."""
         report = self.report
         if report is None or report.collectives is None:
             return self._unknown("compiled", "not yet")
@@ -128,7 +128,7 @@ class Stages(Displayed):
 
     @property
     def roofline(self) -> Roofline | None:
-        """The least time of every part and operation; None without a chip's figures."""
+        """The least time of every part and operation; None without a chip's rates."""
         return with_operations(self.report, self.plan)
 
     @property
@@ -148,32 +148,32 @@ class Stages(Displayed):
         raise ProgramError(f"{shown(name)} is no stage.{suggestion(name, STAGES)}")
 
     def between(self, before: str, after: str) -> Comparison:
-        """What changed from one stage to another.
+        """The changes of collectives from one stage to another.
 
         Raises:
-            ProgramError: if there is no such stage, or its collectives are not known.
+            ProgramError: if there is no such stage, or its collectives are unknown.
         """
-        sides = []
+        sides: list[tuple[Collective, ...]] = []
         for name in (before, after):
             side = self.stage(name)
             if side.collectives is None:
-                has = ""
+                alternatives = ""
                 if self._known:
-                    has = f" Known are {listed(self._known)}."
+                    alternatives = f" Known are {listed(self._known)}."
                 raise ProgramError(
-                    f"The collectives of {side.name} are not known: {side}{has}"
+                    f"The collectives of {side.name} are not known: {side}{alternatives}"
                 )
             sides.append(side.collectives)
         return compare(sides[0], sides[1], (before, after))
 
     @property
     def _known(self) -> list[str]:
-        """The stages whose collectives are known, by name."""
+        """The names of the stages whose collectives are known."""
         return [stage.name for stage in self.all if stage.collectives is not None]
 
     def __str__(self) -> str:
         return explanation(self)
 
     def __repr__(self) -> str:
-        known = ", ".join(self._known) or "requested only"
-        return f"Stages({self.program.name}: {known})"
+        stages = ", ".join(self._known) or "requested only"
+        return f"Stages({self.program.name}: {stages})"

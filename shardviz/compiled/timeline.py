@@ -1,15 +1,14 @@
 """timeline(): the least times of a program's operations and collectives, in order.
 
-Order and operations are those of the plan, so a timeline needs neither a compile nor a
-device. Once the program is compiled for the same chips, its collectives and its totals
-are those of the report, as in the report's roofline.
+The order and the operations come from the plan, so a timeline needs neither a compile
+nor a device. Once the program is compiled for the same chips, the collectives and the
+totals come from the report, as in the report's roofline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective
@@ -34,7 +33,7 @@ from shardviz.hardware.topology import Topology
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_causes import MoveCause
 
-# They stand among the operations of a plan where the program itself has collectives.
+# The operations of a plan that are collectives of the program itself.
 _WRITTEN = frozenset(
     kind.stablehlo.removeprefix("stablehlo.") for kind in KINDS.values()
 )
@@ -45,20 +44,20 @@ class Span(Fact):
     """One operation or collective of a timeline.
 
     Attributes:
-        name: of the operation's value, or what the collective is called.
+        name: the name of the operation's value, or the kind of the collective.
         kind: `"product"`, `"op"` or `"collective"`.
-        seconds: the least seconds, over all trips; None where a figure is not known.
-        bound: what bounds it: `"FLOP/s"`, `"HBM"`, `"ICI"`, …; `""` for nothing.
-        amount: operations or bytes, once.
-        trips: how often it runs; None where that is not known, and then it counts once.
+        seconds: the least seconds over all trips; None if a rate is unknown.
+        bound: the rate that limits it: `"FLOP/s"`, `"HBM"`, `"ICI"`, …, or `""`.
+        amount: operations or bytes of one execution.
+        trips: how often it runs; None if unknown, and then it counts once.
         source: the user's file and line.
-        axes: of a collective, its mesh axes; a part of an axis counts as the axis.
+        axes: the mesh axes of a collective; part of an axis counts as the axis.
         value: the plan's value that it makes, or that causes it; `""` for none.
-        collective: of a collective, its number in the plan; else -1.
-        cause: of a collective, why it is there.
-        arithmetic, memory: the seconds of an operation on the matrix units, and those for
-            the bytes that it must read and write; None if a figure is unknown.
-        alone: of what XLA may fuse, the seconds that it takes where nothing is fused.
+        collective: the number of a collective in the plan; -1 for an operation.
+        cause: why a collective is there; `""` for an operation, or if unknown.
+        arithmetic, memory: the seconds of an operation on the matrix units, and for the
+            bytes that it must read and write; None if a rate is unknown.
+        alone: the seconds of an operation that XLA may fuse, if nothing is fused.
         note: why there is no time.
 
     >>> print(Span("dot_general", "product", 2e-6, "FLOP/s", 4e8))
@@ -75,7 +74,7 @@ class Span(Fact):
     axes: tuple[str, ...] = ()
     value: str = ""
     collective: int = -1
-    cause: Any = ""
+    cause: Fact | str = ""
     arithmetic: float | None = None
     memory: float | None = None
     alone: float | None = None
@@ -87,7 +86,7 @@ class Timeline(Fact):
     """The least times of a program in order.
 
     Attributes:
-        least: the totals, by the plan or as compiled.
+        least: the totals of the plan or of the compiled program.
         spans: operations and collectives, in program order.
         is_compiled: whether the collectives are those of the compiled program.
 
@@ -104,13 +103,13 @@ class Timeline(Fact):
 
     @property
     def serial_s(self) -> float:
-        """The least seconds, everything one after another."""
+        """The least seconds if everything runs one after another."""
         return max(sum(s.seconds or 0.0 for s in self.spans), self.overlapped_s)
 
     @property
     def overlapped_s(self) -> float:
         """The least seconds if arithmetic, memory and collectives never wait for each
-        other, as of the Roofline.
+        other, as in the Roofline.
         """
         return self.least.seconds or 0.0
 
@@ -129,12 +128,12 @@ def timeline(
     """The operations of a plan and the collectives, with their least times, in order.
 
     Args:
-        plan: of the program.
+        plan: the plan of the program.
         topology: the chips that the program runs on.
         mesh: the plan's mesh with the real ids of its devices; without one the devices
-            are in id order.
-        report: of the same program, compiled for the same chips; its collectives and
-            its totals take the place of the plan's.
+            are in the order of their ids.
+        report: the report of the same program, compiled for the same chips. Its
+            collectives and totals replace the plan's.
 
     Raises:
         TargetError: if the mesh does not fit the topology.
@@ -165,7 +164,7 @@ def timeline(
         if cost is not None and cost.opcode not in _WRITTEN:
             spans.append(_of_operation(cost, chip))
         add_collectives(after.get(op.name, []))
-    # Collectives of no value in the list have no place: they stand at the end.
+    # Collectives without a value in the plan come last.
     add_collectives(after.get("", []))
     return Timeline(least, tuple(spans), compiled is not None)
 
@@ -173,10 +172,11 @@ def timeline(
 def _anchored(
     plan: Plan, collectives: Sequence[Collective]
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """The numbers of the collectives that stand directly before and after each value.
+    """The numbers of the collectives directly before and after each value.
 
-    A value is summed once it is made, and moved before another operation needs it. A
-    compiled collective names no value: it stands after the last one of its operation.
+    A sum comes right after its value, and a move right before the operation that needs
+    it. A compiled collective has no value in the plan, so it comes after the last value
+    of its operation.
     """
     before: dict[str, list[int]] = {}
     after: dict[str, list[int]] = {}
@@ -189,22 +189,22 @@ def _anchored(
         elif isinstance(cause, MoveCause) and cause.code == "result" and results:
             before.setdefault(results[0], []).append(number)
         else:
-            at = collective.value
-            if at not in plan.by_name:
-                at = last.get((collective.op, collective.source), "")
-            after.setdefault(at, []).append(number)
+            value = collective.value
+            if value not in plan.by_name:
+                value = last.get((collective.op, collective.source), "")
+            after.setdefault(value, []).append(number)
     return before, after
 
 
 def _of_collective(collective: Collective, number: int, bound: Bound) -> Span:
     return Span(
-        collective.kind,
-        "collective",
-        bound.seconds,
-        bound.bound,
-        bound.amount,
-        bound.trips,
-        bound.source,
+        name=collective.kind,
+        kind="collective",
+        seconds=bound.seconds,
+        bound=bound.bound,
+        amount=bound.amount,
+        trips=bound.trips,
+        source=bound.source,
         axes=tuple(dict.fromkeys(map(parent_axis, collective.mesh_axes))),
         value=collective.value,
         collective=number,
@@ -227,13 +227,13 @@ def _of_operation(cost: OpCost, chip: Chip) -> Span:
     if arithmetic and arithmetic == seconds:
         bound, amount = "FLOP/s", cost.flops or 0.0
     return Span(
-        cost.name,
-        "product" if cost.is_product else "op",
-        seconds,
-        bound,
-        amount,
-        cost.trips,
-        cost.source,
+        name=cost.name,
+        kind="product" if cost.is_product else "op",
+        seconds=seconds,
+        bound=bound,
+        amount=amount,
+        trips=cost.trips,
+        source=cost.source,
         value=cost.name,
         arithmetic=arithmetic,
         memory=memory,

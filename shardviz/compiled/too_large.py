@@ -1,4 +1,4 @@
-"""TooLarge: what fills the memory of a device that a program does not fit."""
+"""TooLarge: the values that fill the memory of a device that is too small."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from shardviz.base.display import Fact
 from shardviz.base.partition_spec import Spec
 from shardviz.compiled.memory import Buffer, MemoryTimeline
 
-# Values below these parts of the whole explain nothing, and say nothing of the order.
+# Values below 1/100 of the peak are not listed. Buffers below 1/10,000 of it are ignored
+# when the start of the backward pass is determined.
 _SMALL, _TINY = 100, 10_000
 
 
@@ -22,11 +23,11 @@ class LargeValue:
     """Buffers of one size and shape that are alive at the peak, for one source line.
 
     Attributes:
-        titles: the operations that make them; of arguments and results their names.
+        titles: the operations that make them; for arguments and results their names.
         count: how many buffers there are.
         bytes: the bytes of each on one device.
         shape: type and shape on one device.
-        kind: such as `"temporaries"`, as of a `Buffer`.
+        kind: the kind of the buffers, such as `"temporaries"`.
         source: the user's line, or `""`.
         is_saved: whether the forward pass keeps it for the backward pass.
         loop: the line of the loop that computes it; `""` outside of loops.
@@ -52,25 +53,22 @@ class LargeValue:
         return self.count * self.bytes
 
 
-# What to do about it, by what takes the most:
-#
-#   arguments   arguments and results alone are too large
-#   loops       values that loops save for the backward pass
-#   layers      values that are saved for it without a loop
-#   value       any other value
-#   unknown     the compiler did not write its buffers
 @dataclass(frozen=True)
 class TooLarge(Fact):
-    """What fills the memory of a device that a program does not fit.
+    """The values that fill the memory of a device that is too small for a program.
 
     Attributes:
         program: the name of the program.
-        target: where it does not fit, in words.
-        fit: what it needs on each device, and the capacity of one.
-        kinds: `"arguments"`, `"outputs"`, `"temporaries"`: bytes on each device, the
-            most first; results that take the memory of donated arguments count once.
+        target: the target that is too small, as text.
+        fit: the bytes that it needs on each device, and the capacity of a device.
+        kinds: the bytes of `"arguments"`, `"outputs"` and `"temporaries"` on each
+            device, the most first. Results that reuse the memory of donated arguments
+            count once.
         values: the largest values at the peak, the most bytes first.
-        code: which kind of value to begin with.
+        code: the kind of value to reduce first: `"arguments"` (arguments and results
+            alone are too large), `"loops"` (values that loops save for the backward
+            pass), `"layers"` (values that are saved for it outside of loops), `"value"`
+            (any other value) or `"unknown"` (the compiler did not write its buffers).
 
     >>> from shardviz.compiled.report import Memory, Report
     >>> memory = Memory(arguments=1 << 30, temporaries=9 << 30, capacity=8 << 30)
@@ -87,7 +85,7 @@ class TooLarge(Fact):
 
     @classmethod
     def of(cls, program: str, target: str, fit: Fit, memory: Any) -> TooLarge:
-        """What fills the memory of a program, by its `Memory`."""
+        """Finds the values that fill the memory of a program, from its `Memory`."""
         outputs = (memory.outputs or 0) - (memory.aliased or 0)
         kinds = {
             "arguments": memory.arguments or 0,
@@ -127,20 +125,20 @@ def _code(
 
 @dataclass(frozen=True)
 class MemoryAdvice(Fact):
-    """What to write so that a program needs less memory, which cannot be tried here.
+    """Code to write so that a program needs less memory. It cannot be tried here.
 
     Attributes:
-        large: what fills the memory.
+        large: the values that fill the memory.
     """
 
     large: TooLarge
 
 
 def memory_advice(report: Any) -> tuple[MemoryAdvice, ...]:
-    """What to do about the memory of a compiled program beside the edits of it, if any.
+    """Advice on the memory of a compiled program, in addition to edits of it.
 
     Args:
-        report: of its compile, which may be one that does not fit.
+        report: the Report of its compile. The program may be too large for its target.
     """
     fit = report.fit
     if fit is None:
@@ -155,45 +153,47 @@ def memory_advice(report: Any) -> tuple[MemoryAdvice, ...]:
 
 
 def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
-    """The values at the peak, those of one line, shape and use together.
+    """The values at the peak, grouped by line, shape and use.
 
     >>> up = Buffer("a", 64, "f32[16]", "temporaries", "jvp()/tanh", "f.py:3", "forward", end=3)
     >>> mul = Buffer("b", 8, "f32[2]", "temporaries", phase="backward", start=2, end=3)
     >>> [(v.titles, v.is_saved) for v in largest_values(MemoryTimeline((up, mul)))]
     [(('tanh',), True), (('b',), False)]
     """
-    # The compiler may place scalars of the backward pass anywhere.
+    # The compiler may place tiny values of the backward pass anywhere.
     backward = _backward_positions(timeline, _TINY)
     begins = min(_backward_positions(timeline, _SMALL), default=len(timeline.times))
-    alike: dict[tuple[Any, ...], list[Buffer]] = {}
+    groups: dict[tuple[object, ...], list[Buffer]] = {}
     saved: dict[int, bool] = {}
     for buffer in timeline.peak.buffers:
         # Values that XLA computes again during the backward pass were not saved.
         is_again = ".remat" in buffer.name and buffer.start > begins
         is_saved = not is_again and _is_saved(buffer, backward)
         # One line may save several values of one shape, as an activation does.
-        key = (buffer.shape, buffer.bytes, buffer.kind, buffer.source, is_saved)
-        if buffer.kind in ("arguments", "outputs"):
-            key += (buffer.title,)
-        alike.setdefault((*key, buffer.loop, str(buffer.spec)), []).append(buffer)
+        title = buffer.title if buffer.kind in ("arguments", "outputs") else ""
+        key = (
+            *(buffer.shape, buffer.bytes, buffer.kind, buffer.source, is_saved),
+            *(title, buffer.loop, str(buffer.spec)),
+        )
+        groups.setdefault(key, []).append(buffer)
         saved[id(buffer)] = is_saved
-    values = []
-    for buffers in alike.values():
+    values: list[LargeValue] = []
+    for buffers in groups.values():
         example = buffers[0]
-        # Of temporaries an operation says more than its number in the plan.
+        # For temporaries the operation is clearer than the plan's name, which is numbered.
         titles = dict.fromkeys(b.op.rpartition("/")[2] or b.title for b in buffers)
         if example.kind in ("arguments", "outputs"):
             titles = dict.fromkeys(b.title for b in buffers)
         large = LargeValue(
-            tuple(titles),
-            len(buffers),
-            example.bytes,
-            example.shape,
-            example.kind,
-            example.source,
-            saved[id(example)],
-            example.loop,
-            example.spec,
+            titles=tuple(titles),
+            count=len(buffers),
+            bytes=example.bytes,
+            shape=example.shape,
+            kind=example.kind,
+            source=example.source,
+            is_saved=saved[id(example)],
+            loop=example.loop,
+            spec=example.spec,
         )
         if large.total * _SMALL >= timeline.peak.bytes:
             values.append(large)
@@ -201,11 +201,11 @@ def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
 
 
 def _backward_positions(timeline: MemoryTimeline, parts: int) -> list[int]:
-    """Where the backward pass fills buffers that are a part of the peak, in order.
+    """The positions at which the backward pass fills large buffers, in order.
 
     Args:
         timeline: the timeline.
-        parts: how many such buffers would make the peak, at most.
+        parts: buffers of at least this part of the peak count: 100 for 1/100.
     """
     positions = []
     for buffer in timeline.buffers:
@@ -215,7 +215,7 @@ def _backward_positions(timeline: MemoryTimeline, parts: int) -> list[int]:
 
 
 def _is_saved(buffer: Buffer, backward: Sequence[int]) -> bool:
-    """Whether a buffer holds a forward value until the backward pass is under way.
+    """Whether a buffer holds a forward value until the backward pass has started.
 
     Args:
         buffer: the buffer.

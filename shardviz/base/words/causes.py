@@ -25,7 +25,7 @@ from shardviz.base.cause import (
 from shardviz.base.collective_kind import KINDS, Effect
 from shardviz.base.format import clause, joined, with_article
 
-# What a collective does with what the devices have, by the operation of its reduction.
+# Verbs for a reduction, by the operation that it reduces with.
 REDUCES = {
     "add": "sums",
     "maximum": "takes the maximum",
@@ -34,7 +34,7 @@ REDUCES = {
     "and": "takes the logical and",
     "or": "takes the logical or",
 }
-#: What a collective does with its operand.
+#: Verbs for the effect of a collective on its operand.
 VERBS = {
     Effect.SUM: "sums",
     Effect.GATHER: "gathers",
@@ -42,7 +42,7 @@ VERBS = {
     Effect.SEND: "moves",
     Effect.COPY: "moves",
 }
-#: What happens to an operation's results in a step within it.
+#: The verbs for a step within an operation.
 STEPS_WITHIN = {
     Effect.SUM: "parts of it are sent",
     Effect.GATHER: "what each device made of it is gathered",
@@ -53,7 +53,7 @@ STEPS_WITHIN = {
 
 
 def value_name(value: ValueName) -> str:
-    """What a value is called.
+    """The name of a value.
 
     >>> value_name(ValueName("operation", "dot_general", "mlp.py:31"))
     'dot_general (mlp.py:31)'
@@ -74,7 +74,7 @@ def _at(value: ValueName) -> str:
 
 
 def _first(text: str, value: ValueName) -> str:
-    """A text that begins a sentence; names of operations keep their small letters."""
+    """A text at the start of a sentence; names of operations stay in lower case."""
     if value.code == "operation":
         return text
     return text[0].upper() + text[1:]
@@ -95,32 +95,32 @@ def axis_part(fact: AxisPart) -> str:
     return f"{fact.devices} of {fact.size} along {fact.axis}"
 
 
-def gradient(of: str, line: str, over: str, kind: str) -> str:
+def gradient(argument: str, line: str, over: str, kind: str) -> str:
     """Why the gradient of an array is summed over devices.
 
     >>> gradient("params.w1", "mlp.py:3", "data", "all-reduce")[:44]
     'Gradient of params.w1 (mlp.py:3): all device'
     """
-    array = f"Gradient of {of}{clause(' ({})', line)}:"
-    if kind == "reduce-scatter":
+    array = f"Gradient of {argument}{clause(' ({})', line)}:"
+    if not KINDS[kind].equal_results:
         return (
-            f"{array} the forward pass gathers {of} over {over}, so its gradients are"
+            f"{array} the forward pass gathers {argument} over {over}, so its gradients are"
             f" summed over {over}, and each device keeps its shard."
         )
     return (
-        f"{array} all devices along {over} hold the same {of}, so its gradients are"
+        f"{array} all devices along {over} hold the same {argument}, so its gradients are"
         f" summed over {over}."
     )
 
 
-def of_a_gradient(what: str) -> str:
-    """A collective of a backward pass whose array is not known.
+def of_a_gradient(operation: str) -> str:
+    """A collective of a backward pass whose array is unknown.
 
     >>> of_a_gradient("psum (mlp.py:3)")[:52]
     'It belongs to a gradient: psum (mlp.py:3). It is the'
     """
     return (
-        f"It belongs to a gradient: {what}. It is the gradient of a collective or of a"
+        f"It belongs to a gradient: {operation}. It is the gradient of a collective or of a"
         " value that several devices share, or a custom_vjp of the program has it."
     )
 

@@ -1,4 +1,4 @@
-"""Memory over the order of allocation: bytes by kind, and the buffers of the peak."""
+"""Draws memory over time: live bytes by kind, and the buffers at the peak."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from shardviz.draw.picture import Frame, Label, Picture, make_tiles
 from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
 COLUMNS = 350
-LEFT, ABOVE, WIDE, HIGH = 70.0, 14.0, 700.0, 200.0  # points: beside, above, the chart
+LEFT, ABOVE, WIDE, HIGH = 70.0, 14.0, 700.0, 200.0  # points: margins, size of the chart
 MOST_BUFFERS, MOST_LINES = 30, 8  # of the picture, of the text
 TICKS = 4
-BEYOND = 4  # a capacity of more than this many peaks would make the chart flat
+BEYOND = 4  # a capacity above this many peaks is not drawn: the chart would be flat
 
 
 def draw_memory(report: Report, title: str | None = None) -> Picture:
-    """The live bytes over a program's order by kind, and the largest at the peak."""
-    timeline, none = report.memory.timeline, wording.NO_BUFFERS
+    """The live bytes of each kind over time, and the largest buffers at the peak."""
+    timeline = report.memory.timeline
     head = page.titled(title, f"{report.program} on {report.target}: memory")
     if timeline is None:
-        return page.text_page([(none, "")], title=head, alt=none)
-    table, left = peak_table(timeline.peak, MOST_BUFFERS)
+        unknown = wording.NO_BUFFERS
+        return page.text_page([(unknown, "")], title=head, alt=unknown)
+    table, omitted = peak_table(timeline.peak, MOST_BUFFERS)
     words = str(timeline.peak)
     return page.side_by_side(
-        [_chart(timeline, report.memory.capacity), table.picture(notes=left)],
+        [_chart(timeline, report.memory.capacity), table.picture(notes=omitted)],
         title=head,
         notes=[page.note(words), page.note(str(report.fit or ""))],
         alt=page.sentences([head, words, *table.lines("")]),
@@ -41,52 +42,54 @@ def draw_memory(report: Report, title: str | None = None) -> Picture:
 
 
 def peak_lines(report: Report, full: bool = False) -> list[str]:
-    """The largest buffers at the peak, a line each; `[]` where they are not known."""
+    """The largest buffers at the peak, a line each; `[]` if they are unknown."""
     peak = report.memory.peak
     if peak is None:
         return []
-    table, left = peak_table(peak, len(peak.buffers) if full else MOST_LINES)
-    return [wording.ALIVE, *table.lines(), *map("  {}".format, left)]
+    table, omitted = peak_table(peak, len(peak.buffers) if full else MOST_LINES)
+    return [wording.ALIVE, *table.lines(), *map("  {}".format, omitted)]
 
 
 def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
     """The buffers at the peak, the largest first, and a line that counts the rest.
 
-    Those that differ by their layer only are one row.
+    Buffers that differ only in their layer share a row.
     """
-    rows, left, left_bytes = [], 0, 0
-    # All of a row have the same bytes, so that one number says them.
+    rows: list[Bar] = []
+    omitted, omitted_bytes = 0, 0
+    # All buffers of a row have the same bytes, so one number is enough.
     folds = fold(
         peak.buffers,
         attrgetter("title"),
         attrgetter("kind", "bytes", "shape", "source", "spec"),
     )
-    folds.sort(key=lambda one: -len(one.items) * one.items[0].bytes)
-    for one in folds:
-        first, count = one.items[0], len(one.items)
+    folds.sort(key=lambda group: -len(group.items) * group.items[0].bytes)
+    for group in folds:
+        first, count = group.items[0], len(group.items)
         if len(rows) == limit:
-            left, left_bytes = left + count, left_bytes + count * first.bytes
+            omitted += count
+            omitted_bytes += count * first.bytes
             continue
         spec = "" if first.spec is None else str(first.spec)
-        words = (first.shape, one.name, spec, first.source, about_buffer(first))
-        less = first.split_bytes is not None and first.split_bytes < first.bytes
-        amount = f"{one.count}{bytes_text(first.bytes)}"
-        rows.append(
-            Bar(count * first.bytes, amount, words, HIGHLIGHTED if less else NORMAL)
-        )
+        words = (first.shape, group.name, spec, first.source, about_buffer(first))
+        amount = f"{group.count}{bytes_text(first.bytes)}"
+        look = NORMAL
+        if first.split_bytes is not None and first.split_bytes < first.bytes:
+            look = HIGHLIGHTED
+        rows.append(Bar(count * first.bytes, amount, words, look))
     heads = (wording.AT_THE_PEAK, "on one device", "value", "split", "line", "")
-    more = [
-        f"{line}, {bytes_text(left_bytes)}" for line in page.and_more(left, "buffer")
-    ]
-    return Table(heads, tuple(rows)), more
+    further: list[str] = []
+    for line in page.and_more(omitted, "buffer"):
+        further.append(f"{line}, {bytes_text(omitted_bytes)}")
+    return Table(heads, tuple(rows)), further
 
 
 def chart_columns(
     timeline: MemoryTimeline, capacity: int | None, most: int
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """At most so many positions of a timeline: of each stretch the fullest.
+    """At most `most` positions of a timeline: the fullest of each stretch.
 
-    So no peak is lost, however long the program is.
+    No peak is lost, even if the program is long.
 
     Returns:
         The positions, int64 `[columns]`; their live bytes, int64 `[kinds, columns]` in
@@ -113,7 +116,7 @@ def _chart(timeline: MemoryTimeline, capacity: int | None) -> Picture:
     """Stacked bars, one for each position, and lines at the peak and the capacity."""
     positions, live, peak, top = chart_columns(timeline, capacity, COLUMNS)
     heights, width = live * (HIGH / top), WIDE / len(positions)
-    # What is not there has no tile.
+    # Kinds without bytes at a position get no tile.
     tops = ABOVE + HIGH - np.cumsum(heights, axis=0)
     kinds, columns = np.nonzero(live)
     tiles = make_tiles(

@@ -1,4 +1,4 @@
-"""Processes: which devices each has, and what each did in one compile or run."""
+"""Draws processes: their devices, and their reports on one compile or run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADS = ("time", "process", "host", "other stages", "memory")
 
 
 def draw_process_group(group: ProcessGroup, title: str | None = None) -> Picture:
-    """The devices of every process, process by process."""
+    """The devices of each process, in the order of the processes."""
     lines = _group_lines(group)
     head = titled(title, lines[0])
     if not group.devices:
@@ -42,7 +42,7 @@ def draw_process_group(group: ProcessGroup, title: str | None = None) -> Picture
     ranks: list[int] = []
     for process in group.processes:
         ranks += [process.rank] * len(process.device_ids)
-    # Ids may repeat from process to process, as they do before these are joined.
+    # Before processes are joined, their device ids may repeat.
     mesh = MeshSpec(
         ("device",),
         (group.devices,),
@@ -55,15 +55,16 @@ def draw_process_group(group: ProcessGroup, title: str | None = None) -> Picture
 
 
 def process_group_text(group: ProcessGroup, width: int) -> str:
-    """Processes: where each runs and which devices it has."""
+    """The host and the devices of each process."""
     return paragraphs(_group_lines(group), width)
 
 
 def _group_lines(group: ProcessGroup) -> list[str]:
     lines = [f"{group.name}: {plural(group.devices, 'device')}"]
-    for one in group.processes[:MOST_PROCESSES]:
-        devices = f"{one.platform.upper()} {ids_text(one.device_ids)}"
-        lines.append(f"process {one.rank} · {one.host} · pid {one.pid} · {devices}")
+    for process in group.processes[:MOST_PROCESSES]:
+        devices = f"{process.platform.upper()} {ids_text(process.device_ids)}"
+        name = f"process {process.rank} · {process.host} · pid {process.pid}"
+        lines.append(f"{name} · {devices}")
     lines += and_more(len(group.processes) - MOST_PROCESSES, "process")
     if group.problem:
         lines.append(f"✗ {group.problem}")
@@ -71,10 +72,11 @@ def _group_lines(group: ProcessGroup) -> list[str]:
 
 
 def process_lines(report: Report, full: bool = False) -> list[str]:
-    """What several processes did: times, collectives between them, memory, output.
+    """The report of several processes: times, collectives, memory, output.
 
     Args:
-        full: every collective and all that was printed.
+        report: the report.
+        full: list every collective and all output.
     """
     processes: Sequence[ProcessReport] = report.processes
     if not processes:
@@ -93,7 +95,7 @@ def process_lines(report: Report, full: bool = False) -> list[str]:
     for process in processes:
         if process.error is not None:
             errors.append(f"✗ process {process.rank}: {process.error}")
-    # A single error is that of the report, which says it already.
+    # A single error is the error of the report, which is shown already.
     if len(errors) > 1:
         lines += errors[:MOST_LINES]
     return lines + _printed_lines(processes, full)
@@ -103,18 +105,17 @@ def _collective_lines(report: Report, full: bool) -> list[str]:
     if not report.collectives or report.mesh is None:
         return []
     lines, groups = [], by_process(report.collectives, report.mesh)
-    # What crosses between processes is slow and comes first; None: it is not known.
+    # Collectives between processes are slow, so they come first; None is unknown.
     for between in (True, None, False):
-        some = [group for group in groups if group.between is between]
-        if not some:
+        selected = [group for group in groups if group.between is between]
+        if not selected:
             continue
-        size = bytes_text(sum(group.collective.bytes_in_all for group in some))
-        where = some[0].words
+        size = bytes_text(sum(group.collective.bytes_in_all for group in selected))
+        place = "between processes" if between else selected[0].words
+        count = plural(len(selected), "collective")
+        lines.append(f"{count} {place}: {size} per device")
         if between:
-            where = "between processes"
-        lines.append(f"{plural(len(some), 'collective')} {where}: {size} per device")
-        if between:
-            lines += _crossing_lines(some, full)
+            lines += _crossing_lines(selected, full)
     return lines
 
 
@@ -124,33 +125,33 @@ def _crossing_lines(groups: Sequence[ProcessGroups], full: bool) -> list[str]:
         lambda group: f"{group.collective.words} {group.words}",
         lambda group: (group.collective.words, group.groups),
     )
-    most = MOST_LINES
+    limit = MOST_LINES
     if full:
-        most = len(folds)
-    lines = []
-    for one in folds[:most]:
-        first = one.items[0]
-        lines.append(f"  {one.count}{first.collective.words} {first.words}")
-    for more in and_more(len(unfolded(folds[most:])), "collective"):
-        lines.append(f"  {more}")
+        limit = len(folds)
+    lines: list[str] = []
+    for group in folds[:limit]:
+        first = group.items[0]
+        lines.append(f"  {group.count}{first.collective.words} {first.words}")
+    for omitted in and_more(len(unfolded(folds[limit:])), "collective"):
+        lines.append(f"  {omitted}")
     return lines
 
 
 def _printed_lines(processes: Sequence[ProcessReport], full: bool) -> list[str]:
-    """What each process warned of and printed."""
-    lines = []
+    """The warnings and the output of each process."""
+    lines: list[str] = []
     for process in processes:
-        said = [f"warned: {line}" for line in process.warnings]
+        printed = [f"warned: {line}" for line in process.warnings]
         for line in process.output.splitlines():
             if line.strip():
-                said.append(f"printed: {line}")
-        most = MOST_LINES
+                printed.append(f"printed: {line}")
+        limit = MOST_LINES
         if full:
-            most = len(said)
-        for line in said[:most]:
+            limit = len(printed)
+        for line in printed[:limit]:
             lines.append(f"process {process.rank} {line}")
-        for more in and_more(len(said) - most, "line"):
-            lines.append(f"process {process.rank}: {more}")
+        for omitted in and_more(len(printed) - limit, "line"):
+            lines.append(f"process {process.rank}: {omitted}")
     return lines
 
 
@@ -161,10 +162,10 @@ def draw_processes(report: Report) -> Picture:
     )
     rows = []
     for process in processes[:MOST_PROCESSES]:
-        last, others = _last_stage(process), []
+        last, earlier = _last_stage(process), []
         for stage in STAGES:
             if stage in process.seconds and stage != last:
-                others.append(f"{stage} {seconds_text(process.seconds[stage])}")
+                earlier.append(f"{stage} {seconds_text(process.seconds[stage])}")
         seconds, text = process.seconds.get(last), "✗"
         if seconds is not None:
             text = f"{last} {seconds_text(seconds)}"
@@ -173,7 +174,7 @@ def draw_processes(report: Report) -> Picture:
             memory = bytes_text(process.memory)
         if not process.ok:
             tone = "bad"
-        words = (name, process.host, ", ".join(others), memory)
+        words = (name, process.host, ", ".join(earlier), memory)
         rows.append(Bar(seconds, text, words, tone=tone))
     lines = process_lines(report)
     return Table(HEADS, tuple(rows)).picture(notes=lines[1:], alt=sentences(lines))

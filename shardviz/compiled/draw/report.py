@@ -1,4 +1,4 @@
-"""Reports: what one compile or run did, its stages, collectives and checks."""
+"""Draws reports of a compile or run: its stages, collectives and checks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TONES = {"✓": "good", "✗": "bad"}
 
 
 def draw_report(report: Report, title: str | None = None) -> Picture:
-    """What one compile or run did: its stages, its collectives, its checks."""
+    """The stages, collectives and checks of one compile or run."""
     rows = _stages(report) or [Bar(None, "nothing was compiled", ())]
     panels = [Table(("time", "stage", ""), tuple(rows)).picture()]
     if report.collectives is not None:
@@ -69,11 +69,12 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
 
 
 def report_text(report: Report, width: int, full: bool = False) -> str:
-    """A report: what came of it, stages, memory and cost, collectives, checks.
+    """A report as text: its result, stages, memory and cost, collectives, checks.
 
     Args:
+        report: the report.
         width: letters per line.
-        full: every collective and check in a line of its own, however many there are.
+        full: one line for every collective and check, even if there are many.
     """
     return paragraphs(_lines(report, full), width)
 
@@ -119,15 +120,15 @@ def _stages(report: Report) -> list[Bar]:
         "run": report.run_s,
     }
     rows = []
-    for name, took in seconds.items():
+    for name, duration in seconds.items():
         remark = ""
         if name == "compile" and report.cache_hit:
             remark = "from the cache"
         elif name == "run" and len(report.runs_s) > 1:
             remark = f"median of {len(report.runs_s)}"
-        if took is not None:
-            text = seconds_text(took)
-            rows.append(Bar(took, text, (name, remark)))
+        if duration is not None:
+            text = seconds_text(duration)
+            rows.append(Bar(duration, text, (name, remark)))
     return rows
 
 
@@ -136,15 +137,20 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
     if not collectives:
         return text_page([("no collectives", "")], alt="no collectives")
     folds, rows = fold_collectives(collectives), []
-    for one in folds[:MOST_ROWS]:
-        first = one.items[0]
-        over = first.axes_text or "–"
-        words = (first.kind, over, first.source, name_of_fold(one))
-        rows.append(Bar(_bytes(one.items), f"{one.count}{first.amount}", words))
-    rest = unfolded(folds[MOST_ROWS:])
-    if rest:
-        total = _bytes(rest)
-        rows.append(Bar(total, bytes_text(total), (f"{len(rest)} smaller",)))
+    for group in folds[:MOST_ROWS]:
+        first = group.items[0]
+        words = (
+            first.kind,
+            first.axes_text or "–",
+            first.source,
+            name_of_fold(group),
+        )
+        amount = f"{group.count}{first.amount}"
+        rows.append(Bar(_bytes(group.items), amount, words))
+    omitted = unfolded(folds[MOST_ROWS:])
+    if omitted:
+        total = _bytes(omitted)
+        rows.append(Bar(total, bytes_text(total), (f"{len(omitted)} smaller",)))
     heads = ("bytes per device", "collective", "over", "line", "operation")
     return Table(heads, tuple(rows)).picture()
 
@@ -157,29 +163,31 @@ def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[s
     if not collectives:
         return ["no collectives"]
     folds = fold_collectives(collectives)
-    most = MOST_FOLDS
+    limit = MOST_FOLDS
     if full:
         folds = [Fold(((c.op,),), (c,)) for c in unfolded(folds)]
-        most = len(folds)
+        limit = len(folds)
     lines = [f"{plural(len(collectives), 'collective')}:"]
-    for one in folds[:most]:
-        lines += [f"  {fold_line(one)}", *_member_lines(one.items[0], full)]
-    rest = unfolded(folds[most:])
-    for line in and_more(len(rest), "collective"):
-        lines.append(f"  {line}, {bytes_text(_bytes(rest))} in all")
+    for group in folds[:limit]:
+        lines += [f"  {fold_line(group)}", *_member_lines(group.items[0], full)]
+    omitted = unfolded(folds[limit:])
+    for line in and_more(len(omitted), "collective"):
+        lines.append(f"  {line}, {bytes_text(_bytes(omitted))} in all")
     return lines
 
 
-def _member_lines(one: Collective, full: bool) -> list[str]:
-    """The largest arrays of a combined collective; arrays of its layers count as one."""
-    if not one.members:
+def _member_lines(collective: Collective, full: bool) -> list[str]:
+    """The largest arrays of a combined collective; arrays of layers count as one."""
+    if not collective.members:
         return []
     if full:
-        return ["    " + ", ".join(member.words for member in one.members)]
-    folds = fold(one.members, lambda m: m.words, _size_and_line)
-    names = [f"{one.count}{one.name}" for one in folds[:MOST_MEMBERS]]
-    left = len(unfolded(folds[MOST_MEMBERS:]))
-    return [f"    {', '.join(names)}" + f" and {left:,} more" * (left > 0)]
+        return ["    " + ", ".join(member.words for member in collective.members)]
+    folds = fold(collective.members, lambda m: m.words, _size_and_line)
+    names = [f"{group.count}{group.name}" for group in folds[:MOST_MEMBERS]]
+    line = f"    {', '.join(names)}"
+    if omitted := len(unfolded(folds[MOST_MEMBERS:])):
+        line += f" and {omitted:,} more"
+    return [line]
 
 
 def _size_and_line(member: Member) -> tuple[object, ...]:
@@ -196,10 +204,11 @@ def _checks(checks: Sequence[Check]) -> Picture:
 
 
 def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
-    """Checks, a line each; of many, those that did not fail are counted by kind.
+    """Checks, one per line. If there are many, those that did not fail are counted.
 
     Args:
-        full: a line for each, however many there are.
+        checks: the checks.
+        full: one line for each, even if there are many.
 
     >>> many = [Check("indices", True, "All there.", array=f"w_{n}") for n in range(20)]
     >>> check_lines([*many, Check("indices", False, "A shard is missing.", array="y")])
@@ -232,11 +241,11 @@ def _notes(report: Report) -> list[str]:
         size = getattr(memory, name)
         if size is not None:
             device.append(f"{name} {bytes_text(size)}")
-        # Nearly no program holds anything there, so zeros are left out.
-        if there := getattr(memory, f"host_{name}", None):
-            host.append(f"{name} {bytes_text(there)}")
+        # Few programs keep arrays on the host, so zeros are left out.
+        if on_host := getattr(memory, f"host_{name}", None):
+            host.append(f"{name} {bytes_text(on_host)}")
     lines = wording.memory_lines(", ".join(device), ", ".join(host))
-    # The largest values of a program that does not fit stand above.
+    # A program that does not fit already lists its largest values.
     if memory.peak is not None and report.too_large is None:
         lines.append(str(memory.peak))
     fit = report.fit

@@ -1,6 +1,4 @@
-"""Rooflines: the minimum time of each part of a program, one table for text and
-picture.
-"""
+"""Draws rooflines: the least time of each part of a program, as text and as picture."""
 
 from __future__ import annotations
 
@@ -19,16 +17,18 @@ MOST_TIMES = 30
 def draw_roofline(
     roofline: Roofline, title: str | None = None, limit: int = MOST_TIMES
 ) -> Picture:
-    """What bounds a program: arithmetic, memory, each collective, the longest first.
+    """The least times of arithmetic, memory and each collective, the longest first.
 
     Args:
-        limit: how many rows to show of the parts, and of the operations.
+        roofline: the roofline.
+        title: a title for the picture.
+        limit: the most rows of the parts, and of the operations.
     """
     panels = [_picture(roofline.rows, wording.PART, limit)]
     if roofline.ops:
         panels.append(_picture(roofline.ops, wording.OPERATION, limit))
     tone = "bad" if roofline.fits is False else "text"
-    notes = [note(str(one)) for one in roofline.notes]
+    notes = [note(str(fact)) for fact in roofline.notes]
     notes.insert(0, note(str(roofline), tone))
     head = wording.minimum_times(roofline.where)
     return side_by_side(
@@ -41,7 +41,7 @@ def draw_roofline(
 
 
 def roofline_text(roofline: Roofline, width: int) -> str:
-    """A roofline: its summary, a line per part and per operation, its notes."""
+    """The summary of a roofline, a line per part and per operation, and its notes."""
     return paragraphs(_lines(roofline), width)
 
 
@@ -53,30 +53,30 @@ def _lines(roofline: Roofline) -> list[str]:
     return [*lines, *map(str, roofline.notes)]
 
 
-def _table(rows: Sequence[Bound], what: str, limit: int) -> Table:
+def _table(rows: Sequence[Bound], heading: str, limit: int) -> Table:
     longest, bars = 0.0, []
     for row in rows:
         longest = max(longest, row.seconds or 0.0)
     for row in rows[:limit]:
         time, group = seconds_text(row.seconds), NORMAL
-        # What bounds the program is what takes longest.
+        # The longest part is the bound of the program.
         if row.seconds and row.seconds == longest:
             group = HIGHLIGHTED
-        where = row.source
+        remarks = [row.source] if row.source else []
         if row.note is not None:
-            where = f"{where} · {row.note}".removeprefix(" · ")
-        words = (row.name, row.bound, _amount(row), where)
+            remarks.append(str(row.note))
+        words = (row.name, row.bound, _amount(row), " · ".join(remarks))
         bars.append(Bar(row.seconds, time, words, group))
-    rest = rows[limit:]
-    if rest:
-        total = sum(row.seconds or 0.0 for row in rest)
-        bars.append(Bar(total, seconds_text(total), (f"{len(rest):,} shorter",)))
-    heads = ("minimum time", what, "bound by", "amount", "line")
+    omitted = rows[limit:]
+    if omitted:
+        total = sum(row.seconds or 0.0 for row in omitted)
+        bars.append(Bar(total, seconds_text(total), (f"{len(omitted):,} shorter",)))
+    heads = ("minimum time", heading, "bound by", "amount", "line")
     return Table(heads, tuple(bars))
 
 
-def _picture(rows: Sequence[Bound], what: str, limit: int) -> Picture:
-    table = _table(rows, what, limit)
+def _picture(rows: Sequence[Bound], heading: str, limit: int) -> Picture:
+    table = _table(rows, heading, limit)
     if not rows:
         table = Table(table.heads, (Bar(None, wording.COST_UNKNOWN, ()),))
     return table.picture()

@@ -1,4 +1,4 @@
-"""The four stages of a program, and what became of the collectives of one in another."""
+"""Draws the four stages of a program, and the changes of collectives between two."""
 
 from __future__ import annotations
 
@@ -16,71 +16,76 @@ _HEADS = ("bytes per device", "", "")
 
 
 def draw_comparison(
-    found: Comparison, limit: int = MOST_CHANGES, title: str | None = None
+    comparison: Comparison, limit: int = MOST_CHANGES, title: str | None = None
 ) -> Picture:
-    """Every change between two stages: its bytes, its kind and its words.
+    """Every change between two stages: its bytes, its kind and its sentence.
 
     Args:
-        limit: how many changes to show; collectives that stay the same come last.
+        comparison: the comparison.
+        limit: the most changes to show; collectives that stay the same come last.
+        title: a title for the picture.
     """
-    changes, rows = found.ordered, []
+    changes, rows = comparison.ordered, []
     for change in changes[:limit]:
         size = change.bytes_per_device
         words = (change.kind, str(change))
         tone = _TONES.get(change.kind, "")
         rows.append(Bar(size, bytes_text(size), words, tone=tone))
     return Table(_HEADS, tuple(rows)).picture(
-        title=titled(title, f"From {found.before} to {found.after}: {found.short}"),
+        title=titled(
+            title,
+            f"From {comparison.before} to {comparison.after}: {comparison.short}",
+        ),
         notes=and_more(len(changes) - limit, "change"),
-        alt=sentences(str(found).splitlines()),
+        alt=sentences(str(comparison).splitlines()),
     )
 
 
-def draw_stages(found: Stages, title: str | None = None) -> Picture:
+def draw_stages(stages: Stages, title: str | None = None) -> Picture:
     """The four stages one below the other: time, sum, and the largest collectives.
 
-    The line of a stage says what changed since the one before.
+    The line of each stage also names the changes since the previous one.
     """
     rows: list[Bar] = []
     last: Stage | None = None
-    for stage in found.all:
+    for stage in stages.all:
         name, words = stage.name, [stage.sum or str(stage)]
         if stage.seconds is not None:
             name += f", {seconds_text(stage.seconds)}"
         if last is not None and None not in (last.collectives, stage.collectives):
-            words.append(found.between(last.name, stage.name).short)
+            words.append(stages.between(last.name, stage.name).short)
         rows.append(Bar(None, "", (name, "; ".join(words))))
         rows += _largest(stage)
         last = stage
-    head = _head(found)
+    head = _head(stages)
     return Table(_HEADS, tuple(rows)).picture(
         title=titled(title, head),
-        alt=sentences([head, *str(found).splitlines()]),
+        alt=sentences([head, *str(stages).splitlines()]),
     )
 
 
 def _largest(stage: Stage) -> list[Bar]:
-    """The largest collectives of a stage, and a row for the others."""
+    """The largest collectives of a stage, and a row for the rest."""
     moves = sorted(stage.collectives or (), key=lambda c: -c.bytes_in_all)
-    rows = []
-    for one in moves[:MOST_MOVES]:
-        group = HIGHLIGHTED if one.rematerialises else NORMAL
-        words = (one.name_with_axes, one.source)
-        rows.append(Bar(one.bytes_in_all, one.amount, words, group))
-    rest = moves[MOST_MOVES:]
-    if rest:
-        size = total_bytes(rest)
-        rows.append(Bar(size, bytes_text(size), (f"{len(rest):,} smaller",)))
+    rows: list[Bar] = []
+    for collective in moves[:MOST_MOVES]:
+        look = HIGHLIGHTED if collective.rematerialises else NORMAL
+        words = (collective.name_with_axes, collective.source)
+        rows.append(Bar(collective.bytes_in_all, collective.amount, words, look))
+    omitted = moves[MOST_MOVES:]
+    if omitted:
+        size = total_bytes(omitted)
+        rows.append(Bar(size, bytes_text(size), (f"{len(omitted):,} smaller",)))
     return rows
 
 
-def _head(found: Stages) -> str:
-    return f"{found.program.name} on {found.program.mesh}"
+def _head(stages: Stages) -> str:
+    return f"{stages.program.name} on {stages.program.mesh}"
 
 
-def stages_text(found: Stages | Comparison, width: int) -> str:
-    """Stages, or what changed between two of them, a sentence per line."""
-    lines = str(found).splitlines()
-    if isinstance(found, Stages):
-        lines.insert(0, _head(found))
+def stages_text(value: Stages | Comparison, width: int) -> str:
+    """Stages, or the changes between two of them, a sentence per line."""
+    lines = str(value).splitlines()
+    if isinstance(value, Stages):
+        lines.insert(0, _head(value))
     return paragraphs(lines, width, MOST_TEXT_LINES)

@@ -1,10 +1,11 @@
-"""The stages of a program, and what became of the collectives of one in the next."""
+"""Sentences for the stages of a program, and for the changes of its collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from shardviz.base.collective import Collective
+from shardviz.base.collective_matching import amount
 from shardviz.base.format import (
     bytes_text,
     clause,
@@ -14,16 +15,17 @@ from shardviz.base.format import (
     with_article,
 )
 from shardviz.compiled.comparison import CollectiveChange, Comparison
-from shardviz.compiled.inherited import amount
 from shardviz.compiled.stages import Stage, Stages
+from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
 
-# Who makes the collectives of a stage.
+# The pass that makes the collectives of a stage.
 _MAKERS = {
     "propagated": "Shardy",
     "partitioned": "the partitioner",
     "compiled": "the compiler",
 }
-# Kinds before and after, to the reason why the one may stand for the other.
+# Kinds before and after, to the reason why the compiler may replace one by the other.
 _WHY = {
     "all-reduce > reduce-scatter": "each device keeps only its part of the sum",
     "all-gather > collective-permute": "each part is used while the next one is sent",
@@ -58,12 +60,12 @@ def _counted(alike: Sequence[Collective]) -> str:
     first = alike[0]
     size = bytes_text(sum(c.bytes_per_device for c in alike))
     loops = {_loop(c) for c in alike}
-    # Of several loops none is named: it would be wrong for the others.
+    # If there are several loops, none is named: it would be wrong for the others.
     loop = loops.pop() if len(loops) == 1 else ""
-    rest = f"{clause(' over {}', joined(first.axes_in_words))}{loop}"
+    place = f"{clause(' over {}', joined(first.axes_in_words))}{loop}"
     if len(alike) > 1:
-        return f"{len(alike)} {first.kind}s of {size} in all{rest}"
-    return f"{with_article(first.kind)} of {size}{rest}"
+        return f"{len(alike)} {first.kind}s of {size} in all{place}"
+    return f"{with_article(first.kind)} of {size}{place}"
 
 
 def _loop(c: Collective) -> str:
@@ -73,8 +75,8 @@ def _loop(c: Collective) -> str:
 
 
 def _at(change: CollectiveChange) -> str:
-    """` (block.py:31)`, or the two first of several lines."""
-    # XLA often drops the lines of what it makes: those before are better.
+    """The source line, ` (block.py:31)`, or the first two of several."""
+    # XLA often drops source lines, so those of the earlier stage are better.
     for side in (change.before, change.after):
         lines = list(dict.fromkeys(c.source for c in side if c.source))
         if len(lines) > 2:
@@ -85,32 +87,32 @@ def _at(change: CollectiveChange) -> str:
 
 
 def collective_change(change: CollectiveChange) -> str:
-    """What became of collectives, and why where that is known."""
+    """How collectives changed, and why if that is known."""
     before, after = change.before, change.after
     first, last = change.stages
-    what = phrase(before or after) + _at(change)
-    capital = what[:1].upper() + what[1:]
+    subject = phrase(before or after) + _at(change)
+    capital = subject[:1].upper() + subject[1:]
     if change.kind == "removed":
-        return f"Gone: {what}; {_MAKERS[last]} does without it."
+        return f"Gone: {subject}; {_MAKERS[last]} does without it."
     remade = ""
     if any(c.rematerialises for c in after):
         remade = _REMADE
     if change.kind == "added":
-        # A cause explains a rematerialisation better than the remark on it.
+        # The cause explains a rematerialisation better than the general remark.
         cause = clause(" {}", str(after[0].cause).rstrip())
-        return f"New: {what}.{cause or remade}"
+        return f"New: {subject}.{cause or remade}"
     if change.kind == "kept":
-        # The first stage has a plan only, of which nothing can be kept.
+        # The propagated stage has only a plan, so nothing of it is kept.
         lead = "As planned" if first == "propagated" else "Kept"
-        return f"{lead}: {what}.{remade}"
+        return f"{lead}: {subject}.{remade}"
     if first == "propagated" and change.kind != "made asynchronous":
-        made = f"{_MAKERS[last]} made {phrase(after)} instead"
-        return f"Shardy planned {what} here; {made}.{remade}"
+        actual = f"{_MAKERS[last]} made {phrase(after)} instead"
+        return f"Shardy planned {subject} here; {actual}.{remade}"
     starts = ""
     if change.becomes_async:
         starts = " It runs asynchronously."
     if change.kind == "made asynchronous":
-        words = f"Made asynchronous: {what}"
+        words = f"Made asynchronous: {subject}"
     elif change.kind == "hoisted":
         often = "each iteration"
         if before[0].trips is not None:
@@ -127,19 +129,19 @@ def collective_change(change: CollectiveChange) -> str:
 
 
 def _combined(change: CollectiveChange) -> str:
-    before, one = change.before, change.after[0]
+    before, combined = change.before, change.after[0]
     several, into = phrase(before), phrase(change.after)
-    # Kind and axes are said once where they are the same.
-    if len({(c.kind, c.mesh_axes) for c in (*before, one)}) == 1:
-        over = clause(" over {}", joined(one.axes_in_words))
-        several = f"{len(before)} {one.kind}s{over}"
-        into = f"one of {bytes_text(one.bytes_per_device)}"
+    # If kind and axes are the same, they are named once.
+    if len({(c.kind, c.mesh_axes) for c in (*before, combined)}) == 1:
+        over = clause(" over {}", joined(combined.axes_in_words))
+        several = f"{len(before)} {combined.kind}s{over}"
+        into = f"one of {bytes_text(combined.bytes_per_device)}"
     several = several[:1].upper() + several[1:]
     return f"{several} were combined into {into}{_at(change)}"
 
 
 def _why(change: CollectiveChange) -> str:
-    """Why some became others; `""` where that is not known."""
+    """Why collectives changed; `""` if that is unknown."""
     before, after = change.before, change.after
     old = ", ".join(dict.fromkeys(c.kind for c in before))
     new = ", ".join(dict.fromkeys(c.kind for c in after))
@@ -152,9 +154,9 @@ def _why(change: CollectiveChange) -> str:
     if change.kind == "combined":
         return _why_combined(before, after)
     sent, sends = _dtype(before), _dtype(after)
-    # Other numbers of elements say that more than the type has changed.
-    alike = sum(map(amount, before)) == sum(map(amount, after))
-    if alike and sent and sends and sent != sends:
+    # If the numbers of elements differ, more than the type has changed.
+    same_amount = sum(map(amount, before)) == sum(map(amount, after))
+    if same_amount and sent and sends and sent != sends:
         return f"it sends {sends} instead of {sent}"
     if len(before) > 1 and len(after) > 1:
         return "which became which is unknown"
@@ -162,7 +164,7 @@ def _why(change: CollectiveChange) -> str:
 
 
 def _why_combined(before: Sequence[Collective], after: Sequence[Collective]) -> str:
-    """Why several became one, judged by the numbers that each sends."""
+    """Why several became one, judged by the elements that each sends."""
     sums: dict[str | int, Collective] = {}
     for number, c in enumerate(before):
         sums[c.added_in or number] = c
@@ -176,13 +178,13 @@ def _why_combined(before: Sequence[Collective], after: Sequence[Collective]) -> 
 
 
 def _dtype(collectives: Sequence[Collective]) -> str:
-    """The type of what they send, or `""` if they send several types."""
+    """The type of the elements that they send; `""` if there are several."""
     dtypes = {c.dtype for c in collectives}
     return dtypes.pop() if len(dtypes) == 1 else ""
 
 
 def comparison(value: Comparison) -> str:
-    """The comparison, one sentence a line; those that changed come first."""
+    """The comparison, one sentence per line; unchanged collectives come last."""
     head = f"From {value.before} to {value.after}: {value.short}."
     return "\n".join((head, *map(str, value.ordered)))
 
@@ -195,7 +197,7 @@ _NOT_YET = {
 
 
 def stage(fact: Stage) -> str:
-    """How far a stage has come.
+    """The state of a stage.
 
     >>> stage(Stage("compiled", "not yet"))
     'Not compiled yet.'
@@ -207,9 +209,9 @@ def stage(fact: Stage) -> str:
         return _NOT_YET[fact.name]
     if fact.state == "nothing left":
         return "XLA left no module of its partitioner."
-    if fact.name == "requested":
+    if isinstance(about, Program):
         return f"{plural(len(about.arrays), 'array')} on {about.mesh}."
-    if fact.name == "propagated":
+    if isinstance(about, Plan):
         values = plural(len(about.ops), "value")
         return f"{values}; the collectives are Shardy's plan, an estimate."
     if fact.name == "partitioned":
@@ -218,19 +220,18 @@ def stage(fact: Stage) -> str:
 
 
 def stages(value: Stages) -> str:
-    """Each stage in one line, and between two neighbours what changed."""
+    """Each stage in one line, with the changes between neighbours in between."""
     lines: list[str] = []
     last: Stage | None = None
-    for one in value.all:
-        # A stage that failed or is yet to come cannot be compared.
-        known = last is not None and last.collectives is not None
-        if last is not None and known and one.collectives is not None:
-            lines.append(f"  {value.between(last.name, one.name).short}")
+    for next_stage in value.all:
+        # Stages that failed or are missing cannot be compared.
+        if last is not None and None not in (last.collectives, next_stage.collectives):
+            lines.append(f"  {value.between(last.name, next_stage.name).short}")
         time = ""
-        if one.seconds is not None:
-            time = f" in {seconds_text(one.seconds)}"
-        lines.append(f"{one.name}{time}: {one.sum or one}")
-        last = one
+        if next_stage.seconds is not None:
+            time = f" in {seconds_text(next_stage.seconds)}"
+        lines.append(f"{next_stage.name}{time}: {next_stage.sum or next_stage}")
+        last = next_stage
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The least times of a program on some chips."""
+"""Sentences for the least times of a program on some chips."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOTES: Mapping[str, str] = {
 
 
 def note(fact: RooflineNote) -> str:
-    """What is assumed or not known, in one sentence."""
+    """The assumption, or why a time is unknown, in one sentence."""
     return NOTES[fact.code]
 
 
@@ -51,7 +51,7 @@ def summary(fact: Roofline) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Seconds with three digits, since they are compared with what somebody reckoned.
+    """Seconds with three digits, because users compare them with their own estimates.
 
     >>> time_text(5.5123e-5), time_text(0.0)
     ('55.1 µs', '0 ns')
@@ -63,11 +63,11 @@ def time_text(seconds: float) -> str:
 
 
 def order(fact: DeviceOrder) -> str:
-    """What the present order of devices loses."""
-    least, now = time_text(fact.least), time_text(fact.seconds)
+    """The cost of the current order of devices."""
+    least, current = time_text(fact.least), time_text(fact.seconds)
     gain = "in another order of the devices"
-    if least != now:
-        gain += f" all collectives take at least {least} instead of {now}"
+    if least != current:
+        gain += f" all collectives take at least {least} instead of {current}"
     if fact.code == "slower":
         return f"{gain[0].upper()}{gain[1:]}."
     axes = by_count(len(fact.axes), "Axis {} takes", "Axes {} take")

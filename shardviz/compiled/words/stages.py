@@ -1,4 +1,4 @@
-"""What is said about the stages of a program, what changed between them, and a job."""
+"""Sentences for the stages of a program, for changes between them, and for jobs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from shardviz.plans.plan import Plan
 
 # --- the stages -----------------------------------------------------------------------
 
-#: A stage without a result: what stands in its place, and why there is none.
+#: The text in place of a stage without a result, and why there is none.
 WAITING = {
     "propagated": ("not yet", "The program is planned when the edits settle."),
     "partitioned": ("not yet", ""),
     "compiled": ("not yet", "Press Compile."),
     "ran": ("not run yet", "Press Run to compare the prediction with what happens."),
 }
-#: The same on a page without a kernel, where nothing will be planned or compiled.
+#: The same on a page without a kernel, which plans and compiles nothing.
 NEVER = {
     "propagated": "not planned",
     "partitioned": "not partitioned",
@@ -37,12 +37,12 @@ PROPAGATED_TITLE = "What propagation decided: see the tab Values."
 
 
 def not_run(code: str, title: str = "", devices: int = 0) -> str:
-    """Why the partitioner does not run by itself.
+    """Why the partitioner does not run automatically.
 
     Args:
-        code: of a `NotRun`.
-        title: of the target.
-        devices: how many there would be to simulate.
+        code: the code of a `NotRun`.
+        title: the title of the target.
+        devices: how many devices would have to be simulated.
 
     >>> not_run("described", "TPU v5e 2×4")
     'Press Compile: the compiler for TPU v5e 2×4 takes a while.'
@@ -64,7 +64,7 @@ def without_plan(seconds: float | None) -> str:
     """Why a saved page has no plan.
 
     Args:
-        seconds: how long it was waited for; None where jax is missing.
+        seconds: how long the page waited for it; None if jax is missing.
     """
     if seconds is None:
         return "Saved without the plan: jax is not installed."
@@ -72,7 +72,7 @@ def without_plan(seconds: float | None) -> str:
 
 
 def values_with_axes(count: int) -> str:
-    """What propagation added to the request."""
+    """How many values propagation sharded in addition to the request."""
     return f"{count:,} now sharded" if count else "no value newly sharded"
 
 
@@ -82,29 +82,29 @@ def collective_counts(collectives: Iterable[Collective]) -> str:
     >>> collective_counts([Collective("all-reduce", ("data",), 8)])
     '1 all-reduce'
     """
-    counts = Counter(one.kind for one in collectives).most_common()
+    counts = Counter(collective.kind for collective in collectives).most_common()
     return ", ".join(f"{n} {kind}" for kind, n in counts) or "no collectives"
 
 
 # --- what changed ---------------------------------------------------------------------
 
 
-def what_changed(found: Comparison) -> str:
-    """The changes between two stages in the few words that stand between them.
+def what_changed(comparison: Comparison) -> str:
+    """The changes between two stages in a few words.
 
     >>> from shardviz.compiled.comparison import compare
-    >>> one = Collective("all-reduce", ("data",), 8)
-    >>> what_changed(compare([one], [one])), what_changed(compare([one, one], [one]))
+    >>> c = Collective("all-reduce", ("data",), 8)
+    >>> what_changed(compare([c], [c])), what_changed(compare([c, c], [c]))
     ('all kept', '1 removed')
     """
-    if not found.changes:
+    if not comparison.changes:
         return "no collectives"
-    if found.same:
-        # A plan is an estimate: that it came true says more than a count.
-        return "estimate was right" if found.before == "propagated" else "all kept"
-    counted = []
+    if comparison.same:
+        # A plan is an estimate, so its success matters more than a count.
+        return "estimate was right" if comparison.before == "propagated" else "all kept"
+    counted: list[str] = []
     for kind in CHANGES:
-        changes = found.of(kind)
+        changes = comparison.of(kind)
         if kind == "kept" or not changes:
             continue
         before = sum(len(change.before) for change in changes)
@@ -116,17 +116,17 @@ def what_changed(found: Comparison) -> str:
     return ", ".join(counted)
 
 
-#: What became of a collective, where that is not the name of the change.
+#: Words for changes of a collective that differ from the name of the change.
 HOW = {"made asynchronous": "now async", "added": "new", "hoisted": "out of the loop"}
 
 
 def became(change: CollectiveChange) -> str:
-    """What became of a collective since the stage before; `""` where it was kept.
+    """How a collective changed since the previous stage; `""` if it was kept.
 
-    >>> one = Collective("all-reduce", ("data",), 8)
-    >>> became(CollectiveChange("combined", (one, one), (one,)))
+    >>> c = Collective("all-reduce", ("data",), 8)
+    >>> became(CollectiveChange("combined", (c, c), (c,)))
     '2 into 1'
-    >>> became(CollectiveChange("added", (), (one,), ("propagated", "partitioned")))
+    >>> became(CollectiveChange("added", (), (c,), ("propagated", "partitioned")))
     'not estimated'
     """
     if change.kind == "changed":
@@ -139,18 +139,18 @@ def became(change: CollectiveChange) -> str:
 
 
 def becomes(change: CollectiveChange) -> str:
-    """What a collective becomes on the next stage; `""` where it is kept."""
+    """How a collective changes on the next stage; `""` if it is kept."""
     if change.kind == "changed":
         return _other_kind("becomes", change.after, change.before)
     return became(change)
 
 
 def _other_kind(
-    verb: str, there: Sequence[Collective], here: Sequence[Collective]
+    verb: str, on_other_stage: Sequence[Collective], on_stage: Sequence[Collective]
 ) -> str:
-    """Which kinds collectives have on another stage, where they have others."""
-    kinds = dict.fromkeys(one.kind for one in there)
-    if set(kinds) == {one.kind for one in here}:
+    """The kinds that collectives have on another stage, if they differ."""
+    kinds = dict.fromkeys(collective.kind for collective in on_other_stage)
+    if set(kinds) == {collective.kind for collective in on_stage}:
         return "changed"
     return f"{verb} {', '.join(kinds)}"
 
@@ -159,21 +159,21 @@ AS_ESTIMATED = "as estimated"
 REMATERIALISED = "full rematerialisation"
 
 
-def collective_facts(one: Collective) -> str:
-    """Groups, bytes in all, arrays, pass and shape of a collective, where they are known.
+def collective_facts(collective: Collective) -> str:
+    """Groups, total bytes, arrays, pass and shape of a collective, if known.
 
     >>> collective_facts(Collective("all-reduce", ("data",), 8, shape="f32[2]", trips=3))
     '24 B in all · f32[2]'
     """
-    size = one.group_size
-    if not size and one.groups:
-        size = len(one.groups[0])
+    size = collective.group_size
+    if not size and collective.groups:
+        size = len(collective.groups[0])
     facts = [clause("groups of {}", size or "")]
-    if one.execution_count > 1:
-        facts.append(f"{bytes_text(one.bytes_in_all)} in all")
-    if one.members:
-        facts.append(f"{plural(len(one.members), 'array')} in one")
-    return " · ".join(filter(None, [*facts, one.phase, one.shape]))
+    if collective.execution_count > 1:
+        facts.append(f"{bytes_text(collective.bytes_in_all)} in all")
+    if collective.members:
+        facts.append(f"{plural(len(collective.members), 'array')} in one")
+    return " · ".join(filter(None, [*facts, collective.phase, collective.shape]))
 
 
 def part_of_axis(size: int) -> str:
@@ -193,17 +193,17 @@ BY_PLAN = "Lower bounds by the plan; the compiled program is not known."
 NO_COST = "The compiler counted no operations, so there are no least times."
 
 
-def bound(found: Roofline) -> str:
-    """Which part of a program is the longest; that it is not known where it is not."""
-    if found.counts_loops_once:
+def bound(roofline: Roofline) -> str:
+    """The longest part of a program, or why it is unknown."""
+    if roofline.counts_loops_once:
         return "bound not known: loops are counted once"
-    if not found.bound and found.has_unknown_trips:
+    if not roofline.bound and roofline.has_unknown_trips:
         return "bound not known: the length of a loop is unknown"
-    return clause("bound by {}", PARTS.get(found.bound))
+    return clause("bound by {}", PARTS.get(roofline.bound))
 
 
 def memory_needed(fit: Fit) -> str:
-    """What a device needs, and what it has.
+    """The memory that a device needs, and the memory that it has.
 
     >>> memory_needed(Fit(3 << 30, 4 << 30))
     'needs 3 GiB of 4 GiB'
@@ -218,7 +218,7 @@ def memory_needed(fit: Fit) -> str:
 
 
 def planned_memory(fit: Fit) -> str:
-    """What arguments and results take, before a compile shows what else is needed.
+    """The bytes of arguments and results, before a compile shows the rest.
 
     >>> planned_memory(Fit(3 << 30, 4 << 30, arrays_only=True))
     'Needs at least 3 GiB of 4 GiB per device, for arguments and results.'
@@ -237,13 +237,13 @@ def memory(report: Report) -> str:
         parts.append(str(report.fit))
     needed, peak = needed_bytes(used) or 0, used.peak
     if peak is not None and needed > peak.bytes:
-        # The two figures stand on one page: said where they differ there.
+        # Both figures are on the page, so a visible difference is explained.
         if bytes_text(needed) != bytes_text(peak.bytes):
-            more = bytes_text(needed - peak.bytes)
-            what, known = "code and gaps between buffers", report.roofline
-            if known is not None and known.chip.platform == "tpu":
-                what = "code, gaps between buffers and memory on the cores"
-            parts.append(f"{more} of it is {what}.")
+            difference = bytes_text(needed - peak.bytes)
+            uses, least = "code and gaps between buffers", report.roofline
+            if least is not None and least.chip.platform == "tpu":
+                uses = "code, gaps between buffers and memory on the cores"
+            parts.append(f"{difference} of it is {uses}.")
     if used.aliased:
         parts.append(f"{bytes_text(used.aliased)} of outputs reuse donated arguments.")
     if on_host:
@@ -259,7 +259,7 @@ def memory(report: Report) -> str:
 
 
 def cancelled(kind: str, stage: str) -> str:
-    """That somebody cancelled a compile or run."""
+    """The error of a compile or run that the user cancelled."""
     kind = {"changes": "search for changes"}.get(kind, kind)
     return f"The {kind} was cancelled in the stage {stage!r}."
 
@@ -271,7 +271,7 @@ def stopped_at(stage: str) -> str:
     return f"Stopped at: {stage}"
 
 
-#: What is done in a stage of a job; in the others it is being prepared.
+#: The text for the stages of a job; for other stages STARTING.
 DOING = {
     "compile": "Compiling…",
     "place": "Placing the inputs…",
@@ -287,7 +287,7 @@ CACHED = "cached"
 
 
 def run_verdict(report: Report) -> str:
-    """The result of a run in a few words; `""` where nothing ran.
+    """The result of a run in a few words; `""` if nothing ran.
 
     >>> run_verdict(Report("f", "cpu × 8", run_s=0.002))
     'Ran in 2 ms'
@@ -299,7 +299,7 @@ def run_verdict(report: Report) -> str:
 
 
 def checks_in_words(report: Report) -> str:
-    """How many checks of a run passed or failed; `""` where there are none."""
+    """How many checks of a run passed or failed; `""` if there are none."""
     count = plural(len(report.checks), "check")
     if failed := sum(check.ok is False for check in report.checks):
         return f"{failed} of {count} failed"
@@ -307,7 +307,7 @@ def checks_in_words(report: Report) -> str:
 
 
 def ran(report: Report) -> str:
-    """What a run found, in three words.
+    """The result of a run in three words.
 
     >>> ran(Report("f", "cpu × 8", run_s=0.002))
     '✓'

@@ -1,4 +1,4 @@
-"""The timeline of a program: least times of its operations and collectives, in order."""
+"""Sentences for the timeline of a program: its least times, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOT_YET = "Least times are being added up…"
 NO_CHIP = "Least times need a chip: choose one under Runs on."
 NO_PLAN = "There is no plan yet: the program is planned when its edits settle."
 NOTHING = "Nothing in this program must use memory or links."
-#: The two schedules, each with what it means.
+#: The two schedules, each with an explanation.
 SERIAL = ("One after another", "Each begins when the one before has ended.")
 OVERLAPPED = (
     "Perfect overlap",
@@ -43,7 +43,7 @@ def summary(fact: Timeline) -> str:
 
 
 def unknown(count: int) -> str:
-    """How many times are missing in the sums.
+    """How many times the sums leave out.
 
     >>> unknown(1)
     'The time of 1 is not known: it is left out.'
@@ -68,7 +68,7 @@ def fused(count: int) -> str:
 
 
 def span(fact: Span) -> str:
-    """The least time of one operation or collective, and what bounds it.
+    """The least time of one operation or collective, and the rate that limits it.
 
     >>> span(Span("dot_general", "product", 64e-6, "FLOP/s", 4e8, trips=32))
     'At least 64 µs: 32 × 2 µs, bound by FLOP/s: 400 MFLOP.'
@@ -94,8 +94,8 @@ def _times(fact: Span) -> str:
         return time_text(seconds)
     if fact.trips is None:
         return f"{time_text(seconds)} × ?"
-    each = time_text(seconds / fact.trips)
-    return f"{time_text(seconds)}: {fact.trips:,} × {each}"
+    trip = time_text(seconds / fact.trips)
+    return f"{time_text(seconds)}: {fact.trips:,} × {trip}"
 
 
 def _alone(fact: Span) -> str:

@@ -1,4 +1,4 @@
-"""What fills the memory of a device that a program does not fit, and what to try."""
+"""Sentences for programs that do not fit: the values that fill the memory, and advice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMPILES = 'sv.changes(report, goal="memory") compiles it for this target.'
 
 
 def too_large(fact: TooLarge) -> str:
-    """What it needs by kind, and what the chip has.
+    """The bytes that it needs by kind, and the memory of the chip.
 
     >>> from shardviz.axis_rules.fit import Fit
     >>> print(too_large(TooLarge("f", "TPU v5e 2×2", Fit(9, 8), {"temporaries": 9})))
@@ -35,21 +35,21 @@ def too_large(fact: TooLarge) -> str:
 
 
 def needed_by_kind(fact: TooLarge) -> str:
-    """The bytes that it needs on each device by kind, and what there is."""
+    """The bytes that it needs on each device by kind, and the memory of a device."""
     parts = [f"{bytes_text(size)} of {kind}" for kind, size in fact.kinds.items()]
     needed = " + ".join(parts) or bytes_text(fact.fit.needed)
-    # A limit that the user set belongs to no chip.
+    # Without a target, the user set the limit.
     owner = "the chip has" if fact.target else "the limit is"
     return f"{needed}; {owner} {_capacity(fact.fit.capacity or 0)}."
 
 
 def _capacity(size: int) -> str:
-    """Bytes in the digits that a compiler uses: 15.75 GiB and not 15.8."""
+    """Bytes with as many digits as compilers print: 15.75 GiB, not 15.8 GiB."""
     return f"{size / 2**30:.4g} GiB" if size >= 2**30 else bytes_text(size)
 
 
 def details(fact: TooLarge) -> str:
-    """The largest values, a line each, and what to try."""
+    """The largest values, a line each, and advice."""
     return "\n".join([*largest_values(fact), advice(fact)])
 
 
@@ -63,9 +63,9 @@ def largest_values(fact: TooLarge) -> list[str]:
     for value, size in zip(fact.values, sizes, strict=False):
         lines.append(f"  {size:>{width}}  {value.shape}  {_about(value, loop)}")
         loop = value.loop if value.is_saved else loop
-    if rest := fact.values[_MOST:]:
-        total = bytes_text(sum(value.total for value in rest))
-        count = plural(sum(value.count for value in rest), "more value")
+    if omitted := fact.values[_MOST:]:
+        total = bytes_text(sum(value.total for value in omitted))
+        count = plural(sum(value.count for value in omitted), "more value")
         lines.append(f"  … and {count}, {total}")
     return lines
 
@@ -76,7 +76,7 @@ def _amount(value: LargeValue) -> str:
 
 
 def _about(value: LargeValue, loop: str) -> str:
-    """The values by name and line, and why they are there.
+    """The values by name and line, and why they are kept.
 
     Args:
         value: the values.
@@ -100,7 +100,7 @@ def _about(value: LargeValue, loop: str) -> str:
 
 
 def advice(fact: TooLarge) -> str:
-    """What to try first, and who compiles it.
+    """What to try first, and how to compile it.
 
     >>> from shardviz.axis_rules.fit import Fit
     >>> advice(TooLarge("f", "TPU v5e 2×2", Fit(9, 8)))[:32]
@@ -120,7 +120,7 @@ def _try(fact: TooLarge) -> str:
 
 
 def memory_advice(fact: MemoryAdvice) -> str:
-    """What to write in the program."""
+    """The code to write in the program."""
     return f"{_try(fact.large).rstrip('.')}."
 
 

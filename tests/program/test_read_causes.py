@@ -1,0 +1,284 @@
+"""Sources, operands and causes of collectives in short modules written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardviz.base.cause import UNKNOWN, ValueName
+from shardviz.compiled.read_collectives import read_collectives
+from tests.program.hlo import parsed
+
+ALL = "replica_groups={{0,1,2,3}}"
+SUM, GATHER = f"to_apply=%add, {ALL}", f"dimensions={{0}}, {ALL}"
+
+
+def read(*lines):
+    return read_collectives(parsed("\n".join(lines)), ("x",), (4,))
+
+
+def named(op, line=3):
+    return f'metadata={{op_name="jit(f)/{op}" source_file="/home/me/f.py" source_line={line}}}'
+
+
+def argument(name):
+    return ValueName("argument", name)
+
+
+def operation(name, line):
+    return ValueName("operation", name, f"f.py:{line}")
+
+
+P = '%p = f32[8,8] parameter(0), metadata={op_name="w"}'
+Q = '%q = f32[8,8] parameter(1), metadata={op_name="x"}'
+ZERO = "%z = f32[] constant(0)"
+ZEROS = "%b = f32[8,8] broadcast(%z), dimensions={}"
+DOT, SINE, COSINE = named("dot_general"), named("sin", 4), named("cos", 5)
+SINED = f"%n = f32[8,8] sine(%p), {SINE}"
+
+# --- operands that are padded or joined -----------------------------------------------
+
+MASK = "%m = pred[8,8] parameter(1)"
+# Lines up to `%o`, which has the name of the gather, and the operand of the gather.
+CHOSEN = {
+    "padded with zeros": (
+        [P, ZERO, ZEROS, MASK, f"%o = f32[8,8] select(%m, %p, %b), {DOT}"],
+        argument("w"),
+    ),
+    "joined with zeros": (
+        [P, ZERO, ZEROS, f"%o = f32[16,8] concatenate(%p, %b), dimensions={{0}}, {DOT}"],
+        argument("w"),
+    ),
+    "joined with itself": (
+        [P, f"%o = f32[16,8] concatenate(%p, %p), dimensions={{0}}, {DOT}"],
+        argument("w"),
+    ),
+    "joined with another": (
+        [P, Q, f"%o = f32[16,8] concatenate(%p, %q), dimensions={{0}}, {DOT}"],
+        operation("dot_general", 3),
+    ),
+    "joined by another operation": (
+        [P, ZERO, ZEROS, f"%o = f32[16,8] concatenate(%p, %b), dimensions={{0}}, {SINE}"],
+        operation("sin", 4),
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "operand"), CHOSEN.values(), ids=CHOSEN)
+def test_operands_that_are_padded_or_joined(lines, operand):
+    rows = "16" if "[16,8]" in lines[-1] else "8"
+    gather = f"ROOT %g = f32[{4 * int(rows)},8] all-gather(%o), {GATHER}, {DOT}"
+    assert read(*lines, gather)[-1].operand == operand
+
+
+BY_DEVICE = [
+    "%i = u32[] partition-id()",
+    "%k = u32[] constant(2)",
+    "%c = pred[] compare(%i, %k), direction=EQ",
+    "%m = pred[8,8] broadcast(%c), dimensions={}",
+]
+MASKED = [MASK]
+CHOOSE = f"%o = f32[8,8] select(%m, %p, %b), {SINE}"
+
+
+@pytest.mark.parametrize(("mask", "code"), [(BY_DEVICE, "from one"), (MASKED, "summed")])
+def test_a_sum_of_zeros_from_all_but_one_device(mask, code):
+    (c,) = read(P, ZERO, ZEROS, *mask, CHOOSE, f"ROOT %r = f32[8,8] all-reduce(%o), {SUM}, {DOT}")
+    expected = argument("w") if code == "from one" else operation("sin", 4)
+    assert (c.cause.code, c.operand) == (code, expected)
+    if code == "from one":
+        assert c.cause.wanted_by == operation("dot_general", 3)
+
+
+# --- sources --------------------------------------------------------------------------
+
+
+def test_a_sum_without_a_name_completes_its_operand():
+    user = f"ROOT %t = f32[8,8] tanh(%r), {COSINE}"
+    (c,) = read(P, SINED, f"%r = f32[8,8] all-reduce(%n), {SUM}", user)
+    assert (c.op, c.source) == ("jit(f)/sin", "f.py:4")
+
+
+def test_a_gather_without_a_name_is_for_its_reader():
+    user = f"ROOT %t = f32[32,8] cosine(%r), {COSINE}"
+    (c,) = read(P, SINED, f"%r = f32[32,8] all-gather(%n), {GATHER}", user)
+    assert (c.op, c.source) == ("jit(f)/cos", "f.py:5")
+    # Without a reader it is for the operation that made its operand.
+    (c,) = read(P, SINED, f"ROOT %r = f32[32,8] all-gather(%n), {GATHER}")
+    assert (c.op, c.source) == ("jit(f)/sin", "f.py:4")
+
+
+COMBINED = f"%r = (f32[8,8], f32[16,8]) all-reduce(%n, %o), {SUM}, {DOT}"
+ENDS = [
+    "%d = f32[8,8] get-tuple-element(%r), index=0",
+    "%e = f32[16,8] get-tuple-element(%r), index=1",
+]
+LARGE = '%l = f32[16,8] parameter(1), metadata={op_name="x"}'
+
+
+def test_members_of_a_sum_have_the_sources_of_their_operands():
+    large = f"%o = f32[16,8] cosine(%l), {COSINE}"
+    last = "ROOT %t = (f32[8,8], f32[16,8]) tuple(%d, %e)"
+    (c,) = read(P, LARGE, SINED, large, COMBINED, *ENDS, last)
+    found = [(m.bytes_per_device, m.source, m.operand) for m in c.members]
+    assert found == [(512, "f.py:5", operation("cos", 5)), (256, "f.py:4", operation("sin", 4))]
+    # The collective has the operation of its largest member.
+    assert (c.source, c.op, c.operand) == ("f.py:5", "jit(f)/cos", operation("cos", 5))
+    assert (c.cause, c.stack) == (c.members[0].cause, ("f.py:5",))
+
+
+def test_members_of_a_gather_have_the_sources_of_their_readers():
+    gather = f"%r = (f32[32,8], f32[64,8]) all-gather(%p, %l), {GATHER}, {DOT}"
+    ends = [
+        "%d = f32[32,8] get-tuple-element(%r), index=0",
+        "%e = f32[64,8] get-tuple-element(%r), index=1",
+        f"%u = f32[32,8] sine(%d), {SINE}",
+        f"%v = f32[64,8] cosine(%e), {COSINE}",
+        "ROOT %t = (f32[32,8], f32[64,8]) tuple(%u, %v)",
+    ]
+    (c,) = read(P, LARGE, gather, *ends)
+    assert [(m.source, m.operand) for m in c.members] == [
+        ("f.py:5", argument("x")),
+        ("f.py:4", argument("w")),
+    ]
+
+
+# --- causes ---------------------------------------------------------------------------
+
+OR = """HloModule f
+
+%or (a: pred[], b: pred[]) -> pred[] {
+  %a = pred[] parameter(0)
+  %b = pred[] parameter(1)
+  ROOT %s = pred[] or(%a, %b)
+}
+
+ENTRY %main {
+  %p = pred[8] parameter(0)
+  %z = pred[] constant(false)
+  %d = pred[] reduce(%p, %z), dimensions={0}, to_apply=%or, NAME
+  ROOT %r = pred[] all-reduce(%d), to_apply=%or, GROUPS, NAME
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "vmapped"),
+    [("vmap(f)/while/cond/reduce_or", True), ("while/cond/reduce_or", False)],
+)
+def test_a_reduction_that_decides_about_a_loop(op, vmapped):
+    text = OR.replace("NAME", named(op)).replace("GROUPS", ALL)
+    (c,) = read_collectives(parsed(text), ("x",), (4,))
+    assert (c.cause.code, c.cause.reducer, c.cause.vmapped_loop) == ("reduced", "or", vmapped)
+
+
+BACKWARD = named("shard_map/transpose(jvp())/psum_invariant", 4)
+TANGENT = "%g = f32[8,8] tanh(%q)"
+# The operation of the forward pass on the same line, and the argument of the gradient.
+FORWARD = {
+    "of one argument": ("sine(%p)", named("shard_map/jvp()/sin", 4), argument("w")),
+    "of two": ("add(%p, %q)", named("shard_map/jvp()/add", 4), None),
+    "on another line": ("sine(%p)", named("shard_map/jvp()/sin", 5), None),
+    "of the backward pass": ("sine(%p)", named("shard_map/transpose(jvp())/sin", 4), None),
+}
+
+
+@pytest.mark.parametrize(("forward", "name", "of"), FORWARD.values(), ids=FORWARD)
+def test_a_sum_that_grad_adds(forward, name, of):
+    total = f"%r = f32[8,8] all-reduce(%g), {SUM}, {BACKWARD}"
+    last = "ROOT %t = (f32[8,8], f32[8,8]) tuple(%f, %r)"
+    (c,) = read(P, Q, f"%f = f32[8,8] {forward}, {name}", TANGENT, total, last)
+    assert (c.cause.code, c.cause.gradient_of) == ("gradient", of)
+
+
+def test_a_sum_has_the_shape_of_the_argument():
+    small = '%s = f32[4,8] parameter(2), metadata={op_name="s"}'
+    forward = f"%f = f32[4,8] sine(%s), {named('shard_map/jvp()/sin', 4)}"
+    total = f"%r = f32[8,8] all-reduce(%g), {SUM}, {BACKWARD}"
+    last = "ROOT %t = (f32[4,8], f32[8,8]) tuple(%f, %r)"
+    (c,) = read(P, Q, small, forward, TANGENT, total, last)
+    assert c.cause.gradient_of is None
+
+
+def test_a_reduce_scatter_that_grad_adds_is_for_a_gather():
+    gather = f"%f = f32[32,8] all-gather(%p), {GATHER}, {named('shard_map/jvp()/all_gather', 4)}"
+    tangent = "%g = f32[32,8] tanh(%f)"
+    name = named("shard_map/transpose(jvp())/reduce_scatter", 4)
+    scatter = f"ROOT %r = f32[8,8] reduce-scatter(%g), dimensions={{0}}, {SUM}, {name}"
+    c = read(P, gather, tangent, scatter)[-1]
+    assert (c.cause.code, c.cause.gradient_of) == ("gradient", argument("w"))
+
+
+def test_psum_is_for_the_end_of_a_shard_map():
+    name = named("transpose(jvp())/shard_map/psum", 4)
+    total, last = (
+        f"%r = f32[8,8] all-reduce(%g), {SUM}, {name}",
+        "ROOT %t = (f32[8,8], f32[8,8]) tuple(%f, %r)",
+    )
+    for forward, of in (("jvp()/shard_map", argument("w")), ("jvp()/shard_map/sin", None)):
+        (c,) = read(P, Q, f"%f = f32[8,8] sine(%p), {named(forward, 4)}", TANGENT, total, last)
+        assert c.cause.gradient_of == of
+
+
+def test_who_needs_a_gathered_value():
+    gather = f"%g = f32[32,8] all-gather(%p), {GATHER}, "
+    call = f'ROOT %t = f32[32,8] custom-call(%g), custom_call_target="any", {DOT}'
+    (c,) = read(P, gather + DOT, call)
+    assert (c.cause.code, c.cause.wanted_by) == ("unsplittable", operation("dot_general", 3))
+    (c,) = read(P, gather + DOT, call.replace("any", "xla_python_callback"))
+    assert (c.cause.code, c.cause.wanted_by) == ("gathered", operation("dot_general", 3))
+    # An elementwise operation has the sharding that its result needs.
+    (c,) = read(P, gather + SINE, f"ROOT %t = f32[32,8] sine(%g), {SINE}")
+    assert (c.cause.code, c.cause.wanted_by) == ("gathered", None)
+    assert (c.cause.through, c.cause.dtype) == (operation("sin", 4), "f32")
+    constraint = f"ROOT %c = f32[32,8] copy(%t), {named('sharding_constraint', 7)}"
+    (c,) = read(P, gather + SINE, f"%t = f32[32,8] sine(%g), {SINE}", constraint)
+    assert c.cause.wanted_by == operation("sharding_constraint", 7)
+    assert c.cause.through == operation("sin", 4)
+
+
+def test_the_value_of_a_constraint():
+    constraint = f"%c = f32[8,8] copy(%n), {named('sharding_constraint', 7)}"
+    gather = f"%g = f32[32,8] all-gather(%c), {GATHER}, {named('sharding_constraint', 7)}"
+    (c,) = read(P, SINED, constraint, gather, f"ROOT %t = f32[32,8] cosine(%g), {COSINE}")
+    assert c.operand == operation("sharding_constraint", 7)
+
+
+def test_an_unknown_operand_is_an_unknown_cause():
+    iota = "%p = f32[8,8] iota(), iota_dimension=0"
+    (c,) = read(iota, f"ROOT %g = f32[32,8] all-gather(%p), {GATHER}")
+    assert (c.cause.code, c.operand, c.cause.operand) == ("unknown", UNKNOWN, UNKNOWN)
+
+
+# The instruction between the argument and a gather along dimension 1.
+BETWEEN = {
+    "nothing": (None, 1),
+    "a copy": ("f32[8,8] copy(%p)", 1),
+    "an exchange": (f"f32[8,8] all-to-all(%p), dimensions={{0}}, {ALL}", 1),
+    # A reshape may have changed the dimensions.
+    "a reshape": ("f32[8,8] reshape(%p)", None),
+    "a transpose": ("f32[8,8] transpose(%p), dimensions={1,0}", None),
+}
+
+
+@pytest.mark.parametrize(("instruction", "dimension"), BETWEEN.values(), ids=BETWEEN)
+def test_the_dimension_that_is_gathered(instruction, dimension):
+    gather = f"ROOT %g = f32[8,32] all-gather(%p), dimensions={{1}}, {ALL}, {DOT}"
+    lines = [P, gather]
+    if instruction is not None:
+        lines = [P, f"%o = {instruction}", gather.replace("(%p)", "(%o)")]
+    c = read(*lines)[-1]
+    assert (c.operand, c.cause.dimension) == (argument("w"), dimension)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "before"),
+    [
+        (f"f32[8,8] all-to-all(%p), dimensions={{0}}, {ALL}", "all-to-all"),
+        ("f32[8,8] collective-permute(%p), source_target_pairs={{0,1}}", "collective-permute"),
+        (f"f32[8,8] all-reduce(%p), {SUM}", ""),
+        ("f32[8,8] copy(%p)", ""),
+    ],
+)
+def test_what_split_the_operand_before(instruction, before):
+    gather = f"ROOT %g = f32[32,8] all-gather(%o), {GATHER}, {DOT}"
+    assert read(P, f"%o = {instruction}", gather)[-1].cause.before == before
