@@ -174,13 +174,13 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
         if _gives_way(spec, mesh, named):
             return None, mesh, None
         return spec, mesh, None
-    boxes = attribute(sharding, "devices_indices_map")
-    if not callable(boxes):
+    indices_map = attribute(sharding, "devices_indices_map")
+    if not callable(indices_map):
         return None, None, None
     try:
-        indices: Any = boxes(tuple(value.shape))
-        held = {d.id: box or () for d, box in indices.items()}
-        return None, None, layout_from_indices(value.shape, value.dtype, held)
+        indices: Any = indices_map(tuple(value.shape))
+        indices_of = {d.id: box or () for d, box in indices.items()}
+        return None, None, layout_from_indices(value.shape, value.dtype, indices_of)
     # Blocks that differ in shape, and random keys in jax 0.10.0.
     except (ValueError, ShardvizError):
         return None, None, None
@@ -237,7 +237,7 @@ class ArrayTree(NamedTuple):
     names: list[str]
     kinds: list[TreeLeaf]
     states: frozenset[int] = frozenset()
-    known: Mapping[int, str] = MappingProxyType({})
+    partners: Mapping[int, str] = MappingProxyType({})
 
     @property
     def leaves(self) -> list[TreeLeaf]:
@@ -270,13 +270,13 @@ def read_tree(
     reader.collect(tree, "", 0, _TABLE)
     for name in reader.names:
         check_name(name, "an array", LayoutError)
-    known = partners_by_name(reader.keras)
-    optimizers = {reader.keras[i].partition("/")[0] for i in known}
+    partners = partners_by_name(reader.keras)
+    optimizers = {reader.keras[i].partition("/")[0] for i in partners}
     for index, path in reader.keras.items():
         if path.partition("/")[0] in optimizers:
             reader.states.add(index)
     states = frozenset(reader.states)
-    return ArrayTree(reader.paths, reader.names, reader.kinds, states, known)
+    return ArrayTree(reader.paths, reader.names, reader.kinds, states, partners)
 
 
 class _TreeReader:
@@ -432,14 +432,14 @@ class _TreeReader:
         array = ArraySpec("number", (), None, dtype_name(type(value)))
         self._keep(TreeLeaf(array), path or "array")
 
-    def _described(self, name: str, shape: Any, rest: list) -> None:
+    def _described(self, name: str, shape: Any, fields: list) -> None:
         """Adds the array of a row `(name, shape, logical names, dtype)`."""
-        if len(rest) > 2:
+        if len(fields) > 2:
             raise LayoutError(
                 f"{shown(name)}: a row is (name, shape, logical names, dtype); got"
-                f" {len(rest) + 2} entries."
+                f" {len(fields) + 2} entries."
             )
-        logical, dtype = (*rest, None, None)[:2]
+        logical, dtype = (*fields, None, None)[:2]
         if isinstance(logical, list):
             logical = tuple(logical)
         if not isinstance(logical, (str, tuple, type(None))):
@@ -481,10 +481,10 @@ class _TreeReader:
         self.kinds.append(leaf)
 
 
-def _at(path: str, read: Callable[..., Any], *given: Any) -> Any:
+def _at(path: str, read: Callable[..., Any], *args: Any) -> Any:
     """What `read` gives; its errors name the path."""
     try:
-        return read(*given)
+        return read(*args)
     except ShardvizError as error:
         where = f"{shown(path)}: " if path else ""
         raise type(error)(f"{where}{error}") from None

@@ -143,8 +143,14 @@ class Audit(Displayed, Fact):
     @cached_property
     def fit(self) -> Fit:
         """Whether all arrays have room on a device, before any activations."""
-        needed, left = self.bytes_per_device, self.uncounted
-        return Fit(needed, self.capacity, self.target, arrays_only=True, uncounted=left)
+        needed, without_layout = self.bytes_per_device, self.uncounted
+        return Fit(
+            needed,
+            self.capacity,
+            self.target,
+            arrays_only=True,
+            uncounted=without_layout,
+        )
 
     @cached_property
     def uncounted(self) -> Uncounted:
@@ -161,14 +167,14 @@ class Audit(Displayed, Fact):
         """Which arrays with shardings of their own are split otherwise than the table
         says.
         """
-        by_table, as_they_are = [], []
+        table_rows, own_rows = [], []
         for row in self.rows:
             if row.spec_wins and row.table_spec is not None and len(self.rules):
-                as_they_are.append(row)
-                said = row.spec if row.follows_table else row.table_spec
+                own_rows.append(row)
+                table_spec = row.spec if row.follows_table else row.table_spec
                 unsplit = row.array.replace(spec=None)
-                by_table.append(replace(row, array=unsplit, spec=said))
-        return compare_rows(by_table, as_they_are, ("the table", "the array"))
+                table_rows.append(replace(row, array=unsplit, spec=table_spec))
+        return compare_rows(table_rows, own_rows, ("the table", "the array"))
 
     @cached_property
     def folds(self) -> tuple[Fold[Request], ...]:
@@ -179,13 +185,13 @@ class Audit(Displayed, Fact):
     def largest_folds(self) -> tuple[Fold[Request], ...]:
         """Those of the rows that lay out, those that take most on each device first."""
         sizes = []
-        for one in self.folds:
+        for layers in self.folds:
             # The rows of a fold are alike, so the first has a layout where all have.
-            if one.items[0].layout is not None:
-                size = sum(row.bytes_per_device or 0 for row in one.items)
-                sizes.append((size, one))
+            if layers.items[0].layout is not None:
+                size = sum(row.bytes_per_device or 0 for row in layers.items)
+                sizes.append((size, layers))
         sizes.sort(key=lambda pair: -pair[0])
-        return tuple(one for _, one in sizes)
+        return tuple(layers for _, layers in sizes)
 
     @cached_property
     def unknown(self) -> tuple[Request, ...]:
@@ -260,12 +266,12 @@ class Audit(Displayed, Fact):
                 for name in row.resolution.unknown:
                     arrays.setdefault(name, []).append(row.array.name)
         unmatched = []
-        for name, with_it in arrays.items():
+        for name, paths in arrays.items():
             if self.dialect.unknown_name_is_axis and name in self.mesh.shape:
                 continue
             near = self.rules.nearest(name)
             # An array may have the name in two dimensions.
-            unmatched.append(Unmatched(name, near, tuple(dict.fromkeys(with_it))))
+            unmatched.append(Unmatched(name, near, tuple(dict.fromkeys(paths))))
         return tuple(unmatched)
 
     @cached_property
@@ -428,72 +434,72 @@ def _audited(
     table: Rules | PathRules,
     mesh: MeshSpec | None,
     mesh_in_context: MeshSpec | None,
-    reader: Dialect,
+    dialect: Dialect,
     capacity: int | None,
     target: str,
 ) -> Audit:
     """The Audit of arrays that are read."""
     # A large model has thousands of arrays and mostly some dozens of kinds.
     kinds = {id(leaf): leaf for leaf in tree.kinds}
-    own: dict[int, MeshSpec | None] = {}
+    meshes: dict[int, MeshSpec | None] = {}
     for leaf in kinds.values():
         if leaf.mesh is not None:
-            own[id(leaf.mesh)] = mesh_of(leaf.mesh)
-    beside = None
+            meshes[id(leaf.mesh)] = mesh_of(leaf.mesh)
+    table_mesh = None
     # A LayoutMap may have one.
     if isinstance(table, PathRules):
-        beside = table.mesh
-    grid = mesh or _mesh((*own.values(), beside), mesh_in_context)
+        table_mesh = table.mesh
+    grid = mesh or _mesh((*meshes.values(), table_mesh), mesh_in_context)
     elsewhere: set[int] = set()
     for key, leaf in kinds.items():
-        home = own.get(id(leaf.mesh))
-        if home is not None and leaf.array.spec is not None:
-            if home.shape != grid.shape:
+        leaf_mesh = meshes.get(id(leaf.mesh))
+        if leaf_mesh is not None and leaf.array.spec is not None:
+            if leaf_mesh.shape != grid.shape:
                 elsewhere.add(key)
     if isinstance(table, PathRules):
-        assert isinstance(reader, PathDialect)
+        assert isinstance(dialect, PathDialect)
         leaves = zip(tree.paths, tree.kinds, strict=True)
-        rows = list(path_requests(leaves, grid, table, reader))
+        rows = list(path_requests(leaves, grid, table, dialect))
     else:
-        assert isinstance(reader, NameDialect)
+        assert isinstance(dialect, NameDialect)
         # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
         # boxes.
         boxed = any(leaf.defaults for leaf in kinds.values())
         memo: dict[Any, Request] = {}
-        made: dict[int, Request] = {}
+        requests_by_kind: dict[int, Request] = {}
         for key, leaf in kinds.items():
-            made[key] = _kind(leaf, grid, table, reader, boxed, memo)
+            requests_by_kind[key] = _kind(leaf, grid, table, dialect, boxed, memo)
             of_leaf = leaf.array.spec is not None and not leaf.described
             if leaf.few_names or of_leaf:
-                more = {"few_names": leaf.few_names, "of_leaf": of_leaf}
-                made[key] = replace(made[key], **more)
-        rows = [made[id(leaf)] for leaf in tree.kinds]
+                flags = {"few_names": leaf.few_names, "of_leaf": of_leaf}
+                requests_by_kind[key] = replace(requests_by_kind[key], **flags)
+        rows = [requests_by_kind[id(leaf)] for leaf in tree.kinds]
     pairs = zip(tree.names, tree.kinds, strict=True)
-    others = tuple(name for name, leaf in pairs if id(leaf) in elsewhere)
+    elsewhere_names = tuple(name for name, leaf in pairs if id(leaf) in elsewhere)
     unplaced = []
     for name, leaf, row in zip(tree.names, tree.kinds, rows, strict=True):
         if leaf.layout is not None and row.spec is not None:
             if not _covers(leaf.layout, grid):
                 unplaced.append(name)
     rows = _paired(rows, tree)
-    more = others, capacity, target, tuple(unplaced)
-    return Audit(rows, grid, table, reader, *more)
+    flags = elsewhere_names, capacity, target, tuple(unplaced)
+    return Audit(rows, grid, table, dialect, *flags)
 
 
 def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     """The rows, each with its group and the parameter that it belongs to."""
     positions = {}
-    if tree.known:
+    if tree.partners:
         positions = {path: n for n, path in enumerate(tree.paths)}
-    known = {}
-    for number, path in tree.known.items():
+    partners_by_index = {}
+    for number, path in tree.partners.items():
         if path in positions:
-            known[number] = positions[path]
+            partners_by_index[number] = positions[path]
     # Most trees are parameters alone, and pairing looks at every part of every path.
-    if not may_hold_state(tree.paths) and not tree.states and not known:
+    if not may_hold_state(tree.paths) and not tree.states and not partners_by_index:
         return Requests(tree.names, kinds)
     shapes = [kind.shape for kind in kinds]
-    pairs = pair(tree.paths, shapes, tree.states, known)
+    pairs = pair(tree.paths, shapes, tree.states, partners_by_index)
     partners: list[str | None] = [None] * len(kinds)
     for number, parameter in enumerate(pairs.partners):
         if parameter is not None:
@@ -501,9 +507,9 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     return Requests(tree.names, kinds, pairs.groups, partners)
 
 
-def _mesh(own: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> MeshSpec:
+def _mesh(meshes: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> MeshSpec:
     """The first mesh that an array brings, or the one in context."""
-    for mesh in own:
+    for mesh in meshes:
         if mesh is None:
             continue
         # The same mesh with its devices, which abstract arrays leave out.

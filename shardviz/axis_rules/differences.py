@@ -102,29 +102,36 @@ def compare_rows(
     """
     rows = pair(first, second, lambda row: row.path, lambda row: row.path)
     differing = []
-    for row, other in rows.paired:
-        if not _same(row.spec, other.spec):
-            dimensions = tuple(_dimensions(row, other))
-            differing.append(SpecDifference(labels, (row, other), dimensions))
+    for row, second_row in rows.paired:
+        if not _same(row.spec, second_row.spec):
+            dimensions = tuple(_dimensions(row, second_row))
+            differing.append(SpecDifference(labels, (row, second_row), dimensions))
     alike = len(rows.paired) - len(differing)
     missing = tuple(row.path for row in (*rows.gone, *rows.new))
     return AuditDiff(tuple(differing), labels, alike, missing)
 
 
-def _same(one: Spec | None, two: Spec | None) -> bool:
-    if one is None or two is None:
-        return one is two
-    return one.equivalent(two)
+def _same(first: Spec | None, second: Spec | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return first.equivalent(second)
 
 
-def _dimensions(one: Request, two: Request) -> Iterator[int | None]:
+def _dimensions(first: Request, second: Request) -> Iterator[int | None]:
     """The dimensions that differ."""
-    a, b = one.resolution, two.resolution
-    if a is None or b is None or one.spec_wins or two.spec_wins:
+    first_names, second_names = first.resolution, second.resolution
+    if (
+        first_names is None
+        or second_names is None
+        or first.spec_wins
+        or second.spec_wins
+    ):
         yield None
         return
-    for d in range(len(a.names)):
+    for d in range(len(first_names.names)):
         # Both have no axes there, and one leaves it to the compiler.
-        free = (d in a.spec.unconstrained) != (d in b.spec.unconstrained)
-        if a.spec.dims[d] != b.spec.dims[d] or free:
+        free = (d in first_names.spec.unconstrained) != (
+            d in second_names.spec.unconstrained
+        )
+        if first_names.spec.dims[d] != second_names.spec.dims[d] or free:
             yield d

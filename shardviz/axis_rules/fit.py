@@ -126,14 +126,14 @@ class LargestArrays(Fact):
             layout = layouts[name]
             return layout.shape, layout.dtype, layout.shard_shape, str(layout.spec)
 
-        def held(one: Fold[str]) -> int:
-            return sum(layouts[name].bytes_per_device for name in one.items)
+        def bytes_per_device(layers: Fold[str]) -> int:
+            return sum(layouts[name].bytes_per_device for name in layers.items)
 
         # A layer counts with all that are like it: together they may be the largest.
-        folds = sorted(fold(layouts, str, kind), key=held, reverse=True)
+        folds = sorted(fold(layouts, str, kind), key=bytes_per_device, reverse=True)
         largest = []
-        for one in folds[:MOST_ARRAYS]:
-            if held(one):  # an array without elements is not large
-                first = layouts[one.items[0]]
-                largest.append(LargeArray(one.name, len(one.items), first))
+        for layers in folds[:MOST_ARRAYS]:
+            if bytes_per_device(layers):  # an array without elements is not large
+                first = layouts[layers.items[0]]
+                largest.append(LargeArray(layers.name, len(layers.items), first))
         return cls(tuple(largest))

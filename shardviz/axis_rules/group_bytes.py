@@ -88,27 +88,27 @@ def copies_by_axis(rows: Iterable[Request], mesh: MeshSpec) -> tuple[AxisCopies,
 
 def copy_cost(row: Request, copies: int) -> int:
     """How many bytes each device holds of an array beyond its part of so many."""
-    each = row.bytes_per_device or 0
-    return each - each // copies
+    size = row.bytes_per_device or 0
+    return size - size // copies
 
 
 def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
     """What some rows take."""
-    held = once = waste = size = left = 0
+    stored = counted_once = waste = size = without_layout = 0
     for row in rows:
         size += row.array.bytes
         if row.layout is None:
-            left += 1
+            without_layout += 1
             continue
-        each = row.layout.bytes_per_device
-        held += each * len(row.layout.device_ids)
-        once += row.array.bytes
+        shard_bytes = row.layout.bytes_per_device
+        stored += shard_bytes * len(row.layout.device_ids)
+        counted_once += row.array.bytes
         # Replication in the memory of the host costs nothing on the devices.
         if row.spec is not None and row.array.memory_kind is None:
-            waste += each - each // row.layout.replicas
-    copies = held / once if once else 0.0
-    most = on_fullest_device(rows)
-    return GroupBytes(name, len(rows), size, most, copies, waste, left)
+            waste += shard_bytes - shard_bytes // row.layout.replicas
+    copies = stored / counted_once if counted_once else 0.0
+    fullest = on_fullest_device(rows)
+    return GroupBytes(name, len(rows), size, fullest, copies, waste, without_layout)
 
 
 def on_fullest_device(rows: Iterable[Request]) -> int:
@@ -116,18 +116,18 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
 
     Arrays in another memory, that of the host, take nothing there.
     """
-    alone: Counter[int] = Counter()
-    split = 0
+    off_mesh: Counter[int] = Counter()
+    on_mesh = 0
     for row, times in kinds_of(rows):
         if row.layout is None or row.array.memory_kind is not None:
             continue
         size = row.layout.bytes_per_device * times
         if row.spec is not None:
-            split += size
+            on_mesh += size
         else:
             # A live array outside of the mesh is on some of the devices only.
-            alone.update(dict.fromkeys(row.layout.device_ids, size))
-    return split + max(alone.values(), default=0)
+            off_mesh.update(dict.fromkeys(row.layout.device_ids, size))
+    return on_mesh + max(off_mesh.values(), default=0)
 
 
 def uncounted(kinds: Iterable[tuple[Request, int]]) -> Uncounted:

@@ -103,23 +103,23 @@ def without_metadata(value: Any) -> LeafMetadata | None:
 def _flax_box(value: Any) -> LeafMetadata | None:
     # A variable of nnx.
     if callable(attribute(type(value), "get_metadata")):
-        kept: Any = value.get_metadata()
+        metadata: Any = value.get_metadata()
         # flax has renamed it twice; the newest name counts.
-        names = kept.get("out_sharding") or kept.get("sharding_names")
-        names = names or kept.get("sharding") or None
+        names = metadata.get("out_sharding") or metadata.get("sharding_names")
+        names = names or metadata.get("sharding") or None
         # Newer versions have it for `value`.
         read = attribute(value, "get_value")
         array = read() if callable(read) else value.value
-        mesh = kept.get("mesh")
-        if (own := named_sharding(names)) is not None:
-            mesh = own[1]
-        rules = kept.get("sharding_rules") or ()
-        few, axes = "", names_of(names)
+        mesh = metadata.get("mesh")
+        if (sharding := named_sharding(names)) is not None:
+            mesh = sharding[1]
+        rules = metadata.get("sharding_rules") or ()
+        few_names, axes = "", names_of(names)
         if isinstance(axes, tuple) and any(axes):
             if len(axes) < len(attribute(array, "shape") or ()):
                 is_live = attribute(array, "addressable_shards") is not None
-                few = "live" if is_live else "abstract"
-        return LeafMetadata(array, axes, False, mesh, None, rules, True, few)
+                few_names = "live" if is_live else "abstract"
+        return LeafMetadata(array, axes, False, mesh, None, rules, True, few_names)
     names = attribute(value, "names")
     if names is None or attribute(type(value), "unbox") is None:
         return None
@@ -269,11 +269,11 @@ def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
     flat = {path.replace("/", "_"): path for path in paths.values() if "/" in path}
     partners = {}
     for index, path in paths.items():
-        own = path.partition("/")[2]
-        while "_" in own:
-            own = own.rpartition("_")[0]
-            if flat.get(own, path) != path:
-                partners[index] = flat[own]
+        name = path.partition("/")[2]
+        while "_" in name:
+            name = name.rpartition("_")[0]
+            if flat.get(name, path) != path:
+                partners[index] = flat[name]
                 break
     return partners
 

@@ -45,10 +45,12 @@ def read_record(value: Mapping[Any, Any]) -> RecordedArray | None:
     for entry in spec:
         entries.append(tuple(entry) if isinstance(entry, list) else entry)
     mesh = None
-    said = value.get("mesh")
-    if isinstance(said, Mapping) and isinstance(said.get("shape"), Mapping):
-        sizes = said["shape"]
-        names = tuple(said.get("axis_names") or sizes)
+    mesh_record = value.get("mesh")
+    if isinstance(mesh_record, Mapping) and isinstance(
+        mesh_record.get("shape"), Mapping
+    ):
+        sizes = mesh_record["shape"]
+        names = tuple(mesh_record.get("axis_names") or sizes)
         mesh = MeshSpec(names, tuple(sizes.get(name, 1) for name in names))
     return RecordedArray(tuple(shape), tuple(entries), mesh)
 

@@ -55,14 +55,14 @@ def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
     """What differs between an optimizer's arrays and their parameters, in order."""
     rows = tuple(rows)
     by_path = {row.path: row for row in rows}
-    made: list[Difference] = []
+    found_differences: list[Difference] = []
     for row in rows:
         parameter = by_path.get(row.partner or "")
         if parameter is None or row.problem or parameter.problem:
             continue
         for kind, cost in _found(row, parameter):
-            made.append(Difference(row, parameter, kind, cost))
-    return tuple(made)
+            found_differences.append(Difference(row, parameter, kind, cost))
+    return tuple(found_differences)
 
 
 def role(row: Request) -> str:
@@ -72,60 +72,60 @@ def role(row: Request) -> str:
     >>> role(Request(ArraySpec("o/0/nu/a/w", (8,)), None, None, None, None, partner="p/a/w"))
     'nu'
     """
-    own, other = row.path.split("/"), (row.partner or "").split("/")
-    flat = "_".join(other)
+    segments, parameter_segments = row.path.split("/"), (row.partner or "").split("/")
+    flat = "_".join(parameter_segments)
     # As Keras names it.
-    if own[-1].startswith(flat + "_"):
-        return own[-1][len(flat) + 1 :]
+    if segments[-1].startswith(flat + "_"):
+        return segments[-1][len(flat) + 1 :]
     # sm3 has more parts below a parameter.
-    for end in range(len(own), 0, -1):
+    for end in range(len(segments), 0, -1):
         common = 0
-        while common < min(end, len(other)):
-            if own[end - 1 - common] != other[-1 - common]:
+        while common < min(end, len(parameter_segments)):
+            if segments[end - 1 - common] != parameter_segments[-1 - common]:
                 break
             common += 1
         if 0 < common < end:
-            return own[end - common - 1]
-    return own[-1]
+            return segments[end - common - 1]
+    return segments[-1]
 
 
 def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
     """The kinds of differences, and the bytes that each costs."""
-    mine, theirs = row.layout, parameter.layout
-    if parameter.spec is None or theirs is None:
+    layout, parameter_layout = row.layout, parameter.layout
+    if parameter.spec is None or parameter_layout is None:
         return
-    if mine is None:
-        if theirs.num_blocks > 1:
+    if layout is None:
+        if parameter_layout.num_blocks > 1:
             yield "unknown", 0
         return
     # An array of other sizes is compared with nothing, nor is a placeholder of one
     # element.
-    kept = _kept_dimensions(row.shape, parameter.shape)
-    if kept is None or max(row.shape, default=1) <= 1:
+    dimensions = _kept_dimensions(row.shape, parameter.shape)
+    if dimensions is None or max(row.shape, default=1) <= 1:
         return
-    dims, wanted, lost = theirs.spec, 1, False
-    for dim, of in enumerate(kept):
+    dims, parts_wanted, lost = parameter_layout.spec, 1, False
+    for dim, parameter_dim in enumerate(dimensions):
         axes = ()
         if dims is not None:
-            axes = dims.padded(theirs.rank)[of]
-        parts = math.prod(theirs.mesh.shape[axis] for axis in axes)
+            axes = dims.padded(parameter_layout.rank)[parameter_dim]
+        parts = math.prod(parameter_layout.mesh.shape[axis] for axis in axes)
         # What does not divide could not be split as the parameter is.
         if row.shape[dim] % parts == 0:
-            wanted *= parts
-            own = ()
+            parts_wanted *= parts
+            row_axes = ()
             if row.spec is not None:
-                own = row.spec.padded(row.array.rank)[dim]
-            lost = lost or (parts > 1 and not set(axes) <= set(own))
-    cost = mine.bytes_per_device - -(-row.array.bytes // wanted)
-    if mine.num_blocks < wanted:
+                row_axes = row.spec.padded(row.array.rank)[dim]
+            lost = lost or (parts > 1 and not set(axes) <= set(row_axes))
+    cost = layout.bytes_per_device - -(-row.array.bytes // parts_wanted)
+    if layout.num_blocks < parts_wanted:
         yield "lost", cost
-    elif row.shape == parameter.shape and (lost or mine.num_blocks > wanted):
+    elif row.shape == parameter.shape and (lost or layout.num_blocks > parts_wanted):
         yield "otherwise", cost
     elif row.few_names == parameter.few_names == "abstract":
         yield "few names", 0
     bits, fewer = _BITS.get(row.dtype, 0), _BITS.get(parameter.dtype, 64)
     if bits > fewer:
-        yield "dtype", mine.bytes_per_device * (bits - fewer) // bits
+        yield "dtype", layout.bytes_per_device * (bits - fewer) // bits
 
 
 def _kept_dimensions(shape: tuple[int, ...], full: tuple[int, ...]) -> list[int] | None:
@@ -134,11 +134,11 @@ def _kept_dimensions(shape: tuple[int, ...], full: tuple[int, ...]) -> list[int]
     >>> _kept_dimensions((4, 16), (4, 8, 16)), _kept_dimensions((5,), (4, 8))
     ([0, 2], None)
     """
-    kept: list[int] = []
+    dimensions: list[int] = []
     begin = 0
     for size in shape:
         if size not in full[begin:]:
             return None
-        kept.append(full.index(size, begin))
-        begin = kept[-1] + 1
-    return kept
+        dimensions.append(full.index(size, begin))
+        begin = dimensions[-1] + 1
+    return dimensions

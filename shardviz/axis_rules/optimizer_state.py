@@ -108,7 +108,7 @@ def pair(
     paths: Sequence[str],
     shapes: Sequence[tuple[int, ...]],
     states: Collection[int] = (),
-    known: Mapping[int, int] | None = None,
+    given_partners: Mapping[int, int] | None = None,
 ) -> Pairs:
     """Finds the parameters of a tree, its optimizer state and gradients, in pairs.
 
@@ -117,11 +117,11 @@ def pair(
         shapes: their shapes.
         states: positions of arrays known to stand in an optimizer's state, whatever
             their paths.
-        known: positions of arrays to positions of their parameters, where a library
+        given_partners: positions of arrays to positions of their parameters, where a library
             says it.
     """
     parts = [tuple(path.split("/")) for path in paths]
-    pairing = _Pairing(parts, shapes, frozenset(states), known or {})
+    pairing = _Pairing(parts, shapes, frozenset(states), given_partners or {})
     return Pairs(tuple(pairing.groups), tuple(pairing.partners))
 
 
@@ -133,7 +133,7 @@ class _Pairing:
         parts: list[Path],
         shapes: Sequence[tuple[int, ...]],
         states: frozenset[int],
-        known: Mapping[int, int],
+        given_partners: Mapping[int, int],
     ) -> None:
         self.parts, self.shapes = parts, shapes
         self.groups = [OTHER] * len(parts)
@@ -141,14 +141,17 @@ class _Pairing:
         state, outside = [], []
         for index, path in enumerate(parts):
             # What a library says of an array counts more than its path.
-            if index in known:
-                self.groups[index], self.partners[index] = OPTIMIZER, known[index]
+            if index in given_partners:
+                self.groups[index], self.partners[index] = (
+                    OPTIMIZER,
+                    given_partners[index],
+                )
             elif index in states or _in_state(path):
                 self.groups[index] = OPTIMIZER
                 state.append(index)
             else:
                 outside.append(index)
-        for parameter in known.values():
+        for parameter in given_partners.values():
             self.groups[parameter] = PARAMETERS
         root = self._root(outside, state)
         if root is None:
@@ -208,19 +211,19 @@ class _Pairing:
     def _pair_state(self, state: list[int]) -> None:
         for index, parameter in self._node(state, 0, self._exact).items():
             self.partners[index] = parameter
-        rest = [i for i in state if self.partners[i] is None and self.shapes[i]]
-        for index, parameter in self._node(rest, 0, self._below).items():
+        unpaired = [i for i in state if self.partners[i] is None and self.shapes[i]]
+        for index, parameter in self._node(unpaired, 0, self._below).items():
             self.partners[index] = parameter
 
     def _pair_copies(self, outside: list[int]) -> None:
         """Trees beside the parameters with an array for each of them, as gradients."""
-        wanted, tops = len(self.by_path), {}
+        parameter_count, tops = len(self.by_path), {}
         for index in outside:
             tops.setdefault(self.parts[index][0], []).append(index)
         for indices in tops.values():
             partners = self._node(indices, 0, self._exact)
             # With fewer it is no copy: paths such as `w` are in many trees.
-            if len(set(partners.values())) < wanted:
+            if len(set(partners.values())) < parameter_count:
                 continue
             for index, parameter in partners.items():
                 self.partners[index] = parameter
@@ -234,31 +237,31 @@ class _Pairing:
         inside it has more of them, since a list of parameters has the paths of a chain
         of transformations.
         """
-        here: dict[int, int] = {}
+        at_node: dict[int, int] = {}
         inner: dict[str, list[int]] = {}
         for index in indices:
             parameter = find(index, depth)
             if parameter is not None:
-                here[index] = parameter
+                at_node[index] = parameter
             if len(self.parts[index]) > depth:
                 inner.setdefault(self.parts[index][depth], []).append(index)
         below: dict[int, int] = {}
-        most = 0
+        most_below = 0
         for indices_inside in inner.values():
             paired = self._node(indices_inside, depth + 1, find)
-            most = max(most, len(set(paired.values())))
+            most_below = max(most_below, len(set(paired.values())))
             below.update(paired)
-        if len(here) == len(indices) and len(set(here.values())) >= most:
-            return here
+        if len(at_node) == len(indices) and len(set(at_node.values())) >= most_below:
+            return at_node
         return below
 
     def _exact(self, index: int, depth: int) -> int | None:
-        rest = self.parts[index][depth:]
-        parameter = self.by_path.get(rest)
+        path = self.parts[index][depth:]
+        parameter = self.by_path.get(path)
         # Where the parameters are one array, every array of the state has its path,
         # which is empty.
         if (
-            not rest
+            not path
             and parameter is not None
             and self.shapes[index] != self.shapes[parameter]
         ):
@@ -267,9 +270,9 @@ class _Pairing:
 
     def _below(self, index: int, depth: int) -> int | None:
         """The parameter whose path an array's path begins with, and whose sizes it has."""
-        rest = self.parts[index][depth:]
-        for end in range(len(rest) - 1, 0, -1):
-            parameter = self.by_path.get(rest[:end])
+        path = self.parts[index][depth:]
+        for end in range(len(path) - 1, 0, -1):
+            parameter = self.by_path.get(path[:end])
             if parameter is not None:
                 # A factored moment has some of the sizes, and 1 for the others.
                 sizes = {*self.shapes[parameter], 1}

@@ -61,7 +61,7 @@ def ways(pattern: str, letters: int) -> float:
 
 
 @lru_cache(maxsize=1 << 10)
-def automaton(pattern: str, whole: bool, ignores_case: bool = False) -> Automaton:
+def automaton(pattern: str, whole_text: bool, ignores_case: bool = False) -> Automaton:
     """The automaton of a pattern that `re` compiles.
 
     Raises:
@@ -71,7 +71,7 @@ def automaton(pattern: str, whole: bool, ignores_case: bool = False) -> Automato
     False
     """
     try:
-        return Automaton(pattern, whole, ignores_case)
+        return Automaton(pattern, whole_text, ignores_case)
     except RecursionError:
         raise Unsupported("nested too deeply") from None
 
@@ -126,13 +126,13 @@ class _Reader:
         if repeat is None:
             return part
         self.at = repeat.end()
-        sign, least, comma, most, suffix = repeat.groups()
+        sign, minimum, comma, maximum, suffix = repeat.groups()
         if suffix == "+":  # it keeps all that it matched, and may so match less
             raise Unsupported(self.pattern)
         if sign:
             fewest, limit = int(sign == "+"), 1 if sign == "?" else None
         else:
-            fewest, limit = int(least or 0), int(most) if most else None
+            fewest, limit = int(minimum or 0), int(maximum) if maximum else None
             if not comma:
                 limit = fewest
         return _Part("repeat", "", ((part,),), fewest, limit)
@@ -147,8 +147,10 @@ class Automaton:
         ignores_case: True if letters match in either case.
     """
 
-    def __init__(self, pattern: str, whole: bool, ignores_case: bool = False) -> None:
-        self._whole = whole
+    def __init__(
+        self, pattern: str, whole_text: bool, ignores_case: bool = False
+    ) -> None:
+        self._whole = whole_text
         self._flags = re.IGNORECASE if ignores_case else 0
         self._kinds: list[str] = []
         self._letters: list[re.Pattern[str] | None] = []

@@ -108,11 +108,13 @@ class PathResolution(Displayed):
             is_key = is_key_of(rule.pattern, self.path, dialect)
             if not is_key and not fits(rule.pattern, self.path, dialect):
                 lacks = missing_words(rule.pattern, dialect.text(self.path))
-                wider = f".*{rule.pattern}.*"
+                matching_all = f".*{rule.pattern}.*"
                 # A LayoutMap searched before keras#22164, and tables rely on that.
-                if not (dialect.searched_once and fits(wider, self.path, dialect)):
-                    wider = ""
-                return NoMatch(index, rule, lacks, wider, dialect.library)
+                if not (
+                    dialect.searched_once and fits(matching_all, self.path, dialect)
+                ):
+                    matching_all = ""
+                return NoMatch(index, rule, lacks, matching_all, dialect.library)
         except RuleError as error:
             return Invalid(index, rule, str(error))
         if self.winner is not None:

@@ -149,7 +149,7 @@ class _Resolver(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if not self.source._is_spec(node):
             return node
-        args = [self.visit(one) for one in node.args]
+        args = [self.visit(argument) for argument in node.args]
         keywords = []
         for keyword in node.keywords:
             keywords.append(ast.keyword(keyword.arg, self.visit(keyword.value)))

@@ -291,12 +291,12 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
             axes |= dict.fromkeys(line.axes)
         return tuple(axes)
 
-    def find(self, want: object, most: int = MOST) -> Remedies:
+    def find(self, want: object, limit: int = MOST) -> Remedies:
         """The remedies, at most so many, the best first.
 
         Args:
             want: as `Wish.of` reads it.
-            most: how many remedies to return.
+            limit: how many remedies to return.
         """
         leaf = self.leaf
         wish = Wish.of(want, leaf.names, self.mesh, self.dialect, leaf.path)
@@ -304,10 +304,10 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         if why is not None:
             return Remedies((), wish, why)
         self._broken = None
-        remedies = self._best(wish)[:most]
+        remedies = self._best(wish)[:limit]
         if isinstance(wish, SplitWish) and self._fails(wish.dim):
             unsplit = self._best(UnsplitWish(leaf.path, wish.dim))[:1]
-            remedies = [*remedies[: max(1, most - 1)], *unsplit][:most]
+            remedies = [*remedies[: max(1, limit - 1)], *unsplit][:limit]
         if not remedies:
             why = self._too_small(wish) or self._broken or NoEdit(wish)
             return Remedies((), wish, why)
@@ -363,10 +363,12 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
 
     def _rank(self, remedy: Remedy, number: int) -> tuple:
         """A key by which the better of two remedies is smaller."""
-        action, others = remedy.action, 0
+        action, others_changed = remedy.action, 0
         if not action.typo:  # a correction is meant for every array that it reaches
             kind = self.arrays.kind(self.leaf.path or "")
-            others = sum(self.arrays.kind(path) != kind for path in remedy.others)
+            others_changed = sum(
+                self.arrays.kind(path) != kind for path in remedy.others
+            )
         order, several_axes, new_here = action.order, False, False
         if isinstance(action, TableAction):
             # Few people want several axes in one dimension.
@@ -380,7 +382,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
             # A name that other arrays have is likelier than one for activations.
             new_here = action.new not in self.arrays.names
         lost, saved = self._unsplit(remedy.spec), remedy.bytes_saved or 0
-        likely = (not action.typo, several_axes, lost, others)
+        likely = (not action.typo, several_axes, lost, others_changed)
         return (*likely, order, new_here, -saved, number)
 
     def _unsplit(self, spec: Spec) -> int:
@@ -425,7 +427,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         if isinstance(action, NameDimension):
             alike = self.alike
         leaf_saved = self._saves(spec)
-        saved, others = leaf_saved or 0, [row.path for row in alike]
+        saved, changed_paths = leaf_saved or 0, [row.path for row in alike]
         for row in alike:
             layout = self.layout(self.leaf.shape, row.dtype, spec)
             if isinstance(layout, Layout):
@@ -444,9 +446,9 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
                         self._broken = BreaksOthers(wish, action, paths[0], layout)
                     return None
                 if isinstance(layout, Layout):
-                    each = _stored(group[0]) - layout.bytes_per_device
-                    saved += each * len(paths)
-                others += paths
+                    saved_per_array = _stored(group[0]) - layout.bytes_per_device
+                    saved += saved_per_array * len(paths)
+                changed_paths += paths
         return Remedy(
             action,
             table,
@@ -454,7 +456,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
             spec,
             leaf_bytes_saved=leaf_saved,
             bytes_saved=None if leaf_saved is None else saved,
-            others=tuple(others),
+            others=tuple(changed_paths),
             alike=tuple(row.path for row in alike),
             leaves_unsplit=isinstance(wish, UnsplitWish),
         )
@@ -468,8 +470,8 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
             return None if row.spec is None else str(spec)
         layout = self.layout(row.shape, row.dtype, spec)
         # P('x', None) is as good as P('x'), if that could be laid out.
-        same = row.spec is not None and spec.equivalent(row.spec)
-        if same and (row.layout is None) == isinstance(layout, str):
+        equivalent = row.spec is not None and spec.equivalent(row.spec)
+        if equivalent and (row.layout is None) == isinstance(layout, str):
             return None
         return layout
 

@@ -110,13 +110,13 @@ class Request(Displayed):
         """
         if not self.spec_wins:
             return True
-        said, source = self.table_spec, self.by_path or self.resolution
-        if said is None or self.spec is None or source is None:
+        table_spec, source = self.table_spec, self.by_path or self.resolution
+        if table_spec is None or self.spec is None or source is None:
             return False
         if source.mesh is None:
-            return said.equivalent(self.spec)
-        mine = without_size_one(self.spec, source.mesh)
-        return mine.equivalent(without_size_one(said, source.mesh))
+            return table_spec.equivalent(self.spec)
+        own_spec = without_size_one(self.spec, source.mesh)
+        return own_spec.equivalent(without_size_one(table_spec, source.mesh))
 
     def placed(
         self, name: str, group: str = "other", partner: str | None = None
@@ -124,12 +124,12 @@ class Request(Displayed):
         """A copy for an array of the same kind under another name, already checked."""
         # A frozen dataclass makes a Python call for each field; audits make thousands
         # of these.
-        made = object.__new__(Request)
-        parts = self.__dict__.copy()
-        parts["array"] = self.array.renamed(name, checked=True)
-        parts["group"], parts["partner"] = group, partner
-        object.__setattr__(made, "__dict__", parts)
-        return made
+        copy = object.__new__(Request)
+        fields = self.__dict__.copy()
+        fields["array"] = self.array.renamed(name, checked=True)
+        fields["group"], fields["partner"] = group, partner
+        object.__setattr__(copy, "__dict__", fields)
+        return copy
 
     @property
     def path(self) -> str:
@@ -234,8 +234,8 @@ class Requests(Sequence[Request]):
 
     def of_audit(self, audit: Any) -> Requests:
         """The same rows as those of an audit, whose other rows their remedies look at."""
-        made = {id(kind): replace(kind, audit=audit) for kind, _ in self.kinds}
-        kinds = [made[id(kind)] for kind in self._kinds]
+        kinds_by_id = {id(kind): replace(kind, audit=audit) for kind, _ in self.kinds}
+        kinds = [kinds_by_id[id(kind)] for kind in self._kinds]
         return Requests(self._names, kinds, self._groups, self._partners)
 
     @cached_property

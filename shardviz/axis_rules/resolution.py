@@ -130,9 +130,11 @@ class Resolution(Displayed):
         )
         # Without a look at the other dimensions, they may have the same axes.
         shared: list[Holder] = []
-        for other, axes in enumerate(self.spec.dims):
-            if other != dim and self.dialect.dimensions_apart:
-                shared += [(axis, other, None) for axis in axes if axis in rule.axes]
+        for other_dim, axes in enumerate(self.spec.dims):
+            if other_dim != dim and self.dialect.dimensions_apart:
+                shared += [
+                    (axis, other_dim, None) for axis in axes if axis in rule.axes
+                ]
         if not shared or verdict.outcome in BROKEN:
             return verdict
         return AxisShared(index, rule, tuple(shared))
@@ -173,8 +175,10 @@ class Resolution(Displayed):
     @property
     def unknown(self) -> tuple[str, ...]:
         """The logical names here that no rule is for."""
-        known = self.rules.by_name
-        return tuple(n for n in self.names if isinstance(n, str) and n not in known)
+        rules_by_name = self.rules.by_name
+        return tuple(
+            n for n in self.names if isinstance(n, str) and n not in rules_by_name
+        )
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
         """Dimensions whose name no rule is for: (dimension, name, nearest known name)."""
@@ -220,7 +224,7 @@ class Resolution(Displayed):
         search = self._search()
         for decision in fails + asks:
             dim = decision.dimension
-            remedies = search.find(f"split {dim}", most=1)
+            remedies = search.find(f"split {dim}", limit=1)
             # A rule for a name that looks misspelt would make the mistake permanent.
             if remedies and not (decision.near and remedies[0].names == self.names):
                 return dim, remedies[0]
@@ -271,9 +275,9 @@ def resolve(
             )
     winners, spec = match_rules(names, rules, mesh, dialect)
     # A frozen dataclass makes a Python call for each field: half the time of resolve().
-    made = object.__new__(Resolution)
-    parts = made.__dict__
-    parts["names"], parts["rules"], parts["dialect"] = names, rules, dialect
-    parts["mesh"], parts["shape"] = mesh, shape
-    parts["winners"], parts["spec"] = winners, spec
-    return made
+    resolution = object.__new__(Resolution)
+    fields = resolution.__dict__
+    fields["names"], fields["rules"], fields["dialect"] = names, rules, dialect
+    fields["mesh"], fields["shape"] = mesh, shape
+    fields["winners"], fields["spec"] = winners, spec
+    return resolution

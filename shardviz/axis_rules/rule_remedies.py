@@ -154,9 +154,9 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
         """The rules that the names of the array may get for this wish."""
         choices: list[tuple[str, ...]] = []
         # One axis splits a dimension; several are tried only to save bytes.
-        most = MOST_AXES if isinstance(wish, BytesWish) else 1
+        most_axes = MOST_AXES if isinstance(wish, BytesWish) else 1
         if not isinstance(wish, UnsplitWish):
-            for count in range(1, most + 1):
+            for count in range(1, most_axes + 1):
                 choices += itertools.combinations(self.axes, count)
         targets: dict[Rule, None] = {}
         for d, name in enumerate(self.leaf.names):

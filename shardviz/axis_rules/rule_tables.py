@@ -117,7 +117,7 @@ def _read(value: Any, paths: bool | None) -> Rules | PathRules:
 
 def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
     """Refuses a table that the library of the dialect could not use for some path."""
-    seen: dict[str, int] = {}
+    first_index: dict[str, int] = {}
     for index, rule in enumerate(rules):
         # A library that looks paths up as keys may never match the pattern.
         if not dialect.key_first:
@@ -125,7 +125,7 @@ def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
                 compiled(rule.pattern, dialect.ignores_case)
             except RuleError as error:
                 raise RuleError(f"Rule {index + 1}: {error}") from None
-        first = seen.setdefault(rule.pattern, index)
+        first = first_index.setdefault(rule.pattern, index)
         if dialect.unique_patterns and first != index:
             raise RuleError(
                 f"The key {shown(rule.pattern)} is there twice, in rules {first + 1} and"
@@ -136,13 +136,13 @@ def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
 def _table(value: Any, paths: bool | None) -> Rules | PathRules:
     """The table in what a file holds: the value of one of KEYS, or the value itself."""
     if isinstance(value, Pairs):
-        held = dict(value)
-        key = next((key for key in KEYS if key in held), None)
+        mapping = dict(value)
+        key = next((key for key in KEYS if key in mapping), None)
         if key is not None:
-            value = held[key]
+            value = mapping[key]
         elif not paths and not _has_specs(value):
             raise RuleError(
-                f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], held)}"
+                f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], mapping)}"
             )
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
         # They are looked at twice, and may come from an iterator.
@@ -173,8 +173,8 @@ def _is_file_name(value: Any) -> bool:
     """Whether text names a file: one line, one word, with the ending of a table."""
     if not isinstance(value, str) or len(value) > 4096 or not value.isprintable():
         return False
-    other = re.search(r"->|[=→\"'\[{(,]", value)
-    return value.lower().endswith(_SUFFIXES) and not other
+    has_syntax = re.search(r"->|[=→\"'\[{(,]", value)
+    return value.lower().endswith(_SUFFIXES) and not has_syntax
 
 
 def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:

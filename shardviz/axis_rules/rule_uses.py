@@ -138,25 +138,25 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
     (('model', 1, 0),)
     """
     # Dicts in place of sets, which have no order; in nnx a name may occur twice.
-    found: list[dict[str, dict[Any, None]]] = [{} for _ in rules]
+    effects_of: list[dict[str, dict[Any, None]]] = [{} for _ in rules]
     effects: dict[int, list[_Effect]] = {}
     named: dict[str, None] = {}
     unresolved: set[str | None] = set()
-    for one in requests:
-        resolution = one.resolution
-        if resolution is None or not one.follows_table:
-            unresolved.update(one.array.logical or ())
+    for row in requests:
+        resolution = row.resolution
+        if resolution is None or not row.follows_table:
+            unresolved.update(row.array.logical or ())
             continue
         if id(resolution) not in effects:
             effects[id(resolution)] = list(_effects(resolution))
             named.update(dict.fromkeys(filter(None, resolution.names)))
-        for index, kind, fact in effects[id(resolution)]:
-            entry = fact
+        for index, kind, payload in effects[id(resolution)]:
+            entry = payload
             if kind != "by":
-                entry = (one.array.name, fact) if fact else one.array.name
-            found[index].setdefault(kind, {})[entry] = None
+                entry = (row.array.name, payload) if payload else row.array.name
+            effects_of[index].setdefault(kind, {})[entry] = None
     uses = []
-    for index, (rule, kinds) in enumerate(zip(rules, found, strict=True)):
+    for index, (rule, kinds) in enumerate(zip(rules, effects_of, strict=True)):
         by, never = tuple(sorted(kinds.pop("by", ()))), None
         if not kinds.keys() & {"decides", "leaves_unsplit", "broken"}:
             if rule.logical in named and "lost" in kinds:
@@ -255,14 +255,14 @@ def _why_idle(
         if not any(row.follows_table for row, _ in fitting):
             return OwnSpecs(rule)
         return ShadowedPattern(rule, tuple(sorted(by)))
-    known = dict.fromkeys(re.findall(r"[^\W\d]\w+", text))
+    words = dict.fromkeys(re.findall(r"[^\W\d]\w+", text))
     for word in missing_words(rule.pattern, text):
-        return NoSuchPath(rule, nearest(word, known))
-    wider = f".*{rule.pattern}.*"
+        return NoSuchPath(rule, nearest(word, words))
+    matching_all = f".*{rule.pattern}.*"
     for _, resolution in rows:
         # Older versions of Keras searched, so it may have matched there.
-        if resolution.dialect.searched_once and _fits(wider, resolution):
-            return NoSuchPath(rule, wider)
+        if resolution.dialect.searched_once and _fits(matching_all, resolution):
+            return NoSuchPath(rule, matching_all)
     return NoSuchPath(rule)
 
 

@@ -117,8 +117,8 @@ class Rules(Displayed, tuple[Rule, ...]):
             raise RuleError(
                 f"Rules are pairs such as ('batch', 'data'); got {shown(table)}."
             )
-        found = limited(table, MAX_RULES, "The rules of a table", RuleError)
-        return Rules(tuple(_rule(index, pair) for index, pair in enumerate(found)))
+        lines = limited(table, MAX_RULES, "The rules of a table", RuleError)
+        return Rules(tuple(_rule(index, pair) for index, pair in enumerate(lines)))
 
     @staticmethod
     def parse(text: str) -> Rules:
@@ -178,9 +178,9 @@ class Rules(Displayed, tuple[Rule, ...]):
 
 
 @lru_cache(maxsize=1 << 14)  # an audit asks for the same few names again and again
-def near(name: str, known: tuple[str, ...]) -> str | None:
+def near(name: str, names: tuple[str, ...]) -> str | None:
     """The known name nearest in spelling, or None."""
-    return nearest(name, known)
+    return nearest(name, names)
 
 
 def _repr(table: Rules | PathRules, name: str, line: str) -> str:
@@ -247,17 +247,17 @@ class PathRules(Displayed):
                 "A table of paths is pairs such as ('mlp/.*/kernel', (None, 'model'));"
                 f" got {shown(pairs)}."
             )
-        found = limited(pairs, MAX_RULES, "The rules of a table", RuleError)
-        return PathRules(tuple(_path_rule(i, p) for i, p in enumerate(found)), mesh)
+        lines = limited(pairs, MAX_RULES, "The rules of a table", RuleError)
+        return PathRules(tuple(_path_rule(i, p) for i, p in enumerate(lines)), mesh)
 
     @cached_property
     def patterns(self) -> Mapping[str, int]:
         """Each pattern and the index of its first line."""
         # Keras looks a path up among the keys before it matches any.
-        found: dict[str, int] = {}
+        first_index: dict[str, int] = {}
         for index, rule in enumerate(self.entries):
-            found.setdefault(rule.pattern, index)
-        return found
+            first_index.setdefault(rule.pattern, index)
+        return first_index
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
         """The table as EasyLM takes it: pattern and `PartitionSpec`."""
@@ -359,8 +359,10 @@ def _rule(index: int, pair: Any) -> Rule:
     for axis in target:
         if isinstance(axis, str):
             _check_no_call(axis, RuleError, f"In rule {index + 1}, ")
-    what = f"the mesh axis in rule {index + 1}"
-    return Rule(logical, tuple(check_name(axis, what, RuleError) for axis in target))
+    description = f"the mesh axis in rule {index + 1}"
+    return Rule(
+        logical, tuple(check_name(axis, description, RuleError) for axis in target)
+    )
 
 
 # As `fsdp(axis="data")`, which big_vision has in its tables.

@@ -34,13 +34,13 @@ def draw_audit(
     legend, groups = (), {row.group for row in rows}
     if HIGHLIGHTED in groups:
         legend = ((NORMAL, "split"), (HIGHLIGHTED, "replicated"))
-    failed = [one for one in audit.folds if one.items[0].layout is None]
+    failed = [layers for layers in audit.folds if layers.items[0].layout is None]
     rows += map(_failed, failed[:limit])
     notes = []
     for line in difference_lines(audit.differences)[:MOST_DIFFERENCES]:
         notes.append(f"{line}.")
-    for more in and_more(len(unfolded(failed[limit:])), "array"):
-        notes.append(f"{more} without a layout")
+    for count in and_more(len(unfolded(failed[limit:])), "array"):
+        notes.append(f"{count} without a layout")
     head = wording.audit_head(
         len(audit.rows), audit.mesh, audit.bytes_per_device, audit.uncounted
     )
@@ -83,17 +83,17 @@ def audit_text(audit: Audit, width: int, full: bool = False) -> str:
 def _largest(audit: Audit, limit: int) -> list[Bar]:
     """The arrays that have a layout; beyond `limit` rows the smaller ones share one."""
     rows = []
-    for one in audit.largest_folds[:limit]:
-        row, group = one.items[0], NORMAL
+    for layers in audit.largest_folds[:limit]:
+        row, group = layers.items[0], NORMAL
         layout = row.layout
         if row.spec is not None and layout is not None and audit.mesh.size > 1:
             if layout.num_blocks == 1:
                 group = HIGHLIGHTED
-        words = (one.name, row.array.short, _spec(row))
-        rows.append(Bar(_bytes(one.items), fold_bytes(one), words, group))
-    rest = unfolded(audit.largest_folds[limit:])
-    if rest:
-        total, words = _bytes(rest), (plural(len(rest), "smaller array"),)
+        words = (layers.name, row.array.short, _spec(row))
+        rows.append(Bar(_bytes(layers.items), fold_bytes(layers), words, group))
+    smaller = unfolded(audit.largest_folds[limit:])
+    if smaller:
+        total, words = _bytes(smaller), (plural(len(smaller), "smaller array"),)
         rows.append(Bar(total, bytes_text(total), words))
     return rows
 
@@ -102,11 +102,11 @@ def _bytes(rows: Sequence[Request]) -> int:
     return sum(row.bytes_per_device or 0 for row in rows)
 
 
-def _failed(one: Fold[Request]) -> Bar:
-    row, mark, tone = one.items[0], "?", "muted"
+def _failed(layers: Fold[Request]) -> Bar:
+    row, mark, tone = layers.items[0], "?", "muted"
     if row.problem:
         mark, tone = "✗", "bad"
-    return Bar(None, mark, (one.name, row.array.short, _spec(row)), tone=tone)
+    return Bar(None, mark, (layers.name, row.array.short, _spec(row)), tone=tone)
 
 
 def _spec(row: Request) -> str:

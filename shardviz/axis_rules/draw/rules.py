@@ -240,32 +240,35 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
     )
 
 
-def draw_path_resolution(found: PathResolution, title: str | None = None) -> Picture:
+def draw_path_resolution(
+    resolution: PathResolution, title: str | None = None
+) -> Picture:
     """The patterns for one path: a verdict on each; of many, on those that match."""
-    verdicts, count = list(found.verdicts), len(found.rules)
+    verdicts, count = list(resolution.verdicts), len(resolution.rules)
     if count > FULL_ROWS:
         verdicts = [v for v in verdicts if v.outcome is not Outcome.NO_MATCH]
     verdicts = verdicts[:MOST_ROWS]
     names, remarks = [], []
     for verdict in verdicts:
-        line = found.rules[verdict.rule]
+        line = resolution.rules[verdict.rule]
         names.append(_numbered(verdict.rule + 1, count, shown(line.pattern)))
         remarks.append(str(line.spec))
     notes: list[str | Label] = []
     if hidden := _without([verdict.rule for verdict in verdicts], count):
         notes.append(wording.other_patterns(hidden))
-    if found.problem:
-        notes.append(note(str(found.problem), "bad"))
+    if resolution.problem:
+        notes.append(note(str(resolution.problem), "bad"))
     return _verdicts(
         names,
-        [shown(found.path)[1:-1]],
+        [shown(resolution.path)[1:-1]],
         [verdicts],
         remarks=remarks,
         title=titled(
-            title, f"{found.spec or 'unknown'} by {found.dialect.name} patterns"
+            title,
+            f"{resolution.spec or 'unknown'} by {resolution.dialect.name} patterns",
         ),
         notes=notes,
-        alt=sentences([plural(count, "pattern"), found.explain()]),
+        alt=sentences([plural(count, "pattern"), resolution.explain()]),
     )
 
 
@@ -279,7 +282,7 @@ def _verdicts(
     names: Sequence[str],
     columns: Sequence[str],
     verdicts: Sequence[Sequence[Verdict]],
-    **more: Any,
+    **options: Any,
 ) -> Picture:
     """A row per line of a table, a column per list of verdicts on these."""
     cells = []
@@ -288,7 +291,7 @@ def _verdicts(
             group, word = _group_of(verdict), verdict_word(verdict)
             cells.append(Cell(row, column, word, group))
     look = {"least": WIDE, "legend": LEGEND, "colormap": "verdicts", "groups": 4}
-    return matrix(names, columns, cells, **look, **more)
+    return matrix(names, columns, cells, **look, **options)
 
 
 def _group_of(verdict: Verdict) -> int:

@@ -69,14 +69,14 @@ def title(names: Sequence[object] | None, dim: int) -> str:
     return f"dimension {dim}"
 
 
-def near(found: Resolution, dim: int) -> str | None:
+def near(resolution: Resolution, dim: int) -> str | None:
     """The name that a dimension most likely means whose own no rule has, or None."""
-    name = found.names[dim]
-    if not isinstance(name, str) or name in found.rules.by_name:
+    name = resolution.names[dim]
+    if not isinstance(name, str) or name in resolution.rules.by_name:
         return None
-    close = found.rules.nearest(name)
+    close = resolution.rules.nearest(name)
     # No two dimensions of an array mean the same.
-    return None if close in found.names else close
+    return None if close in resolution.names else close
 
 
 # --- the reason in a sentence ---------------------------------------------------------
@@ -96,23 +96,23 @@ def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]
     >>> reason(request(wq, mesh, rules), 1)[1]
     "Rule 1 wins and asks for 'tensor', but 34 does not divide by 4: 2 left over."
     """
-    found, names = request.resolution, request.array.logical
+    resolution, names = request.resolution, request.array.logical
     name = title(names, dim)
     lead = _lead(request, dim, name)
     if request.spec_wins:
         return lead, _own_spec(request, by_path)
-    if found is None:
+    if resolution is None:
         return lead, _without_rules(request)
-    decision = found.decisions[dim]
+    decision = resolution.decisions[dim]
     if is_unconstrained(decision.logical):
         return lead, "Its name says so."
     winner = decision.deciding
     if winner is None:
-        return lead, _undecided(decision, found)
-    words = f"Rule {winner.rule + 1} {_wins(winner, found)}"
+        return lead, _undecided(decision, resolution)
+    words = f"Rule {winner.rule + 1} {_wins(winner, resolution)}"
     for lost in decision.verdicts:
         if isinstance(lost, Taken):
-            causes = _holders(lost.taken, found)
+            causes = _holders(lost.taken, resolution)
             words += f" Rule {lost.rule + 1} comes first, but {causes}."
     return lead, words
 
@@ -125,10 +125,10 @@ def _lead(request: Request, dim: int, name: str) -> str:
         name = name.capitalize()
     if dim in spec.unconstrained:
         return f"{name} is left to the compiler."
-    ways = 1 if request.layout is None else request.layout.block_counts[dim]
-    if ways == 1:
+    parts = 1 if request.layout is None else request.layout.block_counts[dim]
+    if parts == 1:
         return f"{name} is not split."
-    return f"{name} is split {ways:,} ways over {listed(axes)}."
+    return f"{name} is split {parts:,} ways over {listed(axes)}."
 
 
 def _own_spec(request: Request, by_path: bool) -> str:
@@ -150,33 +150,31 @@ def _without_rules(request: Request) -> str:
     return f"There are no rules. {HOW_TO_WRITE}"
 
 
-def _undecided(decision: Decision, found: Resolution) -> str:
+def _undecided(decision: Decision, resolution: Resolution) -> str:
     """Why no rule decides about a dimension."""
     name = decision.logical
     if name is None:
         return "It has no logical name, and rules are for names."
     if decision.passed_through:
-        words = (
-            f"No rule names {name}, so {found.dialect.library} takes it for a mesh axis"
-        )
-        if found.mesh is not None and name not in found.mesh.shape:
+        words = f"No rule names {name}, so {resolution.dialect.library} takes it for a mesh axis"
+        if resolution.mesh is not None and name not in resolution.mesh.shape:
             return f"{words}, which the mesh does not have."
         return f"{words}."
-    if not found.rules:
+    if not resolution.rules:
         return f"There are no rules. {HOW_TO_WRITE}"
     if decision.unknown:
-        hint = clause(" Did you mean {}?", near(found, decision.dimension))
+        hint = clause(" Did you mean {}?", near(resolution, decision.dimension))
         return f"No rule names {name}.{hint}"
     sentences = []
     for lost in decision.verdicts:
         if isinstance(lost, Taken):
-            causes = _holders(lost.taken, found)
+            causes = _holders(lost.taken, resolution)
             asks = f"Rule {lost.rule + 1} asks for {listed(lost.axes)}"
             sentences.append(f"{asks}, but {causes}.")
     return " ".join(sentences)
 
 
-def _wins(fact: Verdict, found: Resolution) -> str:
+def _wins(fact: Verdict, resolution: Resolution) -> str:
     """What the rule that decides does, as the rest of a sentence."""
     wants = f"wins and asks for {listed(fact.axes)}"
     match fact:
@@ -185,7 +183,7 @@ def _wins(fact: Verdict, found: Resolution) -> str:
         case MissingAxis():
             return f"{wants}, and {_missing(fact)}"
         case AxisTwice() | AxisShared():
-            return f"{wants}, but {_twice(fact, found)}."
+            return f"{wants}, but {_twice(fact, resolution)}."
         case SizeOne():
             which = by_count(len(fact.axes), "which has", "which have")
             return f"{wants}, {which} size 1 and splits nothing."
@@ -193,7 +191,7 @@ def _wins(fact: Verdict, found: Resolution) -> str:
             return "wins and leaves it to the compiler."
         case Unsplit():
             return "wins and keeps it whole."
-    if found.problems:
+    if resolution.problems:
         return f"{wants}, but the array fails in another dimension."
     return "decides."
 
@@ -209,30 +207,32 @@ def _missing(fact: MissingAxis) -> str:
     return f"the mesh has no axis {listed(fact.absent, 'or')}.{hint}"
 
 
-def _twice(fact: AxisTwice | AxisShared, found: Resolution) -> str:
+def _twice(fact: AxisTwice | AxisShared, resolution: Resolution) -> str:
     if isinstance(fact, AxisTwice):
         return "names an axis twice, and it can split an array once"
     causes = []
     for axis, dim, _ in fact.taken:
-        causes.append(f"{title(found.names, dim)} has {shown(axis)}, too")
+        causes.append(f"{title(resolution.names, dim)} has {shown(axis)}, too")
     return joined(causes)
 
 
-def _holders(taken: tuple[Holder, ...], found: Resolution) -> str:
+def _holders(taken: tuple[Holder, ...], resolution: Resolution) -> str:
     """Which rules gave these axes to which other dimensions."""
     axes_of: dict[tuple[int, int], list[str]] = {}
     for axis, dim, by in taken:
         axes_of.setdefault((dim, (by or 0) + 1), []).append(shown(axis))
     causes = []
     for (dim, rule), axes in axes_of.items():
-        causes.append(f"rule {rule} gave {joined(axes)} to {title(found.names, dim)}")
+        causes.append(
+            f"rule {rule} gave {joined(axes)} to {title(resolution.names, dim)}"
+        )
     return joined(causes)
 
 
 # --- a few words on each rule ---------------------------------------------------------
 
 
-def verdict(fact: Verdict, found: Resolution) -> str:
+def verdict(fact: Verdict, resolution: Resolution) -> str:
     """What one rule did for a dimension whose name it has.
 
     >>> from shardviz.axis_rules.resolution import resolve
@@ -246,13 +246,13 @@ def verdict(fact: Verdict, found: Resolution) -> str:
         case MissingAxis():
             return _missing(fact).removesuffix(".")
         case AxisTwice() | AxisShared():
-            return f"decides, but {_twice(fact, found)}"
+            return f"decides, but {_twice(fact, resolution)}"
         case DecidedBefore(by_rule=by):
             return f"too late: rule {by + 1} decided"
         case Overridden(by_rule=by, library=library):
             return f"replaced by rule {by + 1}: in {library} the last one counts"
         case Taken(taken=taken):
-            return f"axis in use: {_holders(taken, found)}"
+            return f"axis in use: {_holders(taken, resolution)}"
         case SizeOne():
             return "decides, but an axis of size 1 splits nothing"
         case Applied(line=Rule(free=True)):

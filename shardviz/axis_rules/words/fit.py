@@ -15,26 +15,26 @@ def fit(fact: Fit) -> str:
     'Does not fit: 21 GiB per device, TPU v5e has 16 GiB.'
     """
     needed = f"{bytes_text(fact.needed)} per device"
-    rest = uncounted(fact.uncounted)
+    note = uncounted(fact.uncounted)
     # Activations come on top of what arrays alone need.
     if fact.arrays_only:
-        rest += ", before activations"
+        note += ", before activations"
     if fact.code == "too large":
         owner = fact.device or "each"
         has = bytes_text(fact.capacity or 0)
-        return f"Does not fit: {needed}, {owner} has {has}{rest}."
+        return f"Does not fit: {needed}, {owner} has {has}{note}."
     if fact.code == "not now":
         return (
-            f"Does not fit now: {needed}, {bytes_text(fact.free or 0)} is free{rest}."
+            f"Does not fit now: {needed}, {bytes_text(fact.free or 0)} is free{note}."
         )
     if fact.capacity is None:
-        return f"{needed}{rest}; the capacity of a device is not known."
+        return f"{needed}{note}; the capacity of a device is not known."
     # Arrays may be left out, and then it is not said that all of them fit.
     head = "Fits:"
     if fact.uncounted:
         head = "At least"
     of = f"{bytes_text(fact.needed)} of {bytes_text(fact.capacity)} per device"
-    return f"{head} {of}{clause(' ({})', fact.device)}{rest}."
+    return f"{head} {of}{clause(' ({})', fact.device)}{note}."
 
 
 def uncounted(fact: Uncounted) -> str:
@@ -59,12 +59,12 @@ def largest_arrays(fact: LargestArrays) -> str:
     return f"The largest arrays: {'; '.join(map(_large_array, fact.arrays))}."
 
 
-def _large_array(one: LargeArray) -> str:
-    layout = one.layout
+def _large_array(fact: LargeArray) -> str:
+    layout = fact.layout
     size = bytes_text(layout.bytes_per_device)
-    name = one.name
-    if one.count > 1:
-        name, size = f"{one.count:,} × {name}", f"{size} each"
+    name = fact.name
+    if fact.count > 1:
+        name, size = f"{fact.count:,} × {name}", f"{size} each"
     if layout.num_blocks == 1:
         return f"{name}, {size} per device, not split"
     split = f"split {layout.num_blocks:,} ways"

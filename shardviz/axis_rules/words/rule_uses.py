@@ -119,9 +119,9 @@ def difference(fact: SpecDifference) -> str:
 def few(names: Iterable[str]) -> str:
     """A few names, those of all layers as one; the rest is counted."""
     folds = fold(names, str)
-    parts = [one.name for one in folds[:SHOWN]]
+    parts = [layers.name for layers in folds[:SHOWN]]
     # Counted by name: a reader does not know of the folds.
-    hidden = sum(len(one.items) for one in folds[SHOWN:])
+    hidden = sum(len(layers.items) for layers in folds[SHOWN:])
     if hidden:
         parts.append(f"{hidden:,} more")
     return joined(parts)
@@ -155,11 +155,11 @@ def beside_table(value: AuditDiff) -> str:
     if not value.rows:
         return ""
     alike: dict[str, list[str]] = {}
-    for one in value.rows:
-        words = f"{one.second}, and the table {_decided(one.rows[0], None)}"
-        if one.rows[0].resolution is not None:
-            words = f"{one.second}, and the table says {one.first}"
-        alike.setdefault(words, []).append(one.path)
+    for row in value.rows:
+        words = f"{row.second}, and the table {_decided(row.rows[0], None)}"
+        if row.rows[0].resolution is not None:
+            words = f"{row.second}, and the table says {row.first}"
+        alike.setdefault(words, []).append(row.path)
     lines = [f"  {few(paths)}: {words}." for words, paths in alike.items()]
     count = plural(len(value.rows), "array")
     verb = by_count(len(value.rows), "is", "are")
@@ -175,8 +175,8 @@ def audit_diff(value: AuditDiff) -> str:
     # The layers of a model mostly differ alike.
     groups: dict[str, list[str]] = {}
     for row in value.rows:
-        one, two = row.first or "unknown", row.second or "unknown"
-        words = f"{one} by {first}, {two} by {second}. {difference(row)}"
+        first_spec, second_spec = row.first or "unknown", row.second or "unknown"
+        words = f"{first_spec} by {first}, {second_spec} by {second}. {difference(row)}"
         groups.setdefault(words, []).append(row.path)
     for words, paths in groups.items():
         lines.append(f"{joined(paths, limit=SHOWN)}: {words}")

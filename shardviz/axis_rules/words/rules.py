@@ -101,8 +101,8 @@ def verdict_reason(fact: Verdict) -> str:
         case Taken():
             return _taken(fact)
         case OtherName(line=Rule(logical=rule_name), name=name):
-            own = "no name" if name is None else shown(name)
-            return f"is for {shown(rule_name)}; this dimension has {own}."
+            own_name = "no name" if name is None else shown(name)
+            return f"is for {shown(rule_name)}; this dimension has {own_name}."
         case DecidedBefore(by_rule=by):
             return f"comes after rule {by + 1}, which already decided this dimension."
         case Overridden(by_rule=by):
@@ -138,15 +138,15 @@ def _applied(fact: Applied) -> str:
         return "leaves the dimension to the compiler and ends the search."
     if fact.mesh is None:
         return f"splits over {listed(fact.axes)}."
-    ways = math.prod(fact.mesh.shape[axis] for axis in fact.axes)
-    ones = [axis for axis in fact.axes if fact.mesh.shape[axis] == 1]
-    large = [axis for axis in fact.axes if axis not in ones]
-    dropped = clause(" {} of size 1 splits nothing.", listed(ones))
+    parts = math.prod(fact.mesh.shape[axis] for axis in fact.axes)
+    unsplitting = [axis for axis in fact.axes if fact.mesh.shape[axis] == 1]
+    large = [axis for axis in fact.axes if axis not in unsplitting]
+    dropped = clause(" {} of size 1 splits nothing.", listed(unsplitting))
     if fact.drops_size_one:
-        dropped = clause(" {} of size 1 is dropped.", listed(ones))
+        dropped = clause(" {} of size 1 is dropped.", listed(unsplitting))
     if not large:
         return f"decides, and nothing is split:{dropped}"
-    return f"splits {ways:,} ways over {listed(large)}.{dropped}"
+    return f"splits {parts:,} ways over {listed(large)}.{dropped}"
 
 
 def _matched(spec: Spec) -> str:

@@ -79,9 +79,9 @@ def explain(audit: Audit) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def fold_bytes(one: Fold[Request]) -> str:
+def fold_bytes(layers: Fold[Request]) -> str:
     """What alike arrays take on each device: `32 × 2 MiB`."""
-    return f"{one.count}{bytes_text(one.items[0].bytes_per_device or 0)}"
+    return f"{layers.count}{bytes_text(layers.items[0].bytes_per_device or 0)}"
 
 
 def group(fact: GroupBytes) -> str:
@@ -107,22 +107,22 @@ def difference(fact: Difference) -> str:
     >>> print(audit(tree, [("x", "d")], "d=2").differences[0])
     mu of 'params/w' is float32 while the parameter is bfloat16: +8 B per device
     """
-    whose = shown(fact.parameter.path, 120)
-    return f"{fact.role} of {whose} {_how(fact)}{_cost(fact.bytes_per_device)}"
+    parameter = shown(fact.parameter.path, 120)
+    return f"{fact.role} of {parameter} {_how(fact)}{_cost(fact.bytes_per_device)}"
 
 
 def difference_lines(differences: Iterable[Difference]) -> list[str]:
     """One line for what differs alike in all layers: what was lost comes first."""
     alike: dict[tuple[str, str, str], list[Difference]] = {}
-    for one in differences:
-        alike.setdefault((one.kind, one.role, _how(one)), []).append(one)
+    for fact in differences:
+        alike.setdefault((fact.kind, fact.role, _how(fact)), []).append(fact)
     lines = []
     for (kind, role, how), members in alike.items():
-        cost = sum(one.bytes_per_device for one in members)
+        cost = sum(fact.bytes_per_device for fact in members)
         line = difference(members[0])
         if len(members) > 1:
-            partners = fold(members, lambda one: one.parameter.path)
-            names = joined([one.name for one in partners], limit=SHOWN)
+            partners = fold(members, lambda fact: fact.parameter.path)
+            names = joined([fact.name for fact in partners], limit=SHOWN)
             count = plural(len(members), "parameter")
             line = f"{role} of {count} ({names}) {how}{_cost(cost)}"
         lines.append((_RANK.index(kind), -cost, line))
@@ -132,9 +132,9 @@ def difference_lines(differences: Iterable[Difference]) -> list[str]:
 def _how(fact: Difference) -> str:
     """What differs, to be said after the name of the array."""
     row, parameter = fact.row, fact.parameter
-    there = f"while the parameter is split {parameter.spec}"
+    comparison = f"while the parameter is split {parameter.spec}"
     if fact.kind == "unknown":
-        return f"is split in a way that nothing says, {there}"
+        return f"is split in a way that nothing says, {comparison}"
     if fact.kind == "dtype":
         return f"is {row.dtype} while the parameter is {parameter.dtype}"
     how = f"is split {row.spec}"
@@ -143,11 +143,11 @@ def _how(fact: Difference) -> str:
     if fact.kind == "few names":
         return f"is split {row.spec} as is the parameter, unless it stacks layers"
     if fact.kind == "otherwise":
-        how = f"{how} {there}: every step moves one of them"
+        how = f"{how} {comparison}: every step moves one of them"
         return f"{how}. {few_names(row)}" if row.few_names else how
     if row.shape != parameter.shape:
         how = f"has shape {list(row.shape)} beside {list(parameter.shape)} and {how}"
-    return f"{how} {there}"
+    return f"{how} {comparison}"
 
 
 def _cost(size: int) -> str:
@@ -167,12 +167,12 @@ def _sizes(audit: Audit) -> str:
         f"{uncounted(audit.uncounted)}."
     )
     largest, beside = [], {}
-    for one in audit.largest_folds:
-        kind = one.items[0].array.memory_kind
+    for layers in audit.largest_folds:
+        kind = layers.items[0].array.memory_kind
         if kind is None:
-            largest.append(f"{one.name} {fold_bytes(one)}")
+            largest.append(f"{layers.name} {fold_bytes(layers)}")
             continue
-        size = sum(row.bytes_per_device or 0 for row in one.items)
+        size = sum(row.bytes_per_device or 0 for row in layers.items)
         beside[kind] = beside.get(kind, 0) + size
     for kind, size in beside.items():
         head += f" Beside that, {bytes_text(size)} for each device are in {kind}."
@@ -329,12 +329,15 @@ def _unnamed(audit: Audit) -> str:
     # A moment has no names because its parameter has none.
     rows = [row for row in audit.unnamed if row.partner not in paths]
     names = _with_sizes(rows, lambda row: row.array.bytes)
-    has, it = by_count(len(rows), "has", "have"), by_count(len(rows), "it", "them")
+    has, object_pronoun = (
+        by_count(len(rows), "has", "have"),
+        by_count(len(rows), "it", "them"),
+    )
     moments = plural(len(paths) - len(rows), "moment")
     also = f" or their {moments}" if len(paths) > len(rows) else ""
     lines = [
         f"{plural(len(rows), 'array')} {has} no logical names, so no rule splits"
-        f" {it}{also}: {joined(names, limit=SHOWN)}. {ADD_NAMES}"
+        f" {object_pronoun}{also}: {joined(names, limit=SHOWN)}. {ADD_NAMES}"
     ]
     remedies = rows[0].remedies("split")
     if remedies:
@@ -409,10 +412,10 @@ def _takes(row: Request, layout: Layout) -> str:
 def _axes(mesh: MeshSpec) -> str:
     """The mesh; axes of size 1, which large models have by the dozen, are only counted."""
     split = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
-    ones = len(mesh.shape) - len(split)
-    if ones < 3:
+    unsplitting = len(mesh.shape) - len(split)
+    if unsplitting < 3:
         return str(mesh)
-    return ", ".join([*split, f"{plural(ones, 'axis', 'axes')} of size 1"])
+    return ", ".join([*split, f"{plural(unsplitting, 'axis', 'axes')} of size 1"])
 
 
 def _lines(audit: Audit) -> str:
