@@ -1,1 +1,1 @@
-"""Rule tables, what they decide, and audits of whole models."""
+"""Rule tables, their decisions, and audits of whole models."""

@@ -1,13 +1,13 @@
-"""read_tree(): the arrays in a table, in a model, or in its parameters, as ArraySpecs.
+"""read_tree(): reads the arrays of a table, a model or its parameters as ArraySpecs.
 
-Takes rows, mappings, lists, dataclasses, models of other libraries and leaves with a
-shape and a dtype. `sv.layout`, `sv.audit` and `sv.program` all read leaves with
-`read_leaf`. What counts of a leaf, in this order: the sharding of the array itself, the
-names beside it, what a function of the user says of it. Where none of them says
-anything, that is what comes out: an array without a spec and without names.
+It accepts rows, mappings, lists, dataclasses, models of other libraries, and leaves
+with a shape and a dtype. `sv.layout`, `sv.audit` and `sv.program` all read leaves with
+`read_leaf`. The sharding of an array comes from the first of these that has one: the
+array itself, the names beside it, the user's function. If none has one, the ArraySpec
+has neither a spec nor names.
 
-Neither jax nor any library is imported: `children`, where it is given, knows the
-containers that are registered with jax.
+This module imports neither jax nor any library. If the caller passes `children`, it
+reads the containers that are registered with jax.
 """
 
 from __future__ import annotations
@@ -43,28 +43,30 @@ Names = Callable[[str, Any], Any]
 Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 
 MAX_DEPTH = 64
-MOST_ENTRIES = 1 << 20  # of an iterator, which may be endless
-# Letters; a number may follow.
+MOST_ENTRIES = 1 << 20  # read from an iterator, which may be endless
+# In letters; a number may be appended.
 LONG_NAME = MAX_NAME - 8
 _DIGITS = re.compile(r"\s*+(?:[(\[]\s*+)?[0-9][0-9_,\s x×*)\]]*")
 _SCALARS = (bool, int, float, complex)
 
 
 class TreeLeaf(NamedTuple):
-    """An array of a tree, and what is known of it before rules and a mesh are.
+    """An array of a tree, and its sharding as far as the tree determines it.
+
+    Rules and a mesh come later.
 
     Attributes:
-        array: its shape and dtype; `spec` is that of its own sharding, `logical` are
-            the names beside it. Both may be there: the sharding wins.
+        array: its shape and dtype; `spec` is that of its own sharding, `logical` the
+            names beside it. If it has both, the sharding wins.
         problem: why its names could not be read, or None.
-        described: whether somebody wrote it down, as an ArraySpec or a row of a table;
-            then no name means that no rule splits it.
-        logical: whether the names are for rules alone, never mesh axes.
+        described: True if the user described it, as an ArraySpec or a row of a table.
+            Without names, no rule splits it then.
+        logical: True if the names are for rules only, never mesh axes.
         mesh: the mesh of its sharding or names, in the type of its library; or None.
-        layout: where its bytes lie, for a live array whose sharding names no mesh axes.
+        layout: the layout of a live array whose sharding names no mesh axes.
         rules: pairs of names and mesh axes that its library keeps beside the names.
-        defaults: whether the names in a box of flax say how it is split; flax's reading
-            leaves arrays without a box unsplit.
+        defaults: True if the names in a box of flax determine how it is split. Flax
+            then leaves arrays without a box unsplit.
         few_names: as in `LeafMetadata`.
 
     >>> import numpy as np
@@ -85,7 +87,7 @@ class TreeLeaf(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether anything says how it is split over mesh axes."""
+        """True if something determines how it is split over mesh axes."""
         named = self.array.spec is not None or self.array.logical is not None
         return self.described or named
 
@@ -95,8 +97,8 @@ class TreeLeaf(NamedTuple):
 
 
 def is_array(value: Any) -> bool:
-    """Whether it has a shape and a dtype."""
-    # Not by ==: to numpy, float64 equals None.
+    """True if it has a shape and a dtype."""
+    # `==` would not do: to numpy, float64 equals None.
     shape, dtype = attribute(value, "shape"), attribute(value, "dtype")
     return shape is not None and dtype is not None
 
@@ -104,17 +106,17 @@ def is_array(value: Any) -> bool:
 def read_leaf(
     name: str, value: Any, box: LeafMetadata | None = None, names: Names | None = None
 ) -> TreeLeaf:
-    """What an array says of itself: its own sharding, and the names beside it.
+    """Reads an array with its own sharding and the names beside it.
 
     Args:
-        name: what to call it.
-        value: the array, as it is or in a library's box.
-        box: what the box said, where `value` was taken out of one already.
-        names: called as `names(name, array)` where nothing else says how it is split;
-            it returns names, a PartitionSpec, or None.
+        name: the name to give it.
+        value: the array, alone or in a library's box.
+        box: the box, if `value` was taken out of one already.
+        names: called as `names(name, array)` if nothing else determines how the array
+            is split; it returns names, a PartitionSpec, or None.
     """
     while (inner := without_metadata(value)) is not None:
-        # Of nested boxes the outer names count.
+        # In nested boxes the outer names count.
         if box is None or box.axes is None:
             box = inner
         value = inner.value
@@ -147,7 +149,7 @@ def read_leaf(
 
 
 def _with_names(array: ArraySpec, names: Any) -> tuple[ArraySpec, str | None]:
-    """The array with names or a Spec beside it, and why these do not fit."""
+    """The array with names or a Spec beside it, and why these do not fit, or None."""
     try:
         if isinstance(names, Spec):
             if array.spec is None:
@@ -160,11 +162,11 @@ def _with_names(array: ArraySpec, names: Any) -> tuple[ArraySpec, str | None]:
 
 
 def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | None]:
-    """The spec and the mesh of an array; its layout where it has no mesh axes.
+    """The spec and the mesh of an array; its layout if it has no mesh axes.
 
     Args:
         value: the array.
-        named: whether names stand beside it. Under a mesh of Explicit axes
+        named: True if names stand beside it. Under a mesh of Explicit axes
             `jax.eval_shape` writes a sharding that splits nothing on an array; then the
             names count.
     """
@@ -187,16 +189,17 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
 
 
 def _gives_way(spec: Spec, mesh: Any, named: bool) -> bool:
-    """Whether the names beside an array count in place of a sharding that splits nothing."""
-    # With names beside it, `jax.eval_shape` under a mesh wrote it, and nobody chose it.
+    """True if the names beside an array replace a sharding that splits nothing."""
+    # Beside names, `jax.eval_shape` under a mesh wrote the sharding; the user did not
+    # choose it.
     if not named or spec.axes or spec.unreduced:
         return False
-    # Orbax's mesh says how the array of a checkpoint was split.
+    # Orbax's mesh is the one on which the array of a checkpoint was split.
     return attribute(mesh, "devices") is None and not library_of(type(mesh))
 
 
 def _asked(names: Names, name: str, value: Any) -> Any:
-    """What the user's function says of an array, as names or a Spec."""
+    """The answer of the user's function about an array, as names or a Spec."""
     answer = names(name, value)
     axes = names_of(answer)
     if answer is not None and axes is None:
@@ -210,12 +213,12 @@ def _asked(names: Names, name: str, value: Any) -> Any:
     return axes
 
 
-# What a value stands in, which decides how it is read.
-# A table or a tree: rows are read, and all that is no array is refused.
+# The surroundings of a value, which decide how it is read. In a table or a tree, rows
+# are read, and anything that is not an array is refused.
 _TABLE = 0
-# The fields of a class: text and functions are none of ours.
+# The fields of a class: text and functions are skipped.
 _FIELDS = 1
-# The fields of an equinox module: everything but arrays is none of ours.
+# The fields of an equinox module: everything except arrays is skipped.
 _MODULE = 2
 
 
@@ -225,11 +228,10 @@ class ArrayTree(NamedTuple):
     Attributes:
         paths: the path of every array, in order.
         names: the same, each once and no longer than a name may be.
-        kinds: what each array says; those of one signature share it, whatever their
-            names.
-        states: the positions of those in an object of optax or in an optimizer of
+        kinds: one leaf per array; arrays of one signature share it under any name.
+        states: the positions of arrays in an object of optax or in an optimizer of
             Keras.
-        known: the position of an array in an optimizer of Keras, to the path of its
+        partners: for an optimizer of Keras, the position of an array to the path of its
             parameter.
     """
 
@@ -249,9 +251,9 @@ class ArrayTree(NamedTuple):
 def read_tree(
     tree: Any, names: Names | None = None, children: Children | None = None
 ) -> ArrayTree:
-    """Every array of a table or tree, in order, and what is known of it.
+    """Reads every array of a table or tree, in order.
 
-    The path of an array is its name, as in `layers/0/kernel`. A name seen before gets a
+    The path of an array is its name, as in `layers/0/kernel`. A repeated name gets a
     number: `w`, `w (2)`. Logical names that do not fit an array become its `problem`:
     one bad leaf must not hide the others.
 
@@ -259,9 +261,9 @@ def read_tree(
         tree: ArraySpecs, rows `(name, shape, logical[, dtype])`, mappings of paths to
             `(shape, logical[, dtype])`, nested containers of these and of arrays, or
             models.
-        names: called as `names(path, array)` for arrays that say nothing themselves.
-        children: the named children of a container that is registered with jax, or
-            None.
+        names: called as `names(path, array)` for arrays without a sharding or names.
+        children: returns the named children of a container that is registered with jax,
+            or None.
 
     >>> [f.array for f in read_tree({"mlp": {"wi": ((512, 2048), "embed mlp")}}).leaves]
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
@@ -286,12 +288,12 @@ class _TreeReader:
         self.paths: list[str] = []
         self.names: list[str] = []
         self.kinds: list[TreeLeaf] = []
-        # Positions of what optimizers keep.
+        # Positions of the arrays that optimizers keep.
         self.states: set[int] = set()
         # The paths of variables of Keras.
         self.keras: dict[int, str] = {}
         self._ask, self._children = names, children
-        # How often a name was there.
+        # How many arrays had each name so far.
         self._times: dict[str, int] = {}
         # One leaf per signature: large models have many arrays and few signatures.
         self._read: dict[Any, TreeLeaf] = {}
@@ -306,7 +308,7 @@ class _TreeReader:
         if value is None:
             return
         key = None
-        # The user's function may answer differently for each.
+        # The user's function may give each array another answer.
         if self._ask is None:
             key = quick_key(value)
         if key is not None and key in self._read:
@@ -333,7 +335,7 @@ class _TreeReader:
             self._recorded(path, record)
         elif isinstance(value, Mapping):
             for key, inner in value.items():
-                # A number beside arrays is a scalar, as jax has it.
+                # A number beside arrays is a scalar, as in jax.
                 if inside == _TABLE and isinstance(inner, _SCALARS):
                     self._scalar(inner, _joined(path, key))
                 else:
@@ -347,19 +349,19 @@ class _TreeReader:
         if inside != _MODULE and _is_described(value):
             self._described(path or "array", value[0], list(value[1:]))
         elif inside != _MODULE and value and isinstance(value[0], str):
-            # A row without a shape is refused as one whose shape is None.
+            # A row without a shape fails like one whose shape is None.
             name, shape = (*value, None)[:2]
             self._described(_joined(path, name), shape, list(value[2:]))
         else:
             for index, inner in enumerate(value):
-                # The rows of a table have names of their own; a tree's lists have
-                # positions.
+                # The rows of a table have their own names; the entries of a tree's
+                # lists have positions.
                 named = depth == 0 and _names_itself(inner)
                 inner_path = path if named else _joined(path, index)
                 self.collect(inner, inner_path, depth + 1, inside)
 
     def _collect_leaf(self, value: Any, path: str, depth: int, inside: int) -> bool:
-        """Collects an array, in a library's box or not; whether `value` was one."""
+        """Collects an array, in a library's box or not; False if `value` is not one."""
         box = _at(path, without_metadata, value)
         if box is not None:
             inner, path = box.value, box.path or path
@@ -388,7 +390,7 @@ class _TreeReader:
             within = _FIELDS
             if library_of(type(value)) == "equinox":
                 within = _MODULE
-            # A class in a module is still in a module.
+            # A class inside a module counts as part of the module.
             within = max(inside, within)
             for name, inner in parts:
                 inner_path = _joined(path, name) if name else path
@@ -420,7 +422,7 @@ class _TreeReader:
         if names is None and dataclasses.is_dataclass(value):
             names = []
             for field in dataclasses.fields(value):
-                # flax and jax mark fields that hold no arrays so.
+                # Flax and jax mark fields without arrays this way.
                 marks = field.metadata
                 if marks.get("pytree_node", True) and not marks.get("static", False):
                     names.append(field.name)
@@ -449,7 +451,7 @@ class _TreeReader:
         key = (shape, logical, dtype)
         try:
             leaf = self._read.get(key)
-        # An unhashable part, which is refused below.
+        # A part is unhashable; ArraySpec refuses it below.
         except TypeError:
             key, leaf = None, None
         if leaf is None:
@@ -459,7 +461,7 @@ class _TreeReader:
         self._keep(leaf, name)
 
     def _recorded(self, path: str, record: RecordedArray) -> None:
-        """Adds an array of MaxText's records, which leave out its type of elements."""
+        """Adds an array of MaxText's records, which do not include the dtype."""
         path = plain_path(path)
         array = _at(path, ArraySpec, "array", record.shape)
         entries = record.entries
@@ -482,7 +484,7 @@ class _TreeReader:
 
 
 def _at(path: str, read: Callable[..., Any], *args: Any) -> Any:
-    """What `read` gives; its errors name the path."""
+    """Calls `read`; its errors name the path."""
     try:
         return read(*args)
     except ShardvizError as error:
@@ -491,7 +493,7 @@ def _at(path: str, read: Callable[..., Any], *args: Any) -> Any:
 
 
 def short_name(name: str) -> str:
-    """The end of a long path, which says more than its beginning.
+    """The end of a long path, which tells arrays apart better than its beginning.
 
     >>> short_name("params/w")
     'params/w'
@@ -502,7 +504,7 @@ def short_name(name: str) -> str:
 
 
 def _is_described(value: tuple | list) -> bool:
-    """Whether it is `(shape, logical[, dtype])`."""
+    """True if it is `(shape, logical[, dtype])`."""
     if len(value) not in (2, 3) or isinstance(value[0], ArraySpec):
         return False
     shape, names = value[0], value[1]
@@ -534,10 +536,10 @@ def _joined(path: str, key: Any) -> str:
 
 
 def is_optimizer_state(value: Any) -> bool:
-    """Whether it is an object of optax; `LookaheadParams` and the like are not."""
+    """True for an object of optax, except `LookaheadParams` and the like."""
     return is_optimizer_type(type(value))
 
 
 def is_optimizer_type(kind: type) -> bool:
-    """Whether it is the class of such an object."""
+    """True for the class of such an object."""
     return library_of(kind) == "optax" and not kind.__name__.endswith("Params")

@@ -1,7 +1,7 @@
-"""audit() -> Audit: many arrays under one rule table, and what every rule did.
+"""audit() -> Audit: many arrays under one rule table, and the effect of every rule.
 
-How each array is split, how many bytes each device holds, which names no rule knows,
-and which rules decide nothing.
+An audit answers how each array is split, how many bytes each device holds, which names
+have no rule, and which rules decide nothing.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from shardviz.base.format import Fold, fold, listed, plural, shown, suggestion
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec, make_mesh
 
-# Smaller arrays, in bytes, may be replicated without mention.
+# Smaller arrays, in bytes, are not listed if they are replicated.
 BIG = 1 << 20
 
 
 class Unmatched(NamedTuple):
-    """A logical name that no rule knows, the nearest that one does, and its arrays.
+    """A logical name without a rule, the nearest name with one, and its arrays.
 
     >>> Unmatched("embded", "embed", ("w_out",)).nearest
     'embed'
@@ -75,18 +75,18 @@ class Audit(Displayed, Fact):
     """Many arrays under one rule table; made by `shardviz.audit`.
 
     Attributes:
-        rows: one Request per array, in the order of the tree. Where nothing says how an
-            array is split over the mesh, its row has no spec; a live one that is not on
-            the mesh has the layout that it has now.
+        rows: one Request per array, in the order of the tree. If nothing determines how
+            an array is split over the mesh, its row has no spec; a live array that is
+            not on the mesh has its current layout.
         mesh: the mesh they are laid out on.
         rules: the table.
-        dialect: the library whose reading of the table counts.
-        elsewhere: the arrays with a sharding of their own on a mesh of other axes;
-            their specs are read by the names of its axes.
+        dialect: the library that reads the table.
+        elsewhere: the arrays with their own sharding on a mesh of other axes; their
+            specs are read by the names of its axes.
         capacity: the memory of one device of the target, in bytes, or None.
         target: the title of the target, or `""`.
-        unplaced: the live arrays that are not on all devices of the mesh; their rows say
-            what the table makes of them.
+        unplaced: the live arrays that are not on all devices of the mesh; their rows
+            have the layout that the table gives them.
 
     >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
     >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
@@ -105,8 +105,8 @@ class Audit(Displayed, Fact):
     unplaced: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Remedies of a row look at the other arrays. The rows that came in stay as they
-        # are.
+        # Remedies of a row look at the other arrays. The rows that the caller passed in
+        # do not change.
         object.__setattr__(self, "rows", of_audit(self.rows, self))
 
     @cached_property
@@ -116,15 +116,15 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def bytes_per_device(self) -> int:
-        """What all arrays take on the device that holds most of them, in bytes.
+        """The bytes of all arrays on the device that holds most of them.
 
-        Without those of unknown layout, and those in the memory of the host.
+        Arrays of unknown layout and arrays in the memory of the host are not counted.
         """
         return on_fullest_device(self.rows)
 
     @cached_property
     def groups(self) -> tuple[GroupBytes, ...]:
-        """What each group of arrays takes, those that there are: parameters first."""
+        """The bytes of each group of arrays that occurs, parameters first."""
         by_name: dict[str, list[Request]] = {}
         for row in self.rows:
             by_name.setdefault(row.group, []).append(row)
@@ -132,17 +132,17 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def total(self) -> GroupBytes:
-        """What all arrays take."""
+        """The bytes of all arrays."""
         return group_bytes("total", self.rows)
 
     @property
     def fits(self) -> bool | None:
-        """Whether all arrays fit in the memory of the target; None where not known."""
+        """True if all arrays fit in the memory of the target; None if unknown."""
         return self.fit.ok
 
     @cached_property
     def fit(self) -> Fit:
-        """Whether all arrays have room on a device, before any activations."""
+        """The memory of a device against all arrays, before any activations."""
         needed, without_layout = self.bytes_per_device, self.uncounted
         return Fit(
             needed,
@@ -154,19 +154,17 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def uncounted(self) -> Uncounted:
-        """The arrays that the bytes leave out: nobody knows how they are split."""
+        """The arrays that the bytes leave out, as their layout is unknown."""
         return uncounted(kinds_of(self.rows))
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """How arrays of the optimizer are held otherwise than their parameters."""
+        """The optimizer's arrays that are stored differently from their parameters."""
         return differences(self.rows)
 
     @cached_property
     def beside_table(self) -> AuditDiff:
-        """Which arrays with shardings of their own are split otherwise than the table
-        says.
-        """
+        """The arrays with their own sharding that are split differently from the table."""
         table_rows, own_rows = [], []
         for row in self.rows:
             if row.spec_wins and row.table_spec is not None and len(self.rules):
@@ -178,15 +176,15 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def folds(self) -> tuple[Fold[Request], ...]:
-        """The rows, those that differ only in the number of their layer as one."""
+        """The rows, with those that differ only in the number of their layer as one."""
         return tuple(fold(self.rows, lambda r: r.path, _alike))
 
     @cached_property
     def largest_folds(self) -> tuple[Fold[Request], ...]:
-        """Those of the rows that lay out, those that take most on each device first."""
+        """The folds with a layout, by the bytes they take per device, largest first."""
         sizes = []
         for layers in self.folds:
-            # The rows of a fold are alike, so the first has a layout where all have.
+            # The rows of a fold are alike, so either all have a layout or none.
             if layers.items[0].layout is not None:
                 size = sum(row.bytes_per_device or 0 for row in layers.items)
                 sizes.append((size, layers))
@@ -195,30 +193,30 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def unknown(self) -> tuple[Request, ...]:
-        """The rows of which nothing says how they are split; their bytes don't count."""
+        """The rows that nothing determines a split of; their bytes are not counted."""
         return tuple(r for r in self.rows if r.layout is None and not r.problem)
 
     @cached_property
     def bytes(self) -> int:
-        """What all arrays take together, each counted once, in bytes."""
+        """The bytes of all arrays, each array counted once."""
         return sum(r.array.bytes for r in self.rows)
 
     @cached_property
     def largest(self) -> tuple[Request, ...]:
-        """The rows that lay out, those that take most on each device first."""
+        """The rows with a layout, by the bytes they take per device, largest first."""
         laid_out = [row for row in self.rows if row.layout is not None]
         return tuple(sorted(laid_out, key=lambda row: -(row.bytes_per_device or 0)))
 
     @cached_property
     def problems(self) -> Mapping[str, str]:
-        """Array name to the sentence on why it cannot be laid out."""
+        """The name of each array that cannot be laid out, with a sentence on why."""
         problems = {row.array.name: row.problem for row in self.rows if row.problem}
         return MappingProxyType(problems)
 
     @cached_property
     def replicated(self) -> tuple[Request, ...]:
         """Arrays of 1 MiB or more that are replicated, the largest first."""
-        # One device has all of every array.
+        # A single device holds every array in full.
         if self.mesh.size == 1:
             return ()
         replicated = []
@@ -231,12 +229,12 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def copies_by_axis(self) -> tuple[AxisCopies, ...]:
-        """The arrays that each axis of the mesh does not split; the costliest first."""
+        """The arrays that each axis of the mesh leaves unsplit; the costliest first."""
         return copies_by_axis(self.rows, self.mesh)
 
     @cached_property
     def unnamed(self) -> tuple[Request, ...]:
-        """Arrays that are replicated since they have no logical names, the largest first.
+        """Arrays that are replicated as they have no logical names, the largest first.
 
         Empty if neither a rule nor another array has a logical name.
         """
@@ -252,9 +250,9 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def unmatched(self) -> tuple[Unmatched, ...]:
-        """Logical names that no rule knows, in the order they come.
+        """Logical names without a rule, in order of their first array.
 
-        In nnx such a name is a mesh axis; where the mesh has it, it is left out.
+        In nnx such a name is a mesh axis; if the mesh has it, it is left out.
         """
         if not isinstance(self.rules, Rules) or not isinstance(
             self.dialect, NameDialect
@@ -276,7 +274,7 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def rule_uses(self) -> tuple[RuleUse, ...]:
-        """What every rule did, in table order."""
+        """The effect of every rule, in table order."""
         if isinstance(self.rules, PathRules):
             return pattern_uses(self.rows, self.rules)
         return rule_summary(self.rows, self.rules)
@@ -287,11 +285,12 @@ class Audit(Displayed, Fact):
         return tuple(u for u in self.rule_uses if u.never)
 
     def under(self, dialect: Any) -> Audit:
-        """The same arrays and table as another dialect reads them; nothing is raised
-        for an array.
+        """The same arrays and table as another dialect reads them.
+
+        An array that the dialect refuses becomes a row with a problem.
 
         Raises:
-            ShardvizError: for a dialect that cannot read this kind of table.
+            ShardvizError: the dialect cannot read this kind of table.
 
         >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
         >>> found.under("nnx").rows[0].spec
@@ -316,7 +315,7 @@ class Audit(Displayed, Fact):
                 dialect.
 
         Raises:
-            ShardvizError: for what is neither.
+            ShardvizError: `other` is neither.
 
         >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
         >>> print(found.diff("nnx").rows[0].why)
@@ -396,21 +395,21 @@ def audit(
 ) -> Audit:
     """Resolves and lays out every array of a table, a tree or a model.
 
-    What fails for an array becomes its row's `problem` and is never raised.
+    An array that fails becomes a row with a `problem`; nothing is raised for it.
 
     Args:
-        tree_or_table: what `read_tree` takes: ArraySpecs, rows, mappings, trees,
-            models; or an ArrayTree.
-        rules: the table, or what `read_rules` takes.
-        mesh: the mesh, or what `make_mesh` takes; by default that of the arrays, or of
-            a `LayoutMap`.
-        dialect: who reads the table.
-        names: called as `names(path, array)` for arrays that say nothing themselves.
-        children: the named children of a container that is registered with jax, or
-            None.
+        tree_or_table: anything `read_tree` accepts (ArraySpecs, rows, mappings, trees,
+            models), or an ArrayTree.
+        rules: the table, or anything `read_rules` accepts.
+        mesh: the mesh, or anything `make_mesh` accepts; by default the mesh of the
+            arrays or of a `LayoutMap`.
+        dialect: the library that reads the table.
+        names: called as `names(path, array)` for arrays without a sharding or names.
+        children: returns the named children of a container that is registered with jax,
+            or None.
         capacity: the memory of one device of the target, in bytes.
         target: the title of the target.
-        mesh_in_context: the mesh if neither `mesh` nor an array says one.
+        mesh_in_context: the mesh to use if neither `mesh` nor an array gives one.
 
     >>> audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "data=4, model=2")
     Audit(1 array on data=4, model=2, 1 rule: 2 MiB on each device)
@@ -439,14 +438,14 @@ def _audited(
     target: str,
 ) -> Audit:
     """The Audit of arrays that are read."""
-    # A large model has thousands of arrays and mostly some dozens of kinds.
+    # A large model has thousands of arrays and usually a few dozen kinds.
     kinds = {id(leaf): leaf for leaf in tree.kinds}
     meshes: dict[int, MeshSpec | None] = {}
     for leaf in kinds.values():
         if leaf.mesh is not None:
             meshes[id(leaf.mesh)] = mesh_of(leaf.mesh)
     table_mesh = None
-    # A LayoutMap may have one.
+    # A LayoutMap may have a mesh.
     if isinstance(table, PathRules):
         table_mesh = table.mesh
     grid = mesh or _mesh((*meshes.values(), table_mesh), mesh_in_context)
@@ -462,8 +461,8 @@ def _audited(
         rows = list(path_requests(leaves, grid, table, dialect))
     else:
         assert isinstance(dialect, NameDialect)
-        # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
-        # boxes.
+        # In a tree with boxes, flax's get_partition_spec leaves arrays without a box
+        # unsplit.
         boxed = any(leaf.defaults for leaf in kinds.values())
         memo: dict[Any, Request] = {}
         requests_by_kind: dict[int, Request] = {}
@@ -495,7 +494,7 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     for number, path in tree.partners.items():
         if path in positions:
             partners_by_index[number] = positions[path]
-    # Most trees are parameters alone, and pairing looks at every part of every path.
+    # Most trees hold only parameters, and pairing looks at every part of every path.
     if not may_hold_state(tree.paths) and not tree.states and not partners_by_index:
         return Requests(tree.names, kinds)
     shapes = [kind.shape for kind in kinds]
@@ -512,7 +511,7 @@ def _mesh(meshes: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> Mes
     for mesh in meshes:
         if mesh is None:
             continue
-        # The same mesh with its devices, which abstract arrays leave out.
+        # Prefer the same mesh with its devices, which abstract arrays leave out.
         if in_context is not None and in_context.concrete and not mesh.concrete:
             if in_context.shape == mesh.shape:
                 return in_context
@@ -536,15 +535,19 @@ def _kind(
     """The Request of an array, under any name; those of one signature share a Layout.
 
     Args:
-        boxed: whether arrays that say nothing are read as not split.
+        leaf: the array.
+        mesh: the mesh.
+        rules: the table.
+        dialect: the library that reads it.
+        boxed: True if an array without a sharding or names counts as not split.
+        memo: the Requests so far, by signature.
     """
     if leaf.problem is not None:
         return Request(leaf.array, None, None, None, leaf.problem)
     array = on_mesh(leaf, mesh, rules, dialect)
     if not (leaf.known or boxed or mesh.size == 1):
         live = leaf.layout
-        # A live array that is replicated on the mesh is as good as one with the spec
-        # P().
+        # A live array that is replicated on the mesh counts as one with the spec P().
         if live is not None and not _covers(live, mesh):
             return Request(array, None, None, live, None)
         if live is None and array.rank:
@@ -557,7 +560,7 @@ def _kind(
 
 
 def _alike(row: Request) -> Hashable:
-    """Equal for the same array of other layers."""
+    """A key that is equal for the same array of other layers."""
     blocks = None
     if row.layout is not None:
         blocks = row.layout.shard_shape, row.layout.num_blocks
@@ -571,7 +574,7 @@ def _alike(row: Request) -> Hashable:
 def _read_as(
     row: Request, mesh: MeshSpec, rules: Rules, dialect: NameDialect
 ) -> Request:
-    """A row as another dialect reads the names of its array."""
+    """The row as another dialect reads the names of its array."""
     if row.spec_wins or row.array.logical is None:
         return row
     reading = request(row.array, mesh, rules, dialect)
@@ -579,6 +582,6 @@ def _read_as(
 
 
 def _covers(layout: Layout, mesh: MeshSpec) -> bool:
-    """Whether a live array is replicated on all devices of the mesh."""
+    """True if a live array is replicated on all devices of the mesh."""
     ids = mesh.device_ids.reshape(-1)
     return layout.num_blocks == 1 and set(layout.device_ids) >= set(ids)

@@ -14,13 +14,13 @@ from shardviz.base.partition_spec import Spec
 
 @dataclass(frozen=True)
 class SpecDifference(Fact):
-    """An array that two audits split differently. `str` of it says why.
+    """An array that two audits split differently. `str` of it is the cause.
 
     Attributes:
-        labels: what the two audits are called.
-        rows: the array in each of them, with what decided there.
-        dimensions: those that differ; None for the whole array, where rules did not
-            decide the dimensions one by one.
+        labels: the names of the two audits.
+        rows: the array in each of them, with the rules that decided there.
+        dimensions: the dimensions that differ; None for the whole array, if the
+            dimensions were not decided one by one.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> found = audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2")
@@ -34,33 +34,33 @@ class SpecDifference(Fact):
 
     @property
     def path(self) -> str:
-        """The array."""
+        """The path of the array."""
         return self.rows[0].path
 
     @property
     def first(self) -> Spec | None:
-        """How the first audit splits it, or None where it does not know."""
+        """Its spec in the first audit, or None if that is unknown."""
         return self.rows[0].spec
 
     @property
     def second(self) -> Spec | None:
-        """The same in the second audit."""
+        """Its spec in the second audit, or None if that is unknown."""
         return self.rows[1].spec
 
     @property
     def why(self) -> str:
-        """The causes in a sentence or two."""
+        """The causes in one or two sentences."""
         return sentence(self)
 
 
 @dataclass(frozen=True, repr=False)
 class AuditDiff(Displayed):
-    """Where two tables or dialects split the same arrays differently; by `Audit.diff`.
+    """The arrays that two tables or dialects split differently; by `Audit.diff`.
 
     Attributes:
         rows: one SpecDifference per array, in the order of the first audit.
-        labels: what the two audits are called, such as `"linen"` and `"nnx"`.
-        alike: how many arrays both split alike.
+        labels: the names of the two audits, such as `"linen"` and `"nnx"`.
+        alike: the number of arrays that both split alike.
         missing: the arrays that one of the audits lacks.
 
     >>> print(AuditDiff((), ("linen", "nnx"), 3).explain())
@@ -129,7 +129,7 @@ def _dimensions(first: Request, second: Request) -> Iterator[int | None]:
         yield None
         return
     for d in range(len(first_names.names)):
-        # Both have no axes there, and one leaves it to the compiler.
+        # Neither has axes there, but one leaves the dimension to the compiler.
         free = (d in first_names.spec.unconstrained) != (
             d in second_names.spec.unconstrained
         )

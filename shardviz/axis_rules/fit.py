@@ -1,8 +1,7 @@
-"""Whether arrays or a program have room in the memory of one device, as codes and
-numbers.
+"""Fit: whether arrays or a program fit in the memory of one device.
 
-`words/fit.py` says them. Everything that asks "does it fit" makes a `Fit`: audits,
-reports, rooflines, expectations, and a run before it places anything.
+`words/fit.py` has the sentences. Audits, reports, rooflines and expectations all make a
+`Fit`, and so does a run before it places anything.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ from shardviz.base.display import Fact
 from shardviz.base.format import Fold, fold
 from shardviz.base.layout import Layout
 
-MOST_ARRAYS = 3  # that are named where a program does not fit
+MOST_ARRAYS = 3  # named if a program does not fit
 
 
 @dataclass(frozen=True)
 class Uncounted(Fact):
-    """The arrays that a number of bytes leaves out, since nobody knows how they are
-    split.
+    """The arrays that a number of bytes leaves out, as their layout is unknown.
 
     Attributes:
-        arrays: how many there are.
-        bytes: what they take together, each counted once.
+        arrays: their number.
+        bytes: their total size, each counted once.
 
     >>> Uncounted(1, 16384).arrays
     1
@@ -40,14 +38,14 @@ class Uncounted(Fact):
 
 @dataclass(frozen=True)
 class Fit(Fact):
-    """Whether something has room in the memory of one device.
+    """Compares bytes per device with the memory of one device.
 
     Attributes:
-        needed: the bytes it takes on each device.
-        capacity: the bytes that one device has; None where that is not known.
-        device: what kind of device that is, such as `"TPU v5e"`, or `""`.
-        free: the bytes that are free on it now; None where that is not known.
-        arrays_only: whether `needed` leaves out the values in between, as for an audit.
+        needed: the bytes needed on each device.
+        capacity: the memory of one device in bytes; None if unknown.
+        device: the kind of device, such as `"TPU v5e"`, or `""`.
+        free: the bytes that are free on it now; None if unknown.
+        arrays_only: True if `needed` leaves out intermediate values, as in an audit.
         uncounted: the arrays that `needed` leaves out.
 
     >>> fit = Fit(20 << 30, 16 << 30, "TPU v5e")
@@ -66,26 +64,27 @@ class Fit(Fact):
     def code(self) -> str:
         """`"fits"`, `"too large"`, `"not now"` or `"unknown"`.
 
-        "not now" is where a device has the memory and something else takes it.
+        `"not now"` means that the device has enough memory, but part of it is in use.
         """
-        # What a device can never hold is said before what it cannot hold now.
+        # Report a device that is too small before one that is too full.
         if self.capacity is not None and self.needed > self.capacity:
             return "too large"
         if self.free is not None and self.needed > self.free:
             return "not now"
-        # What is too large stays so with more arrays; what fits may not.
+        # More arrays cannot make too large a need fit, but they can make a fitting one
+        # too large.
         if self.capacity is None or self.uncounted:
             return "unknown"
         return "fits"
 
     @property
     def ok(self) -> bool | None:
-        """Whether it fits; None where that is not known."""
+        """True if it fits; None if unknown."""
         return {"fits": True, "unknown": None}.get(self.code, False)
 
     @property
     def share(self) -> float | None:
-        """What it needs, as a part of the capacity."""
+        """The need as a fraction of the capacity."""
         return self.needed / self.capacity if self.capacity else None
 
 
@@ -93,9 +92,9 @@ class LargeArray(NamedTuple):
     """An array that takes much of each device, or several that are alike.
 
     Attributes:
-        name: with the numbers of layers in ranges: `layers.{0..3}.w`.
-        count: how many arrays have this name.
-        layout: of one of them.
+        name: its name, with the numbers of layers in ranges: `layers.{0..3}.w`.
+        count: the number of arrays with this name.
+        layout: the layout of one of them.
 
     >>> LargeArray._fields
     ('name', 'count', 'layout')
@@ -118,9 +117,7 @@ class LargestArrays(Fact):
 
     @classmethod
     def of(cls, layouts: Mapping[str, Layout]) -> LargestArrays:
-        """The largest of some arrays, given by name; layers that are alike count as
-        one.
-        """
+        """The largest of these arrays; layers that are alike count as one."""
 
         def kind(name: str) -> Hashable:
             layout = layouts[name]
@@ -129,7 +126,8 @@ class LargestArrays(Fact):
         def bytes_per_device(layers: Fold[str]) -> int:
             return sum(layouts[name].bytes_per_device for name in layers.items)
 
-        # A layer counts with all that are like it: together they may be the largest.
+        # A layer counts together with all layers like it: together they may be the
+        # largest.
         folds = sorted(fold(layouts, str, kind), key=bytes_per_device, reverse=True)
         largest = []
         for layers in folds[:MOST_ARRAYS]:

@@ -1,4 +1,4 @@
-"""What groups of arrays take on each device: parameters, optimizer state, all."""
+"""Bytes per device of groups of arrays: parameters, optimizer state, all."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from shardviz.base.mesh import MeshSpec
 
 @dataclass(frozen=True)
 class GroupBytes(Fact):
-    """What one group of arrays takes: the parameters, the optimizer state, and so on.
+    """The bytes of one group of arrays: the parameters, the optimizer state, and so on.
 
     Attributes:
         name: `"parameters"`, `"gradients"`, `"optimizer state"`, `"other"` or
             `"total"`.
-        arrays: how many arrays there are.
-        bytes: what they take together, each counted once.
-        bytes_per_device: what they take on the device that holds most of them.
+        arrays: the number of arrays.
+        bytes: their total size, each counted once.
+        bytes_per_device: their bytes on the device that holds most of them.
         copies: how many devices hold each byte, on average.
-        waste: what replication costs on each device, in bytes: what is held there
-            beyond an equal part of every array.
-        uncounted: how many arrays nobody knows the bytes per device of.
+        waste: the bytes that replication costs on each device: those beyond an equal
+            part of every array.
+        uncounted: the number of arrays whose bytes per device are unknown.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> one, = audit([("w", (8, 4), None)], [], "data=4").groups
@@ -48,10 +48,10 @@ class AxisCopies(Fact):
 
     Attributes:
         axis: the mesh axis.
-        copies: how many devices along it hold the same: its size.
-        rows: the arrays, those first that cost most.
-        bytes_per_device: how many bytes each device would not hold if the axis split
-            them, too.
+        copies: how many devices along it hold the same bytes: its size.
+        rows: the arrays, the most expensive first.
+        bytes_per_device: how many bytes each device would save if the axis split them,
+            too.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> one, = audit([("w", (8, 4), None)], [], "data=4").copies_by_axis
@@ -66,10 +66,10 @@ class AxisCopies(Fact):
 
 
 def copies_by_axis(rows: Iterable[Request], mesh: MeshSpec) -> tuple[AxisCopies, ...]:
-    """What each axis of more than one device does not split; the costliest axis first."""
+    """The arrays that each axis of more than one device does not split."""
     unsplit: dict[str, list[Request]] = {}
     for row in rows:
-        # A scalar cannot be split, and copies on the host cost devices nothing.
+        # A scalar cannot be split, and copies on the host do not use device memory.
         if row.layout is None or row.spec is None or not row.array.rank:
             continue
         if row.array.memory_kind is None and row.array.bytes:
@@ -87,13 +87,13 @@ def copies_by_axis(rows: Iterable[Request], mesh: MeshSpec) -> tuple[AxisCopies,
 
 
 def copy_cost(row: Request, copies: int) -> int:
-    """How many bytes each device holds of an array beyond its part of so many."""
+    """The bytes of an array on each device beyond its part of `copies`."""
     size = row.bytes_per_device or 0
     return size - size // copies
 
 
 def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
-    """What some rows take."""
+    """The bytes of these rows, under the name of a group."""
     stored = counted_once = waste = size = without_layout = 0
     for row in rows:
         size += row.array.bytes
@@ -103,7 +103,7 @@ def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
         shard_bytes = row.layout.bytes_per_device
         stored += shard_bytes * len(row.layout.device_ids)
         counted_once += row.array.bytes
-        # Replication in the memory of the host costs nothing on the devices.
+        # Replication in the memory of the host does not use device memory.
         if row.spec is not None and row.array.memory_kind is None:
             waste += shard_bytes - shard_bytes // row.layout.replicas
     copies = stored / counted_once if counted_once else 0.0
@@ -112,9 +112,9 @@ def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
 
 
 def on_fullest_device(rows: Iterable[Request]) -> int:
-    """What rows take on the device that holds most of them, in bytes.
+    """The bytes of these rows on the device that holds most of them.
 
-    Arrays in another memory, that of the host, take nothing there.
+    Arrays in the memory of the host do not count.
     """
     off_mesh: Counter[int] = Counter()
     on_mesh = 0
@@ -125,13 +125,16 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
         if row.spec is not None:
             on_mesh += size
         else:
-            # A live array outside of the mesh is on some of the devices only.
+            # A live array that is not on the mesh is on a few of the devices only.
             off_mesh.update(dict.fromkeys(row.layout.device_ids, size))
     return on_mesh + max(off_mesh.values(), default=0)
 
 
 def uncounted(kinds: Iterable[tuple[Request, int]]) -> Uncounted:
-    """The arrays without a layout, of rows that each come with the number like it.
+    """The arrays without a layout.
+
+    Args:
+        kinds: rows, each with the number of arrays like it.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> rows = audit([("w", (512, 8), "embed mlp")], [("embed", "nowhere")], "data=4").rows

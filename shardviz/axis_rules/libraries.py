@@ -1,10 +1,10 @@
-"""What flax, haliax, penzai, Keras, orbax and jax keep beside an array, and in a model.
+"""Reads metadata that flax, haliax, penzai, Keras, orbax and jax keep with arrays.
 
-Everything is read by attributes. A library is known by the module of an object's class,
-so nothing is imported that the user has not imported, and none of them need be
-installed. They are in one file because each takes a few lines, and all answer the same
-three questions: `without_metadata`, what is in this box; `model_arrays`, which arrays
-does this model hold; `named_sharding`, which mesh axes does this sharding name.
+Everything is read by attributes. A library is recognised by the module of an object's
+class, so this file imports none of them and none needs to be installed. They share one
+file because each needs only a few lines and all answer the same three questions:
+`without_metadata`, which array is in this box? `model_arrays`, which arrays does this
+model hold? `named_sharding`, which mesh axes does this sharding name?
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from shardviz.base.partition_spec import Spec
 
 
 class LeafMetadata(NamedTuple):
-    """An array and what a library keeps beside it in a box (`Partitioned`, `Variable`,
-    ...).
+    """An array and the metadata of its box (`Partitioned`, `Variable`, ...).
 
     Attributes:
         value: the array.
-        axes: one name per dimension, or a Spec where a sharding names mesh axes, or
-            None.
-        logical: whether the names are for rules alone, never mesh axes
+        axes: one name per dimension, or a Spec if a sharding names mesh axes, or None.
+        logical: True if the names are for rules only, never mesh axes
             (`LogicallyPartitioned`).
         mesh: the mesh that the library keeps beside the names, in its own type; or
             None.
-        path: what the library calls the array, or None.
+        path: the library's name for the array, or None.
         rules: pairs of names and mesh axes that the library keeps beside the names
             (nnx).
-        defaults: whether the library's own reading leaves arrays without names unsplit,
-            which flax's `get_partition_spec` does.
+        defaults: True if the library leaves arrays without names unsplit, as flax's
+            `get_partition_spec` does.
         few_names: `"live"` or `"abstract"` for an nnx Variable of such an array with
             fewer names than dimensions, else `""`. If `nnx.vmap` or `nnx.scan` stacked
             layers, the names are those of one layer, and flax gives them to the first
@@ -56,7 +54,7 @@ class LeafMetadata(NamedTuple):
 
 
 def attribute(value: Any, name: str) -> Any:
-    """An attribute of a foreign object; None where it is not there."""
+    """An attribute of a foreign object; None if it is missing or raises an error."""
     try:
         return getattr(value, name, None)
     except Exception:  # noqa: BLE001  a foreign property may raise anything; then it is not there
@@ -65,7 +63,7 @@ def attribute(value: Any, name: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def library_of(kind: type) -> str:
-    """The package of a class, or of the first of its bases that is in a known one.
+    """The package of a class, or of its first base class in a supported library.
 
     >>> library_of(int), library_of(type("Weight", (), {"__module__": "haliax.core"}))
     ('', 'haliax')
@@ -81,7 +79,7 @@ _LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
 
 
 def without_metadata(value: Any) -> LeafMetadata | None:
-    """The array in a library's box, and what the box says of it; None for no box.
+    """The array in a library's box with the box's metadata; None if there is no box.
 
     A box is linen's `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a
     `NamedArray` of haliax or penzai, a penzai parameter, or a Keras variable.
@@ -104,10 +102,10 @@ def _flax_box(value: Any) -> LeafMetadata | None:
     # A variable of nnx.
     if callable(attribute(type(value), "get_metadata")):
         metadata: Any = value.get_metadata()
-        # flax has renamed it twice; the newest name counts.
+        # Flax has renamed it twice; the newest name counts.
         names = metadata.get("out_sharding") or metadata.get("sharding_names")
         names = names or metadata.get("sharding") or None
-        # Newer versions have it for `value`.
+        # Newer versions replace `value` by it.
         read = attribute(value, "get_value")
         array = read() if callable(read) else value.value
         mesh = metadata.get("mesh")
@@ -123,7 +121,7 @@ def _flax_box(value: Any) -> LeafMetadata | None:
     names = attribute(value, "names")
     if names is None or attribute(type(value), "unbox") is None:
         return None
-    # A box of linen; only names that are for rules have rules beside them.
+    # A box of linen. If it has an attribute for rules, its names are for rules.
     logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
     rules = attribute(value, "rules") or ()
     if isinstance(names, (tuple, list)):
@@ -133,22 +131,22 @@ def _flax_box(value: Any) -> LeafMetadata | None:
 
 @lru_cache(maxsize=4096)
 def _is_plain_array(kind: type) -> bool:
-    """Whether it is a class of jax or numpy for arrays."""
+    """True for a class of arrays of jax or numpy."""
     if (kind.__module__ or "").partition(".")[0] not in ("jax", "jaxlib", "numpy"):
         return False
     return hasattr(kind, "shape") and hasattr(kind, "dtype")
 
 
 def quick_key(value: Any) -> Any:
-    """All that is read of an array of jax or numpy, or of one in a box of linen.
+    """A key of everything that is read of a plain array, or of one in a box of linen.
 
-    Reading an array takes ten times as long, and large models have many arrays and few
-    kinds. None for all else, and where a part cannot be hashed.
+    Reading an array takes ten times as long as this key, and large models have many
+    arrays and few kinds. None for other objects, and if a part cannot be hashed.
     """
     box: Any = ()
     kind = type(value)
     if library_of(kind) == "flax":
-        # Fields of dataclasses, so that getattr raises nothing else.
+        # These are fields of dataclasses, so getattr raises nothing else.
         names = getattr(value, "names", None)
         if names is None:
             return None
@@ -182,7 +180,7 @@ def _penzai_box(value: Any) -> LeafMetadata | None:
         return LeafMetadata(value.value, path=str(value.label))
     names: list[Any] = [None] * len(array.shape)
     for number, name in enumerate(attribute(value, "named_axes") or ()):
-        # The dimensions without a name come first.
+        # Dimensions without a name come first.
         names[number - len(value.named_axes)] = str(name)
     for name, axis in (attribute(value, "data_axis_for_name") or {}).items():
         names[axis] = str(name)
@@ -192,8 +190,8 @@ def _penzai_box(value: Any) -> LeafMetadata | None:
 def _keras_box(value: Any) -> LeafMetadata | None:
     if not (hasattr(value, "path") and hasattr(value, "assign")):
         return None
-    # Before it is initialised, `value.value` would make the array, with the user's
-    # random seed.
+    # Before a variable is initialised, `value.value` would create the array, with the
+    # user's random seed.
     lazily = "_value" if hasattr(value, "_value") else "value"
     array = attribute(value, lazily)
     if array is None:
@@ -213,9 +211,8 @@ _BOXES: dict[str, Callable[[Any], LeafMetadata | None]] = {
 def model_arrays(value: Any) -> Any:
     """A tree of the arrays that a model or a checkpoint's metadata holds, or None.
 
-    Of an nnx module or optimizer its state, of a linen module that is bound its
-    variables, of a Keras model, layer or optimizer its variables, of orbax's metadata
-    the tree.
+    That is the state of an nnx module or optimizer, the variables of a bound linen
+    module and of a Keras model, layer or optimizer, and the tree of orbax's metadata.
     """
     reader = _MODELS.get(library_of(type(value)))
     if reader is None:
@@ -255,13 +252,13 @@ def _keras_model(value: Any) -> Any:
 
 
 def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
-    """The variables of Keras that an optimizer keeps, to the paths of their parameters.
+    """Pairs the variables of a Keras optimizer with the paths of their parameters.
 
-    Keras calls them by the name of the optimizer, then the path of the parameter with
-    `_` for `/`.
+    Keras names such a variable after the optimizer, then after the path of the
+    parameter with `_` in place of `/`.
 
     Args:
-        paths: what Keras calls each variable, by position.
+        paths: Keras's name for each variable, by position.
 
     >>> partners_by_name({0: "dense/kernel", 3: "adam/dense_kernel_momentum", 4: "adam/iteration"})
     {3: 'dense/kernel'}
@@ -279,7 +276,7 @@ def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
 
 
 def _orbax_tree(value: Any) -> Any:
-    # Of text, which is no array.
+    # Metadata of text, which is not an array.
     if attribute(value, "directory") is not None:
         return ()
     for name in ("item_metadata", "tree"):
@@ -297,7 +294,7 @@ _MODELS: dict[str, Callable[[Any], Any]] = {
 
 
 def names_of(sharding: Any) -> Any:
-    """Names, one per dimension, or a Spec where a sharding names mesh axes, or None."""
+    """Names, one per dimension; a Spec if a sharding names mesh axes; or None."""
     if sharding is None or isinstance(sharding, (str, Spec)):
         return sharding
     if not isinstance(sharding, (tuple, list)):
@@ -306,7 +303,7 @@ def names_of(sharding: Any) -> Any:
         if not is_partition_spec(sharding):
             return None
     entries = tuple(getattr(sharding, "partitions", sharding))
-    # A rule is for one name, so where a dimension has several they are mesh axes.
+    # A rule is for one name, so several entries for a dimension are mesh axes.
     if any(isinstance(e, (tuple, list)) for e in entries):
         return spec_of(sharding)
     return entries
@@ -316,8 +313,7 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
     """The Spec and the mesh of a sharding that names mesh axes, or None.
 
     It is jax's `NamedSharding` (also in a `Format`), orbax's `NamedShardingMetadata`,
-    or Keras's `TensorLayout`. The mesh is of the library's own type; `mesh_of` reads
-    it.
+    or Keras's `TensorLayout`. The mesh has the library's own type; `mesh_of` reads it.
     """
     sharding = _out_of_format(sharding)
     library = library_of(type(sharding))
@@ -333,12 +329,12 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
         return None
     if is_partition_spec(spec):
         return _known_spec(spec), mesh
-    # Lists, which cannot be hashed.
+    # These are lists, which cannot be hashed.
     return spec_of(spec), mesh
 
 
 def _out_of_format(sharding: Any) -> Any:
-    """The sharding in a Format of jax, or what is given."""
+    """The sharding in a Format of jax, or the argument itself."""
     inner = attribute(sharding, "sharding")
     if inner is None:
         return sharding
@@ -346,7 +342,7 @@ def _out_of_format(sharding: Any) -> Any:
 
 
 def foreign_memory(sharding: Any) -> str | None:
-    """The memory kind of a jax sharding, where it is not the devices' own; else None.
+    """The memory kind of a jax sharding, if it is not the default of its devices.
 
     >>> from types import SimpleNamespace
     >>> foreign_memory(SimpleNamespace(memory_kind="pinned_host"))
@@ -361,7 +357,7 @@ def foreign_memory(sharding: Any) -> str | None:
     devices: Any = attribute(sharding, "device_set")
     if mesh is not None:
         devices = getattr(attribute(mesh, "devices"), "flat", None)
-    # All devices of a sharding are of one kind, so the first speaks for them.
+    # All devices of a sharding are of one kind, so checking the first is enough.
     for first in devices or ():
         if first.default_memory().kind == kind:
             return None
@@ -376,25 +372,25 @@ def _known_spec(spec: Any) -> Spec:
 
 
 def is_partition_spec(value: Any) -> bool:
-    """Whether `value` is jax's PartitionSpec, by its class, as jax may be missing.
+    """True for jax's PartitionSpec, found by its name as jax may be missing.
 
     >>> is_partition_spec((None, "model"))
     False
     """
     kind = type(value)
     home = (kind.__module__ or "").partition(".")[0]
-    # jax renamed it.
+    # Newer versions of jax call it P.
     return home == "jax" and kind.__name__ in ("P", "PartitionSpec")
 
 
 def spec_of(spec: Any) -> Spec:
-    """The Spec of a PartitionSpec, or of entries as JSON has them.
+    """The Spec of a PartitionSpec, or of its entries as JSON stores them.
 
     >>> str(spec_of([["data", "model"], None]))
     "P(('data', 'model'), None)"
     """
-    # Iterating over a PartitionSpec raises where it has unreduced or reduced axes; jax
-    # 0.10.1 has no other way, and does not raise.
+    # Iterating over a PartitionSpec raises if it has unreduced or reduced axes. jax
+    # 0.10.1 offers no other way, and does not raise.
     entries = getattr(spec, "partitions", spec)
     dims = []
     for entry in entries:
@@ -408,7 +404,7 @@ def spec_of(spec: Any) -> Spec:
 def mesh_of(mesh: Any) -> MeshSpec | None:
     """The MeshSpec of a mesh of jax, Keras (`DeviceMesh`) or orbax, or None.
 
-    The ids and processes of its devices come along where it has devices.
+    If the mesh has devices, the MeshSpec has their ids and processes.
     """
     if isinstance(mesh, MeshSpec):
         return mesh
@@ -439,7 +435,7 @@ def mesh_of(mesh: Any) -> MeshSpec | None:
     sizes = tuple(int(n) for n in sizes)
     if not ids:
         return MeshSpec(tuple(names), sizes, types)
-    # Only jax says which process a device belongs to.
+    # Only jax records which process a device belongs to.
     processes = np.array(hosts or [0] * len(ids), np.int64).reshape(sizes)
     devices = np.array(ids, np.int64).reshape(sizes)
     return MeshSpec(tuple(names), sizes, types, devices, processes, True)

@@ -1,4 +1,4 @@
-"""What MaxText writes into files: the mesh of a configuration, records of shardings."""
+"""Reads MaxText's files: the mesh of a configuration, records of shardings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardviz.base.errors import MeshError
 from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec, filled_sizes
 
-# A key of a path as jax writes it: of a dict, of a list, of an attribute.
+# A key of a path as jax writes it: of a dict, of a list, or of an attribute.
 _KEY = re.compile(r"\['(.*)'\]|\[(\d+)\]|\.(.*)")
 
 
@@ -20,7 +20,7 @@ class RecordedArray(NamedTuple):
 
     Attributes:
         shape: its shape.
-        entries: of its PartitionSpec, or its logical names.
+        entries: the entries of its PartitionSpec, or its logical names.
         mesh: the mesh of its sharding; None for logical names.
 
     >>> read_record({"partition_spec": ["embed", None], "shape": [8, 4]}).entries
@@ -33,7 +33,7 @@ class RecordedArray(NamedTuple):
 
 
 def read_record(value: Mapping[Any, Any]) -> RecordedArray | None:
-    """The array that a part of such a file is about; None for any other mapping."""
+    """The array that this part of a file records; None for any other mapping."""
     if not {"partition_spec", "shape"} <= value.keys():
         return None
     if not value.keys() <= {"partition_spec", "shape", "mesh"}:
@@ -56,7 +56,7 @@ def read_record(value: Mapping[Any, Any]) -> RecordedArray | None:
 
 
 def plain_path(path: str) -> str:
-    """A path of such a file as the paths of trees are written here.
+    """The path of an array in such a file, in the form that paths of trees have here.
 
     >>> plain_path("['model']/['layers']/[0]/['kernel']/.value")
     'model/layers/0/kernel'
@@ -65,7 +65,7 @@ def plain_path(path: str) -> str:
     for part in path.split("/"):
         match = _KEY.fullmatch(part)
         keys.append(part if match is None else next(filter(None, match.groups()), part))
-    # nnx keeps an array in the attribute `value` of its Variable.
+    # nnx stores an array in the attribute `value` of its Variable.
     if len(keys) > 1 and path.endswith("/.value"):
         keys.pop()
     return "/".join(keys)
@@ -77,11 +77,11 @@ def mesh_of_config(
     """The mesh of a configuration with `mesh_axes` and `ici_..._parallelism`.
 
     The size of an axis is its part in a slice (`ici`) times its part between slices
-    (`dcn`). In each, -1 stands for the devices or slices that are left.
+    (`dcn`). In each, -1 stands for the remaining devices or slices.
 
     Args:
-        config: what the file holds.
-        count_devices: how many devices there are in all; called if a size is -1.
+        config: the parsed configuration.
+        count_devices: the total number of devices; called if a size is -1.
 
     Raises:
         MeshError: the configuration has no mesh, or its sizes fit no number of devices.
@@ -99,7 +99,7 @@ def mesh_of_config(
             " such as ici_fsdp_parallelism; there is no mesh_axes in it."
         )
     slices = config.get("compile_topology_num_slices", 1)
-    # MaxText writes -1 or 0 if there is no topology to compile for.
+    # MaxText writes -1 or 0 if it does not compile for a topology.
     if not isinstance(slices, int) or slices < 1:
         slices = 1
     between = filled_sizes(_sizes(config, axes, "dcn"), lambda: slices)

@@ -1,4 +1,4 @@
-"""differences(): how optimizer arrays are held otherwise than their parameters."""
+"""differences(): optimizer arrays that are stored differently from their parameters."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
 @dataclass(frozen=True)
 class Difference(Fact):
-    """How an array of the optimizer is held otherwise than its parameter.
+    """An array of the optimizer that is stored differently from its parameter.
 
     Attributes:
         row: the array.
         parameter: its parameter.
-        kind: `"lost"` where it is split less than the parameter, `"unknown"` where
-            nothing says how it is split, `"otherwise"` where it is split over other or
-            more axes, `"dtype"` where its type costs memory, `"few names"` where both
-            are abstract and have fewer names than dimensions: if layers are stacked,
-            the parameter is made with other dimensions split.
-        bytes_per_device: what it costs on each device, in bytes; negative where it
-            saves some.
+        kind: `"lost"` if it is split less than the parameter, `"unknown"` if nothing
+            determines how it is split, `"otherwise"` if it is split over other or more
+            axes, `"dtype"` if its dtype needs more memory, `"few names"` if both are
+            abstract and have fewer names than dimensions: if layers are stacked, the
+            parameter is created with other dimensions split.
+        bytes_per_device: the cost on each device, in bytes; negative if it saves
+            memory.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> tree = {"params": {"w": ((512, 8), "embed mlp")},
@@ -47,12 +47,12 @@ class Difference(Fact):
 
     @property
     def role(self) -> str:
-        """What the optimizer calls it, such as `mu`."""
+        """The optimizer's name for the array, such as `mu`."""
         return role(self.row)
 
 
 def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
-    """What differs between an optimizer's arrays and their parameters, in order."""
+    """The differences between an optimizer's arrays and their parameters, in order."""
     rows = tuple(rows)
     by_path = {row.path: row for row in rows}
     found_differences: list[Difference] = []
@@ -66,7 +66,7 @@ def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
 
 
 def role(row: Request) -> str:
-    """What the optimizer calls an array: `mu` of `opt_state/0/mu/w`, beside `params/w`.
+    """The optimizer's name for an array: `mu` of `opt_state/0/mu/w`, beside `params/w`.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> role(Request(ArraySpec("o/0/nu/a/w", (8,)), None, None, None, None, partner="p/a/w"))
@@ -74,10 +74,10 @@ def role(row: Request) -> str:
     """
     segments, parameter_segments = row.path.split("/"), (row.partner or "").split("/")
     flat = "_".join(parameter_segments)
-    # As Keras names it.
+    # Keras writes the path with `_`.
     if segments[-1].startswith(flat + "_"):
         return segments[-1][len(flat) + 1 :]
-    # sm3 has more parts below a parameter.
+    # The paths of sm3 go on below a parameter.
     for end in range(len(segments), 0, -1):
         common = 0
         while common < min(end, len(parameter_segments)):
@@ -90,7 +90,7 @@ def role(row: Request) -> str:
 
 
 def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
-    """The kinds of differences, and the bytes that each costs."""
+    """The kinds of differences, each with its cost in bytes."""
     layout, parameter_layout = row.layout, parameter.layout
     if parameter.spec is None or parameter_layout is None:
         return
@@ -98,7 +98,7 @@ def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
         if parameter_layout.num_blocks > 1:
             yield "unknown", 0
         return
-    # An array of other sizes is compared with nothing, nor is a placeholder of one
+    # Arrays of other sizes are not compared, and neither are placeholders of one
     # element.
     dimensions = _kept_dimensions(row.shape, parameter.shape)
     if dimensions is None or max(row.shape, default=1) <= 1:
@@ -109,7 +109,7 @@ def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
         if dims is not None:
             axes = dims.padded(parameter_layout.rank)[parameter_dim]
         parts = math.prod(parameter_layout.mesh.shape[axis] for axis in axes)
-        # What does not divide could not be split as the parameter is.
+        # If the sizes do not divide, it could not be split like the parameter.
         if row.shape[dim] % parts == 0:
             parts_wanted *= parts
             row_axes = ()
@@ -129,7 +129,7 @@ def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
 
 
 def _kept_dimensions(shape: tuple[int, ...], full: tuple[int, ...]) -> list[int] | None:
-    """Which dimensions of the parameter a factored array has; None where it has others.
+    """The parameter's dimensions that a factored array keeps; None if it has others.
 
     >>> _kept_dimensions((4, 16), (4, 8, 16)), _kept_dimensions((5,), (4, 8))
     ([0, 2], None)

@@ -1,11 +1,11 @@
-"""pair(): which parameter of a model an array of an optimizer belongs to.
+"""pair(): finds the parameter of each array of an optimizer.
 
 An optimizer keeps trees of the structure of the parameters in its state: `mu`, `nu`,
-`trace`. So a part of the state whose paths are those of the parameters holds one array
-for each of them; where an optimizer is masked, some are missing, and where it keeps
-several arrays for a parameter (sm3), the paths go on below it.
+`trace`. So a part of the state with the paths of the parameters holds one array for
+each of them. A masked optimizer lacks some of these; if an optimizer keeps several
+arrays for a parameter (sm3), the paths go on below it.
 `optax.tree_utils.tree_map_params` finds the same arrays by calling the optimizer again,
-which takes the optimizer itself; `tests/layout` compares the two.
+which requires the optimizer itself; `tests/layout` compares the two.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _STATE_KEYS = frozenset(
 )
 _TELLING = ("opt", "params")
 _PARAMETER_KEYS = ("params", "parameters", "model", "weights", "fast")
-# Of one end of a path; more say nothing of where the parameters are.
+# How many places before one end of a path are kept; more would not show which of them
+# holds the parameters.
 _MOST_ROOTS = 8
 Path = tuple[str, ...]
-# It takes an array and a depth.
+# Maps the index of an array and a depth to the index of its parameter, or None.
 _Find = Callable[[int, int], "int | None"]
 
 
@@ -74,7 +75,7 @@ def pair_names(
 ) -> tuple[list[str], list[str | None]] | None:
     """The group and the parameter of every array of a program, by its name.
 
-    None where no array is in an optimizer's state.
+    None if no array is in an optimizer's state.
 
     Args:
         names: as `params.layers[0].w`.
@@ -95,7 +96,7 @@ def pair_names(
 
 
 def may_hold_state(paths: Sequence[str]) -> bool:
-    """Whether anything can be found by paths alone, which takes one of these words.
+    """True if pairing by paths can find anything, which requires one of a few words.
 
     >>> may_hold_state(["params/w"]), may_hold_state(["w", "b"])
     (True, False)
@@ -115,10 +116,9 @@ def pair(
     Args:
         paths: the path of every array, joined by `/`.
         shapes: their shapes.
-        states: positions of arrays known to stand in an optimizer's state, whatever
-            their paths.
-        given_partners: positions of arrays to positions of their parameters, where a library
-            says it.
+        states: positions of arrays that are in an optimizer's state under any path.
+        given_partners: positions of arrays to positions of their parameters, if a
+            library records them.
     """
     parts = [tuple(path.split("/")) for path in paths]
     pairing = _Pairing(parts, shapes, frozenset(states), given_partners or {})
@@ -126,7 +126,7 @@ def pair(
 
 
 class _Pairing:
-    """The pairing of one tree."""
+    """Pairs the arrays of one tree."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Pairing:
         self.partners: list[int | None] = [None] * len(parts)
         state, outside = [], []
         for index, path in enumerate(parts):
-            # What a library says of an array counts more than its path.
+            # The records of a library count more than paths.
             if index in given_partners:
                 self.groups[index], self.partners[index] = (
                     OPTIMIZER,
@@ -160,7 +160,7 @@ class _Pairing:
         beside = []
         for index in outside:
             path = parts[index]
-            # Where the parameters are the whole tree, gradients stand among them.
+            # If the parameters are the whole tree, gradients are among them.
             if path[: len(root)] == root and (root or not _is_gradient(path)):
                 self.by_path[path[len(root) :]] = index
                 self.groups[index] = PARAMETERS
@@ -170,14 +170,14 @@ class _Pairing:
         self._pair_copies(beside)
 
     def _root(self, outside: list[int], state: list[int]) -> Path | None:
-        """The path below which the parameters stand, or None where nothing says so."""
+        """The path below which the parameters are, or None if nothing shows it."""
         votes = self._votes(outside, state)
         if votes:
             best = max(votes.values())
             equal = [root for root, count in votes.items() if count == best]
             return min(equal, key=_least_likely)
         arrays = [i for i in outside if self.shapes[i]]
-        # One array beside a state is all parameters there are.
+        # A single array beside a state is the only parameter.
         if state and len(arrays) == 1:
             return self.parts[arrays[0]]
         for index in outside:
@@ -187,11 +187,15 @@ class _Pairing:
         return None
 
     def _votes(self, outside: list[int], state: list[int]) -> Counter[Path]:
-        """What stands before the longest end that a path shares with one of the state."""
+        """Counts the places of parameters that the paths of the state point to.
+
+        A state's path votes for each prefix of an outside path that shares its longest
+        end.
+        """
         votes: Counter[Path] = Counter()
         if not state:
             return votes
-        # What stands before each end of a path, by that end.
+        # Each end of a path to the prefixes before it.
         roots: dict[Path, list[Path]] = {}
         for index in outside:
             path = self.parts[index]
@@ -201,7 +205,7 @@ class _Pairing:
                     before.append(path[:begin])
         for index in state:
             path = self.parts[index]
-            # The longest end first.
+            # Try the longest end first.
             for begin in range(len(path)):
                 if (before := roots.get(path[begin:])) is not None:
                     votes.update(dict.fromkeys(before, len(path) - begin))
@@ -216,13 +220,13 @@ class _Pairing:
             self.partners[index] = parameter
 
     def _pair_copies(self, outside: list[int]) -> None:
-        """Trees beside the parameters with an array for each of them, as gradients."""
+        """Pairs trees with one array for each parameter, such as gradients."""
         parameter_count, tops = len(self.by_path), {}
         for index in outside:
             tops.setdefault(self.parts[index][0], []).append(index)
         for indices in tops.values():
             partners = self._node(indices, 0, self._exact)
-            # With fewer it is no copy: paths such as `w` are in many trees.
+            # With fewer it is not a copy: paths such as `w` are in many trees.
             if len(set(partners.values())) < parameter_count:
                 continue
             for index, parameter in partners.items():
@@ -231,11 +235,11 @@ class _Pairing:
                     self.groups[index] = GRADIENTS
 
     def _node(self, indices: list[int], depth: int, find: _Find) -> dict[int, int]:
-        """Array to parameter, of those below one node of the tree.
+        """Pairs the arrays below one node of the tree: array to parameter.
 
-        A node is paired as one where all its arrays have parameters, unless a node
-        inside it has more of them, since a list of parameters has the paths of a chain
-        of transformations.
+        A node is paired as a whole if all its arrays have parameters, unless a node
+        inside it has more of them: a list of parameters has the paths of a chain of
+        transformations.
         """
         at_node: dict[int, int] = {}
         inner: dict[str, list[int]] = {}
@@ -258,7 +262,7 @@ class _Pairing:
     def _exact(self, index: int, depth: int) -> int | None:
         path = self.parts[index][depth:]
         parameter = self.by_path.get(path)
-        # Where the parameters are one array, every array of the state has its path,
+        # If the parameters are a single array, every array of the state has its path,
         # which is empty.
         if (
             not path
@@ -269,7 +273,7 @@ class _Pairing:
         return parameter
 
     def _below(self, index: int, depth: int) -> int | None:
-        """The parameter whose path an array's path begins with, and whose sizes it has."""
+        """The parameter at the beginning of an array's path, if the sizes agree."""
         path = self.parts[index][depth:]
         for end in range(len(path) - 1, 0, -1):
             parameter = self.by_path.get(path[:end])
@@ -285,7 +289,7 @@ class _Pairing:
 def _in_state(path: Path) -> bool:
     if not _STATE_KEYS.isdisjoint(path[:-1]):
         return True
-    # nnx has an optimizer that holds the model, too.
+    # An optimizer of nnx may hold the model, too.
     return "optimizer" in path[:-1] and "model" not in path[path.index("optimizer") :]
 
 
@@ -294,7 +298,7 @@ def _is_gradient(path: Path) -> bool:
 
 
 def _least_likely(root: Path) -> tuple[bool, bool, int]:
-    """Sorts places where parameters may stand, the likeliest first."""
+    """A sort key for places of parameters, the likeliest first."""
     last = ""
     if root:
         last = root[-1].lower()

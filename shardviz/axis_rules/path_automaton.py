@@ -1,10 +1,10 @@
-"""Automaton: matches a regular expression in time that grows with the path alone.
+"""Automaton: matches a regular expression in time proportional to the path.
 
-Python's `re` tries every way in which a pattern can match, one after the other: 22 s for
-`(a+)+b` and 27 letters, and twice as long for each letter more. Patterns with many ways
-are matched here instead, by all the places in the pattern that a letter can lead to. This
-covers the syntax of tables: letters, classes, groups, alternatives, repeats and the ends
-of the text.
+Python's `re` tries every way in which a pattern can match, one after the other: 22 s
+for `(a+)+b` and 27 letters, and twice as long for each further letter. Patterns with
+many ways are matched here instead, by following all places in the pattern that a letter
+can lead to. This covers the syntax of tables: letters, classes, groups, alternatives,
+repeats and the ends of the text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-MOST_PLACES = 20_000  # of a pattern with its counted repeats written out
-_MOST_KNOWN = 1 << 12  # remembered steps
+MOST_PLACES = 20_000  # in a pattern with its counted repeats written out
+_MOST_KNOWN = 1 << 12  # cached steps
 _TOKEN = re.compile(
     r"(?P<open>\((?:\?:|\?P<\w+>|(?!\?)))|(?P<close>\))|(?P<bar>\|)"
     r"|(?P<start>\^|\\A)|(?P<end>\$|\\Z)"
@@ -27,14 +27,14 @@ _REPEAT = re.compile(r"(?:([*+?])|\{(?!\})([0-9]*)(,?)([0-9]*)\})([?+]?)")
 
 
 class Unsupported(ValueError):
-    """The pattern has syntax that an automaton cannot match, or is too large."""
+    """The pattern is too large, or has syntax that an automaton cannot match."""
 
 
 @lru_cache(maxsize=1 << 14)
 def repeats_and_options(pattern: str) -> tuple[float, int]:
-    """How many repeats a pattern has (infinite if they nest), and how many alternatives.
+    """The number of repeats of a pattern (infinite if they nest), and of alternatives.
 
-    It may count too many: read off the text, escapes included.
+    It may count too many, since it also counts escaped characters.
 
     >>> repeats_and_options("mlp/.*/(wi|wo)/kernel"), repeats_and_options("(a+)+")
     ((1, 2), (inf, 1))
@@ -65,9 +65,10 @@ def automaton(pattern: str, whole_text: bool, ignores_case: bool = False) -> Aut
     """The automaton of a pattern that `re` compiles.
 
     Raises:
-        Unsupported: for syntax that only `re` matches, such as a look-ahead.
+        Unsupported: the pattern has syntax that only `re` matches, such as a
+            look-ahead.
 
-    >>> automaton("(a+)+b", whole=False).matches("a" * 1000)
+    >>> automaton("(a+)+b", whole_text=False).matches("a" * 1000)
     False
     """
     try:
@@ -82,9 +83,10 @@ class _Part:
 
     Attributes:
         kind: "letter", "start" or "end" of the text, "group" or "repeat".
-        text: of a letter: the expression that it matches.
-        options: of a group: its alternatives, each a sequence; of a repeat: its body.
-        least, most: how often a repeat matches its body; None for any number.
+        text: for a letter, the expression that it matches.
+        options: for a group, its alternatives, each a sequence; for a repeat, its body.
+        least: how often a repeat must match its body.
+        most: how often it may match its body; None for any number.
     """
 
     kind: str
@@ -121,7 +123,7 @@ class _Reader:
         return _Part("group", options=(*options, tuple(sequence)))
 
     def _repeated(self, part: _Part) -> _Part:
-        """The part with the repeat that follows it."""
+        """The part with the repeat that follows it, if any."""
         repeat = _REPEAT.match(self.pattern, self.at)
         if repeat is None:
             return part
@@ -197,7 +199,7 @@ class Automaton:
         return start
 
     def matches(self, text: str) -> bool:
-        """Whether the pattern matches a text."""
+        """True if the pattern matches a text."""
         places = self._passed([self._first], at_start=True)
         restart = frozenset() if self._whole else self._passed([self._first])
         for letter in text:
@@ -222,7 +224,7 @@ class Automaton:
     def _passed(
         self, places: Iterable[int], at_start: bool = False, at_end: bool = False
     ) -> frozenset[int]:
-        """These places and all that are reached from them without reading a letter."""
+        """These places and all that can be reached from them without a letter."""
         reached = set(places)
         waiting = list(reached)
         passable = {"group": True, "letter": False, "start": at_start, "end": at_end}

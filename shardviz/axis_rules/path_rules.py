@@ -1,4 +1,4 @@
-"""Which pattern of a table of paths decides each array, and why every other does not."""
+"""Which pattern of a table of paths decides each array, and why others do not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PathResolution(Displayed):
     Attributes:
         path: the path of the array, joined by `/`.
         rules: the table.
-        dialect: the library whose reading of the table counts.
+        dialect: the library that reads the table.
         mesh: the mesh that verdicts are checked against, or None.
         shape: the shape that verdicts are checked against, or None.
 
@@ -77,17 +77,17 @@ class PathResolution(Displayed):
 
     @property
     def one_element(self) -> bool:
-        """Whether it has one element, and EasyLM leaves it unsplit before it matches."""
+        """True if the dialect leaves it unsplit for having one element."""
         return is_one_element(self.shape, self.dialect)
 
     @cached_property
     def spec(self) -> Spec | None:
-        """The spec, or None where no pattern decides and the library raises an error."""
+        """The spec, or None if no pattern decides and the library raises an error."""
         return matched_spec(self.match, self.rules, self.shape, self.dialect)
 
     @property
     def partition_spec(self) -> Any:
-        """The spec as jax's own, or None."""
+        """The spec as jax's PartitionSpec, or None."""
         return None if self.spec is None else self.spec.to_jax()
 
     @property
@@ -139,23 +139,26 @@ class PathResolution(Displayed):
         return deciding(index, rule, dims, self.shape, self.mesh, self.dialect, used)
 
     def explain(self) -> str:
-        """Which pattern decides, and why every other does not."""
+        """Which pattern decides, and why each of the others does not."""
         return explanation(self)
 
     def remedies(
         self, want: Any, dtype: str = "float32", arrays: Arrays | None = None
     ) -> Remedies:
-        """The smallest edits with which the array is split as wanted."""
+        """The smallest edits that split the array as requested."""
         rank = len(self.shape or ())
-        if self.shape is None:  # the longest spec is for an array of that rank
+        if (
+            self.shape is None
+        ):  # assume that the longest spec has one entry per dimension
             rank = max((rule.spec.rank for rule in self.rules), default=0)
         leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
         search = PathSearch(leaf, self.rules, self.mesh, self.dialect, arrays)
         return search.find(want)
 
     def first_remedy(self) -> Remedy | None:
-        """What to change where no pattern decides, or the array cannot be laid out."""
-        # A path that Keras replicates has not failed, and no pattern may be meant for it.
+        """An edit that helps if the array fails, or None."""
+        # A path that Keras replicates did not fail, and may well be meant to have no
+        # pattern.
         failed = self.problem is not None
         if self.winner is not None:
             failed = self.verdicts[self.winner].outcome in BROKEN
@@ -177,7 +180,7 @@ def resolve_path(
     """The spec of one path, with a verdict for every pattern.
 
     Raises:
-        RuleError: for a path or patterns that cannot be read, and where Keras raises.
+        RuleError: a path or pattern cannot be read, or the dialect raises an error.
 
     >>> str(resolve_path("mlp/0/kernel", PathRules.of([("kernel", (None, "model"))])).spec)
     "P(None, 'model')"

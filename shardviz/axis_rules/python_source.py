@@ -1,4 +1,4 @@
-"""table_in_source(): the table of rules that a file of Python source holds.
+"""table_in_source(): the table of rules in a file of Python source.
 
 EasyLM returns it from a function, T5X and big_vision assign it. The source is parsed
 and never run. A variable is read if the file assigns it one literal.
@@ -14,7 +14,7 @@ from shardviz.base.errors import RuleError
 from shardviz.base.format import listed, shown
 from shardviz.base.parse import literal_value, without_unknown_escapes
 
-# In place of the name of a list that is a part of an expression.
+# Replaces the name of a list that is part of an expression.
 _PART = "in an expression"
 _SPEC_NAMES = ("P", "PS", "PartitionSpec")
 
@@ -22,11 +22,11 @@ _SPEC_NAMES = ("P", "PS", "PartitionSpec")
 def table_in_source(text: str) -> Any:
     """The pairs of the one table in Python source.
 
-    Tables of PartitionSpecs come before others, and those with "rules" or "sharding" in
-    their names before all else that has pairs of text.
+    Tables of PartitionSpecs come before others, and tables with "rules" or "sharding"
+    in their names before other pairs of text.
 
     Raises:
-        RuleError: the text is no Python, or holds no table, or several that differ.
+        RuleError: the text is not Python, or holds no table or several different ones.
 
     >>> table_in_source('''def get_partition_rules():
     ...     return (("wte/embedding", PS("mp", "fsdp")), (".*", PS(None)))''')[1][0]
@@ -65,13 +65,13 @@ def table_in_source(text: str) -> Any:
 
 
 class _Source:
-    """What a module says of names: literals assigned once, other names of jax's spec."""
+    """The literals that a module assigns once, and its names for PartitionSpec."""
 
     def __init__(self, module: ast.Module) -> None:
         self.module = module
         self.spec_names: set[str] = set(_SPEC_NAMES)
         self.literals: dict[str, ast.expr] = {}
-        # What is added to, or is a part of a sum or of another list.
+        # Lists that are extended, or are part of a sum or of another list.
         self.changed = {_PART}
         assigned: dict[str, list[ast.expr]] = {}
         for node in ast.walk(module):
@@ -92,7 +92,7 @@ class _Source:
                 self.literals[name] = values[0]
 
     def tables(self) -> Iterator[tuple[int, str, ast.expr]]:
-        """What looks like a table: how much so, its name, and its expression."""
+        """The possible tables: a rank for how likely, the name, and the expression."""
         for name, node in _named_values(self.module, ""):
             rank = self._rank(node)
             if rank:
@@ -102,7 +102,7 @@ class _Source:
                 yield rank, name or "a table", node
 
     def _rank(self, node: ast.expr) -> int:
-        """3 for pairs of which one has a PartitionSpec, 1 for pairs of names, else 0."""
+        """3 for pairs with a PartitionSpec, 1 for pairs of names, else 0."""
         rights = []
         if isinstance(node, ast.Dict):
             if not all(_is_text(key) for key in node.keys):
@@ -128,7 +128,7 @@ class _Source:
         return name in self.spec_names
 
     def _is_target(self, node: ast.expr) -> bool:
-        """Whether it may be the right side of a rule: None, text, or several."""
+        """True if it may be the right side of a rule: None, text, or several."""
         if isinstance(node, (ast.List, ast.Tuple)):
             return all(map(self._is_target, node.elts))
         if isinstance(node, ast.Constant):
@@ -136,12 +136,12 @@ class _Source:
         return isinstance(node, (ast.Name, ast.JoinedStr))
 
     def resolved(self, node: ast.expr) -> ast.expr:
-        """An expression with the literals that its variables stand for."""
+        """The expression, with variables replaced by their literals."""
         return _Resolver(self).visit(node)
 
 
 class _Resolver(ast.NodeTransformer):
-    """Puts literals in the place of variables, and PartitionSpec in that of its names."""
+    """Replaces variables by literals, and aliases of PartitionSpec by that name."""
 
     def __init__(self, source: _Source, around: tuple[str, ...] = ()) -> None:
         self.source, self.around = source, around
@@ -172,9 +172,9 @@ class _Resolver(ast.NodeTransformer):
 
 
 def _named_values(node: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
-    """The expressions of a module, each with the name that it is returned as or gets.
+    """The expressions of a module, each with the name of its function or variable.
 
-    What is inside of one that is a list of pairs comes with it.
+    Expressions inside a list of pairs are included.
     """
     for child in ast.iter_child_nodes(node):
         inner = name
@@ -203,7 +203,7 @@ def _assignment(node: ast.AST) -> tuple[list[ast.expr], ast.expr | None]:
 
 
 def _parts(node: ast.AST) -> list[ast.expr]:
-    """What a node changes, or makes something larger of."""
+    """The expressions that a node changes or makes part of a larger value."""
     if isinstance(node, ast.AugAssign):
         return [node.target]
     if isinstance(node, ast.BinOp):

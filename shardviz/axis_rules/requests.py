@@ -1,7 +1,8 @@
 """Requests: the spec and the layout that one array of a program or a tree asks for.
 
-From its own sharding, from its names by rules, or from its path by patterns. What fails
-becomes a `problem` and is never raised, since one bad array must not hide the others.
+They come from its own sharding, from its names by rules, or from its path by patterns.
+A failure becomes a `problem` and is never raised: one bad array must not hide the
+others.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ from shardviz.base.partition_spec import Spec
 
 @dataclass(frozen=True)
 class Request(Displayed):
-    """The spec that one array asks for, and the layout this makes.
+    """The spec that one array asks for, and the resulting layout.
 
     Attributes:
         array: the array.
-        resolution: the resolved rules, where the array has logical names and there are
+        resolution: the resolved rules, if the array has logical names and there are
             rules.
-        spec: the spec that counts: the array's own where it has one, else that of the
-            rules, else one that splits no dimension. None where the names cannot be
-            resolved, and where nothing says how the array is split.
-        layout: the Layout, or None where the array cannot be laid out so, or nothing
-            says how.
+        spec: the spec that counts: the array's own, else that of the rules, else one
+            that splits no dimension. None if the names cannot be resolved, and if
+            nothing determines how the array is split.
+        layout: the Layout, or None if the array cannot be laid out, or nothing
+            determines how.
         problem: the sentence on why not, or None.
         partner: the path of the parameter that the array is a moment, a gradient or a
             copy of, or None.
-        group: what it is in a train state: `"parameters"`, `"gradients"`, `"optimizer
+        group: its group in a train state: `"parameters"`, `"gradients"`, `"optimizer
             state"` or `"other"`.
-        audit: the Audit whose row it is, or None.
-        by_path: the matched patterns, where the table is one of paths; then
-            `resolution` is None.
-        few_names: `"live"` or `"abstract"` where an nnx Variable of such an array has
+        audit: the Audit with this row, or None.
+        by_path: the matched patterns, if the table is one of paths; then `resolution`
+            is None.
+        few_names: `"live"` or `"abstract"` if an nnx Variable of such an array has
             fewer names than dimensions, else `""`.
-        of_leaf: whether its own spec is the sharding of an array of a tree; else
-            somebody wrote it down.
+        of_leaf: True if its own spec is the sharding of an array of a tree; False if a
+            user wrote it.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
@@ -76,12 +77,12 @@ class Request(Displayed):
 
     @property
     def spec_wins(self) -> bool:
-        """Whether the array has a spec of its own, which overrides the rules."""
+        """True if the array has its own spec, which overrides the rules."""
         return self.array.spec is not None
 
     @property
     def lacks_names(self) -> bool:
-        """Whether it is replicated and rules have no logical name to decide by."""
+        """True if it is replicated as it has no logical names for rules."""
         if self.spec is None or self.by_path is not None:
             return False
         if (
@@ -94,7 +95,7 @@ class Request(Displayed):
 
     @property
     def table_spec(self) -> Spec | None:
-        """What the table alone says of the array; None if it says nothing."""
+        """The spec that the table alone gives the array, or None."""
         if self.by_path is not None:
             return self.by_path.spec
         if self.resolution is not None:
@@ -103,9 +104,9 @@ class Request(Displayed):
 
     @property
     def follows_table(self) -> bool:
-        """Whether the array is split as the table says.
+        """True if the array is split as in the table.
 
-        An array with a sharding of its own may be split otherwise. Axes of size 1 split
+        An array with its own sharding may be split differently. Axes of size 1 split
         nothing.
         """
         if not self.spec_wins:
@@ -122,8 +123,8 @@ class Request(Displayed):
         self, name: str, group: str = "other", partner: str | None = None
     ) -> Request:
         """A copy for an array of the same kind under another name, already checked."""
-        # A frozen dataclass makes a Python call for each field; audits make thousands
-        # of these.
+        # The constructor of a frozen dataclass makes a Python call for each field, and
+        # audits make thousands of these.
         copy = object.__new__(Request)
         fields = self.__dict__.copy()
         fields["array"] = self.array.renamed(name, checked=True)
@@ -133,7 +134,7 @@ class Request(Displayed):
 
     @property
     def path(self) -> str:
-        """The name of the array; in a tree, the path to it."""
+        """The name of the array; in a tree, its path."""
         return self.array.name
 
     @property
@@ -153,14 +154,14 @@ class Request(Displayed):
 
     @property
     def bytes_per_device(self) -> int | None:
-        """What it takes on each device that holds it; None where that is not known."""
+        """The bytes on each device that holds it; None if unknown."""
         return None if self.layout is None else self.layout.bytes_per_device
 
     @property
     def wasted_bytes(self) -> int:
-        """What a device holds of it beyond an even share; 0 where that is not known.
+        """The bytes on each device beyond an even share; 0 if unknown.
 
-        What is in another memory than the device's own costs nothing there.
+        Arrays in another memory than the device's own use none of it.
         """
         layout = self.layout
         if layout is None or self.spec is None or self.array.memory_kind is not None:
@@ -169,7 +170,7 @@ class Request(Displayed):
 
     @property
     def replicas(self) -> int | None:
-        """How many devices hold each of its shards; None where that is not known."""
+        """How many devices hold each of its shards; None if unknown."""
         return None if self.layout is None else self.layout.replicas
 
     def remedies(self, want: object) -> Remedies:
@@ -182,12 +183,13 @@ class Request(Displayed):
         arrays = Arrays()
         if self.audit is not None:
             arrays = self.audit.arrays
-        # Where a path has a spec and the row none, no table is to blame.
+        # If the table gives the path a spec and the row has none, no edit of the table
+        # helps.
         if self.by_path is not None and not self.spec_wins:
             if self.spec is not None or self.by_path.spec is None:
                 return self.by_path.remedies(want, array.dtype, arrays)
         names = array.logical or (None,) * array.rank
-        # A dimension without a name can be given one that a rule is for.
+        # A dimension without a name can get one that has a rule.
         by_rules = self.by_path is None and array.rank > 0
         by_rules = by_rules and (self.lacks_names or not self.spec_wins)
         if by_rules and source is not None and (array.logical or len(source.rules)):
@@ -202,10 +204,10 @@ class Request(Displayed):
 
 
 class Requests(Sequence[Request]):
-    """The Requests of many arrays, made when they are first looked at.
+    """The Requests of many arrays, created when they are first read.
 
-    Arrays of one signature differ in their names alone, and a large model has thousands
-    of arrays and some dozens of signatures.
+    Arrays of one signature differ only in their names, and a large model has thousands
+    of arrays and a few dozen signatures.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> kind = request(ArraySpec("x", (8,)), make_mesh(data=4), None)
@@ -227,20 +229,20 @@ class Requests(Sequence[Request]):
     @cached_property
     def kinds(self) -> tuple[tuple[Request, int], ...]:
         """One Request of each signature, and how many arrays have it."""
-        # By identity, since to compare two Requests takes long.
+        # By identity, since comparing two Requests is slow.
         times = Counter(map(id, self._kinds))
         by_id = {id(kind): kind for kind in self._kinds}
         return tuple((kind, times[key]) for key, kind in by_id.items())
 
     def of_audit(self, audit: Any) -> Requests:
-        """The same rows as those of an audit, whose other rows their remedies look at."""
+        """The same rows as rows of an audit, so that their remedies see its other rows."""
         kinds_by_id = {id(kind): replace(kind, audit=audit) for kind, _ in self.kinds}
         kinds = [kinds_by_id[id(kind)] for kind in self._kinds]
         return Requests(self._names, kinds, self._groups, self._partners)
 
     @cached_property
     def _made(self) -> tuple[Request, ...]:
-        # A group and a partner each, or neither.
+        # Every array has a group and a partner, or none has.
         placed = [self._groups, self._partners] if self._partners else []
         return tuple(map(Request.placed, self._kinds, self._names, *placed))
 
@@ -258,14 +260,14 @@ class Requests(Sequence[Request]):
 
 
 def of_audit(rows: Sequence[Request], audit: Any) -> Sequence[Request]:
-    """The same rows as those of an audit; the ones given stay as they are."""
+    """The rows as those of an audit; the given rows do not change."""
     if isinstance(rows, Requests):
         return rows.of_audit(audit)
     return tuple(replace(row, audit=audit) for row in rows)
 
 
 def kinds_of(rows: Iterable[Request]) -> Sequence[tuple[Request, int]]:
-    """One Request of each signature and how many there are, where the rows know it."""
+    """One Request of each signature with the number of its arrays, if known."""
     if isinstance(rows, Requests):
         return rows.kinds
     return [(row, 1) for row in rows]
@@ -277,7 +279,7 @@ def request(
     rules: Rules | None,
     dialect: NameDialect = Dialect.LINEN,
 ) -> Request:
-    """Resolves and lays out one array; what fails becomes `problem`.
+    """Resolves and lays out one array; a failure becomes its `problem`.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh, rules = make_mesh(data=4, model=2), Rules.of(("mlp", "model"))
@@ -294,7 +296,7 @@ def request(
             )
         except ShardvizError as error:
             problem = str(error)
-    # Its own spec counts even where its names cannot be resolved.
+    # Its own spec counts even if its names cannot be resolved.
     spec = array.spec
     if spec is None:
         if problem is not None:
@@ -322,11 +324,11 @@ def on_mesh(
     rules: Rules | None,
     dialect: NameDialect = Dialect.LINEN,
 ) -> ArraySpec:
-    """The array of a leaf, with the spec that its names are where they are mesh axes.
+    """The array of a leaf; if its names are mesh axes, with the spec that they form.
 
-    Names beside an array are for the rules. They are mesh axes where no rule is for any
-    of them and the mesh has them all, as flax's `get_partition_spec` takes them. nnx
-    decides that by itself, name by name.
+    Names beside an array are for the rules. They are mesh axes if none of them has a
+    rule and the mesh has them all, as in flax's `get_partition_spec`. nnx decides that
+    itself, name by name.
     """
     array = leaf.array
     named = [n for n in array.logical or () if isinstance(n, str)]
@@ -357,10 +359,10 @@ def path_requests(
     rules: PathRules,
     dialect: PathDialect,
 ) -> Iterator[Request]:
-    """One Request per array of a tree, from its path; a sharding of its own wins.
+    """One Request per array of a tree, from its path; its own sharding wins.
 
     Raises:
-        RuleError: where Keras raises for an array, with its path.
+        RuleError: the dialect raises an error for an array; the message has its path.
     """
     # A large model has many arrays and few shapes and specs.
     layouts: dict[Any, tuple[Layout | None, str | None]] = {}
@@ -383,10 +385,10 @@ def path_requests(
 
 
 def read_path_as(row: Request, mesh: MeshSpec, dialect: PathDialect) -> Request:
-    """A row as another dialect of paths reads the table; nothing is raised."""
+    """The row as another dialect of paths reads the table; nothing is raised."""
     if row.by_path is None or row.spec_wins:
         return row
-    # The new dialect matches anew; the layout follows from the spec that it gives.
+    # The new dialect matches the path again, and its spec gives the layout.
     match = replace(row.by_path, dialect=dialect)
     layout, problem = _lay_out(row.array, match.spec, mesh)
     if match.problem is not None:

@@ -1,7 +1,7 @@
 """resolve() -> Resolution: which rule decided each dimension, and why others did not.
 
-`matching.py` finds the winners, which is fast; verdicts are made when they are first
-read. The first stage of a program, computed without jax after every edit.
+`matching.py` finds the winners, which is fast; verdicts are created when they are first
+read. This is the first stage of a program, computed without jax after every edit.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Resolution(Displayed):
     Attributes:
         names: the logical names, one per dimension.
         rules: the table.
-        dialect: the library whose reading of the table counts.
+        dialect: the library that reads the table.
         mesh: the mesh that verdicts are checked against, or None.
         shape: the shape that verdicts are checked against, or None.
         winners: per dimension the index of the rule that decided, or None.
-        spec: the Spec that they became.
+        spec: the resulting Spec.
 
     >>> rules = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None))
     >>> found = resolve(("embed", "mlp"), rules)
@@ -93,12 +93,12 @@ class Resolution(Displayed):
         )
 
     def verdict(self, dimension: int, rule: int) -> Verdict:
-        """The verdict on one rule for one dimension, without making all the others."""
+        """The verdict on one rule for one dimension, without creating all others."""
         entry, name = self.rules.entries[rule], self.names[dimension]
         winner = self.winners[dimension]
         if rule == winner:
             return self._won(rule, dimension)
-        # The kinds are tried as flax would: the name, repeats, then the axes.
+        # The reasons are checked in flax's order: the name, repeats, then the axes.
         if entry.logical != name:
             return OtherName(rule, entry, name)
         last = self.rules.by_name[entry.logical][-1]
@@ -106,7 +106,7 @@ class Resolution(Displayed):
             return Overridden(rule, entry, last, self.dialect.library)
         if winner is not None and winner < rule:
             return DecidedBefore(rule, entry, winner)
-        # It comes before the winner, so other dimensions already used its axes.
+        # The rule comes before the winner, so other dimensions already used its axes.
         taken = self._holders(rule)
         if {axis for axis, _, _ in taken} != set(entry.axes):
             return PartTaken(rule, entry, taken)
@@ -174,14 +174,14 @@ class Resolution(Displayed):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The logical names here that no rule is for."""
+        """The logical names of the array that have no rule."""
         rules_by_name = self.rules.by_name
         return tuple(
             n for n in self.names if isinstance(n, str) and n not in rules_by_name
         )
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
-        """Dimensions whose name no rule is for: (dimension, name, nearest known name)."""
+        """The dimensions whose name has no rule: (dimension, name, nearest name)."""
         unmatched = []
         for dim, name in enumerate(self.names):
             if name in self.unknown and name is not None:
@@ -189,10 +189,10 @@ class Resolution(Displayed):
         return tuple(unmatched)
 
     def remedies(self, want: Any, dtype: str = "float32") -> Remedies:
-        """The smallest edits with which the array is split as wanted, for `sv.remedies`.
+        """The smallest edits that split the array as requested, for `sv.remedies`.
 
         Raises:
-            ShardvizError: for a wish that cannot be read.
+            ShardvizError: the request cannot be read.
 
         >>> found = resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
         >>> found.remedies("split 0")[0].edit
@@ -205,10 +205,10 @@ class Resolution(Displayed):
         return RuleSearch(leaf, self.rules, self.mesh, self.dialect)
 
     def first_remedy(self) -> tuple[int, Remedy] | None:
-        """Which dimension fails, or lost its axes, and what to change for it.
+        """The first dimension that fails or lost its axes, with an edit that splits it.
 
-        Dimensions that a rule leaves unsplit on purpose are not looked at, nor those
-        without a name beside others with one.
+        Dimensions that a rule leaves unsplit on purpose are skipped, and so are
+        dimensions without a name beside others with one.
         """
         fails, asks = [], []
         for decision in self.decisions:
@@ -220,7 +220,7 @@ class Resolution(Displayed):
                 rules_for_it = self.rules.by_name.get(decision.logical or "")
                 if unnamed or decision.near or rules_for_it:
                     asks.append(decision)
-        # One search for all dimensions, which keeps the layouts that it has made.
+        # One search serves all dimensions, as it caches layouts.
         search = self._search()
         for decision in fails + asks:
             dim = decision.dimension
@@ -231,7 +231,7 @@ class Resolution(Displayed):
         return None
 
     def explain(self) -> str:
-        """The explanation of every dimension; last, what would split another."""
+        """The explanation of every dimension, and an edit that would split another."""
         return explanation(self)
 
     def explain_dimension(self, dimension: int) -> str:
@@ -254,15 +254,14 @@ def resolve(
     """Turns logical names into a spec, with a verdict for every rule.
 
     Raises:
-        RuleError: for a name that occurs twice in `names` (not in nnx), for names,
-            rules or a dialect that cannot be read, and for a number of names other than
-            the shape's rank.
+        RuleError: a name occurs twice in `names` (nnx allows that), names, rules or the
+            dialect cannot be read, or the number of names is not the rank of the shape.
     """
     if not isinstance(dialect, NameDialect):
         dialect = Dialect.of(dialect, paths=False)
     if not isinstance(rules, Rules):
         rules = Rules.of(rules)
-    # What is ours already is not read again: audits resolve thousands of arrays.
+    # Parsed values are not parsed again: audits resolve thousands of arrays.
     if type(names) is not tuple or len(names) > MAX_RANK:
         names = read_names(names)
     if shape is not None:
@@ -274,7 +273,8 @@ def resolve(
                 " dimension; write None for a dimension without one."
             )
     winners, spec = match_rules(names, rules, mesh, dialect)
-    # A frozen dataclass makes a Python call for each field: half the time of resolve().
+    # The constructor of a frozen dataclass makes a Python call for each field, which
+    # would double the time of resolve().
     resolution = object.__new__(Resolution)
     fields = resolution.__dict__
     fields["names"], fields["rules"], fields["dialect"] = names, rules, dialect

@@ -1,6 +1,6 @@
-"""read_rules(): the tables that people have, in files, text and objects.
+"""read_rules(): reads rule tables from files, text and objects.
 
-A MaxText YAML, JSON, a literal in Python with `P(...)` in it, lines that people type, a
+Those are a MaxText YAML, JSON, a literal in Python with `P(...)` in it, typed lines, a
 `LayoutMap` of Keras, and pairs. Nothing is evaluated: Python and JSON are parsed and
 their literals are read, YAML is loaded safely.
 """
@@ -38,26 +38,26 @@ from shardviz.base.parse import (
 )
 from shardviz.base.partition_spec import Spec
 
-# MaxText's configurations, and records of its shardings.
+# The keys of MaxText's configurations, and of its records of shardings.
 KEYS = ("logical_axis_rules", "rules")
 _SUFFIXES = (".yaml", ".yml", ".json", ".txt", ".py")
 _CALL = re.compile(r"\b(?:P|PS|PartitionSpec)\(")
-#: A value in brackets, which may have a name; lines that people type have no bracket.
+#: A value in brackets, which may have a name; typed lines have no bracket.
 _LITERAL = re.compile(r"\s*(?:[^\W\d]\w*\s*=\s*)?(?=[\[({])")
 _YAML = re.compile(rf"^(?:{'|'.join(KEYS)})\s*:", re.MULTILINE)
 
 
 def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
-    """The table that a value is, or that a file or a text holds.
+    """The table in a value, a file or a text.
 
     Args:
         value: pairs, a `LayoutMap`, the path to a file (`.yaml`, `.yml`, `.json`,
             `.txt`, `.py`), or text.
-        dialect: who is to read it; by default the table says whether it is one of
-            paths: its right sides are PartitionSpecs.
+        dialect: the library that reads it; by default the table decides: it is one of
+            paths if its right sides are PartitionSpecs.
 
     Raises:
-        RuleError: for what is no table, with the file and the line of it.
+        RuleError: it is not a table; the message has the file and the line.
 
     >>> read_rules("transformer/wte/embedding -> P('model', 'fsdp')")
     PathRules(1 pattern: "transformer/wte/embedding → P('model', 'fsdp')")
@@ -81,17 +81,17 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
 
 
 def dialect_of(rules: Any, dialect: Any) -> Dialect:
-    """The dialect that reads a table: Keras's for a `LayoutMap`, whatever is said else.
+    """The dialect that reads a table: Keras's for a `LayoutMap`, else the given one.
 
     Args:
-        rules: the table, as `read_rules` takes it.
-        dialect: what the user said, or the default.
+        rules: the table, in any form that `read_rules` accepts.
+        dialect: the dialect that the user chose, or the default.
 
     Raises:
-        RuleError: if there is no such dialect.
+        RuleError: there is no such dialect.
     """
     reader = Dialect.of(dialect)
-    # Only a LayoutMap brings a mesh.
+    # Only a LayoutMap has its own mesh.
     mesh = rules.mesh if isinstance(rules, PathRules) else None
     if not reader.by_path and (mesh is not None or _is_layout_map(rules)):
         return Dialect.KERAS
@@ -103,7 +103,7 @@ def _is_layout_map(value: Any) -> bool:
 
 
 def _read(value: Any, paths: bool | None) -> Rules | PathRules:
-    """A table of paths or of names; where `paths` is None, the table says which."""
+    """A table of paths or of names; if `paths` is None, the table decides."""
     if isinstance(value, os.PathLike) or _is_file_name(value):
         return _from_file(Path(value), paths)
     if _is_layout_map(value):
@@ -116,7 +116,7 @@ def _read(value: Any, paths: bool | None) -> Rules | PathRules:
 
 
 def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
-    """Refuses a table that the library of the dialect could not use for some path."""
+    """Rejects a table that the library of the dialect could not use for some path."""
     first_index: dict[str, int] = {}
     for index, rule in enumerate(rules):
         # A library that looks paths up as keys may never match the pattern.
@@ -145,7 +145,7 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
                 f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], mapping)}"
             )
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-        # They are looked at twice, and may come from an iterator.
+        # The lines are read twice, and may come from an iterator.
         value = limited(value, MAX_RULES, "The rules of a table", RuleError)
     pairs = value
     if isinstance(value, dict):
@@ -156,7 +156,7 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
 
 
 def _has_specs(value: Any) -> bool:
-    """Whether any right side is a PartitionSpec, which only tables of paths have."""
+    """True if any right side is a PartitionSpec, as only in tables of paths."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return False
     for pair in value:
@@ -170,7 +170,7 @@ def _has_specs(value: Any) -> bool:
 
 
 def _is_file_name(value: Any) -> bool:
-    """Whether text names a file: one line, one word, with the ending of a table."""
+    """True for text that names a file: one line, one word, a known suffix."""
     if not isinstance(value, str) or len(value) > 4096 or not value.isprintable():
         return False
     has_syntax = re.search(r"->|[=→\"'\[{(,]", value)
@@ -180,7 +180,7 @@ def _is_file_name(value: Any) -> bool:
 def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
     name = str(path)
     if len(name) > 60:
-        name = f"…{name[-56:]}"  # the end says more than the beginning
+        name = f"…{name[-56:]}"  # the end identifies the file
     name = shown(name)
     try:
         text = read_text_file(path, MAX_TEXT)
@@ -200,12 +200,12 @@ def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
 
 
 def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
-    """A table from text whose form has to be found out."""
+    """A table from text in any supported form."""
     if _YAML.search(text):
         return _table(read_yaml(text), paths)
     has_specs = paths or (paths is None and _CALL.search(text) is not None)
     value = _LITERAL.match(text)
-    # Pairs of names may also stand without a bracket around all of them.
+    # Pairs of names may also come without a bracket around them all.
     if value is not None and (
         has_specs or text[value.end()] == "{" or value[0].strip()
     ):
@@ -216,7 +216,7 @@ def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
 
 
 def _lines(text: str) -> Iterator[tuple[str, Any]]:
-    """`pattern -> spec`, one per line; the pattern in quotes where it needs them."""
+    """Parses lines `pattern -> spec`; a pattern may be in quotes."""
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip().rstrip(",;")
         if not line or line.startswith("#"):
@@ -240,7 +240,7 @@ def read_yaml(text: str) -> Any:
     """The first document of a YAML text.
 
     Raises:
-        RuleError: for what is no YAML, and for tags that would make objects.
+        RuleError: the text is not YAML, or has tags that would create objects.
     """
     with needed_by("A table in YAML"):
         import yaml
@@ -270,12 +270,12 @@ def _first_document(yaml: Any, text: str) -> Any:
     """The value of a YAML text; some configurations end with a second document.
 
     Raises:
-        ValueError: for text that would take unbounded time or memory.
+        ValueError: the text would need unbounded time or memory.
     """
     # PyYAML reads 1:30:00 as a number, in quadratic time.
     if max(map(len, re.findall("[0-9:_]+", text)), default=0) > MAX_PATTERN:
         raise ValueError("a number that is too long")
-    # PyYAML's parser in Python takes 5 times as long.
+    # PyYAML's parser in Python is 5 times slower.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
         if not loader.check_node():
@@ -292,8 +292,8 @@ def _size(node: Any, sizes: dict[int, float]) -> float:
     """How many values a node of a YAML document has once its aliases are written out.
 
     Args:
-        node: of PyYAML.
-        sizes: the sizes of the nodes that were counted before, by id.
+        node: a node of PyYAML.
+        sizes: the sizes of nodes that were counted before, by id.
     """
     if isinstance(node.value, str):
         return 1

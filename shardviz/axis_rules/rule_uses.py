@@ -1,6 +1,6 @@
-"""What each rule or pattern of a table did for many arrays.
+"""The effect of each rule or pattern of a table on many arrays.
 
-Arrays of one signature share their Resolution, and so what the rules did for them.
+Arrays of one signature share their Resolution, and with it the effects of the rules.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ShadowedPattern(Idle):
 
 @dataclass(frozen=True)
 class RuleUse:
-    """What one rule or pattern did.
+    """The effect of one rule or pattern.
 
     Attributes:
         index: its position in the table, counted from 0.
@@ -99,9 +99,9 @@ class RuleUse:
         decides: the arrays in which it decides how a dimension is split.
         leaves_unsplit: the arrays in which it ends the search and splits nothing.
         lost: the arrays in which other dimensions use its axes, each with the Verdict.
-        broken: the arrays in which it decides and that cannot be laid out so, each with
-            the Verdict.
-        never: where it decides nothing anywhere, why; else None.
+        broken: the arrays in which it decides and that cannot be laid out then, each
+            with the Verdict.
+        never: why it decides nothing anywhere; None if it decides something.
 
     >>> RuleUse(0, Rule("batch", ("data",)), decides=("x",)).never is None
     True
@@ -116,7 +116,8 @@ class RuleUse:
     never: Idle | None = None
 
 
-#: What a rule did in all arrays that share a Resolution: its index, a field of its
+#: The effect of a rule on all arrays that share a Resolution: its index, a field of its
+#: RuleUse and the Verdict for that; or `"by"` and the rule that decided before it.
 #: RuleUse and the Verdict for that; or `"by"` and the rule that decided before it.
 _Effect = tuple[int, str, Any]
 
@@ -124,7 +125,7 @@ _Effect = tuple[int, str, Any]
 def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ...]:
     """One RuleUse per rule, in table order.
 
-    An array with a spec of its own counts if the rules say the same.
+    An array with its own spec counts if the rules give the same.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
@@ -137,7 +138,7 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
     >>> uses[1].lost[0][1].taken
     (('model', 1, 0),)
     """
-    # Dicts in place of sets, which have no order; in nnx a name may occur twice.
+    # Dicts instead of sets, which have no order; in nnx a name may occur twice.
     effects_of: list[dict[str, dict[Any, None]]] = [{} for _ in rules]
     effects: dict[int, list[_Effect]] = {}
     named: dict[str, None] = {}
@@ -167,7 +168,8 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
             elif rule.logical in unresolved:
                 never = OwnSpecs(rule)
             else:
-                # A rule for no name, beside a name without a rule: most likely a typo.
+                # The rule is for a name that no array has. Beside a name without a
+                # rule, it is most likely a typo.
                 close = nearest(rule.logical, named)
                 never = NoSuchName(rule, close)
         fields = {kind: tuple(entries) for kind, entries in kinds.items()}
@@ -176,7 +178,7 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
 
 
 def _effects(resolution: Resolution) -> Iterator[_Effect]:
-    """What every rule for these names did, which is true of each such array."""
+    """The effects of the rules for these names on each array with them."""
     by_name = resolution.rules.by_name
     last_wins = resolution.dialect.last_repeat_wins
     for dim, name in enumerate(resolution.names):
@@ -239,8 +241,7 @@ def _why_idle(
     Args:
         rule: the pattern.
         rows: the arrays.
-        text: all their paths: one search through it says of most patterns that none
-            fits.
+        text: all their paths: one search through it rules out most patterns.
     """
     fitting = []
     dialect = rows[0][1].dialect if rows else Dialect.REGEX
@@ -251,7 +252,7 @@ def _why_idle(
         if row.follows_table and resolution.winner is not None:
             by.add(resolution.winner)
     if fitting:
-        # The table might decide for some arrays, if they had no spec of their own.
+        # Without their own specs, the pattern might decide for some arrays.
         if not any(row.follows_table for row, _ in fitting):
             return OwnSpecs(rule)
         return ShadowedPattern(rule, tuple(sorted(by)))
@@ -260,7 +261,7 @@ def _why_idle(
         return NoSuchPath(rule, nearest(word, words))
     matching_all = f".*{rule.pattern}.*"
     for _, resolution in rows:
-        # Older versions of Keras searched, so it may have matched there.
+        # It may have matched in older versions, which searched.
         if resolution.dialect.searched_once and _fits(matching_all, resolution):
             return NoSuchPath(rule, matching_all)
     return NoSuchPath(rule)
@@ -275,7 +276,7 @@ def _fits(pattern: str, resolution: PathResolution) -> bool:
 
 
 def no_pattern(rows: Iterable[Request]) -> list[str]:
-    """The paths of the arrays that no pattern matches, but for those with a problem."""
+    """The paths of the arrays that no pattern matches, except those with a problem."""
     paths = []
     for row in rows:
         match = row.by_path

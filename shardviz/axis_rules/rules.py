@@ -45,8 +45,9 @@ class Rule:
 
     Attributes:
         logical: the logical axis name it is for.
-        axes: the mesh axes it wants, major to minor; `()` leaves the dimension unsplit.
-        free: whether it leads to `P.UNCONSTRAINED`: the compiler decides.
+        axes: the mesh axes it asks for, major to minor; `()` leaves the dimension
+            unsplit.
+        free: True if it leads to `P.UNCONSTRAINED`: the compiler decides.
 
     >>> print(Rule("mlp", ("model", "expert")))
     mlp → (model, expert)
@@ -58,7 +59,7 @@ class Rule:
 
     @property
     def target(self) -> str:
-        """The right-hand side as people write it: `None`, `data`, `(data, model)`."""
+        """The right side as users write it: `None`, `data`, `(data, model)`."""
         if self.free:
             return "UNCONSTRAINED"
         if not self.axes:
@@ -83,7 +84,7 @@ class Rule:
 class Rules(Displayed, tuple[Rule, ...]):
     """An ordered table of rules, repeats allowed; build one with `shardviz.rules`.
 
-    A tuple, since flax takes no other table: `nn.logical_axis_rules(rules)`.
+    It is a tuple, since flax accepts no other table: `nn.logical_axis_rules(rules)`.
 
     >>> table = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
     >>> len(table), str(table[1]), table.logical_names
@@ -92,7 +93,7 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     entries: tuple[Rule, ...] = ()
 
-    # A tuple is made in __new__; the dataclass gives it its field and equality.
+    # A tuple is built in __new__; the dataclass provides its field and equality.
     def __new__(cls, entries: tuple[Rule, ...] = ()) -> Rules:
         return super().__new__(cls, entries)
 
@@ -101,7 +102,7 @@ class Rules(Displayed, tuple[Rule, ...]):
         """Rules from pairs, from one list or dict of pairs, or from typed text.
 
         Raises:
-            RuleError: for malformed pairs.
+            RuleError: a pair is malformed.
         """
         table: Any = pairs
         if len(pairs) == 1 and not is_pair(pairs[0]):
@@ -110,7 +111,7 @@ class Rules(Displayed, tuple[Rule, ...]):
             return table
         if isinstance(table, str):
             return Rules.parse(table)
-        # haliax has its tables in dicts.
+        # Haliax has its tables in dicts.
         if isinstance(table, Mapping):
             table = list(table.items())
         if not isinstance(table, (tuple, list)):
@@ -122,13 +123,13 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     @staticmethod
     def parse(text: str) -> Rules:
-        """Rules from what a person typed or pasted; nothing is evaluated.
+        """Rules from typed or pasted text; nothing is evaluated.
 
         One rule per line, as `batch -> data`, `mlp: (model, expert)`, `embed -> None`;
         or pairs as in Python or YAML, `("batch", "data"), ["mlp", ["model"]]`.
 
         Raises:
-            RuleError: with the position that could not be read.
+            RuleError: the text cannot be read; the message has the position.
 
         >>> print(Rules.parse("batch -> data\\nembed -> None"))
         batch → data
@@ -140,7 +141,7 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     @cached_property
     def logical_names(self) -> tuple[str, ...]:
-        """Every logical name the table knows, in order, once each."""
+        """Every logical name of the table, in order, once each."""
         return tuple(self.by_name)
 
     @cached_property
@@ -149,11 +150,11 @@ class Rules(Displayed, tuple[Rule, ...]):
         indices_of: dict[str, list[int]] = {}
         for index, rule in enumerate(self.entries):
             indices_of.setdefault(rule.logical, []).append(index)
-        # Tuples, since everybody gets the same ones.
+        # Tuples, since all callers share them.
         return {name: tuple(indices) for name, indices in indices_of.items()}
 
     def nearest(self, name: str) -> str | None:
-        """The logical name closest in spelling to one that no rule has."""
+        """The logical name closest in spelling to a name without a rule."""
         return near(name, self.logical_names)
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
@@ -161,7 +162,7 @@ class Rules(Displayed, tuple[Rule, ...]):
         return tuple(map(tuple, self))
 
     def text(self) -> str:
-        """The table as people type it, one rule per line: the inverse of `Rules.parse`."""
+        """The table as users type it, one rule per line: the inverse of `Rules.parse`."""
         lines = []
         for rule in self.entries:
             target = rule.target
@@ -179,7 +180,7 @@ class Rules(Displayed, tuple[Rule, ...]):
 
 @lru_cache(maxsize=1 << 14)  # an audit asks for the same few names again and again
 def near(name: str, names: tuple[str, ...]) -> str | None:
-    """The known name nearest in spelling, or None."""
+    """The nearest of these names in spelling, or None."""
     return nearest(name, names)
 
 
@@ -195,8 +196,8 @@ class PathRule:
     """One line of a table of paths.
 
     Attributes:
-        pattern: a regular expression; in a `LayoutMap` also a path as it is.
-        spec: how an array is split whose path it matches.
+        pattern: a regular expression; in a `LayoutMap` it may be a path itself.
+        spec: the spec of arrays whose path it matches.
 
     >>> print(PathRule("mlp/.*/kernel", Spec.parse("None, model")))
     mlp/.*/kernel → P(None, 'model')
@@ -235,13 +236,13 @@ class PathRules(Displayed):
         """A table from pairs of pattern and spec, or from a dict of these.
 
         Raises:
-            RuleError: for pairs that cannot be read.
+            RuleError: a pair cannot be read.
         """
         if isinstance(pairs, PathRules):
             return pairs
         if isinstance(pairs, Mapping):
             pairs = list(pairs.items())
-        # A set has no order.
+        # A set has no order, so it cannot be a table.
         if isinstance(pairs, (Rules, str, bytes, Set)):
             raise RuleError(
                 "A table of paths is pairs such as ('mlp/.*/kernel', (None, 'model'));"
@@ -260,11 +261,11 @@ class PathRules(Displayed):
         return first_index
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
-        """The table as EasyLM takes it: pattern and `PartitionSpec`."""
+        """The table as EasyLM accepts it: pattern and `PartitionSpec`."""
         return tuple((r.pattern, r.spec.to_jax()) for r in self.entries)
 
     def text(self) -> str:
-        """The table as people type it, one line per pattern; `sv.rules` parses it back."""
+        """The table as users type it, one line per pattern; `sv.rules` parses it back."""
         return "\n".join(f"{quoted(r.pattern)} -> {r.spec}" for r in self.entries)
 
     def __len__(self) -> int:
@@ -286,7 +287,7 @@ class PathRules(Displayed):
 def _path_rule(index: int, pair: Any) -> PathRule:
     if isinstance(pair, PathRule):
         return pair
-    # Patterns are compiled when they are first matched: most never are.
+    # Patterns are compiled when they are first matched; most are never matched.
     pattern, spec = _both(index, pair, "('mlp/.*/kernel', (None, 'model'))")
     if not isinstance(pattern, str) or not pattern.isprintable():
         raise RuleError(
@@ -309,7 +310,7 @@ def _both(index: int, pair: Any, example: str) -> tuple[Any, Any]:
 
 
 def _spec(value: Any) -> Spec:
-    """The right side of a line, in any of the forms that people have."""
+    """The right side of a line, in any supported form."""
     if isinstance(value, Spec):
         return value
     if isinstance(value, str):
@@ -321,7 +322,7 @@ def _spec(value: Any) -> Spec:
         return spec_of_call(value)
     if is_partition_spec(value):
         return spec_of(value)
-    # A sharding may be a named tuple, which is no tuple of axes.
+    # A sharding may be a named tuple, which is not a tuple of axes.
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return Spec.of(*limited(value, MAX_RANK, "the entries of a spec", SpecError))
     pair = named_sharding(value)
@@ -334,7 +335,7 @@ def _spec(value: Any) -> Spec:
 
 
 def is_pair(value: Any) -> bool:
-    """Whether it is one line of a table, and not a table."""
+    """True for one line of a table, False for a table."""
     pair = isinstance(value, (tuple, list)) and len(value) == 2
     return pair and isinstance(value[0], str)
 
@@ -348,7 +349,7 @@ def _rule(index: int, pair: Any) -> Rule:
         return Rule(logical, ())
     if is_unconstrained(target):
         return Rule(logical, (), free=True)
-    # flax takes an axis alone for a tuple of one.
+    # Flax reads a single axis like a tuple of one.
     if isinstance(target, str):
         target = (target,)
     if not isinstance(target, (tuple, list)):
@@ -365,13 +366,13 @@ def _rule(index: int, pair: Any) -> Rule:
     )
 
 
-# As `fsdp(axis="data")`, which big_vision has in its tables.
+# A call such as `fsdp(axis="data")`, which big_vision has in its tables.
 _CALL = re.compile(r"[^\W\d][\w.]*\(.*\)", re.DOTALL)
 _SPEC_CALL = re.compile(r"(?:\w+\.)*(?:P|PS|PartitionSpec)\(")
 
 
 def _check_no_call(text: str, error: type[ShardvizError], where: str = "") -> None:
-    """Refuses what big_vision calls to split each array."""
+    """Rejects a function call, by which big_vision splits each array."""
     if _CALL.fullmatch(text) and not _SPEC_CALL.match(text):
         raise error(
             f"{where}{shown(text)} is no mesh axis but a function of each array's shape."
@@ -386,8 +387,8 @@ def _in_brackets(names: Iterable[str]) -> str:
     return f"({', '.join(words)})"
 
 
-# A comment, text in quotes, and the end of a rule. An unclosed quote, which no rule can
-# have, takes the rest of its line.
+# A comment, text in quotes, and the end of a rule. No rule can have an unclosed quote,
+# so it takes the rest of its line.
 _PART = re.compile(
     rf"({QUOTED})|#[^\n]*|[;\n]|[^;\n'\"#]+|'(?:[^'\\\n]|\\.)*+|\"(?:[^\"\\\n]|\\.)*+"
 )
@@ -396,7 +397,7 @@ _DASH = re.compile(r"\A\s*+-\s*+(?=[\[(]|$)")
 
 
 def _parse(text: str) -> Iterator[Rule]:
-    # A table that is pasted from Python or YAML: pairs, with or without a dash.
+    # A table pasted from Python or YAML: pairs, with or without a dash.
     pasted = text
     if _DASH.match(text):
         lines = [_DASH.sub("", line, count=1) for line in text.split("\n")]
@@ -407,7 +408,8 @@ def _parse(text: str) -> Iterator[Rule]:
             value = value[0]
         yield from Rules.of(list(value))
         return
-    # Arrows of many kinds: people paste from YAML, JSON and chats.
+    # Many kinds of arrows are accepted, since tables are pasted from YAML, JSON and
+    # chats.
     lines = limited(_lines(text), MAX_RULES, "The rules of a table", RuleError)
     for index, line in enumerate(lines):
         match = _LINE.fullmatch(line)
@@ -421,7 +423,7 @@ def _parse(text: str) -> Iterator[Rule]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The rules of a text, without comments; a `;` in quotes ends none."""
+    """The rules of a text, without comments; a `;` in quotes does not end a rule."""
     line = ""
     for part in scan(_PART, f"{text}\n;", RuleError, "a rule"):
         if part[0] in (";", "\n"):

@@ -1,4 +1,4 @@
-"""Audits: what the arrays of a model take on each device, as text and picture."""
+"""Audits: the bytes of a model's arrays on each device, as text and picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardviz.draw.page import and_more, paragraphs, side_by_side, titled, unfol
 from shardviz.draw.picture import Picture
 from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
-# Of the picture, and of the text.
+# Rows of the picture, and lines of the text.
 MOST_ROWS, MOST_LINES = 40, 20
 MOST_DIFFERENCES = 12
 HEADS = ("bytes per device", "array", "type and shape", "spec")
@@ -22,15 +22,18 @@ HEADS = ("bytes per device", "array", "type and shape", "spec")
 def draw_audit(
     audit: Audit, limit: int = MOST_ROWS, title: str | None = None
 ) -> Picture:
-    """What the arrays take on each device, largest first; then those without a layout.
+    """The bytes of the arrays on each device, largest first.
 
-    Arrays that differ only in the number of their layer are one bar.
+    Arrays without a layout come last. Arrays that differ only in the number of their
+    layer are one bar.
 
     Args:
-        limit: how many rows to show; the rest become one.
+        audit: the audit.
+        limit: how many rows to show; the smaller arrays become one row.
+        title: the title of the picture.
     """
     rows = _largest(audit, limit)
-    # A legend is needed only where a bar has the other colour.
+    # A legend is needed only if a bar has the other colour.
     legend, groups = (), {row.group for row in rows}
     if HIGHLIGHTED in groups:
         legend = ((NORMAL, "split"), (HIGHLIGHTED, "replicated"))
@@ -58,12 +61,13 @@ def draw_audit(
 
 
 def audit_text(audit: Audit, width: int, full: bool = False) -> str:
-    """An audit: what was found, then the arrays, the largest first.
+    """The findings of an audit, then the arrays, the largest first.
 
     Args:
+        audit: the audit.
         width: letters per line.
-        full: every array in a line of its own; else those that differ only in the
-            number of their layer are one line, and the smaller ones are counted.
+        full: True for a line per array; otherwise arrays that differ only in the number
+            of their layer are one line, and the smaller ones are counted.
     """
     rows = _largest(audit, MOST_LINES)
     if full:
@@ -74,14 +78,14 @@ def audit_text(audit: Audit, width: int, full: bool = False) -> str:
                 text = bytes_text(size)
             rows.append(Bar(size, text, (row.path, row.array.short, _spec(row))))
     lines = audit.explain().split("\n")
-    # The explanation of one array already says what it takes.
+    # The explanation of a single array already has its size.
     if len(audit.rows) > 1 and rows:
         lines += [wording.LARGEST_FIRST, *Table(HEADS, tuple(rows)).lines()]
     return paragraphs(lines, width)
 
 
 def _largest(audit: Audit, limit: int) -> list[Bar]:
-    """The arrays that have a layout; beyond `limit` rows the smaller ones share one."""
+    """The arrays with a layout; beyond `limit` rows the smaller ones share one."""
     rows = []
     for layers in audit.largest_folds[:limit]:
         row, group = layers.items[0], NORMAL
@@ -110,12 +114,12 @@ def _failed(layers: Fold[Request]) -> Bar:
 
 
 def _spec(row: Request) -> str:
-    """How an array is split, or why that is not known."""
+    """The spec of an array, or why it is unknown."""
     if row.problem:
         return str(row.problem)
     if row.layout is None:
         return "unknown"
-    # Live arrays of one device have a sharding without mesh axes.
+    # Live arrays on one device have a sharding without mesh axes.
     words = str(row.spec or wording.NOT_ON_MESH)
     if row.array.memory_kind:
         words += f" in {row.array.memory_kind}"
@@ -123,7 +127,7 @@ def _spec(row: Request) -> str:
 
 
 def _groups(audit: Audit) -> Picture:
-    """What parameters, gradients and optimizer state take, and what replication costs."""
+    """The bytes of parameters, gradients and optimizer state, and of replication."""
     rows = []
     for group in (*audit.groups, audit.total):
         size = group.bytes_per_device

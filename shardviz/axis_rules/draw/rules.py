@@ -1,4 +1,4 @@
-"""Specs and rule tables, and how these resolve one array: a verdict in every cell.
+"""Pictures of specs, rule tables and resolutions: a verdict in every cell.
 
 Tables of names have a verdict per rule and dimension, tables of paths one per pattern.
 """
@@ -94,7 +94,7 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
 
 
 def spec_text(spec: Spec, width: int) -> str:
-    """A spec, then what splits each dimension."""
+    """A spec, then the axes that split each dimension."""
     return paragraphs(_spec_lines(spec), width)
 
 
@@ -111,7 +111,7 @@ def _spec_lines(spec: Spec) -> list[str]:
 
 
 def _split_by(spec: Spec, dim: int) -> str:
-    """The mesh axes that split a dimension, or what it is without any."""
+    """The mesh axes that split a dimension, or its state without any."""
     if spec.dims[dim]:
         return ", ".join(spec.dims[dim])
     if dim in spec.unconstrained:
@@ -125,7 +125,7 @@ def _marks(spec: Spec) -> list[tuple[str, str]]:
 
 
 def _axis_groups(specs: Sequence[Spec | Rule | PathRule]) -> dict[str, int]:
-    """Mesh axis to the number of its colour, in the order in which they are named."""
+    """Mesh axis to the number of its colour, in the order of their first use."""
     groups: dict[str, int] = {}
     for spec in specs:
         for axis in spec.axes:
@@ -145,13 +145,14 @@ def _numbered(number: int, count: int, words: object) -> str:
 
 
 def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
-    """A table: a row per line, and a tile where it names a mesh axis.
+    """A table: a row per line, and a tile for each mesh axis that it names.
 
-    Of rules, the columns are the mesh axes; of patterns, the dimensions of their specs.
+    The columns of rules are the mesh axes; those of patterns are the dimensions of
+    specs.
     """
     lines = rules.entries[:MOST_ROWS]
     groups = _axis_groups(lines)
-    # Axes in the order in which the table names them.
+    # Axes are in the order of their first use.
     columns = [*groups, "not split"]
     if isinstance(rules, PathRules):
         rank = max((rule.spec.rank for rule in rules.entries[:MOST_ROWS]), default=0)
@@ -173,7 +174,7 @@ def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
         if not line.axes:
             cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP))
         for place, axis in enumerate(dict.fromkeys(line.axes), 1):
-            # Which of several axes is the major one can be seen by its number.
+            # The number shows which of several axes is the major one.
             text = axis
             if len(line.axes) > 1:
                 text += f" {place}"
@@ -212,9 +213,9 @@ def rules_text(rules: Rules | PathRules, width: int) -> str:
 
 
 def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture:
-    """The rules and the dimensions of one array, the spec at the end."""
+    """The rules and the dimensions of one array, with the spec at the end."""
     rules, columns, outcome, verdicts = resolution.rules, [], [], []
-    # In a long table most rules are for other names: one line says which.
+    # In a long table most rules are for other names; one line lists those.
     rows = list(range(len(rules)))
     if len(rules) > FULL_ROWS:
         rows = [i for i in rows if rules[i].logical in resolution.names]
@@ -243,7 +244,7 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
 def draw_path_resolution(
     resolution: PathResolution, title: str | None = None
 ) -> Picture:
-    """The patterns for one path: a verdict on each; of many, on those that match."""
+    """The verdicts of the patterns for one path; in a long table, of those that match."""
     verdicts, count = list(resolution.verdicts), len(resolution.rules)
     if count > FULL_ROWS:
         verdicts = [v for v in verdicts if v.outcome is not Outcome.NO_MATCH]
@@ -273,7 +274,7 @@ def draw_path_resolution(
 
 
 def _without(rows: Sequence[int], count: int) -> str:
-    """The numbers of the lines of a table that have no row."""
+    """The numbers of the lines of a table that are not shown."""
     hidden = [i + 1 for i in range(count) if i not in rows]
     return ids_text(hidden) if hidden else ""
 
@@ -296,7 +297,7 @@ def _verdicts(
 
 def _group_of(verdict: Verdict) -> int:
     """The colour of a verdict."""
-    # Several matches and wrong patterns are errors where Keras reads the table.
+    # Several matches and wrong patterns are errors in Keras.
     if verdict.outcome in (*BROKEN_OUTCOMES, Outcome.SEVERAL, Outcome.INVALID):
         return BROKEN
     if verdict.decides:
@@ -307,7 +308,7 @@ def _group_of(verdict: Verdict) -> int:
 
 
 def verdict_word(verdict: Verdict) -> str:
-    """A verdict in as few words as fit into a cell."""
+    """A verdict in few enough words for a cell."""
     word = _WORDS.get(verdict.outcome, verdict.kind)
     match verdict:
         case Applied(outcome=Outcome.APPLIED):
@@ -326,6 +327,6 @@ def verdict_word(verdict: Verdict) -> str:
 
 
 def resolution_text(resolution: Resolution, width: int) -> str:
-    """The explanation of a resolution, then what is wrong with it."""
+    """The explanation of a resolution, then its problems."""
     problems = [f"✗ {problem}" for problem in resolution.problems]
     return paragraphs([resolution.explain(), *problems], width)

@@ -1,1 +1,1 @@
-"""What this feature says, in English."""
+"""Sentences about the values of this feature."""

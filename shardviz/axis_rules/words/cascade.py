@@ -1,7 +1,7 @@
-"""Why one dimension is split as it is: a sentence, and a few words on each rule for it.
+"""Why one dimension is split the way it is: a sentence, and a few words on each rule.
 
-What the view Rules of the Explorer shows. Mesh axes are quoted, and nothing else is: the
-page shows them in their colours.
+The Explorer's Rules view shows these. Only mesh axes are quoted: the page shows
+them in their colours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from shardviz.base.layout import Misfit
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec, is_unconstrained
 
-#: What became of a dimension that has no axes to show, in its card.
+#: The state of a dimension without axes to show, in its card.
 STATES = {
     "fails": "does not fit",
     "axis missing": "no such axis",
@@ -62,7 +62,7 @@ STATES = {
 
 
 def title(names: Sequence[object] | None, dim: int) -> str:
-    """A dimension as people call it: by its logical name, or else by its number."""
+    """The title of a dimension: its logical name, or else its number."""
     name = names[dim] if names and dim < len(names) else None
     if isinstance(name, str):
         return name
@@ -70,12 +70,12 @@ def title(names: Sequence[object] | None, dim: int) -> str:
 
 
 def near(resolution: Resolution, dim: int) -> str | None:
-    """The name that a dimension most likely means whose own no rule has, or None."""
+    """The name that a dimension without a rule most likely means, or None."""
     name = resolution.names[dim]
     if not isinstance(name, str) or name in resolution.rules.by_name:
         return None
     close = resolution.rules.nearest(name)
-    # No two dimensions of an array mean the same.
+    # No two dimensions of an array have the same meaning.
     return None if close in resolution.names else close
 
 
@@ -83,7 +83,7 @@ def near(resolution: Resolution, dim: int) -> str | None:
 
 
 def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]:
-    """What became of a dimension, and why; `by_path` by the audit's table of paths.
+    """The state of a dimension, and why; `by_path` if a table of paths decided.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
@@ -118,7 +118,7 @@ def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]
 
 
 def _lead(request: Request, dim: int, name: str) -> str:
-    """What became of a dimension."""
+    """The state of a dimension."""
     spec = request.spec or Spec()
     axes = spec.padded(request.array.rank)[dim]
     if name == title(None, dim):
@@ -151,7 +151,7 @@ def _without_rules(request: Request) -> str:
 
 
 def _undecided(decision: Decision, resolution: Resolution) -> str:
-    """Why no rule decides about a dimension."""
+    """Why no rule decides a dimension."""
     name = decision.logical
     if name is None:
         return "It has no logical name, and rules are for names."
@@ -175,7 +175,7 @@ def _undecided(decision: Decision, resolution: Resolution) -> str:
 
 
 def _wins(fact: Verdict, resolution: Resolution) -> str:
-    """What the rule that decides does, as the rest of a sentence."""
+    """The effect of the rule that decides, as the rest of a sentence."""
     wants = f"wins and asks for {listed(fact.axes)}"
     match fact:
         case Indivisible(misfit=misfit):
@@ -233,7 +233,7 @@ def _holders(taken: tuple[Holder, ...], resolution: Resolution) -> str:
 
 
 def verdict(fact: Verdict, resolution: Resolution) -> str:
-    """What one rule did for a dimension whose name it has.
+    """The effect of one rule on a dimension with its name.
 
     >>> from shardviz.axis_rules.resolution import resolve
     >>> found = resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
@@ -267,7 +267,7 @@ def verdict(fact: Verdict, resolution: Resolution) -> str:
 
 
 def misfit(fact: Misfit) -> str:
-    """What is left over, and the nearest sizes that divide.
+    """The remainder, and the nearest sizes that divide.
 
     >>> misfit(Misfit(34, ("tensor",), 4))
     '34 = 4 × 8 + 2; 32 and 36 would'
@@ -279,21 +279,21 @@ def misfit(fact: Misfit) -> str:
     )
 
 
-#: Beside the rules for an array whose own spec wins.
+#: Stands beside the rules of an array whose own spec wins.
 OVERRULED = "not asked: the array's own PartitionSpec wins"
-#: The line that stands above them, as in a browser the style of an element itself.
+#: The line above them, like the style of an element itself in a browser.
 OWN_SPEC = "its own PartitionSpec: wins over every rule"
 BY_PATH = "from the audit's table of paths"
 
 
 def idle(fact: Idle) -> str:
-    """That a rule decides nothing, in a few words."""
+    """A few words on a rule that decides nothing."""
     if isinstance(fact, NoSuchName):
         return f"matches no array here{clause('; {} is near', fact.near)}"
     return "decides nothing here"
 
 
-# --- where there is nothing to choose from, and what was done -------------------------
+# --- nothing to choose from, and the last edit ----------------------------------------
 
 HOW_TO_WRITE = (
     "Write one: “batch -> data” splits every dimension called batch over the mesh axis"
@@ -305,7 +305,7 @@ CHOOSE = "Choose a dimension to see which rule decided it."
 
 
 def applied(remedy: Remedy, name: str, memory: str) -> str:
-    """What a remedy changed that was applied."""
+    """The change by a remedy that was applied."""
     return f"Done: {name} is now {remedy.spec}{clause(', {}', memory)}."
 
 
@@ -322,10 +322,10 @@ PATHS_NOT_EDITABLE = (
 
 
 def remedy_memory(remedy: Remedy, row: Request) -> str:
-    """What a remedy does to the memory of a device."""
+    """The effect of a remedy on the memory of a device."""
     saved = remedy.bytes_saved
     if row.layout is None and remedy.leaf_bytes_saved is not None:
-        # It takes nothing as long as it cannot be laid out, so that nothing is saved.
+        # It takes nothing as long as it cannot be laid out, so nothing is saved.
         size = row.array.bytes - remedy.leaf_bytes_saved
         return f"takes {bytes_text(size)} on every device"
     if saved is None:
@@ -340,12 +340,12 @@ PLANNING = "The step is being planned with this change."
 
 
 def remedy_refused(message: str) -> str:
-    """That the program cannot be planned with a remedy."""
+    """A remedy with which the program cannot be planned."""
     return f"The step cannot be planned with this change: {message}"
 
 
 def remedy_others(remedy: Remedy) -> str:
-    """Which other arrays a remedy changes."""
+    """The other arrays that a remedy changes."""
     if not remedy.others:
         return "changes no other array"
     return f"changes {plural(len(remedy.others), 'other array')}: {joined(remedy.others, limit=3)}"

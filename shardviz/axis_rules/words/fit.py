@@ -1,4 +1,4 @@
-"""Whether arrays or a program fit into the memory of a device."""
+"""Sentences on whether arrays or a program fit in the memory of a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fit(fact: Fit) -> str:
     """
     needed = f"{bytes_text(fact.needed)} per device"
     note = uncounted(fact.uncounted)
-    # Activations come on top of what arrays alone need.
+    # Activations need memory in addition to the arrays.
     if fact.arrays_only:
         note += ", before activations"
     if fact.code == "too large":
@@ -29,7 +29,7 @@ def fit(fact: Fit) -> str:
         )
     if fact.capacity is None:
         return f"{needed}{note}; the capacity of a device is not known."
-    # Arrays may be left out, and then it is not said that all of them fit.
+    # If arrays are left out, the sentence must not claim that all of them fit.
     head = "Fits:"
     if fact.uncounted:
         head = "At least"
@@ -38,8 +38,7 @@ def fit(fact: Fit) -> str:
 
 
 def uncounted(fact: Uncounted) -> str:
-    """Which arrays a number of bytes leaves out, as the end of a sentence; `""` for
-    none.
+    """The arrays that a number of bytes leaves out, as the end of a sentence, or `""`.
 
     >>> uncounted(Uncounted(1, 16384))
     ', not counting 1 array (16 KiB)'
@@ -53,7 +52,7 @@ def uncounted(fact: Uncounted) -> str:
 
 
 def largest_arrays(fact: LargestArrays) -> str:
-    """The arrays that take most of each device, and how they are split; `""` for none."""
+    """The arrays that take most of each device, and how they are split, or `""`."""
     if not fact.arrays:
         return ""
     return f"The largest arrays: {'; '.join(map(_large_array, fact.arrays))}."
@@ -68,7 +67,7 @@ def _large_array(fact: LargeArray) -> str:
     if layout.num_blocks == 1:
         return f"{name}, {size} per device, not split"
     split = f"split {layout.num_blocks:,} ways"
-    # A layout made of shard indices has no spec.
+    # A layout built from shard indices has no spec.
     if layout.spec is not None:
         split += clause(" over {}", " × ".join(dict.fromkeys(layout.spec.axes)))
     return f"{name}, {size} per device, {split}"

@@ -156,7 +156,7 @@ def edit(fact: Remedy) -> str:
 
 
 def effect(fact: Remedy) -> str:
-    """What a remedy does."""
+    """The effect of a remedy."""
     parts = [str(fact.spec)]
     if fact.leaf_bytes_saved is not None and fact.bytes_saved is not None:
         parts.append(_saved(fact.leaf_bytes_saved, fact.bytes_saved))
@@ -173,7 +173,7 @@ def _saved(here: int, everywhere: int) -> str:
     if here == everywhere:
         return words
     in_all = _saving(everywhere)
-    # The same verb is not said again.
+    # Do not repeat the verb.
     if here > 0 and everywhere > 0:
         in_all = bytes_text(everywhere)
     return f"{words} here and {in_all} in all"
@@ -188,7 +188,7 @@ def _saving(count: int) -> str:
 
 
 def remedy(fact: Remedy) -> str:
-    """A remedy and what it does."""
+    """A remedy with its effect."""
     return f"{edit(fact)}: {effect(fact)}."
 
 

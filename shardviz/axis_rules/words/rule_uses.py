@@ -1,4 +1,4 @@
-"""What the lines of a table did for many arrays, and where two tables differ."""
+"""Sentences on the lines of a table over many arrays, and on different tables."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _idle_rule(fact: Idle) -> str:
 
 
 def rule_uses(uses: Sequence[RuleUse]) -> str:
-    """Which rules or patterns decide nothing, and why."""
+    """The rules or patterns that decide nothing, and why."""
     count, idles = len(uses), [use for use in uses if use.never is not None]
     if not count:
         return "The table is empty."
@@ -86,7 +86,7 @@ def rule_uses(uses: Sequence[RuleUse]) -> str:
     if isinstance(idles[0].rule, PathRule):
         noun, verb = "pattern", "decide nothing"
     head = f"{len(idles):,} of {plural(count, noun)} {verb}"
-    # A table for many models has names by the dozen that this one lacks.
+    # A table for many models has dozens of names that this model lacks.
     names, lines = [], []
     for use in idles:
         if isinstance(use.rule, Rule) and isinstance(use.never, NoSuchName):
@@ -109,7 +109,7 @@ def difference(fact: SpecDifference) -> str:
         for label, row in zip(fact.labels, fact.rows, strict=True):
             sides.append(f"{label} {_decided(row, dim)}")
         words = f"{'; '.join(sides)}."
-        # Patterns and specs decide for all dimensions at once.
+        # Patterns and specs decide for all dimensions together.
         if dim is not None:
             words = f"Dimension {dim}: {words}"
         sentences.append(words)
@@ -117,10 +117,10 @@ def difference(fact: SpecDifference) -> str:
 
 
 def few(names: Iterable[str]) -> str:
-    """A few names, those of all layers as one; the rest is counted."""
+    """A few names, with those of all layers as one; the others are counted."""
     folds = fold(names, str)
     parts = [layers.name for layers in folds[:SHOWN]]
-    # Counted by name: a reader does not know of the folds.
+    # Counted by name, since the reader does not see the folds.
     hidden = sum(len(layers.items) for layers in folds[SHOWN:])
     if hidden:
         parts.append(f"{hidden:,} more")
@@ -128,7 +128,7 @@ def few(names: Iterable[str]) -> str:
 
 
 def _decided(row: Request, dim: int | None) -> str:
-    """What decided about an array or one of its dimensions."""
+    """The rule, pattern or spec that decided an array or one of its dimensions."""
     names, paths = row.resolution, row.by_path
     if dim is not None and names is not None:
         winner, axes = names.winners[dim], names.spec.dims[dim]
@@ -151,7 +151,7 @@ def _decided(row: Request, dim: int | None) -> str:
 
 
 def beside_table(value: AuditDiff) -> str:
-    """Which arrays are split otherwise than the table says; those alike share a line."""
+    """The arrays that are split differently from the table, grouped by how."""
     if not value.rows:
         return ""
     alike: dict[str, list[str]] = {}
@@ -172,7 +172,7 @@ def audit_diff(value: AuditDiff) -> str:
     verb = by_count(len(value.rows), "differs", "differ")
     count = plural(len(value.rows) + value.alike, "array")
     lines = [f"{len(value.rows):,} of {count} {verb} between {first} and {second}."]
-    # The layers of a model mostly differ alike.
+    # The layers of a model usually differ in the same way.
     groups: dict[str, list[str]] = {}
     for row in value.rows:
         first_spec, second_spec = row.first or "unknown", row.second or "unknown"

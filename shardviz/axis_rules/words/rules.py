@@ -1,4 +1,4 @@
-"""Sentences on what rules and patterns did, and why."""
+"""Sentences on rules, patterns, verdicts and resolutions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from shardviz.base.format import (
 from shardviz.base.partition_spec import Spec, is_unconstrained
 from shardviz.base.words.layout import misfit, wrong_rank
 
-FEW_PATTERNS = 8  # of which each is named that does not match
+FEW_PATTERNS = 8  # up to so many are named each if they do not match
 
 
 def verdict(fact: Verdict) -> str:
@@ -242,18 +242,18 @@ def problem(fact: Problem) -> str:
 
 
 def resolution_findings(value: Resolution) -> list[str]:
-    """The spec, then a line per dimension, then what else is wrong."""
+    """The spec, then a line per dimension, then other problems."""
     count = plural(len(value.rules), "rule")
     lines = [f"{value.spec}  ({value.dialect.name} rules, {count})"]
-    # Dimensions come in order, as in the spec above them.
+    # Dimensions are in order, as in the spec above them.
     lines += map(decision, value.decisions)
-    # What a verdict says is in the line of its dimension.
+    # The line of a dimension already has its verdict.
     lines += [problem(p) for p in value.failures if not isinstance(p, VerdictProblem)]
     return lines
 
 
 def resolution(value: Resolution) -> str:
-    """How names became a spec, and what would split a dimension that is not."""
+    """How names became a spec, and an edit for a dimension that is not split."""
     lines = resolution_findings(value)
     first = value.first_remedy()
     if first is not None:
@@ -266,7 +266,7 @@ def resolution(value: Resolution) -> str:
 
 
 def path_resolution(value: PathResolution) -> str:
-    """Which pattern decides for a path, and why every other does not."""
+    """Which pattern decides for a path, and why each of the others does not."""
     # Without a spec the library raises an error, but an audit goes on.
     spec = "unknown" if value.spec is None else str(value.spec)
     count = plural(len(value.rules), "pattern")

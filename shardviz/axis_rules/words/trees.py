@@ -1,4 +1,4 @@
-"""What the audit of a model found: sizes, problems, the optimizer's arrays."""
+"""Sentences on the audit of a model: sizes, problems, the optimizer's arrays."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 
 SHOWN = 5
-# Copies along an axis that cost less of what a device holds are not mentioned.
+# Copies along an axis that cost less than this share of a device are not listed.
 LEAST_SHARE = 0.01
 GIVE = "Give a sharding, names beside the arrays, or names= to sv.audit."
 ADD_NAMES = (
     "Name their dimensions where they are made, in flax by"
     " nn.with_logical_partitioning(init, names) or nnx's out_sharding=names."
 )
-# What was lost comes first; what costs nothing last.
+# The order of kinds of differences: lost splits first, free ones last.
 _RANK = ("lost", "unknown", "otherwise", "few names", "dtype")
 
 
 def summary(audit: Audit) -> str:
-    """How many arrays take how much of each device."""
+    """The number of arrays, their table, and their bytes per device."""
     trouble = clause(", {:,} unknown", len(audit.unknown))
     if audit.problems:
         trouble += f", {plural(len(audit.problems), 'problem')}"
@@ -80,13 +80,13 @@ def explain(audit: Audit) -> str:
 
 
 def fold_bytes(layers: Fold[Request]) -> str:
-    """What alike arrays take on each device: `32 × 2 MiB`."""
+    """The bytes of alike arrays on each device: `32 × 2 MiB`."""
     return f"{layers.count}{bytes_text(layers.items[0].bytes_per_device or 0)}"
 
 
 def group(fact: GroupBytes) -> str:
-    """What a group of arrays takes, in one line."""
-    # Not a whole number where the arrays of a group are split differently.
+    """The bytes of a group of arrays, in one line."""
+    # Not a whole number if the arrays of a group are split differently.
     copies = f"{fact.copies:,.3g} copies"
     if copies == "1 copies":
         copies = "1 copy"
@@ -100,7 +100,7 @@ def group(fact: GroupBytes) -> str:
 
 
 def difference(fact: Difference) -> str:
-    """How an array of the optimizer is held otherwise than its parameter.
+    """How an array of the optimizer is stored differently from its parameter.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> tree = {"params": {"w": ((8,), "x", "bfloat16")}, "opt": {"mu": {"w": ((8,), "x")}}}
@@ -112,7 +112,7 @@ def difference(fact: Difference) -> str:
 
 
 def difference_lines(differences: Iterable[Difference]) -> list[str]:
-    """One line for what differs alike in all layers: what was lost comes first."""
+    """One line for each difference, all layers together; lost splits first."""
     alike: dict[tuple[str, str, str], list[Difference]] = {}
     for fact in differences:
         alike.setdefault((fact.kind, fact.role, _how(fact)), []).append(fact)
@@ -130,7 +130,7 @@ def difference_lines(differences: Iterable[Difference]) -> list[str]:
 
 
 def _how(fact: Difference) -> str:
-    """What differs, to be said after the name of the array."""
+    """The difference, to follow the name of the array."""
     row, parameter = fact.row, fact.parameter
     comparison = f"while the parameter is split {parameter.spec}"
     if fact.kind == "unknown":
@@ -182,7 +182,7 @@ def _sizes(audit: Audit) -> str:
 
 
 def _unknown(audit: Audit) -> list[str]:
-    """The arrays that the rules say nothing of, or not all."""
+    """The arrays that the rules do not, or not fully, decide about."""
     lines = []
     if audit.unknown:
         no_rule = ""
@@ -227,7 +227,7 @@ def _unknown(audit: Audit) -> list[str]:
 def _problems(audit: Audit) -> str:
     if not audit.problems:
         return ""
-    # Arrays of one shape fail for one reason, which is said once.
+    # Arrays of one shape fail for one reason, which is given once.
     alike: dict[str, list[str]] = {}
     for name, why in audit.problems.items():
         alike.setdefault(str(why), []).append(name)
@@ -284,7 +284,7 @@ def _few_names(audit: Audit) -> str:
 
 
 def _groups(audit: Audit) -> str:
-    # One group is the total, which the first line says.
+    # A single group is the total, which is in the first line.
     if len(audit.groups) < 2:
         return ""
     lines = [f"  {group(one)}" for one in (*audit.groups, audit.total)]
@@ -292,7 +292,7 @@ def _groups(audit: Audit) -> str:
 
 
 def axis_copies(fact: AxisCopies) -> str:
-    """What an axis does not split, and what these copies cost on each device."""
+    """The arrays that an axis does not split, and the cost of their copies."""
     costs = _with_sizes(fact.rows, lambda row: copy_cost(row, fact.copies))
     size = bytes_text(fact.bytes_per_device)
     names = joined(costs, limit=SHOWN)
@@ -305,7 +305,7 @@ def axis_copies(fact: AxisCopies) -> str:
 def _with_sizes(
     rows: Iterable[Request], size_of: Callable[[Request], int]
 ) -> list[str]:
-    """The names of arrays, each with a size, those of all layers as one."""
+    """The names of arrays, each with a size, with all layers as one."""
     names = []
     for layers in fold(rows, lambda row: row.path, size_of):
         size = bytes_text(size_of(layers.items[0]))
@@ -326,7 +326,7 @@ def _unnamed(audit: Audit) -> str:
     if not audit.unnamed:
         return ""
     paths = {row.path for row in audit.unnamed}
-    # A moment has no names because its parameter has none.
+    # A moment has no names if its parameter has none.
     rows = [row for row in audit.unnamed if row.partner not in paths]
     names = _with_sizes(rows, lambda row: row.array.bytes)
     has, object_pronoun = (
@@ -355,7 +355,7 @@ def _replicated(audit: Audit) -> str:
 
 
 def why(row: Request) -> str:
-    """Why an array is split as it is, and what to change if it is not split."""
+    """Why an array is split the way it is, and an edit if it is not split."""
     lines = [_why(row)]
     if row.resolution is not None:
         lines += resolution_findings(row.resolution)
@@ -375,7 +375,7 @@ def why(row: Request) -> str:
 
 
 def _why(row: Request) -> str:
-    """What decided about an array, in one sentence."""
+    """The reason of an array's split, in one sentence."""
     if row.problem:
         return f"{row.path} cannot be laid out. {row.problem}"
     if row.spec is None and row.layout is not None:
@@ -398,7 +398,7 @@ def _why(row: Request) -> str:
 
 
 def _takes(row: Request, layout: Layout) -> str:
-    """What an array takes, and along which axes it has copies."""
+    """The bytes of an array on each device, and the axes along which it has copies."""
     head = f"Each device holds {bytes_text(layout.bytes_per_device)} of it"
     if row.spec is None or layout.replicas == 1:
         return f"{head}."
@@ -410,7 +410,7 @@ def _takes(row: Request, layout: Layout) -> str:
 
 
 def _axes(mesh: MeshSpec) -> str:
-    """The mesh; axes of size 1, which large models have by the dozen, are only counted."""
+    """The mesh; axes of size 1, of which large models have dozens, are only counted."""
     split = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
     unsplitting = len(mesh.shape) - len(split)
     if unsplitting < 3:
