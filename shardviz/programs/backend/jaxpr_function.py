@@ -38,7 +38,9 @@ class JaxprFunction:
             # What the function changed in place is no part of a tree.
             return tuple(results)
         # Nor can it return what is no array, unless equinox traces it.
-        arrays = replace(self.returned, others=dict.fromkeys(self.returned.non_arrays))
+        arrays = replace(
+            self.returned, non_arrays=dict.fromkeys(self.returned.non_arrays)
+        )
         return arrays.unflatten(results)
 
     def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
