@@ -1,6 +1,6 @@
 """How one value of a plan got its sharding, line by line, and the steps of all values.
 
-Each line is a fact; `words/plan.py` says it.
+Each line is a fact; `words/plan.py` has its sentence.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from shardviz.plans.plan_values import (
 
 #: How many lines the summary of an explanation has at most.
 MOST_SENTENCES = 12
-#: What carries values across its border, without a rule of its own.
+#: Operations that carry values across their border, without a sharding rule.
 CARRIES = ("while", "case", "if", "optimization_barrier", "shard_map")
 
 
 @dataclass(frozen=True)
 class ValueLine(Fact):
-    """What a value is, how it is split, and the rule of the operation that makes it."""
+    """The kind of a value, its sharding, and the rule of the operation that makes it."""
 
     op: PlannedOp
 
@@ -40,8 +40,8 @@ class SplitLine(Fact):
     Attributes:
         dim, size: the dimension.
         axis: the mesh axis.
-        origin: where that came from; None where that is not known.
-        requested: whether the value itself is requested so.
+        origin: the origin of the axis; None if it is not known.
+        requested: whether this sharding of the value itself is requested.
     """
 
     dim: int
@@ -61,9 +61,9 @@ class StepLine(Fact):
         origin, target: from which value to which.
         code: what the axis crossed: a `"result"` (of the program), one of `CARRIES`, an
             operation that is `"elementwise"`, or another `"op"`.
-        op: the operation that it crossed, where that does not make the target.
+        op: the operation that it crossed, if it does not make the target.
         source: the line of the operation, or `""`.
-        formula: the sharding rule that was followed; `""` where it says nothing.
+        formula: the sharding rule that was followed; `""` if it adds nothing.
 
     >>> StepLine(1, "model", "w", "h").code
     'op'
@@ -160,7 +160,7 @@ class UnreducedLine(Fact):
 
 @dataclass(frozen=True)
 class CostLine(Fact):
-    """What the estimate plans for the value."""
+    """A collective that the estimate plans for the value."""
 
     collective: Collective
 
@@ -180,7 +180,7 @@ class LeftOutLine(Fact):
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Displayed):
-    """Why a value of a plan is sharded as it is.
+    """Why a value of a plan has its sharding.
 
     Attributes:
         plan: the plan.
@@ -216,7 +216,7 @@ class Explanation(Displayed):
             for alike, group in groupby(self.facts, _is_alike):
                 run = list(group)
                 if alike and len(run) > 2:
-                    # The last one says which value the axis reached.
+                    # The last step names the value that the axis reached.
                     run[:-1] = [LeftOutLine(len(run) - 1, alike=True)]
                 facts += run
         surplus = len(facts) - MOST_SENTENCES
@@ -236,7 +236,8 @@ def _is_alike(fact: Fact) -> bool:
 
 
 def explain_value(plan: Record, op: PlannedOp) -> Explanation:
-    """Explains one value: every axis back to its origin, and why the rest is not split.
+    """Explains one value: every axis back to its origin, and why other dimensions are
+    not split.
 
     Args:
         plan: the plan.
@@ -270,7 +271,7 @@ def steps_to(plan: Record, op: PlannedOp, axis: str) -> list[tuple[Step, str]]:
     visited = {op.name}
     while True:
         step = arrival(plan.arrivals, reached, axis)
-        # In a loop an axis may come back to where it was.
+        # In a loop an axis may return to a value.
         if step is None or step.origin in visited:
             return steps[::-1]
         steps.append((step, reached))
@@ -287,7 +288,7 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
     if op.opcode in CARRIES:
         return replace(line, code=op.opcode)
     line = replace(line, source=op.source)
-    # Of what makes the target itself the line names it already.
+    # The line already names the operation that makes the target.
     if step.op != target:
         line = replace(line, op=step.op)
     rule = op.factors
@@ -347,7 +348,7 @@ def _axes(op: PlannedOp, dim: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ReplayStep:
-    """What happened at the same time in a propagation, across one operation.
+    """The moves of one step of a propagation, across one operation.
 
     Attributes:
         number: of the step, as in `PlannedOp.steps`.
@@ -386,11 +387,11 @@ def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
 
     Args:
         plan: the plan.
-        number: of the last step that counts; -1 for what was requested.
+        number: the number of the last step that counts; -1 for the requested shardings.
     """
     values = []
     for op in plan.ops:
-        # An axis that came later was not there yet, though the plan ends with it.
+        # An axis that came later is left out, though the plan ends with it.
         later_axes = set()
         for axis in op.spec.axes:
             steps = steps_to(plan, op, axis)

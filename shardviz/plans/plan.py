@@ -28,9 +28,10 @@ class Plan(Record, Displayed):
     estimate.
 
     Attributes:
-        program, mesh, ops, collectives, error: what a Record holds.
+        program, mesh, ops, collectives, error: as in Record.
         trace_s, lower_s, propagate_s: seconds of each stage.
-        notes: what is not covered, and what was left out; `str` of each is a sentence.
+        notes: facts about values that are not covered and parts that were left out;
+            `str` of each is a sentence.
         constraints: one Constraint per call in the program that may constrain an array,
             and array.
         of: the `Program` that was planned.
@@ -59,13 +60,14 @@ class Plan(Record, Displayed):
         return sum(s or 0.0 for s in (self.trace_s, self.lower_s, self.propagate_s))
 
     def why(self, value: Any) -> Explanation:
-        """Explains one value, step by step: what it requested, and what reached it.
+        """Explains one value, step by step: its requested sharding, and the axes that
+        reached it.
 
         Args:
             value: its name, number, a PlannedOp, or a collective that it causes.
 
         Raises:
-            ProgramError: where the plan has no such value.
+            ProgramError: if the plan has no such value.
         """
         return explain_value(self, self.op(value))
 
@@ -74,16 +76,16 @@ class Plan(Record, Displayed):
         return replay_of(self)
 
     def after(self, step: int) -> Plan:
-        """The plan as it stood after a step of the propagation.
+        """The plan after a step of the propagation.
 
-        The collectives are those of the end, so they are left out.
+        Collectives are known only for the last step, so they are left out.
 
         Args:
-            step: the `number` of a ReplayStep; -1 for what was requested, before the
-                first.
+            step: the `number` of a ReplayStep; -1 for the requested shardings, before
+                the first step.
 
         Raises:
-            ProgramError: for anything but a whole number, or where there is no plan.
+            ProgramError: if `step` isn't a whole number, or there is no plan.
         """
         number = check_size(step, "A propagation step", ProgramError)
         if self.error is not None:
@@ -98,7 +100,7 @@ class Plan(Record, Displayed):
         )
 
     def diff(self, other: Plan) -> PlanDiff:
-        """What changes from this plan to another, such as the one after an edit.
+        """The changes from this plan to another, such as the plan after an edit.
 
         Raises:
             ProgramError: if `other` is no Plan.

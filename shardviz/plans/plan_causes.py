@@ -1,6 +1,6 @@
 """Why Shardy plans a collective: which value is summed or moved, and for what.
 
-Each is a fact; `words/estimate.py` says it.
+Each is a fact; `words/estimate.py` has its sentence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shardviz.base.partition_spec import Spec
 
 @dataclass(frozen=True)
 class PlanCause(Fact):
-    """Why there is a collective.
+    """Why the plan has a collective.
 
     Attributes:
         value: the name of the value that is summed or moved.
@@ -32,10 +32,11 @@ class SumCause(PlanCause):
     """Each device has a part of a result, since an operand is split.
 
     Attributes:
-        code: what the operation does: `"inner"` (a product or convolution),
-            `"reduce"`, `"gather"`, `"scatter"` or `"other"`.
-        dims: of a reduction, the dimensions of its operand that are split.
-        reducer: of a reduction, what it does: `"add"`, `"maximum"`; `""` where unknown.
+        code: the kind of operation: `"inner"` (a product or convolution), `"reduce"`,
+            `"gather"`, `"scatter"` or `"other"`.
+        dims: for a reduction, the dimensions of its operand that are split.
+        reducer: for a reduction, the operation that combines values: `"add"`,
+            `"maximum"`; `""` if unknown.
         kept: whether each device keeps only its shard of the result.
 
     >>> SumCause("dot_general", ("model",), "inner").kept
@@ -55,11 +56,11 @@ class MoveCause(PlanCause):
     Attributes:
         kind: the kind of collective, `"all-gather"`.
         before, after: its sharding, and the one that is needed.
-        code: what needs it: a `"constraint"`, `"reshard"`, `"shard_map"` or `"loop"`
-            that asks for it, the `"result"` of the program, an `"op"`, or a `"call"`
-            that the partitioner does not split.
+        code: the reason: a `"constraint"`, `"reshard"`, `"shard_map"` or `"loop"` that
+            asks for it, the `"result"` of the program, an `"op"`, or a `"call"` that
+            the partitioner does not split.
         user: the name of the operation that needs it, or `""`.
-        source: the line of what asks for it, or `""`.
+        source: the line that asks for it, or `""`.
         through: the elementwise operation that reads the value, if the sharding is
             needed of its result; `""` otherwise.
 
@@ -90,14 +91,14 @@ class PrintCause(PlanCause):
 
 @dataclass(frozen=True)
 class WrittenCause(PlanCause):
-    """The program has the collective itself, or grad has put it in.
+    """The program contains the collective itself, or grad added it.
 
     Attributes:
         op: the collective, as jax names it; `value` is the last part of that.
-        inside: the name of what is around it, such as `shard_map`.
+        inside: the name of the operation around it, such as `shard_map`.
         source: the line of the user's code, or `""`.
-        gradient_of: of a sum that grad adds, the argument whose gradient it is; `""` if
-            that is not known.
+        gradient_of: for a sum that grad adds, the argument whose gradient it is; `""`
+            if that is not known.
         kind: the kind of collective.
     """
 

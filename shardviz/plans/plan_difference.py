@@ -1,4 +1,4 @@
-"""What an edit changes in a plan: values, origins of axes, collectives."""
+"""The changes of an edit in a plan: values, origins of axes, collectives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ValueChange(Fact):
 
     @property
     def moved(self) -> bool:
-        """Whether the sharding itself changed."""
+        """True if the sharding itself changed."""
         return not self.before.spec.equivalent(self.after.spec)
 
 
@@ -197,10 +197,10 @@ class PlanDiff(Displayed):
 
     @property
     def head(self) -> list[Fact]:
-        """What changes in numbers; why there is nothing to compare; or that nothing
+        """The changes in numbers; or why there is nothing to compare; or that nothing
         changes.
         """
-        # Without a plan on one side everything would seem to be new or gone.
+        # Without a plan on one side all values would seem to be new or gone.
         if self.before.error is not None:
             return [NoPlan("before", self.before.error)]
         if self.after.error is not None:
@@ -239,7 +239,7 @@ class PlanDiff(Displayed):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The difference: in numbers, then collectives, then values."""
+        """The changes: first in numbers, then collectives, then values."""
         return (*self.head, *self.moves, *self.values)
 
     @property
@@ -261,13 +261,13 @@ def _counted(**groups: Sequence[object]) -> dict[str, int]:
 
 
 def plan_difference(before: Record, after: Record) -> PlanDiff:
-    """What changes from one plan to another.
+    """The changes from one plan to another.
 
-    Values are matched by their name in jax and their order among those of that name, so
-    that lines of the program may move.
+    Values are matched by their name in jax and their order among values of that name,
+    so that lines of the program may move.
 
     Raises:
-        ProgramError: if either is no Plan.
+        ProgramError: if either isn't a Plan.
     """
     for plan in (before, after):
         if not isinstance(plan, Record):
@@ -323,6 +323,6 @@ def _value_key(op: PlannedOp) -> Hashable:
 def _differs(old: PlannedOp, new: PlannedOp, names: Mapping[str, str]) -> bool:
     if not old.spec.equivalent(new.spec):
         return True
-    # Of an origin the line does not count, which moves with every edit.
+    # The line of an origin does not count, since it moves with every edit.
     first = {a: (o.kind, names.get(o.name, o.name)) for a, o in old.origins.items()}
     return first != {a: (o.kind, o.name) for a, o in new.origins.items()}

@@ -1,9 +1,9 @@
 """How the values and collectives of a plan are folded, and which calls are around them.
 
-What layers have in common is written once: `blocks_{0..31}/Mlp_0/Dense_0`, 32 times.
-jax names the scopes that a program names (`jax.named_scope`, modules, nested jit) and
-wraps them in what was done to them: `transpose(jvp(mlp))`. Where a program names none,
-its functions are used instead.
+Values that all layers have in common are written once: `blocks_{0..31}/Mlp_0/Dense_0`,
+32 times. jax names the scopes that a program names (`jax.named_scope`, modules, nested
+jit) and wraps them in its transformations: `transpose(jvp(mlp))`. If a program names no
+scopes, its functions are used instead.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ BACKWARD, LOOP = "backward pass", "loop"
 _NUMBERED_CALL = re.compile(r" \(\d+\)$")  # of a repeated call: `relu (2)`
 _WRAPPED = re.compile(r"(\w+)\((.*)\)")
 _NAME = re.compile(r"[A-Za-z][\w.\-]*")
-# What jax wraps the names of scopes in, and no program.
+# The transformations that jax wraps the names of scopes in.
 _WRAPPERS = frozenset({
     "jit", "pjit", "jvp", "transpose", "vmap", "checkpoint", "remat", "linearize",
     "partial_eval", "custom_jvp", "custom_vjp", "shard_map",
 })  # fmt: skip
-# Parts of a scope that jax adds for control flow, and what they are called here.
+# Parts of a scope that jax adds for control flow, and their names here.
 _CONTROL = {
     "while": "",
     "body": LOOP,
@@ -41,7 +41,7 @@ _CONTROL = {
 
 
 def unwrapped(name: str) -> str:
-    """One part of a scope without what jax did to it; `""` where nothing else is left.
+    """One part of a scope without jax's transformations; `""` if no name remains.
 
     >>> unwrapped("transpose(jvp(mlp))"), unwrapped("jvp()"), unwrapped("jit(relu) (2)")
     ('mlp', '', 'relu (2)')
@@ -57,7 +57,7 @@ def unwrapped(name: str) -> str:
 
 
 def path_in_words(op: str) -> str:
-    """What jax calls an operation, as the program named its parts.
+    """jax's name of an operation, with only the names that the program chose.
 
     >>> path_in_words("jit(step)/transpose(jvp(blocks_3))/Mlp_0/dot_general")
     'blocks_3/Mlp_0/dot_general'
@@ -103,8 +103,8 @@ def fold_line(group: Fold[Collective]) -> str:
 
 
 def name_of_fold(group: Fold[Collective]) -> str:
-    """Their operation; of combined ones that of the largest member, and how many
-    others.
+    """The operation of a fold; for combined collectives the largest member's, and the
+    number of the others.
 
     >>> op = "jit(f)/layer_1/dot"
     >>> name_of_fold(fold_collectives([Collective("all-gather", ("x",), 64, op)])[0])
@@ -135,7 +135,7 @@ def _name_of_value(op: PlannedOp) -> str:
     if op.kind != "op":
         return op.name
     *scope, last = path_in_words(op.op).split("/")
-    # Where jax adds an operation for another, it has the other's name.
+    # An operation that jax adds for another has the other's name.
     return "/".join([*scope, last if last in op.name else op.opcode])
 
 
@@ -188,7 +188,7 @@ def _scope(op: PlannedOp) -> Path:
 
 
 def _is_own(part: str) -> bool:
-    """Whether a part of a scope is a name that the program chose: no jit, no einsum."""
+    """True if the program chose the name of this part of a scope: not jit, not einsum."""
     name = unwrapped(part)
     is_name = _NAME.fullmatch(name) is not None and name not in _CONTROL
     return is_name and "jit(" not in part
@@ -217,7 +217,7 @@ def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
 
 
 def _common(paths: Sequence[Path]) -> Path:
-    """What all of the paths begin with."""
+    """The common beginning of all paths."""
     shared: list[str] = []
     for parts in zip(*paths, strict=False):
         if len({*parts}) > 1:

@@ -194,7 +194,7 @@ class AfterStep(PlanNote):
     """The plan shows the values as they were after a step of the propagation.
 
     Attributes:
-        step: the number of the step; -1 for what was requested.
+        step: the number of the step; -1 for the requested shardings.
     """
 
     step: int

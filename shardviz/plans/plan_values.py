@@ -1,4 +1,4 @@
-"""What a plan holds: its values, their sharding rules, where axes came from, the steps.
+"""The parts of a plan: values, their sharding rules, origins of axes, and steps.
 
 A rule names every dimension by factors, as einsum does: `[i, k], [k, j] -> [i, j]`. A
 mesh axis that splits a factor in one operand or result may split it in all of them.
@@ -64,7 +64,7 @@ class ShardingRule:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether operands and results have the same dimensions, all alike."""
+        """True if all operands and results have the same dimensions."""
         has_one_shape = len({*self.operands, *self.results}) == 1
         is_restricted = (
             self.need_replication or self.permutation or self.blocked_propagation
@@ -73,12 +73,12 @@ class ShardingRule:
 
     @property
     def propagates(self) -> bool:
-        """Whether any axis can cross the operation."""
+        """True if an axis can cross the operation."""
         return not _factors(self.operands).isdisjoint(_factors(self.results))
 
 
 def _factors(tensors: Sequence[Tensor]) -> set[str]:
-    """All factors of some tensors."""
+    """All factors of tensors."""
     factors = set()
     for tensor in tensors:
         factors.update(*tensor)
@@ -99,7 +99,7 @@ class OpRule(Fact):
 
     Attributes:
         rule: the rule.
-        reducer: what the operation does with the factors that it reduces, as
+        reducer: the operation that combines the factors that it reduces, as in
             `PlannedOp.reducer`.
     """
 
@@ -107,13 +107,13 @@ class OpRule(Fact):
     reducer: str = ""
 
 
-#: What an axis may come from.
+#: The kinds of origins that an axis may have.
 ORIGINS = ("argument", "constraint", "result", "manual", "op")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a mesh axis on a value came from.
+    """The origin of a mesh axis on a value.
 
     Attributes:
         axis: the mesh axis; a part of one as Shardy writes it, `data:(1)2`.
@@ -174,24 +174,24 @@ class PlannedOp:
         dtype: as numpy names it.
         spec: the sharding that the propagation settled on; axes that were split into
             parts keep Shardy's notation, `data:(1)2`.
-        origins: mesh axis to where it came from, for every axis of `spec`.
-        step: the number of the propagation step that brought the last axis; None where
-            no step did: the program requests its sharding, or it is replicated.
+        origins: the origin of every mesh axis of `spec`.
+        step: the number of the propagation step that brought the last axis; None if no
+            step did: the program requests its sharding, or it is replicated.
         steps: every step that crossed this operation.
-        factors: the operation's sharding rule, by its factors; None where it has none.
-        reducer: what the operation does with the factors that it reduces, as StableHLO
-            names it: `"add"`; `""` where that is not one operation.
+        factors: the operation's sharding rule, by its factors; None if it has none.
+        reducer: the operation that combines the factors that it reduces, as StableHLO
+            names it: `"add"`; `""` if it isn't a single operation.
         operands: the names of the values it reads.
         scope: the functions around it, outermost first, as jax names them.
-        region: what it is inside of: `""`, `"loop body"`, `"loop condition"`,
-            `"branch"`, `"manual"`.
+        region: the block around it: `""`, `"loop body"`, `"loop condition"`, `"branch"`
+            or `"manual"`.
         manual: whether a `shard_map` is around it, however many loops and branches lie
             between: its shape is that of one device's block.
-        trips: how often it runs, where the loops around it are of known length.
+        trips: how often it runs, if the loops around it are of known length.
         backward: whether it belongs to the backward pass.
         covered: whether the propagation looked into it.
-        notes: why it is not covered, and what else a person should know, as facts.
-        uncertain: where the estimate of its collectives may differ from XLA's.
+        notes: why it is not covered, and other remarks, as facts.
+        uncertain: why the estimate of its collectives may differ from XLA's.
         memory_kind: of an argument, which memory of a device holds it, as jax names it;
             `""` for the memory that holds values by default.
         donated: of an argument, whether its memory is given to the results.
@@ -245,20 +245,20 @@ class PlannedOp:
 
     @property
     def rule(self) -> str:
-        """Its sharding rule in words; `""` where it has none."""
-        # Put into words when somebody reads it: a large program has thousands.
+        """Its sharding rule in words; `""` if it has none."""
+        # Put into words only when read: a large program has thousands of rules.
         if self.factors is None or not self.factors.sizes:
             return ""
         return str(OpRule(self.factors, self.reducer))
 
     @property
     def note(self) -> str:
-        """Its notes in sentences; `""` where it has none."""
+        """Its notes in sentences; `""` if it has none."""
         return " ".join(map(str, self.notes))
 
     @property
     def remarks(self) -> str:
-        """Its notes, and what is uncertain of it, in sentences."""
+        """Its notes, and why its estimate is uncertain, in sentences."""
         return " ".join(map(str, (*self.notes, *self.uncertain)))
 
     @property
@@ -300,7 +300,7 @@ class Record:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a plan."""
+        """True if there is a plan."""
         return self.error is None
 
     @cached_property
@@ -325,7 +325,7 @@ class Record:
         """One value: by name, by number, by a collective that it causes, or itself.
 
         Raises:
-            ProgramError: where the plan has no such value, or there is no plan.
+            ProgramError: if the plan has no such value, or there is no plan.
         """
         if self.error is not None:
             raise ProgramError(
@@ -374,7 +374,7 @@ def array_bytes(shape: tuple[int, ...], dtype: str) -> int:
     (2, 8, 1)
     """
     width = re.search(r"\d+", dtype)
-    bits = 8  # of a bool, and of what has no width in its name
+    bits = 8  # of a bool, and of types without a width in their name
     if width is not None:
         bits = int(width[0])
     return -(-math.prod(shape) * bits // 8)

@@ -1,4 +1,4 @@
-"""Where the estimate of a plan may differ from what XLA's partitioner does."""
+"""Why the estimate of a plan may differ from the result of XLA's partitioner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shardviz.base.display import Fact
 
-#: What kinds of operations and moves the estimate is uncertain at.
+#: The kinds of operations and moves for which the estimate is uncertain.
 KINDS = frozenset({"along", "call", "indices", "product", "result", "move"})
 
 
@@ -14,7 +14,7 @@ KINDS = frozenset({"along", "call", "indices", "product", "result", "move"})
 class Uncertain(Fact):
     """Why the estimate at a value may differ from what XLA's partitioner inserts.
 
-    Nothing here predicts what that is: it is known once the program is compiled.
+    The partitioner's choice is not predicted: it is known once the program is compiled.
 
     Attributes:
         code: one of `KINDS`: `"along"` (the operation reads, along a split dimension,

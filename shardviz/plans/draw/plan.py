@@ -1,6 +1,6 @@
 """Plans: the values of a program, each with its sharding, origin, cost and source line.
 
-Also why one value is sharded as it is, and what changes from one plan to another.
+Also why one value has its sharding, and the changes from one plan to another.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ValueRow:
 
     @property
     def origins(self) -> list[str]:
-        """Where its axes came from; nothing where all are its own."""
+        """The origins of its axes; empty if it brought all of them itself."""
         parts = []
         for axis, origin in self.op.origins.items():
             if any(
@@ -104,7 +104,7 @@ class ValueRow:
 
     @property
     def marks(self) -> str:
-        """What it is inside of, where its path has not said it: `loop body × 12`."""
+        """The block around it, if its path doesn't name it: `loop body × 12`."""
         op, marks = self.op, []
         if op.region and LOOP not in self.path:
             mark = op.region
@@ -129,10 +129,10 @@ class ValueRow:
 
 
 def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
-    """The values worth a row, in program order: all of them where they are few.
+    """The values worth a row, in program order: all of them if they are few.
 
-    Of many, those with the largest estimated collectives come first, then the largest
-    on each device, each without the calls around it.
+    Otherwise the values with the largest estimated collectives come first, then the
+    largest on each device, without the calls around them.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> ops = [PlannedOp(f"op_{n}", "op", shape=(n,), dtype="f") for n in range(100)]
@@ -204,8 +204,8 @@ def draw_plan(
 def plan_text(plan: Plan, width: int, full: bool = False) -> str:
     """The values of a program, a line each, with their estimated collectives.
 
-    Of more than MOST_VALUES it shows the largest collectives and the largest values,
-    with those of its layers as one.
+    With more than MOST_VALUES values, it shows the largest collectives and the largest
+    values, those of all layers as one.
 
     Args:
         width: letters per line.
@@ -255,13 +255,12 @@ def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
 def constraint_lines(
     constraints: Sequence[Constraint], full: bool = False
 ) -> list[str]:
-    """What became of the constraint calls: those that did nothing, and why.
+    """The effects of the constraint calls: those that did nothing, and why.
 
-    Calls that differ in nothing share a line. A sentence that holds for several is
-    written once.
+    Equal calls share a line. A sentence that holds for several calls is written once.
 
     Args:
-        full: every call, and also those that are constrained as was wanted.
+        full: every call, including those that had the expected effect.
     """
     if not constraints:
         return []
@@ -281,7 +280,7 @@ def constraint_lines(
         if words in written:
             words = ""
         written.add(words)
-        # The sentence of a call that acts says what it became, too.
+        # The sentence of a call with an effect already names the effect.
         if not (constraint.acts and words):
             words = f"{constraint.effect}. {words}"
         lines.append(f"  {f'{constraint.source} '.lstrip()}{call}: {words}")
@@ -350,7 +349,7 @@ MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # of the text
 def draw_plan_difference(
     difference: PlanDiff, limit: int = MOST_VALUES, title: str | None = None
 ) -> Picture:
-    """What an edit changes: in numbers, then the collectives, then the values.
+    """The changes of an edit: in numbers, then the collectives, then the values.
 
     Args:
         limit: how many values, and how many collectives, to show.
@@ -379,7 +378,7 @@ def _tone(change: CollectiveChange) -> str:
 
 
 def plan_difference_text(difference: PlanDiff, width: int) -> str:
-    """What changes from one plan to another: a summary, the collectives, the values."""
+    """The changes from one plan to another: a summary, the collectives, the values."""
     head = list(map(str, difference.head))
     # Collectives are what people look for; values get the lines that these leave.
     moves = _first(difference.moves, MOST_DIFFERENCES, "collective")

@@ -1,4 +1,4 @@
-"""Why the estimate of a plan has a collective, and where it may differ from XLA's."""
+"""Why the estimate of a plan has a collective, and why it may differ from XLA's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardviz.plans.plan_causes import (
 )
 from shardviz.plans.uncertain import Uncertain
 
-#: The code of what is uncertain to the kind of operation, or of move.
+#: The code of an uncertainty to the operation or the move that causes it.
 KINDS: Mapping[str, str] = {
     "along": "{op} may read what another device holds",
     "call": "{op} needs all of its operands",
@@ -43,7 +43,7 @@ def uncertain(fact: Uncertain) -> str:
 
 
 def reduces(reducer: str, otherwise: str = "reduces") -> str:
-    """What a reduction does, as a verb.
+    """The verb for a reduction.
 
     >>> reduces("maximum"), reduces("xor")
     ('takes the maximum', 'reduces')
@@ -79,7 +79,7 @@ def why_summed(cause: SumCause) -> str:
 
 
 def why_moved(cause: MoveCause) -> str:
-    """Why a value is moved on the way to what needs it.
+    """Why a value is moved on the way to the operation that needs it.
 
     >>> from shardviz.base.partition_spec import Spec
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
@@ -137,7 +137,7 @@ def why_printed(cause: PrintCause) -> str:
 
 
 def why_written(cause: WrittenCause) -> str:
-    """Who has put a collective into the program.
+    """The author of a collective in the program.
 
     >>> cause = WrittenCause("psum", ("data",), "jit(f)/shard_map/psum", "shard_map")
     >>> why_written(cause)

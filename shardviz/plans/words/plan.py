@@ -61,7 +61,7 @@ from shardviz.plans.words.estimate import reduces
 
 
 def difference_head(before: Record, after: Record) -> str:
-    """Which two plans are compared, and on which meshes where these differ."""
+    """The two plans that are compared, and their meshes if these differ."""
     head = f"From {before.program} to {after.program}"
     if before.mesh != after.mesh:
         head += f": {before.mesh} to {after.mesh}"
@@ -79,7 +79,7 @@ def plan_head(plan: Record, split: int) -> str:
 
 
 def rule_in_words(fact: OpRule) -> str:
-    """A sharding rule, and what it does with the factors that are not passed on.
+    """A sharding rule, and its effect on the factors that are not passed on.
 
     >>> from shardviz.plans.plan_values import ShardingRule
     >>> x, y = (("i",), ("j",)), (("j",), ("i",))
@@ -113,7 +113,7 @@ def _value_line(line: ValueLine) -> str:
     return text
 
 
-# What brought an axis to a value, by the kind of its origin.
+# The phrase for each kind of origin.
 _CAME = {
     "argument": "which came from argument {}",
     "result": "which was requested for the result {}",
@@ -315,7 +315,7 @@ def _padded(note: PaddedDimension) -> str:
 
 
 def value_change(change: ValueChange) -> str:
-    """How a value is split before and after, or where an axis came from."""
+    """The sharding of a value before and after, or the origins of its axes."""
     before, after = change.before, change.after
     if change.moved:
         return f"{after.name}: {before.spec} -> {after.spec}"
@@ -351,7 +351,7 @@ def _counts(counts: Counts) -> str:
     for noun, parts in (("collective", counts.collectives), ("value", counts.values)):
         phrases = [f"{number:,} {word}" for word, number in parts.items()]
         if parts:
-            # The first says of what: `2 collectives gained, 1 lost`.
+            # The first number has the noun: `2 collectives gained, 1 lost`.
             word, number = next(iter(parts.items()))
             phrases[0] = f"{plural(number, noun)} {word}"
             sides.append(", ".join(phrases))
