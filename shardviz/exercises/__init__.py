@@ -1,13 +1,12 @@
-"""Exercises that check themselves: one for each thing that a lesson of the course
-teaches.
+"""Exercises that check themselves, for the lessons of the course.
 
     from shardviz import exercises
     exercises.names(lesson=1)
     exercises.task("arrays/eight-shards")
     exercises.check("arrays/eight-shards", your_answer)
 
-An answer is laid out, planned or compiled, and the result is compared with what the task
-asks, so many different answers can be right.
+An answer is laid out, planned or compiled, and the result is compared with the task, so
+many different answers can be right.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import html
 import inspect
 from dataclasses import dataclass
 from textwrap import indent
-from typing import Any
 
 from shardviz.base.display import Displayed
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import shown
+from shardviz.base.typing import JsonDict
 from shardviz.exercises import layouts, programs, short  # noqa: F401  adds the exercises
-from shardviz.exercises.answers import Wrong, require
+from shardviz.exercises.answers import Answer, Wrong, require
 from shardviz.exercises.marks import Mark, Marks, Progress, hash_of
 from shardviz.exercises.registry import Setup, add, find, names, subject_of
 from shardviz.exercises.words import (
@@ -54,12 +53,12 @@ __all__ = [
     "unlock",
 ]
 
-# What was tried, asked for and shown in this process.
+# The answers, hints and solutions of this process.
 _PROGRESS = Progress()
 
 
 class _InText(Displayed):
-    """A value that a notebook shows as its text."""
+    """A value that a notebook shows as its repr."""
 
     __slots__ = ()
 
@@ -67,15 +66,15 @@ class _InText(Displayed):
         return repr(self)
 
     def _repr_mimebundle_(
-        self, include: Any = None, exclude: Any = None
-    ) -> dict[str, Any]:
-        head, _, rest = html.escape(repr(self)).partition(":")
-        rest = rest.replace("\n", "<br>")
-        return {"text/plain": repr(self), "text/html": f"<p><b>{head}</b>:{rest}</p>"}
+        self, include: object = None, exclude: object = None
+    ) -> JsonDict:
+        head, _, body = html.escape(repr(self)).partition(":")
+        body = body.replace("\n", "<br>")
+        return {"text/plain": repr(self), "text/html": f"<p><b>{head}</b>:{body}</p>"}
 
 
 class Text(str, Displayed):
-    """Text that shows itself without quotes, and as Markdown in a notebook.
+    """Text that is shown without quotes, and as Markdown in a notebook.
 
     >>> Text("Which axes does the mesh have?")
     Which axes does the mesh have?
@@ -90,20 +89,20 @@ class Text(str, Displayed):
         return str(self)
 
     def _repr_mimebundle_(
-        self, include: Any = None, exclude: Any = None
-    ) -> dict[str, Any]:
+        self, include: object = None, exclude: object = None
+    ) -> JsonDict:
         return {"text/plain": str(self), "text/markdown": str(self)}
 
 
 @dataclass(frozen=True, repr=False)
 class Check(_InText):
-    """What became of an answer; true where it is right.
+    """The grade of an answer; true if it is right.
 
     Attributes:
         exercise: the name of the exercise.
         ok: whether the answer is right.
-        hint: what a wrong answer does, in a sentence; `""` for a right one.
-        does: what a right answer does; `""` for a wrong one.
+        hint: a hint about a wrong answer; `""` for a right one.
+        does: the effect of a right answer, in a sentence; `""` for a wrong one.
 
     >>> Check("arrays/memory", False, "1 MiB is too little.")
     ✗ arrays/memory: 1 MiB is too little.
@@ -128,7 +127,7 @@ class Solution(_InText):
 
     Attributes:
         exercise: the name of the exercise.
-        answer: the answer, as `check` takes it.
+        answer: the answer, in a form that `check` accepts.
         why: why it is right.
 
     >>> Solution("arrays/memory", 1024, "It is split in four.")
@@ -137,14 +136,14 @@ class Solution(_InText):
     """
 
     exercise: str
-    answer: Any
+    answer: Answer
     why: str
 
     def __repr__(self) -> str:
         answer = str(self.answer)
         if callable(self.answer):
             answer = inspect.getsource(self.answer).strip()
-        # Code and tables need all of their lines below one another.
+        # Code and tables start on a new line, so that their lines are aligned.
         if "\n" in answer:
             answer = f"\n{answer}"
         else:
@@ -153,30 +152,30 @@ class Solution(_InText):
 
 
 def task(name: str) -> Text:
-    """What to do in an exercise, and what it gives.
+    """The task of an exercise, with its meshes, arrays, rules and programs.
 
     Raises:
-        ShardvizError: where there is no such exercise.
+        ShardvizError: if there is no such exercise.
 
     >>> print(task("arrays/second-half").splitlines()[0])
     **arrays/second-half** (lesson 1)
     """
-    one, subject = find(name), subject_of(name)
-    # An exercise that a course added may have a subject of its own.
+    exercise, subject = find(name), subject_of(name)
+    # An exercise that a course adds may have another subject.
     lesson = ""
     if subject in LESSONS:
         number = LESSONS.index(subject) + 1
         lesson = f" (lesson {number})"
-    things = indent(repr(one.setup()), "    ")
-    parts = [f"**{name}**{lesson}", one.task, things, task_end(name)]
+    setup_text = indent(repr(exercise.setup()), "    ")
+    parts = [f"**{name}**{lesson}", exercise.task, setup_text, task_end(name)]
     return Text("\n\n".join(parts))
 
 
 def setup(name: str) -> Setup:
-    """What an exercise gives: meshes, arrays, rules and programs, by name.
+    """The meshes, arrays, rules and programs of an exercise, by name.
 
     Raises:
-        ShardvizError: where there is no such exercise.
+        ShardvizError: if there is no such exercise.
 
     >>> setup("arrays/second-half").mesh.size
     8
@@ -184,15 +183,14 @@ def setup(name: str) -> Setup:
     return find(name).setup()
 
 
-def check(name: str, answer: Any = ...) -> Check:
-    """Grades an answer; any object may be given. What is checked counts as tried.
+def check(name: str, answer: Answer = ...) -> Check:
+    """Grades an answer, and counts it as tried.
 
     Args:
-        name: of the exercise.
-        answer: the answer, in any form in which people have such a thing: a spec as
-            text, tuple, Spec, PartitionSpec or NamedSharding; a Layout; a mesh; rules;
-            a number of bytes as such or as `"2 MiB"`; a program or a function; an
-            Explorer, whose state counts.
+        name: the name of the exercise.
+        answer: any object: a spec as text, tuple, Spec, PartitionSpec or NamedSharding;
+            a Layout; a mesh; rules; bytes as a number or as `"2 MiB"`; a program or a
+            function; an Explorer, whose current state is graded.
 
     >>> check("arrays/memory", "1 GiB").hint
     '1 GiB is too much.'
@@ -200,29 +198,28 @@ def check(name: str, answer: Any = ...) -> Check:
     True
     """
     try:
-        one = find(name)
+        exercise = find(name)
         if answer is ...:
             raise ShardvizError("Put your answer in place of the dots.")
         mark = _PROGRESS.of(name)
         mark.tried += 1
-        does = one.grade(one.setup(), answer)
+        does = exercise.grade(exercise.setup(), answer)
         mark.right = True
         return Check(name, True, does=does)
     except (Wrong, ShardvizError) as problem:
         hint = str(problem)
-    except Exception as error:  # noqa: BLE001  the answer may be a function, which is called
+    except Exception as error:  # noqa: BLE001  a function as answer may raise anything
         hint = f"{type(error).__name__}: {error}"
-    # What an answer holds may be anything; a hint is one line.
+    # The text of an answer may have any characters, but a hint is one line.
     text = "".join(c if c.isprintable() else " " for c in hint)
     return Check(name if isinstance(name, str) else shown(name), False, text[:600])
 
 
 def hint(name: str) -> Text:
-    """The next hint for an exercise: at most three, each one saying more than the one
-    before it.
+    """The next hint for an exercise. There are at most three, each more specific.
 
     Raises:
-        ShardvizError: where there is no such exercise.
+        ShardvizError: if there is no such exercise.
 
     >>> reset()
     >>> print(hint("arrays/memory"))
@@ -239,33 +236,34 @@ def solution(name: str) -> Solution:
     """One right answer, and why it is right.
 
     Raises:
-        ShardvizError: where there is no such exercise, and while a lock hides solutions.
+        ShardvizError: if there is no such exercise, and while a lock hides solutions.
 
     >>> print(solution("rules/two-rules").answer)
     hidden -> x
     width -> y
     """
-    one = find(name)
+    exercise = find(name)
     if _PROGRESS.hashed:
         raise ShardvizError(SOLUTIONS_HIDDEN)
     mark = _PROGRESS.of(name)
     mark.solution_seen = mark.solution_seen or not mark.right
-    return Solution(name, one.solution, one.why)
+    return Solution(name, exercise.solution, exercise.why)
 
 
 def lock(word: str = "", *, hashed: str = "") -> Text:
-    """Hides the solutions in this process until `unlock` gets the same word.
+    """Hides the solutions in this process until `unlock` is called with the same word.
 
     This keeps solutions out of sight while people work. It does not protect them: they
     are in the files of shardviz, and a new process has no lock.
 
     Args:
-        word: any text.
-        hashed: in place of the word, its hash, which a first call shows: a notebook
-            can hide the solutions without holding the word.
+        word: any text that is not empty.
+        hashed: the hash of the word, which the first call shows. With it, a notebook
+            can hide the solutions without containing the word.
 
     Raises:
-        ShardvizError: for what is no word, and where another word already hides them.
+        ShardvizError: if the word is empty or not text, and if another word already
+            hides the solutions.
 
     >>> print(lock("gather").partition(" To hide")[0])
     Solutions are hidden until exercises.unlock(word).
@@ -277,10 +275,10 @@ def lock(word: str = "", *, hashed: str = "") -> Text:
 
 
 def unlock(word: str) -> None:
-    """Shows the solutions again that `lock` hid.
+    """Shows the solutions that `lock` hid.
 
     Raises:
-        ShardvizError: where it is not the word that hid them.
+        ShardvizError: if it is not the word that hid them.
 
     >>> _ = lock("gather")
     >>> unlock("scatter")
@@ -293,16 +291,16 @@ def unlock(word: str) -> None:
 
 
 def report(lesson: int | str | None = None) -> Marks:
-    """What was tried in this process since it began or since `reset`.
+    """The marks of this process since it started or since `reset`.
 
     Args:
         lesson: the number or the subject of a lesson; all lessons by default.
 
     Raises:
-        ShardvizError: where there is no such lesson.
+        ShardvizError: if there is no such lesson.
 
     >>> reset()
-    >>> found = check("arrays/memory", "1 GiB"), hint("arrays/memory")
+    >>> shown = check("arrays/memory", "1 GiB"), hint("arrays/memory")
     >>> report()
     exercise       answers  right  hints  solution seen
     arrays/memory        1  no         1  no
@@ -313,7 +311,7 @@ def report(lesson: int | str | None = None) -> Marks:
 
 
 def reset() -> None:
-    """Begins with the first hint of every exercise again, and with an empty report.
+    """Empties the report, and starts again with the first hint of every exercise.
 
     A lock stays.
 

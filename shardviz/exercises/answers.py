@@ -1,4 +1,4 @@
-"""Reads answers, in any form in which people have such a thing. Nothing is evaluated."""
+"""Reads and checks answers in every form that people use. Text is never evaluated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,15 +25,17 @@ from shardviz.base.public.adopt import as_mesh, as_spec, is_jax
 from shardviz.exercises import words as words
 from shardviz.programs.program import Program
 
-MOST = 10_000  # entries of an answer that are looked at
+# People may pass any object: text, a value of shardviz, jax or numpy, or a mistake.
+Answer: TypeAlias = Any
+MOST = 10_000  # entries of an answer that are read
 _EXPLORER = "shardviz.explorer.explorer"
 
 
 class Wrong(Exception):
-    """An answer that is not right; its text is a hint about this very answer."""
+    """A wrong answer; the message is a hint about this answer."""
 
 
-def require(holds: Any, hint: str) -> None:
+def require(holds: object, hint: str) -> None:
     """Refuses an answer with a hint, unless a condition holds.
 
     An assertion would be skipped by `python -O`, and pytest would extend its message.
@@ -47,9 +49,9 @@ def require(holds: Any, hint: str) -> None:
         raise Wrong(hint)
 
 
-def opened(answer: Any) -> Any:
-    """The program in an Explorer or its session; every other answer as it is."""
-    # Who has an Explorer has imported it; grading must not need ipywidgets.
+def opened(answer: Answer) -> Answer:
+    """The program of an Explorer or its session; any other answer unchanged."""
+    # With an Explorer its module is imported; grading must not need ipywidgets.
     explorers = sys.modules.get(_EXPLORER)
     if explorers is None:
         return answer
@@ -60,16 +62,16 @@ def opened(answer: Any) -> Any:
     return answer
 
 
-def check_mesh(mesh: MeshSpec, wanted: MeshSpec) -> None:
-    """Refuses an answer that is on another mesh: other axes, sizes or order of axes."""
-    if tuple(mesh.shape.items()) != tuple(wanted.shape.items()):
+def check_mesh(mesh: MeshSpec, exercise_mesh: MeshSpec) -> None:
+    """Refuses an answer on another mesh: with other axes, sizes or order of axes."""
+    if tuple(mesh.shape.items()) != tuple(exercise_mesh.shape.items()):
         raise Wrong(
-            f"Your answer is on the mesh {mesh}; this exercise is about {wanted}."
+            f"Your answer is on the mesh {mesh}; this exercise is about {exercise_mesh}."
         )
 
 
-def read_mesh(answer: Any) -> MeshSpec:
-    """A mesh: whatever `sv.mesh` takes, or what is on one.
+def read_mesh(answer: Answer) -> MeshSpec:
+    """The mesh of an answer: anything that `sv.mesh` accepts, or a value on a mesh.
 
     Raises:
         ShardvizError: for anything else.
@@ -82,22 +84,22 @@ def read_mesh(answer: Any) -> MeshSpec:
     return as_mesh(answer)
 
 
-def _is_named(answer: Any) -> bool:
-    """Whether it is a NamedSharding."""
+def _is_named(answer: Answer) -> bool:
+    """True for a NamedSharding."""
     return is_jax(answer) and hasattr(answer, "spec") and hasattr(answer, "mesh")
 
 
-def read_spec(answer: Any, array: ArraySpec, mesh: MeshSpec) -> Spec:
-    """The spec of an array: whatever is a spec, or has one of that array.
+def read_spec(answer: Answer, array: ArraySpec, mesh: MeshSpec) -> Spec:
+    """The spec of an array in an answer: a spec, or a value with a spec of that array.
 
     Raises:
         Wrong: for an answer on another mesh, and for a program without that array.
-        ShardvizError: for what is no spec.
+        ShardvizError: if it isn't a spec.
     """
     answer = opened(answer)
     if isinstance(answer, Program):
         return _spec_in(answer, array.name, mesh)
-    # An array or a ShapeDtypeStruct of jax has a sharding; a NamedSharding is one.
+    # Arrays and ShapeDtypeStructs of jax have a sharding; a NamedSharding is one.
     answer = getattr(answer, "sharding", answer)
     if isinstance(answer, ArraySpec):
         answer = answer.spec
@@ -118,12 +120,12 @@ def _spec_in(program: Program, name: str, mesh: MeshSpec) -> Spec:
     return rows[name].spec or Spec()
 
 
-def read_layout(answer: Any, array: ArraySpec, mesh: MeshSpec) -> Layout:
-    """The layout of an array on a mesh as an answer splits it.
+def read_layout(answer: Answer, array: ArraySpec, mesh: MeshSpec) -> Layout:
+    """The layout of an array on a mesh, split as in an answer.
 
     Raises:
-        Wrong: as `read_spec`, and for a layout of another array.
-        ShardvizError: for what is no spec, and where it cannot be laid out.
+        Wrong: as for `read_spec`, and for a layout of another array.
+        ShardvizError: if it isn't a spec, or the array cannot be laid out.
     """
     if isinstance(answer, Layout) and answer.shape != array.shape:
         raise Wrong(
@@ -133,28 +135,31 @@ def read_layout(answer: Any, array: ArraySpec, mesh: MeshSpec) -> Layout:
 
 
 def read_pair(
-    answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec
+    answer: Answer, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec
 ) -> list[Layout]:
-    """The layouts of two arrays: two specs, a dict of them, a program, or text such as
-    `A[I_U, J] · B[J, K_V]`, after which there may be an arrow and the result.
+    """The layouts of two arrays in an answer.
+
+    The answer is two specs, a dict of them, a program, or text such as
+    `A[I_U, J] · B[J, K_V]`, which may end with an arrow and the result.
 
     Raises:
         Wrong: for anything else.
-        ShardvizError: for what is no spec, and where it cannot be laid out.
+        ShardvizError: if one isn't a spec, or an array cannot be laid out.
     """
     answer = opened(answer)
     names = [array.name for array in arrays]
     if isinstance(answer, Program):
-        two: Any = [answer, answer]
+        specs: list[Answer] = [answer, answer]
     elif isinstance(answer, str):
-        two = _bracketed(answer, names, mesh)
+        specs = list(_bracketed(answer, names, mesh))
     elif isinstance(answer, Mapping):
-        two = [answer.get(name) for name in names]
+        specs = [answer.get(name) for name in names]
     else:
-        two = limited(answer, MOST, "Two specs", ShardvizError)
-    if len(two) != 2:
-        raise Wrong(f"This takes two specs, of {joined(names)}; got {len(two)}.")
-    return [read_layout(a, array, mesh) for a, array in zip(two, arrays, strict=True)]
+        specs = limited(answer, MOST, "Two specs", ShardvizError)
+    if len(specs) != 2:
+        raise Wrong(f"This takes two specs, of {joined(names)}; got {len(specs)}.")
+    pairs = zip(specs, arrays, strict=True)
+    return [read_layout(spec, array, mesh) for spec, array in pairs]
 
 
 _BRACKETED = re.compile(r"(\w{1,20})\s*\[([^\[\]]{0,200})\]")
@@ -162,14 +167,14 @@ _DIMENSION = re.compile(r"\s*[A-Za-z]+\s*(?:_\s*\{?\s*([A-Za-z]{1,20})\s*\}?)?\s
 
 
 def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
-    """The specs of `A[I_U, J] B[J, K_UV]`, or of one array as in `x[I_U, J] → x[I, J_U]`.
+    """The specs in `A[I_U, J] B[J, K_UV]`, or of one array in `x[I_U, J] → x[I, J_U]`.
 
-    A result after an arrow is not one of them; see `read_result`.
+    A result after an arrow is not included; see `read_result`.
     """
     before, _, after = text[:1000].replace("->", "→").partition("→")
     written = _BRACKETED.findall(before)
     if len(written) == 1:
-        # One array, whose spec changes: it may have its own name on both sides.
+        # The spec of one array changes, whose name may be on both sides of the arrow.
         written += _BRACKETED.findall(after)
         if len(written) == 2 and written[0][0] == written[1][0]:
             written = [(names[0], written[0][1]), (names[1], written[1][1])]
@@ -183,47 +188,47 @@ def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
 
 
 def _indexed(name: str, dims: str, mesh: MeshSpec) -> Spec:
-    """The spec of an array of dimensions such as `I_U, J`: axes have one letter here."""
+    """The spec in dimensions such as `I_U, J`; mesh axes have one letter here."""
     entries = []
-    for part in dims.split(","):
-        dim = _DIMENSION.fullmatch(part)
+    for text in dims.split(","):
+        dim = _DIMENSION.fullmatch(text)
         # `K_UV` is split over U and V.
         axes = tuple(dim[1] or ()) if dim else ("",)
         if not mesh.shape.keys() >= set(axes):
             raise Wrong(
-                f"Cannot read {shown(part)}, a dimension of {name}; the mesh axes"
+                f"Cannot read {shown(text)}, a dimension of {name}; the mesh axes"
                 f" are {joined(mesh.axis_names)}."
             )
         entries.append(axes)
     return Spec.of(*entries)
 
 
-def read_result(answer: Any, mesh: MeshSpec) -> Spec | None:
-    """The spec of C in `A[I_U, J] · B[J, K] → C[I_U, K]`; None where nothing is said of it.
+def read_result(answer: Answer, mesh: MeshSpec) -> Spec | None:
+    """The spec of C in `A[I_U, J] · B[J, K] → C[I_U, K]`; None without an arrow.
 
     Raises:
-        Wrong: where it cannot be read.
+        Wrong: if it cannot be read.
     """
     if not isinstance(answer, str):
         return None
     _, arrow, after = answer[:1000].replace("->", "→").partition("→")
     if not arrow:
         return None
-    found = _BRACKETED.findall(after)
-    if len(found) != 1:
+    results = _BRACKETED.findall(after)
+    if len(results) != 1:
         raise Wrong(
             f"After the arrow there is one result, as C[I, K]; got {shown(after)}."
         )
-    name, dims = found[0]
+    name, dims = results[0]
     return _indexed(name, dims, mesh)
 
 
-def read_table(answer: Any, mesh: MeshSpec) -> Rules:
-    """A table of rules in any form that `sv.rules` reads, or what has one.
+def read_table(answer: Answer, mesh: MeshSpec) -> Rules:
+    """The rules of an answer: anything that `sv.rules` reads, or a value with rules.
 
     Raises:
         Wrong: for a table of paths or without rules, and an Explorer on another mesh.
-        ShardvizError: for what is no table.
+        ShardvizError: if it isn't a table.
     """
     answer = opened(answer)
     if isinstance(answer, Program):
@@ -245,12 +250,13 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _TYPED = re.compile(r"(\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,2})?)\s*([mnuµ]?s)?")
 
 
-def read_number(answer: Any, unit: str) -> float:
-    """A number that is not negative; text may have a unit of bytes or seconds.
+def read_number(answer: Answer, unit: str) -> float:
+    """The number of an answer, 0 or more; text may have a unit of bytes or seconds.
 
     Args:
         answer: the number.
-        unit: `"bytes"`, `"seconds"`, or what is counted.
+        unit: `"bytes"`, `"seconds"`, or the things that are counted, such as
+            `"tokens"`.
 
     Raises:
         Wrong, ShardvizError: for anything else.
@@ -267,8 +273,8 @@ def read_number(answer: Any, unit: str) -> float:
     return value
 
 
-def _number(answer: Any) -> float | None:
-    # float() takes these as well, and they are not meant as numbers.
+def _number(answer: Answer) -> float | None:
+    # float() accepts these as well, but they are not meant as numbers.
     if isinstance(answer, (bool, np.bool_, bytes, bytearray)):
         return None
     if (
@@ -282,8 +288,8 @@ def _number(answer: Any) -> float | None:
         return None
 
 
-def rounding(answer: Any, unit: str) -> float:
-    """By how much an answer may be off because it was rounded: half of its last digit.
+def rounding(answer: Answer, unit: str) -> float:
+    """The error that rounding allows in an answer: half a unit of its last digit.
 
     Only text of three digits or more with a unit counts as rounded.
 
@@ -295,13 +301,13 @@ def rounding(answer: Any, unit: str) -> float:
     typed = re.fullmatch(r"([\d.]+)\s*([a-zµ]+)", _plain(answer, unit))
     if typed is None or len(typed[1].replace(".", "").lstrip("0")) < 3:
         return 0.0
-    # Of 16.8 MB that is half of 00.1 MB.
+    # For 16.8 MB, that is half of 00.1 MB.
     last = re.sub(r"\d", "0", typed[1])[:-1] + "1"
     return (_typed_number(f"{last} {typed[2]}", unit) or 0.0) / 2
 
 
 def _plain(answer: str, unit: str) -> str:
-    """The text of an amount without capitals and separators of thousands."""
+    """The text of an amount in lower case, without thousands separators."""
     text = answer[:100].strip().lower().replace(",", "").replace("_", "")
     if unit == "bytes":
         text = text.removesuffix("ytes")
@@ -320,21 +326,25 @@ def _typed_number(answer: str, unit: str) -> float | None:
 
 
 def check_number(
-    answer: Any,
+    answer: Answer,
     right: float,
     unit: str,
     mistakes: Mapping[float, str] | None = None,
     tolerance: float = 1e-9,
 ) -> str:
-    """A sentence on a right answer that is a number.
+    """Checks an answer that is a number.
 
     Args:
         answer: the answer.
         right: the right number.
-        unit: `"bytes"`, `"seconds"`, or what is counted.
-        mistakes: a hint by how many times the right number a usual mistake makes.
-        tolerance: how far the answer may be off, relative to the right one. The error
-            of rounding to three digits or more is always allowed.
+        unit: `"bytes"`, `"seconds"`, or the things that are counted, such as
+            `"tokens"`.
+        mistakes: hints about common mistakes, by the factor by which each is wrong.
+        tolerance: the relative error that is allowed. The error of rounding to three
+            digits or more is always allowed.
+
+    Returns:
+        A sentence about the right answer.
 
     Raises:
         Wrong, ShardvizError: for any other answer.
@@ -349,7 +359,7 @@ def check_number(
     elif unit == "seconds":
         does = seconds_text(value)
     tolerance = max(tolerance, rounding(answer, unit) / right)
-    # The nearest mistake, if the answer is one.
+    # The nearest mistake, if the answer is one of them.
     near = []
     for times, hint in (mistakes or {}).items():
         off = abs(value / right / times - 1)
@@ -357,12 +367,12 @@ def check_number(
             near.append((off, hint))
     if near:
         raise Wrong(f"{does}: {min(near)[1]}")
-    # Such as MiB for bytes, or milliseconds for seconds.
+    # For example, MiB instead of bytes, or milliseconds instead of seconds.
     if not right / 500 < value < right * 500:
         raise Wrong(f"{does} is off by a factor of hundreds. Is its unit right?")
-    # Bytes that are rounded to one or two digits, or MB for MiB, which is 5 percent.
+    # Bytes rounded to one or two digits, or MB instead of MiB, which differ by 5 %.
     if unit == "bytes" and tolerance < abs(value / right - 1) < 0.08:
-        # As it was written: in our units and rounded it could look like the right one.
+        # In the user's words: in our units and rounded, it could look right.
         raise Wrong(
             words.close(answer if isinstance(answer, str) else f"{value:,.0f} B")
         )
@@ -373,33 +383,39 @@ def check_number(
     return does
 
 
-def read_names(answer: Any, known: Iterable[str], what: str) -> set[str]:
-    """Names, paths or ids: text with commas between them, or values that have one.
+def read_names(answer: Answer, choices: Iterable[str], subject: str) -> set[str]:
+    """The names, paths or ids in an answer: text with commas, or values with a name.
+
+    Args:
+        answer: the answer.
+        choices: all names that exist.
+        subject: what they name, such as `"The arrays"`.
 
     Raises:
-        Wrong: for a name that there is not.
-        ShardvizError: for what is no list of names.
+        Wrong: for a name that is not among the choices.
+        ShardvizError: if it isn't a list of names.
     """
     if isinstance(answer, str):
         answer = re.split(r"[,;\s{}()\[\]]+", answer.strip(" {}()[]")[:100_000])
     elif _name(answer) is not None:
         answer = [answer]
-    known, names, values = list(known), set(), []
-    for value in limited(answer, MOST, what, ShardvizError):
-        # A name that no rule knows lists the arrays that have it.
+    choices, names = list(choices), set()
+    values: list[object] = []
+    for value in limited(answer, MOST, subject, ShardvizError):
+        # An unmatched name lists the arrays that have it.
         values += value.arrays if isinstance(value, Unmatched) else [value]
     for value in values:
         name = _name(value)
-        if name not in known:
+        if name not in choices:
             raise Wrong(
-                f"{shown(value)} is none of {what.lower()}.{suggestion(name, known)}"
+                f"{shown(value)} is none of {subject.lower()}.{suggestion(name, choices)}"
             )
         names.add(name)
     return names
 
 
-def _name(value: Any) -> str | None:
-    """The name of something: itself, its path, or the id of a device."""
+def _name(value: object) -> str | None:
+    """The name of a value: text itself, its path or name, or the id of a device."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return str(value)
     for attribute in ("path", "name", "id"):
@@ -411,21 +427,28 @@ def _name(value: Any) -> str | None:
 
 
 def check_names(
-    answer: Any, known: Iterable[str], right: Collection[str], what: str
+    answer: Answer, choices: Iterable[str], right: Collection[str], subject: str
 ) -> str:
-    """A sentence on a right answer that is names, paths or ids out of those known.
+    """Checks an answer that consists of names, paths or ids.
+
+    Args:
+        answer, choices, subject: as for `read_names`.
+        right: the right names.
+
+    Returns:
+        A sentence about the right answer.
 
     Raises:
         Wrong, ShardvizError: for any other answer.
     """
-    return same_names(read_names(answer, known, what), right)
+    return same_names(read_names(answer, choices, subject), right)
 
 
 def same_names(names: set[str], right: Collection[str]) -> str:
-    """A sentence on names that are the right ones.
+    """A sentence about names, which must be the right ones.
 
     Raises:
-        Wrong: for the first one that is wrong, else for those that are missing.
+        Wrong: for the first wrong name, or if names are missing.
     """
     wrong = sorted(names.difference(right))
     if wrong:

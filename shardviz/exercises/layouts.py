@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shardviz.advise.public import expect
 from shardviz.axis_rules.audit import Audit
@@ -19,6 +19,7 @@ from shardviz.base.partition_spec import Spec
 from shardviz.base.public.layouts import array as make_array
 from shardviz.exercises import words as words
 from shardviz.exercises.answers import (
+    Answer,
     Wrong,
     check_names,
     check_number,
@@ -36,7 +37,13 @@ from shardviz.hardware.topology import Topology
 
 
 class _Arrays(NamedTuple):
-    """Arrays under a table: the layout of the largest, bytes per device, a sentence."""
+    """Arrays that are split by a table of rules.
+
+    Attributes:
+        largest: the layout of the largest array.
+        bytes: the bytes of all arrays on each device.
+        does: a sentence about these.
+    """
 
     largest: Layout
     bytes: int
@@ -50,20 +57,20 @@ def _laid_out(
     copies: int = 1,
     dialect: str = "linen",
 ) -> _Arrays:
-    done = audit(arrays, table, mesh, dialect=dialect)
-    for name, problem in done.problems.items():
+    audited = audit(arrays, table, mesh, dialect=dialect)
+    for name, problem in audited.problems.items():
         raise Wrong(f"Read as {dialect}, {name} cannot be laid out so: {problem}")
-    row = done.largest[0]
+    row = audited.largest[0]
     assert row.layout is not None  # there are no problems
-    held = done.bytes_per_device * copies
-    does = words.takes(row.path, row.layout.spec, held, mesh, len(done.rows))
-    return _Arrays(row.layout, held, does)
+    size = audited.bytes_per_device * copies
+    does = words.takes(row.path, row.layout.spec, size, mesh, len(audited.rows))
+    return _Arrays(row.layout, size, does)
 
 
 def _read_rules(
-    answer: Any, arrays: tuple[ArraySpec, ...], mesh: MeshSpec, copies: int = 1
+    answer: Answer, arrays: tuple[ArraySpec, ...], mesh: MeshSpec, copies: int = 1
 ) -> tuple[Rules, _Arrays]:
-    """The table in an answer, and the arrays as it splits them."""
+    """The table of rules in an answer, and the arrays split by it."""
     table = read_table(answer, mesh)
     result = _laid_out(arrays, table, mesh, copies)
     unknown = {rule.logical for rule in table}
@@ -96,8 +103,8 @@ with a spec.
         "unsplit. The order of the two axes decides only which device holds which rows."
     ),
 )
-def arrays_eight_shards(given: Setup, answer: Any) -> str:
-    layout = read_layout(answer, given.x, given.mesh)
+def arrays_eight_shards(setup: Setup, answer: Answer) -> str:
+    layout = read_layout(answer, setup.x, setup.mesh)
     does = words.says(layout)
     require(
         layout.shard_shape[1] == 1024,
@@ -132,7 +139,7 @@ such as `"1.5 KiB"`.
         "hold replicas, which save no memory."
     ),
 )
-def arrays_memory(given: Setup, answer: Any) -> str:
+def arrays_memory(setup: Setup, answer: Answer) -> str:
     mistakes = {
         8: "that is all of `q`, but `q` is split.",
         1
@@ -140,8 +147,8 @@ def arrays_memory(given: Setup, answer: Any) -> str:
         2: "that counts 4 bytes per element; look at the dtype of `q`.",
         16: "that is what all devices hold together.",
     }
-    q = given.q
-    right = lay_out(q.shape, q.spec, given.mesh, q.dtype).bytes_per_device
+    q = setup.q
+    right = lay_out(q.shape, q.spec, setup.mesh, q.dtype).bytes_per_device
     return check_number(answer, right, "bytes", mistakes)
 
 
@@ -168,14 +175,14 @@ mesh. Answer with ids.
         "coordinate along `chip` hold the same shard. Their ids are those in one column of the mesh."
     ),
 )
-def arrays_same_shard(given: Setup, answer: Any) -> str:
-    layout = lay_out(given.w.shape, given.w.spec, given.mesh)
-    # By position: the ids of this mesh are not in order, which is the point.
-    shard = int(layout.groups[given.mesh.position(given.device)])
-    right = {str(i) for i in layout.holders(shard).tolist()} - {str(given.device)}
-    names = read_names(answer, map(str, given.mesh.device_ids.flat), "Device ids")
-    # Whether the device in question is listed makes no difference.
-    return same_names(names - {str(given.device)}, right)
+def arrays_same_shard(setup: Setup, answer: Answer) -> str:
+    layout = lay_out(setup.w.shape, setup.w.spec, setup.mesh)
+    # By position, since the ids of this mesh are not in order.
+    shard = int(layout.groups[setup.mesh.position(setup.device)])
+    right = {str(i) for i in layout.holders(shard).tolist()} - {str(setup.device)}
+    names = read_names(answer, map(str, setup.mesh.device_ids.flat), "Device ids")
+    # The device itself may be listed, too.
+    return same_names(names - {str(setup.device)}, right)
 
 
 @add(
@@ -200,15 +207,15 @@ of `x`. Answer with a spec.
         "coordinate 1 of 2 puts it at the beginning of the second half."
     ),
 )
-def arrays_second_half(given: Setup, answer: Any) -> str:
-    layout = read_layout(answer, given.x, given.mesh)
+def arrays_second_half(setup: Setup, answer: Answer) -> str:
+    layout = read_layout(answer, setup.x, setup.mesh)
     does = words.says(layout)
     require(
         layout.shard_shape[1] == 1024, f"{does} Every device must hold complete rows."
     )
     require(layout.replicas == 1, f"{does} Every device must hold rows of its own.")
     require(
-        layout.box(given.device)[0].start == 2048,
+        layout.box(setup.device)[0].start == 2048,
         f"{does} The rows of `device` are not the first ones of the second half.",
     )
     return does
@@ -236,11 +243,11 @@ def arrays_second_half(given: Setup, answer: Any) -> str:
         "replicas, so 4 by 1 works as well if that axis has size 4."
     ),
 )
-def arrays_square_shards(given: Setup, answer: Any) -> str:
+def arrays_square_shards(setup: Setup, answer: Answer) -> str:
     mesh = read_mesh(answer)
-    layout = lay_out(given.x.shape, given.spec, mesh, given.x.dtype)
+    layout = lay_out(setup.x.shape, setup.spec, mesh, setup.x.dtype)
     does = words.says(layout)
-    require(mesh.size == given.devices, f"{does} The mesh must have 16 devices.")
+    require(mesh.size == setup.devices, f"{does} The mesh must have 16 devices.")
     rows, columns = layout.shard_shape
     require(rows == columns, f"{does} That is not square.")
     return does
@@ -268,13 +275,13 @@ Write a table of at most `most` rules with which `w_out` takes exactly `wanted` 
     solution="hidden -> x\nwidth -> y",
     why="16 MiB in eight shards make 2 MiB each. Which name goes to which axis makes no difference to the bytes.",
 )
-def rules_two_rules(given: Setup, answer: Any) -> str:
-    table, result = _read_rules(answer, (given.w_out,), given.mesh)
+def rules_two_rules(setup: Setup, answer: Answer) -> str:
+    table, result = _read_rules(answer, (setup.w_out,), setup.mesh)
     require(
-        len(table) <= given.most, f"{result.does} Your table has more than two rules."
+        len(table) <= setup.most, f"{result.does} Your table has more than two rules."
     )
     require(
-        result.bytes == given.wanted, f"{result.does} The task asks for exactly 2 MiB."
+        result.bytes == setup.wanted, f"{result.does} The task asks for exactly 2 MiB."
     )
     return result.does
 
@@ -303,10 +310,10 @@ that no two devices hold the same shard of it. The table is read as flax.linen r
         "come before the one for None."
     ),
 )
-def rules_shadowed(given: Setup, answer: Any) -> str:
-    table, result = _read_rules(answer, (given.w_in,), given.mesh)
+def rules_shadowed(setup: Setup, answer: Answer) -> str:
+    table, result = _read_rules(answer, (setup.w_in,), setup.mesh)
     require(
-        sorted(map(str, table)) == sorted(map(str, given.rules)),
+        sorted(map(str, table)) == sorted(map(str, setup.rules)),
         f"{result.does} Keep the same five rules, each once, and change only their order.",
     )
     require(
@@ -333,17 +340,17 @@ and `w_in` can be laid out with either of them.
     solution="width -> x\nhidden -> y\nwidth -> None",
     why="Of two rules for one name, linen takes the first one that applies, and nnx the last one.",
 )
-def rules_dialects(given: Setup, answer: Any) -> str:
-    table, arrays = read_table(answer, given.mesh), (given.w_in,)
-    linen = _laid_out(arrays, table, given.mesh).largest
-    nnx = _laid_out(arrays, table, given.mesh, dialect="nnx").largest
+def rules_dialects(setup: Setup, answer: Answer) -> str:
+    table, arrays = read_table(answer, setup.mesh), (setup.w_in,)
+    linen = _laid_out(arrays, table, setup.mesh).largest
+    nnx = _laid_out(arrays, table, setup.mesh, dialect="nnx").largest
     does = words.read_as("w_in", linen.spec, nnx.spec)
     names = {rule.logical for rule in table}
     require(
         len(names) < len(table),
         f"{does} No name has two rules, so both read the table alike.",
     )
-    # By what devices hold: two specs may mean the same.
+    # By the shards of the devices, since different specs may mean the same layout.
     require(
         (linen.groups != nnx.groups).any(), f"{does} Both split `w_in` in the same way."
     )
@@ -371,10 +378,10 @@ Write rules with which `w_q` can be laid out in at least `parts` shards.
         "of a head. The heads can be split over `x`."
     ),
 )
-def rules_twelve_heads(given: Setup, answer: Any) -> str:
-    _, result = _read_rules(answer, (given.w_q,), given.mesh)
+def rules_twelve_heads(setup: Setup, answer: Answer) -> str:
+    _, result = _read_rules(answer, (setup.w_q,), setup.mesh)
     require(
-        result.largest.num_blocks >= given.parts,
+        result.largest.num_blocks >= setup.parts,
         f"{result.does} That makes fewer than eight shards.",
     )
     return result.does
@@ -427,7 +434,7 @@ with the weights, forward and backward, for all `tokens`. Answer in seconds.
         "Divide them by the peak rate of all chips. Part 4 of the scaling book has this formula."
     ),
 )
-def pods_step_seconds(given: Setup, answer: Any) -> str:
+def pods_step_seconds(setup: Setup, answer: Answer) -> str:
     mistakes = {
         1
         / 3: "that is the forward pass alone; the backward pass computes twice as much.",
@@ -437,7 +444,7 @@ def pods_step_seconds(given: Setup, answer: Any) -> str:
     }
     # 2 operations for each parameter and token forward, 4 backward: part 4 of the
     # scaling book.
-    right = 6 * given.parameters * given.tokens / (given.chips * given.peak)
+    right = 6 * setup.parameters * setup.tokens / (setup.chips * setup.peak)
     return check_number(answer, right, "seconds", mistakes, tolerance=0.04)
 
 
@@ -466,10 +473,10 @@ are `copies` arrays for each one in `arrays`. Write rules with which all of them
         "axes splits them all. Splitting two dimensions over one axis each does it as well."
     ),
 )
-def pods_a_8b_train_state(given: Setup, answer: Any) -> str:
-    _, result = _read_rules(answer, given.arrays, given.mesh, given.copies)
+def pods_a_8b_train_state(setup: Setup, answer: Answer) -> str:
+    _, result = _read_rules(answer, setup.arrays, setup.mesh, setup.copies)
     require(
-        result.bytes <= given.most,
+        result.bytes <= setup.most,
         f"{result.does} With the moments, that is more than 3 GiB.",
     )
     return result.does
@@ -509,26 +516,26 @@ take at most `most` bytes per device.
         "replicas would take at least twice the memory."
     ),
 )
-def pods_a_70b_mesh(given: Setup, answer: Any) -> str:
+def pods_a_70b_mesh(setup: Setup, answer: Answer) -> str:
     mesh = read_mesh(answer)
-    result = _laid_out(given.arrays, given.rules, mesh, given.copies)
+    result = _laid_out(setup.arrays, setup.rules, mesh, setup.copies)
     require(
-        mesh.size == given.devices, f"{result.does} The mesh must have 128 devices."
+        mesh.size == setup.devices, f"{result.does} The mesh must have 128 devices."
     )
     require(
-        result.bytes <= given.most,
+        result.bytes <= setup.most,
         f"{result.does} With the moments, that is more than 8 GiB.",
     )
     return result.does
 
 
-def _serving(given: Setup, batch: int) -> int:
+def _serving(setup: Setup, batch: int) -> int:
     """The bytes per device of the weights and a cache of this many sequences."""
-    arrays = list(given.weights)
-    for array in given.cache:
-        layers, _, *rest = array.shape
-        arrays.append(array.replace(shape=(layers, batch, *rest)))
-    return audit(arrays, given.rules, given.mesh).bytes_per_device
+    arrays = list(setup.weights)
+    for array in setup.cache:
+        layers, _, *sizes = array.shape
+        arrays.append(array.replace(shape=(layers, batch, *sizes)))
+    return audit(arrays, setup.rules, setup.mesh).bytes_per_device
 
 
 @add(
@@ -565,17 +572,17 @@ dimension 1 of the cache, that fits beside the weights? The batch must be a mult
         "each part of the batch. There are four parts."
     ),
 )
-def pods_cache_batch(given: Setup, answer: Any) -> str:
+def pods_cache_batch(setup: Setup, answer: Answer) -> str:
     batch = read_number(answer, "sequences")
-    if batch % given.multiple or not given.multiple <= batch <= 1e6:
+    if batch % setup.multiple or not setup.multiple <= batch <= 1e6:
         raise Wrong(
-            f"The answer is a multiple of {given.multiple}; got {shown(answer)}."
+            f"The answer is a multiple of {setup.multiple}; got {shown(answer)}."
         )
-    held = _serving(given, int(batch))
-    does = words.serves(int(batch), held, given.memory)
-    require(held <= given.memory, f"{does} That is more than the chip has.")
+    used = _serving(setup, int(batch))
+    does = words.serves(int(batch), used, setup.memory)
+    require(used <= setup.memory, f"{does} That is more than the chip has.")
     require(
-        given.memory < _serving(given, int(batch) + given.multiple),
+        setup.memory < _serving(setup, int(batch) + setup.multiple),
         f"{does} More would fit.",
     )
     return does
@@ -593,11 +600,15 @@ _ARRAYS = {
 
 
 def _tree(misspelt: str = "") -> tuple[ArraySpec, ...]:
-    """The parameters of a model of two blocks; one array of each may have a typo."""
+    """The parameters of a model with two blocks.
+
+    Args:
+        misspelt: a wrong name in place of `hidden` in one array of each block.
+    """
     arrays = []
     for block in ("", "block_0/", "block_1/"):
         for name, (shape, names) in _ARRAYS.items():
-            # The table stands before the blocks, and all else in them.
+            # Only the table is outside the blocks.
             if (name == "embed/table") == bool(block):
                 continue
             if misspelt and name == "mlp/wo":
@@ -608,15 +619,15 @@ def _tree(misspelt: str = "") -> tuple[ArraySpec, ...]:
     return tuple(arrays)
 
 
-def _state(*lost: str) -> tuple[ArraySpec, ...]:
-    """The parameters and the moments of Adam; some of these without names."""
+def _state(*without_names: str) -> tuple[ArraySpec, ...]:
+    """The parameters and Adam's moments; these paths have no logical names."""
     arrays = list(_tree())
     for moment in ("mu", "nu"):
         for a in _tree():
             path = f"opt_state/0/{moment}/{a.name.removeprefix('params/')}"
             logical = a.logical
-            # As optimizers do that are made from bare arrays.
-            if path in lost:
+            # An optimizer that is created from bare arrays loses the names.
+            if path in without_names:
                 logical = None
             arrays.append(ArraySpec(path, a.shape, logical))
     return tuple(arrays)
@@ -625,20 +636,21 @@ def _state(*lost: str) -> tuple[ArraySpec, ...]:
 _TREE_RULES = Rules.of(("vocab", "y"), ("heads", "y"), ("hidden", "y"), ("width", "x"))
 
 
-def _paths(given: Setup) -> list[str]:
-    return [array.name for array in given.arrays]
+def _paths(setup: Setup) -> list[str]:
+    return [array.name for array in setup.arrays]
 
 
 def _edits(old: list[str], new: list[str]) -> int:
-    """How many lines were changed, moved, added or removed, at least."""
-    # By the longest common subsequence of the first lines of both.
+    """The least number of lines to change, move, add or remove."""
+    # lengths[n] is the longest common subsequence of the lines of `new` so far and the
+    # first n lines of `old`.
     lengths = [0] * (len(old) + 1)
-    for line in new:
+    for new_line in new:
         row = [0]
-        for at, other in enumerate(old):
-            length = max(lengths[at + 1], row[at])
-            if line == other:
-                length = lengths[at] + 1
+        for position, old_line in enumerate(old):
+            length = max(lengths[position + 1], row[position])
+            if new_line == old_line:
+                length = lengths[position] + 1
             row.append(length)
         lengths = row
     return max(len(old), len(new)) - lengths[-1]
@@ -664,10 +676,10 @@ paths.
     solution="params/block_0/mlp/wo, params/block_1/mlp/wo",
     why="The audit lists the names that no rule knows, and the arrays that have them.",
 )
-def debugging_unmatched(given: Setup, answer: Any) -> str:
-    rows = audit(given.arrays, given.rules, given.mesh).rows
+def debugging_unmatched(setup: Setup, answer: Answer) -> str:
+    rows = audit(setup.arrays, setup.rules, setup.mesh).rows
     right = [row.path for row in rows if row.resolution and row.resolution.unknown]
-    return check_names(answer, _paths(given), right, "The arrays")
+    return check_names(answer, _paths(setup), right, "The arrays")
 
 
 @add(
@@ -699,15 +711,15 @@ they take at most `most` bytes per device.
         "there or removed."
     ),
 )
-def debugging_one_rule(given: Setup, answer: Any) -> str:
-    table, result = _read_rules(answer, given.arrays, given.mesh)
-    edits = _edits(list(map(str, given.rules)), list(map(str, table)))
+def debugging_one_rule(setup: Setup, answer: Answer) -> str:
+    table, result = _read_rules(answer, setup.arrays, setup.mesh)
+    edits = _edits(list(map(str, setup.rules)), list(map(str, table)))
     require(
         edits <= 1,
         f"{result.does} Your table differs from the given one in more than one rule; change one.",
     )
     require(
-        result.bytes <= given.most,
+        result.bytes <= setup.most,
         f"{result.does} That is more than 6 MiB; ask for the verdicts on the largest array.",
     )
     return result.does
@@ -732,17 +744,17 @@ as their parameters are. Which ones? Answer with their paths.
     solution="opt_state/0/mu/block_1/mlp/wi, opt_state/0/nu/embed/table",
     why="These arrays have no logical names, so no rule applies to them, and every device holds all of them.",
 )
-def debugging_lost_moments(given: Setup, answer: Any) -> str:
-    differences = audit(given.arrays, given.rules, given.mesh).differences
+def debugging_lost_moments(setup: Setup, answer: Answer) -> str:
+    differences = audit(setup.arrays, setup.rules, setup.mesh).differences
     right = [difference.path for difference in differences]
-    return check_names(answer, _paths(given), right, "The arrays")
+    return check_names(answer, _paths(setup), right, "The arrays")
 
 
 def _stays_split(audited: Audit) -> None:
     expect(audited).sharded(at_least=0.99)
 
 
-def _message(function: Callable[..., Any], audited: Audit) -> str:
+def _message(function: Callable[[Audit], object], audited: Audit) -> str:
     """The message of a test that fails for an audit; `""` if it passes."""
     try:
         function(audited)
@@ -779,10 +791,10 @@ raises nothing.
         "bytes per device finds the mistake as well."
     ),
 )
-def debugging_contract(given: Setup, answer: Any) -> str:
+def debugging_contract(setup: Setup, answer: Answer) -> str:
     if not callable(answer):
         raise Wrong(f"This takes a function of an audit; got {shown(answer)}.")
-    good, bad = _message(answer, given.good), _message(answer, given.bad)
+    good, bad = _message(answer, setup.good), _message(answer, setup.bad)
     does = words.contract(good, bad)
     require(not good, f"{does} Your test must pass for the good one.")
     require(bad, f"{does} Your test would not have found the mistake.")

@@ -1,4 +1,4 @@
-"""What became of each exercise, for a lecturer, and the lock on the solutions."""
+"""Marks of exercises, for a lecturer, and the lock on the solutions."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import shown
+from shardviz.base.typing import JsonDict
 from shardviz.exercises import words as words
 
 
 @dataclass
 class Mark:
-    """What became of one exercise.
+    """The progress in one exercise.
 
     Attributes:
         exercise: its name.
         tried: how many answers were checked.
         right: whether one of them was right.
-        hints: how many hints were asked for.
+        hints: how many hints were shown.
         solution_seen: whether the solution was shown before an answer was right.
 
     >>> Mark("arrays/memory", tried=2).right
@@ -37,7 +37,7 @@ class Mark:
 
 @dataclass(frozen=True, repr=False)
 class Marks:
-    """The marks of the exercises that somebody has begun, in the order of the course.
+    """The marks of the exercises that were begun, in the order of the course.
 
     Attributes:
         marks: one for each of them.
@@ -55,7 +55,7 @@ class Marks:
         """How many exercises have a right answer."""
         return sum(mark.right for mark in self.marks)
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
+    def to_dict(self) -> JsonDict:
         """The marks by the names of the exercises, as plain values.
 
         >>> Marks((Mark("arrays/memory", 1),)).to_dict()["arrays/memory"]["tried"]
@@ -91,8 +91,8 @@ class Progress:
     """The marks of this process, and the lock on its solutions.
 
     Attributes:
-        marks: by the name of the exercise.
-        hashed: of the word that shows the solutions again; `""` while they are shown.
+        marks: the marks, by the name of the exercise.
+        hashed: the hash of the word that unlocks the solutions; `""` without a lock.
     """
 
     marks: dict[str, Mark] = field(default_factory=dict)
@@ -103,29 +103,29 @@ class Progress:
         return self.marks.setdefault(name, Mark(name))
 
     def report(self, names: Iterable[str]) -> Marks:
-        """The marks of those among some exercises that were begun."""
-        # Copies: what was reported must not change with the next answer.
+        """The marks of the named exercises, as far as they were begun."""
+        # Copies, since a report must not change with the next answer.
         begun = [replace(self.marks[name]) for name in names if name in self.marks]
         return Marks(tuple(begun))
 
     def lock(self, hashed: str) -> None:
-        """Hides the solutions; a second lock must not replace the first one's word."""
+        """Hides the solutions; refuses to replace the word of an earlier lock."""
         if self.hashed not in ("", hashed):
             raise ShardvizError(words.LOCKED_ALREADY)
         self.hashed = hashed
 
     def unlock(self, word: str) -> None:
-        """Shows the solutions again, if it is the right word."""
+        """Shows the solutions again if the word is right."""
         if self.hashed not in ("", hash_of(word)):
             raise ShardvizError(words.not_the_word(shown(word)))
         self.hashed = ""
 
 
-def hash_of(word: Any) -> str:
+def hash_of(word: object) -> str:
     """The hash of a word.
 
     Raises:
-        ShardvizError: for what is no word.
+        ShardvizError: if it isn't text, or is empty.
     """
     if not isinstance(word, str) or not word:
         raise ShardvizError(words.no_word(shown(word)))

@@ -1,7 +1,6 @@
-"""Exercises on programs, which are planned or compiled (lessons 2, 3, 5 and 6, and one
-of lesson 8).
+"""Exercises that plan or compile programs (lessons 2, 3, 5 and 6, and one of lesson 8).
 
-If plans may differ from XLA's partitioner, it decides.
+If a plan may differ from XLA's partitioner, the partitioner grades.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.base.public.layouts import array as make_array
+from shardviz.base.typing import PyTree, UserFunction
 from shardviz.compiled.public import compile as compile_program
 from shardviz.exercises import words as words
 from shardviz.exercises.answers import (
+    Answer,
     Wrong,
     check_mesh,
     check_names,
@@ -48,40 +49,39 @@ from shardviz.runs.public import run
 
 
 @lru_cache(maxsize=64)  # many answers are alike
-def planned(made: Program) -> Plan:
+def planned(program: Program) -> Plan:
     """The plan of a program.
 
     Raises:
-        Wrong: where there is none, with the reason.
-        ShardvizError: where jax is not installed.
+        Wrong: if there is no plan, with the reason.
+        ShardvizError: if jax is not installed.
     """
-    for problem in made.problems:
+    for problem in program.problems:
         raise Wrong(problem)
-    found = plan_program(made)
-    if found.error is not None:
-        raise Wrong(words.does_not_compile(found.error.message))
-    return found
+    plan = plan_program(program)
+    if plan.error is not None:
+        raise Wrong(words.does_not_compile(plan.error.message))
+    return plan
 
 
 @lru_cache(maxsize=64)
-def partitioned(made: Program) -> tuple[Collective, ...]:
-    """The collectives that XLA's partitioner inserts, for as many simulated CPUs as the
-    mesh has.
+def partitioned(program: Program) -> tuple[Collective, ...]:
+    """The collectives that XLA's partitioner inserts, on simulated CPU devices.
 
     Raises:
-        Wrong: where the program does not compile, with the reason.
-        ShardvizError: where jax is not installed.
+        Wrong: if the program does not compile, with the reason.
+        ShardvizError: if jax is not installed.
     """
-    for problem in made.problems:
+    for problem in program.problems:
         raise Wrong(problem)
-    report = compile_program(made, f"cpu:{made.mesh.size}")
+    report = compile_program(program, f"cpu:{program.mesh.size}")
     if report.error is not None:
         raise Wrong(words.does_not_compile(report.error.message))
     return report.partitioned or ()
 
 
 def sent_bytes(collectives: Iterable[Collective]) -> int:
-    """What each device sends in some collectives, in bytes."""
+    """The bytes that each device sends in collectives."""
     return sum(c.sent_in_all for c in collectives)
 
 
@@ -95,29 +95,29 @@ def _kinds(collectives: Iterable[Collective]) -> list[str]:
     return [collective.kind for collective in collectives]
 
 
-def _matmul(a: Any, b: Any) -> Any:
+def _matmul(a: PyTree, b: PyTree) -> PyTree:
     return a @ b
 
 
-def _same(x: Any) -> Any:
+def _identity(x: PyTree) -> PyTree:
     return x
 
 
-def _product(given: Setup, one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
-    """The program of A @ B, split like these."""
-    a = ArraySpec("A", one.shape, spec=one.spec)
-    b = ArraySpec("B", two.shape, spec=two.spec)
-    return _program(_matmul, given.mesh, a, b)
+def _product(setup: Setup, a: Layout | ArraySpec, b: Layout | ArraySpec) -> Program:
+    """The program of A @ B, where both are split as these."""
+    first = ArraySpec("A", a.shape, spec=a.spec)
+    second = ArraySpec("B", b.shape, spec=b.spec)
+    return _program(_matmul, setup.mesh, first, second)
 
 
-def _reshard(given: Setup, before: Spec | None, after: Spec | None) -> Program:
-    return _program(_same, given.mesh, given.x.replace(spec=before), out=after)
+def _reshard(setup: Setup, before: Spec | None, after: Spec | None) -> Program:
+    return _program(_identity, setup.mesh, setup.x.replace(spec=before), out=after)
 
 
-# One function and equal arrays are one program, whose plan is kept.
+# Cached, since `planned` and `partitioned` cache by the identity of the program.
 @lru_cache(maxsize=256)
 def _program(
-    function: Any, mesh: MeshSpec, *arrays: ArraySpec, out: Spec | None = None
+    function: UserFunction, mesh: MeshSpec, *arrays: ArraySpec, out: Spec | None = None
 ) -> Program:
     return Program(function, arrays, mesh, out_specs=out)
 
@@ -125,19 +125,19 @@ def _program(
 # Lesson 3: the cases of a sharded matmul.
 
 
-def _multiplied(given: Setup, answer: Any, a: Layout, b: Layout) -> tuple[Plan, int]:
+def _multiplied(setup: Setup, answer: Answer, a: Layout, b: Layout) -> tuple[Plan, int]:
     """The plan of A @ B, and how many shards the product has.
 
     Raises:
         Wrong: if the answer names another spec for the product.
     """
-    plan = planned(_product(given, a, b))
-    # Of the operation: its result could still be resharded afterwards.
+    plan = planned(_product(setup, a, b))
+    # The spec of the operation, since its result may be resharded afterwards.
     spec = plan.op("dot_general").spec
-    named = read_result(answer, given.mesh)
+    named = read_result(answer, setup.mesh)
     if named is not None and not named.equivalent(spec):
         raise Wrong(words.another_result(spec, named))
-    return plan, lay_out((a.shape[0], b.shape[1]), spec, given.mesh).num_blocks
+    return plan, lay_out((a.shape[0], b.shape[1]), spec, setup.mesh).num_blocks
 
 
 @add(
@@ -160,9 +160,9 @@ the two may be replicated on all devices. Answer with two specs, or in the notat
     solution="A[I_U, J] B[J, K_V]",
     why="Each device has complete rows of A and complete columns of B, which is all that its block needs.",
 )
-def matmul_nothing_moves(given: Setup, answer: Any) -> str:
-    a, b = read_pair(answer, (given.A, given.B), given.mesh)
-    plan, results = _multiplied(given, answer, a, b)
+def matmul_nothing_moves(setup: Setup, answer: Answer) -> str:
+    a, b = read_pair(answer, (setup.A, setup.B), setup.mesh)
+    plan, results = _multiplied(setup, answer, a, b)
     does = _costs(f"A as {a.spec}, B as {b.spec}", plan.collectives)
     require(
         min(a.num_blocks, b.num_blocks) >= 2,
@@ -195,9 +195,9 @@ and nothing else. Answer with two specs, or in the notation of the lesson: `A[�
         "product, and an all-reduce adds the partial sums."
     ),
 )
-def matmul_one_all_reduce(given: Setup, answer: Any) -> str:
-    a, b = read_pair(answer, (given.A, given.B), given.mesh)
-    plan, _ = _multiplied(given, answer, a, b)
+def matmul_one_all_reduce(setup: Setup, answer: Answer) -> str:
+    a, b = read_pair(answer, (setup.A, setup.B), setup.mesh)
+    plan, _ = _multiplied(setup, answer, a, b)
     does = _costs(f"A as {a.spec}, B as {b.spec}", plan.collectives)
     require(
         max(a.replicas, b.replicas) == 1,
@@ -233,12 +233,12 @@ bytes for `A @ B`, as XLA's partitioner compiles it. Answer with a spec of `A`.
         "a small product are added. Columns split over other axes cost little more, since A is small."
     ),
 )
-def matmul_move_the_small_one(given: Setup, answer: Any) -> str:
-    a = read_layout(answer, given.A, given.mesh)
-    collectives = partitioned(_product(given, a, given.B))
+def matmul_move_the_small_one(setup: Setup, answer: Answer) -> str:
+    a = read_layout(answer, setup.A, setup.mesh)
+    collectives = partitioned(_product(setup, a, setup.B))
     does = _costs(f"A as {a.spec}", collectives)
     require(a.num_blocks >= 2, f"{does} `A` must be split.")
-    require(sent_bytes(collectives) <= given.most, f"{does} That is more than 1 MiB.")
+    require(sent_bytes(collectives) <= setup.most, f"{does} That is more than 1 MiB.")
     return does
 
 
@@ -264,7 +264,7 @@ Answer with a number of bytes, or with text and a unit.
         "all-reduce over U has four participants, and each sends 2 × 3/4 of the block."
     ),
 )
-def matmul_sent_bytes(given: Setup, answer: Any) -> str:
+def matmul_sent_bytes(setup: Setup, answer: Answer) -> str:
     mistakes = {
         2 / 3: "that is the size of the block, not what a device sends of it.",
         1 / 2: "that is one round of the ring, but an all-reduce takes two.",
@@ -273,7 +273,7 @@ def matmul_sent_bytes(given: Setup, answer: Any) -> str:
         2: "that is for a product whose rows are not split, but here they are.",
         8: "that is what all devices send together.",
     }
-    right = sent_bytes(planned(_product(given, given.A, given.B)).collectives)
+    right = sent_bytes(planned(_product(setup, setup.A, setup.B)).collectives)
     return check_number(answer, right, "bytes", mistakes)
 
 
@@ -298,10 +298,10 @@ all-to-all and no other collective. Answer with two specs: before and after.
         "keeps one and sends one to each of the others."
     ),
 )
-def collectives_one_all_to_all(given: Setup, answer: Any) -> str:
-    arrays = given.x.renamed("before"), given.x.renamed("after")
-    before, after = read_pair(answer, arrays, given.mesh)
-    collectives = planned(_reshard(given, before.spec, after.spec)).collectives
+def collectives_one_all_to_all(setup: Setup, answer: Answer) -> str:
+    arrays = setup.x.renamed("before"), setup.x.renamed("after")
+    before, after = read_pair(answer, arrays, setup.mesh)
+    collectives = planned(_reshard(setup, before.spec, after.spec)).collectives
     does = _costs(f"{before.spec} → {after.spec}", collectives)
     require(
         _kinds(collectives) == ["all-to-all"],
@@ -325,7 +325,7 @@ does each device send? Answer with a number of bytes, or with text and a unit.
     solution="112 MiB",
     why="In the reduce-scatter each device sends (n − 1)/n of the array, and in the all-gather after it as much again.",
 )
-def collectives_all_reduce_sends(given: Setup, answer: Any) -> str:
+def collectives_all_reduce_sends(setup: Setup, answer: Answer) -> str:
     mistakes = {
         4 / 7: "that is the size of the gradient. Each device sends more than that.",
         1 / 2: "that is the reduce-scatter alone; its result must still be gathered.",
@@ -335,7 +335,7 @@ def collectives_all_reduce_sends(given: Setup, answer: Any) -> str:
         1 / 14: "that is one part of the gradient, sent once.",
         8: "that is what all devices send together.",
     }
-    right = 2 * (given.devices - 1) / given.devices * given.gradient.bytes
+    right = 2 * (setup.devices - 1) / setup.devices * setup.gradient.bytes
     return check_number(answer, right, "bytes", mistakes)
 
 
@@ -364,7 +364,7 @@ of the slice, and latency does not count. Answer in seconds.
     solution="10 ms",
     why="Sixteen chips form a ring. Each sends 15/16 of the result, half of it in each direction.",
 )
-def collectives_ring_seconds(given: Setup, answer: Any) -> str:
+def collectives_ring_seconds(setup: Setup, answer: Answer) -> str:
     mistakes = {
         2: "that is one direction of the ring alone, but each of the two carries half.",
         1 / 2: "that uses the links of both axes, but the ring has only those of one.",
@@ -372,10 +372,10 @@ def collectives_ring_seconds(given: Setup, answer: Any) -> str:
         8: "that counts bits, but the rate is in bytes.",
         2 / 15: "that is one step of the ring, which sends one part of sixteen.",
     }
-    gather = Collective("all-gather", (given.axis,), given.bytes)
-    use = collective_link_use(gather, given.mesh, given.topology)
+    gather = Collective("all-gather", (setup.axis,), setup.bytes)
+    use = collective_link_use(gather, setup.mesh, setup.topology)
     assert use is not None  # the axis is one of the mesh
-    right = max(seconds or 0.0 for seconds in use.times(given.bytes).values())
+    right = max(seconds or 0.0 for seconds in use.times(setup.bytes).values())
     return check_number(answer, right, "seconds", mistakes, tolerance=0.08)
 
 
@@ -397,7 +397,7 @@ Name a TPU slice of `chips` chips in which every axis closes to a ring. Answer w
         "rings. On v5e and v6e an axis closes only if it is 16 chips long."
     ),
 )
-def collectives_all_rings(given: Setup, answer: Any) -> str:
+def collectives_all_rings(setup: Setup, answer: Answer) -> str:
     if isinstance(answer, Target):
         answer = answer.topology or answer.name
     if not isinstance(answer, Topology):
@@ -405,7 +405,7 @@ def collectives_all_rings(given: Setup, answer: Any) -> str:
     does = f"{answer}: {answer.words()}"
     require(answer.chip.platform == "tpu", f"{does} It must be a slice of TPUs.")
     require(answer.slices == 1, f"{does} It must be one slice.")
-    require(answer.chips == given.chips, f"{does} It must have 192 chips.")
+    require(answer.chips == setup.chips, f"{does} It must have 192 chips.")
     require(all(answer.wraps), f"{does} Not every axis closes to a ring.")
     return does
 
@@ -419,9 +419,9 @@ def _training(name: str) -> Setup:
     return Setup(mesh=mesh, program=program, arrays=program.arrays)
 
 
-def _split_by(answer: Any, given: Setup) -> tuple[Program, dict[str, Layout]]:
+def _split_by(answer: Answer, setup: Setup) -> tuple[Program, dict[str, Layout]]:
     """The program under the rules of an answer, and the layouts of its arrays."""
-    changed = given.program.replace(rules=read_table(answer, given.mesh))
+    changed = setup.program.replace(rules=read_table(answer, setup.mesh))
     for problem in changed.problems:
         raise Wrong(problem)
     layouts = {}
@@ -451,8 +451,8 @@ batch, and only all-reduces are needed.
     solution="batch -> (outer, inner)",
     why="Every device computes the gradient for its own part of the batch, and all-reduces add the parts.",
 )
-def parallelism_data(given: Setup, answer: Any) -> str:
-    program, layouts = _split_by(answer, given)
+def parallelism_data(setup: Setup, answer: Answer) -> str:
+    program, layouts = _split_by(answer, setup)
     does = words.shards(layouts)
     require(
         layouts["w_in"].block_counts == (1, 1), f"{does} The weights must not be split."
@@ -488,8 +488,8 @@ takes a single all-reduce.
         "The second leaves partial sums, which one all-reduce adds."
     ),
 )
-def parallelism_tensor(given: Setup, answer: Any) -> str:
-    program, layouts = _split_by(answer, given)
+def parallelism_tensor(setup: Setup, answer: Answer) -> str:
+    program, layouts = _split_by(answer, setup)
     require(
         _fewest(layouts) >= 2,
         f"{words.shards(layouts)} The batch and both weights must be split.",
@@ -517,8 +517,8 @@ shards each. The weights are gathered before they are used, and no other argumen
     solution="batch -> (outer, inner)\nembed -> (outer, inner)",
     why="The batch takes both axes, so the weights, which are split over the same axes, are gathered where they are used.",
 )
-def parallelism_fsdp(given: Setup, answer: Any) -> str:
-    program, layouts = _split_by(answer, given)
+def parallelism_fsdp(setup: Setup, answer: Answer) -> str:
+    program, layouts = _split_by(answer, setup)
     require(
         _fewest(layouts) == 8,
         f"{words.shards(layouts)} The batch and both weights must be in eight shards each.",
@@ -530,7 +530,7 @@ def parallelism_fsdp(given: Setup, answer: Any) -> str:
         for c in collectives
         if c.kind == "all-gather" and c.operand and c.operand.is_argument
     }
-    # XLA may gather other values as it likes.
+    # XLA may gather values that are not arguments.
     require(gathered, f"{does} The weights should be gathered, and no other argument.")
     require(
         gathered <= {"w_in", "w_out"},
@@ -556,8 +556,8 @@ Write rules with which every device holds two complete experts, and no expert mo
         "experts stay where they are."
     ),
 )
-def parallelism_experts(given: Setup, answer: Any) -> str:
-    program, layouts = _split_by(answer, given)
+def parallelism_experts(setup: Setup, answer: Answer) -> str:
+    program, layouts = _split_by(answer, setup)
     does = words.shards(layouts)
     require(
         layouts["w_in"].block_counts == (8, 1, 1),
@@ -570,9 +570,9 @@ def parallelism_experts(given: Setup, answer: Any) -> str:
     collectives = partitioned(program)
     does = words.inserts(collectives)
     gathers = [c.bytes_per_device for c in collectives if c.kind == "all-gather"]
-    most = layouts["w_in"].bytes_per_device
+    two_experts = layouts["w_in"].bytes_per_device
     require(
-        max(gathers, default=0) <= most,
+        max(gathers, default=0) <= two_experts,
         f"{does} The experts do not stay where they are.",
     )
     return does
@@ -606,14 +606,15 @@ In the plan of this program, the value made on `line`, inside `attention`, is sp
         "the axis reached this product first."
     ),
 )
-def compiler_origin(given: Setup, answer: Any) -> str:
-    # XLA's name has the formula of the einsum, which may make a transpose as well.
+def compiler_origin(setup: Setup, answer: Answer) -> str:
+    # The name of an operation contains the formula of its einsum, which may also create
+    # a transpose.
     right = [
-        op.origins[given.axis].name
-        for op in planned(given.program).ops
+        op.origins[setup.axis].name
+        for op in planned(setup.program).ops
         if op.opcode == "dot_general" and "bhqk,bkhd->" in op.op
     ]
-    arguments = [array.name for array in given.program.arrays]
+    arguments = [array.name for array in setup.program.arrays]
     return check_names(answer, arguments, right, "The arguments")
 
 
@@ -635,15 +636,15 @@ of rows. Name a number, from the first to the second in `between`, for which the
     solution="1024",
     why="If the rows of a result cannot be split evenly, JAX does not split them, and says nothing.",
 )
-def compiler_rows(given: Setup, answer: Any) -> str:
+def compiler_rows(setup: Setup, answer: Answer) -> str:
     shape = getattr(answer, "shape", answer)
     if isinstance(shape, (list, tuple)) and len(shape) == 2:
-        if shape[1] == given.columns:
+        if shape[1] == setup.columns:
             answer = shape[0]
-    rows, (low, high) = read_number(answer, "rows"), given.between
+    rows, (low, high) = read_number(answer, "rows"), setup.between
     if rows % 1 or not low <= rows <= high:
         raise Wrong(f"The rows are {low} to {high}; got {shown(answer)}.")
-    x = make_array("x", (int(rows), given.columns), spec="None, None")
+    x = make_array("x", (int(rows), setup.columns), spec="None, None")
     program = puzzles.get("a constraint that replicates").replace(arrays=(x,))
     spec = planned(program).op("output").spec
     does = words.result_is(spec, int(rows))
@@ -660,17 +661,18 @@ def _constrained(a: Any, b: Any) -> Any:
     return jax.lax.with_sharding_constraint(a @ b, jax.sharding.PartitionSpec("V", "U"))
 
 
-def _is_product(given: Setup, pinned: Program) -> bool:
-    """Whether a program computes A @ B."""
+def _is_product(setup: Setup, pinned: Program) -> bool:
+    """True if a program computes A @ B."""
     rng = np.random.default_rng(0)
-    a = rng.standard_normal(given.A.shape).astype("float32")
-    b = rng.standard_normal(given.B.shape).astype("float32")
+    a = rng.standard_normal(setup.A.shape).astype("float32")
+    b = rng.standard_normal(setup.B.shape).astype("float32")
     # On one device no sharding can change the values.
     report = run(pinned.replace(mesh=make_mesh(U=1, V=1)), a, b)
     if report.error is not None:
         raise Wrong(words.does_not_compile(report.error.message))
-    off = np.linalg.norm(np.asarray(report.outputs) - a @ b) / np.linalg.norm(a @ b)
-    return bool(off < 0.01)  # an accelerator may multiply in bfloat16
+    difference = np.linalg.norm(np.asarray(report.outputs) - a @ b)
+    # An accelerator may multiply in bfloat16.
+    return bool(difference / np.linalg.norm(a @ b) < 0.01)
 
 
 @add(
@@ -693,16 +695,16 @@ Write a function of `A` and `B` that returns `A @ B`, and that asks inside for t
     solution=_constrained,
     why="Propagation alone would split the product as A and B are. A constraint on the result takes precedence.",
 )
-def compiler_pin_the_result(given: Setup, answer: Any) -> str:
+def compiler_pin_the_result(setup: Setup, answer: Answer) -> str:
     pinned = opened(answer)
     if not isinstance(pinned, Program):
         if not callable(pinned):
             raise Wrong(f"This takes a function of A and B; got {shown(pinned)}.")
-        pinned = program(pinned, given.A, given.B, mesh=given.mesh)
-    check_mesh(pinned.mesh, given.mesh)
+        pinned = program(pinned, setup.A, setup.B, mesh=setup.mesh)
+    check_mesh(pinned.mesh, setup.mesh)
     # The author of the function chooses the names of its arguments.
     arguments = [(a.shape, str(a.spec)) for a in pinned.arrays]
-    if arguments != [(a.shape, str(a.spec)) for a in (given.A, given.B)]:
+    if arguments != [(a.shape, str(a.spec)) for a in (setup.A, setup.B)]:
         raise Wrong("The arguments have to stay as they are: A and B as given.")
     results = [op for op in planned(pinned).ops if op.kind == "result"]
     shapes = [list(op.shape) for op in results]
@@ -712,10 +714,10 @@ def compiler_pin_the_result(given: Setup, answer: Any) -> str:
         )
     does = words.result_is(results[0].spec)
     require(
-        results[0].spec.equivalent(given.spec), f"{does} That is not what `spec` says."
+        results[0].spec.equivalent(setup.spec), f"{does} That is not what `spec` says."
     )
     require(
-        _is_product(given, pinned),
+        _is_product(setup, pinned),
         f"{does} The shape and the sharding are right, but the values are not those of A @ B.",
     )
     return does
@@ -745,18 +747,18 @@ happen and each device sends less.
         "gather are half as large."
     ),
 )
-def compiler_no_rematerialisation(given: Setup, answer: Any) -> str:
-    between = read_layout(answer, given.x, given.mesh).spec
+def compiler_no_rematerialisation(setup: Setup, answer: Answer) -> str:
+    between = read_layout(answer, setup.x, setup.mesh).spec
     collectives = (
-        *partitioned(_reshard(given, given.before, between)),
-        *partitioned(_reshard(given, between, given.after)),
+        *partitioned(_reshard(setup, setup.before, between)),
+        *partitioned(_reshard(setup, between, setup.after)),
     )
-    does = _costs(f"{given.before} → {between} → {given.after}", collectives)
+    does = _costs(f"{setup.before} → {between} → {setup.after}", collectives)
     require(
         not any(c.rematerialises for c in collectives),
         f"{does} There is still a full rematerialization.",
     )
-    direct = sent_bytes(partitioned(_reshard(given, given.before, given.after)))
+    direct = sent_bytes(partitioned(_reshard(setup, setup.before, setup.after)))
     require(
         sent_bytes(collectives) < direct,
         f"{does} That is no less than without a spec on the way.",
@@ -768,7 +770,7 @@ def compiler_no_rematerialisation(given: Setup, answer: Any) -> str:
 
 
 def _mistaken() -> Setup:
-    """An MLP with specs instead of rules, so that only specs need to be result."""
+    """An MLP with specs instead of rules, one of which is wrong."""
     mesh = make_mesh(outer=4, inner=2)
     specs = {"w_in": "None, inner", "w_out": "None, inner", "x": "outer"}
     mlp = programs.get("MLP")
@@ -798,16 +800,16 @@ takes a single all-reduce. The array must stay split. Answer with its new spec.
         "over its own part."
     ),
 )
-def debugging_unasked_gather(given: Setup, answer: Any) -> str:
-    w_in, w_out, x = given.program.arrays
+def debugging_unasked_gather(setup: Setup, answer: Answer) -> str:
+    w_in, w_out, x = setup.program.arrays
     changed = opened(answer)
     if isinstance(changed, Program):
-        others = {r.path: str(r.spec) for r in changed.requests if r.path != w_out.name}
-        if others != {a.name: str(a.spec) for a in (w_in, x)}:
-            raise Wrong(f"Only {w_out.name} may change; the others are {others}.")
-    layout = read_layout(changed, w_out, given.mesh)
+        specs = {r.path: str(r.spec) for r in changed.requests if r.path != w_out.name}
+        if specs != {a.name: str(a.spec) for a in (w_in, x)}:
+            raise Wrong(f"Only {w_out.name} may change; the others are {specs}.")
+    layout = read_layout(changed, w_out, setup.mesh)
     arrays = (w_in, w_out.replace(spec=layout.spec), x)
-    collectives = planned(given.program.replace(arrays=arrays)).collectives
+    collectives = planned(setup.program.replace(arrays=arrays)).collectives
     does = _costs(f"w_out as {layout.spec}", collectives)
     require(layout.num_blocks >= 2, f"{does} It must stay split.")
     require(

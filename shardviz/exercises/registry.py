@@ -1,4 +1,4 @@
-"""The exercises by name: each one function, with its task, hints and solution."""
+"""The registry of exercises: each is one function with its task, hints and solution."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from shardviz.base.errors import ShardvizError
 from shardviz.base.format import joined, shown, suggestion
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.exercises.answers import Answer
 from shardviz.exercises.words import LESSONS
 from shardviz.hardware.topology import Topology
 from shardviz.programs.program import Program
 
 
 class Setup(SimpleNamespace):
-    """What an exercise gives, by name: `setup.mesh`.
+    """The meshes, arrays, rules and programs of an exercise, by name: `setup.mesh`.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> Setup(mesh=make_mesh(x=4), devices=4)
@@ -33,35 +34,35 @@ class Setup(SimpleNamespace):
 
     def __repr__(self) -> str:
         lines = []
-        for name, thing in vars(self).items():
-            lines.append(f"{name} = {_shown(thing)}")
+        for name, value in vars(self).items():
+            lines.append(f"{name} = {_shown(value)}")
         return "\n".join(lines)
 
 
-def _shown(thing: Any) -> str:
-    if isinstance(thing, ArraySpec):
-        text = thing.short
-        if thing.logical:
-            text += f", logical names {' '.join(map(str, thing.logical))}"
-        if thing.spec:
-            text += f", split {thing.spec}"
+def _shown(value: object) -> str:
+    if isinstance(value, ArraySpec):
+        text = value.short
+        if value.logical:
+            text += f", logical names {' '.join(map(str, value.logical))}"
+        if value.spec:
+            text += f", split {value.spec}"
         return text
-    if isinstance(thing, MeshSpec) and (np.diff(thing.device_ids.flat) != 1).any():
-        return f"{thing}, device ids {' '.join(map(str, thing.device_ids.flat))}"
-    if isinstance(thing, float):  # a rate
-        return f"{thing:g}"
-    if isinstance(thing, tuple) and isinstance(thing[0], ArraySpec):
-        return "".join(f"\n    {each.name}: {_shown(each)}" for each in thing)
-    if isinstance(thing, Rules):
-        return "".join(f"\n    {rule}" for rule in thing)
-    if isinstance(thing, Program):
-        return "\n" + indent(inspect.getsource(thing.fn).strip(), "    ")
-    if isinstance(thing, (MeshSpec, Spec, Topology, str)):
-        return str(thing)
-    return repr(thing)
+    if isinstance(value, MeshSpec) and (np.diff(value.device_ids.flat) != 1).any():
+        return f"{value}, device ids {' '.join(map(str, value.device_ids.flat))}"
+    if isinstance(value, float):  # a rate
+        return f"{value:g}"
+    if isinstance(value, tuple) and isinstance(value[0], ArraySpec):
+        return "".join(f"\n    {array.name}: {_shown(array)}" for array in value)
+    if isinstance(value, Rules):
+        return "".join(f"\n    {rule}" for rule in value)
+    if isinstance(value, Program):
+        return "\n" + indent(inspect.getsource(value.fn).strip(), "    ")
+    if isinstance(value, (MeshSpec, Spec, Topology, str)):
+        return str(value)
+    return repr(value)
 
 
-Grader = Callable[[Setup, Any], str]
+Grader = Callable[[Setup, Answer], str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class Exercise:
         hints: at most three, each more specific than the one before.
         solution: one right answer.
         why: why the solution is right.
-        grade: what a right answer does, in a sentence; raises Wrong or a
+        grade: returns the effect of a right answer, in a sentence; raises Wrong or a
             ShardvizError with a hint for any other answer.
     """
 
@@ -98,13 +99,14 @@ def add(
     solution: Any,
     why: str,
 ) -> Callable[[Grader], Grader]:
-    """Adds the exercise that a function grades, in place of an older one of its name.
+    """Adds an exercise, in place of an earlier one of the same name.
 
-    The function takes the Setup and an answer. For a right answer it returns what the
-    answer does, in a sentence; a wrong one it refuses with `require` and a hint.
+    It decorates the function that grades answers, which takes the Setup and an answer.
+    The function refuses a wrong answer with `require` and a hint; for a right answer it
+    returns the effect of the answer, in a sentence.
 
     Args:
-        name: its subject and a name: `"arrays/memory"`.
+        name: the subject and a name, such as `"arrays/memory"`.
         task: what to do, in Markdown.
         given: returns the Setup.
         hints: at most three, each more specific than the one before.
@@ -121,11 +123,11 @@ def add(
     return register
 
 
-def find(name: Any) -> Exercise:
-    """An exercise by its name.
+def find(name: object) -> Exercise:
+    """The exercise of a name.
 
     Raises:
-        ShardvizError: where there is none.
+        ShardvizError: if there is no such exercise.
     """
     if isinstance(name, str) and name in EXERCISES:
         return EXERCISES[name]
@@ -140,31 +142,31 @@ def subject_of(name: str) -> str:
 
 
 def names(lesson: int | str | None = None) -> tuple[str, ...]:
-    """The names of all exercises, or of those of a lesson, in the order of the course.
+    """The names of all exercises, or those of a lesson, in the order of the course.
 
     Args:
         lesson: the number of a lesson, from 1, or its subject, such as `"rules"`.
 
     Raises:
-        ShardvizError: where there is no such lesson.
+        ShardvizError: if there is no such lesson.
 
     >>> from shardviz import exercises
     >>> exercises.names(lesson=1)[0], len(exercises.names()) > 30
     ('arrays/eight-shards', True)
     """
-    # Subjects that a course added come after ours.
+    # Subjects that a course adds come after ours.
     subjects = list(dict.fromkeys([*LESSONS, *map(subject_of, EXERCISES)]))
-    wanted = subjects
+    chosen = subjects
     if lesson in subjects:
-        wanted = [str(lesson)]
-    elif type(lesson) is int and 1 <= lesson <= len(subjects):  # True is no number
-        wanted = [subjects[lesson - 1]]
+        chosen = [str(lesson)]
+    elif type(lesson) is int and 1 <= lesson <= len(subjects):  # True is not a number
+        chosen = [subjects[lesson - 1]]
     elif lesson is not None:
         numbered = joined(f"{i} {subject}" for i, subject in enumerate(subjects, 1))
         raise ShardvizError(
             f"There is no lesson {shown(lesson)}; there are {numbered}."
         )
-    found: list[str] = []
-    for subject in wanted:
-        found += [name for name in EXERCISES if subject_of(name) == subject]
-    return tuple(found)
+    names: list[str] = []
+    for subject in chosen:
+        names += [name for name in EXERCISES if subject_of(name) == subject]
+    return tuple(names)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.layout import lay_out
 from shardviz.base.mesh import make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.base.public.layouts import array as make_array
+from shardviz.base.typing import PyTree, UserFunction
 from shardviz.exercises import words as words
-from shardviz.exercises.answers import check_names, check_number, read_layout, require
+from shardviz.exercises.answers import (
+    Answer,
+    check_names,
+    check_number,
+    read_layout,
+    require,
+)
 from shardviz.exercises.registry import Setup, add
 from shardviz.hardware.topology import Topology
 from shardviz.plans.public import plan
 from shardviz.programs.public.programs import program
 
 
-def _shard_bytes(given: Setup, array: ArraySpec) -> int:
-    layout = lay_out(array.shape, array.spec or Spec(), given.mesh, array.dtype)
+def _shard_bytes(setup: Setup, array: ArraySpec) -> int:
+    layout = lay_out(array.shape, array.spec or Spec(), setup.mesh, array.dtype)
     return layout.bytes_per_device
 
 
@@ -45,7 +49,7 @@ spec of `x`. How many bytes do the saved inputs take on each device?
     solution="8 GiB",
     why="Each device holds an eighth of an input, since only `data` splits it, and keeps one input for every layer.",
 )
-def memory_saved(given: Setup, answer: Any) -> str:
+def memory_saved(setup: Setup, answer: Answer) -> str:
     mistakes = {
         8: "that is all of the inputs, but they are split.",
         1 / 4: "that divides by all devices, but one of the axes does not split `x`.",
@@ -53,7 +57,7 @@ def memory_saved(given: Setup, answer: Any) -> str:
         / 32: "that is the input of one layer, but the inputs of all of them are kept at the same time.",
         2: "that counts 4 bytes per element; look at the dtype of `x`.",
     }
-    right = given.layers * _shard_bytes(given, given.x)
+    right = setup.layers * _shard_bytes(setup, setup.x)
     return check_number(answer, right, "bytes", mistakes)
 
 
@@ -76,13 +80,13 @@ For which k, a divisor of `layers`, are the fewest inputs kept at once?
         "number of layers."
     ),
 )
-def memory_groups(given: Setup, answer: Any) -> str:
+def memory_groups(setup: Setup, answer: Answer) -> str:
     mistakes = {
         12: "then there is a single group, and the inputs of all its layers are kept at once.",
         1
         / 12: "then every layer is a group of its own, and there are as many inputs as layers.",
     }
-    layers = given.layers
+    layers = setup.layers
     sizes = [size for size in range(1, layers + 1) if layers % size == 0]
     right = min(sizes, key=lambda size: layers // size + size)
     return check_number(answer, right, "layers", mistakes)
@@ -110,16 +114,16 @@ From how many tokens per device on does the product take as long as the gather?
         "· 2 / (2 · link)."
     ),
 )
-def overlap_tokens(given: Setup, answer: Any) -> str:
+def overlap_tokens(setup: Setup, answer: Answer) -> str:
     mistakes = {
         2: "that uses one direction of the ring, but each of the two carries half.",
         4
         / 3: "that receives all of the weight, but a device has its own shard already.",
         8 / 3: "that receives all of the weight, and in one direction.",
     }
-    received = (given.devices - 1) / given.devices
+    received = (setup.devices - 1) / setup.devices
     # Two operations and two bytes for each parameter; both links are used.
-    right = received * given.peak / (2 * given.link)
+    right = received * setup.peak / (2 * setup.link)
     return check_number(answer, right, "tokens", mistakes, tolerance=0.01)
 
 
@@ -139,7 +143,7 @@ it. How long does all of this take at least? Answer in seconds, or with text and
     solution="7 ms",
     why="The first gather runs alone. Then come three rounds, each as long as a gather, and the last product runs alone.",
 )
-def overlap_exposed(given: Setup, answer: Any) -> str:
+def overlap_exposed(setup: Setup, answer: Answer) -> str:
     mistakes = {
         10 / 7: "that is one after another, with nothing hidden.",
         6
@@ -147,8 +151,8 @@ def overlap_exposed(given: Setup, answer: Any) -> str:
         11 / 14: "that hides the first gather, but nothing can run during it.",
     }
     # The first gather has nothing before it, and the last product nothing after it.
-    rounds = (given.gathers - 1) * max(given.gather, given.product)
-    right = (given.gather + rounds + given.product) * 1e-6
+    rounds = (setup.gathers - 1) * max(setup.gather, setup.product)
+    right = (setup.gather + rounds + setup.product) * 1e-6
     return check_number(answer, right, "seconds", mistakes, tolerance=0.001)
 
 
@@ -156,7 +160,7 @@ def overlap_exposed(given: Setup, answer: Any) -> str:
 
 
 def _zero_1_bytes(parameters: int, devices: int) -> float:
-    """Parameters, and a part of both moments of Adam, in float32."""
+    """The bytes of all parameters and a part of Adam's two moments, in float32."""
     return 4 * parameters + 2 * 4 * parameters / devices
 
 
@@ -178,13 +182,13 @@ keeps two moments per parameter, and everything is in float32.
         "per parameter."
     ),
 )
-def zero_state(given: Setup, answer: Any) -> str:
+def zero_state(setup: Setup, answer: Answer) -> str:
     mistakes = {
         8 / 3: "that is plain data parallelism, which splits nothing.",
         1 / 6: "that splits the parameters, too, as the third stage does.",
         17 / 18: "that counts one moment, but Adam keeps two.",
     }
-    right = _zero_1_bytes(given.parameters, given.devices)
+    right = _zero_1_bytes(setup.parameters, setup.devices)
     return check_number(answer, right, "bytes", mistakes)
 
 
@@ -203,12 +207,12 @@ is the smallest number of devices, a power of two, for which they do?
     solution="64",
     why="What is left beside the parameters holds one fortieth of the moments, and the next power of two is 64.",
 )
-def zero_devices(given: Setup, answer: Any) -> str:
+def zero_devices(setup: Setup, answer: Answer) -> str:
     mistakes = {
         1 / 2: "on so few devices, the moments do not fit beside the parameters.",
     }
     right = 1
-    while _zero_1_bytes(given.parameters, right) > given.most:
+    while _zero_1_bytes(setup.parameters, right) > setup.most:
         right *= 2
     return check_number(answer, right, "devices", mistakes)
 
@@ -234,13 +238,13 @@ devices have had every shard. How many bytes does each device send?
     solution="112 MiB",
     why="Eight devices take seven steps, and in each of them a device sends one shard.",
 )
-def shard_map_sends(given: Setup, answer: Any) -> str:
+def shard_map_sends(setup: Setup, answer: Answer) -> str:
     mistakes = {
         8 / 7: "that passes the shards on once more, back to where they began.",
         1 / 7: "that is one step.",
         64 / 7: "that sends all of `A` in every step, but a device sends one shard.",
     }
-    right = (given.mesh.size - 1) * _shard_bytes(given, given.A)
+    right = (setup.mesh.size - 1) * _shard_bytes(setup, setup.A)
     return check_number(answer, right, "bytes", mistakes)
 
 
@@ -263,9 +267,9 @@ begin? Answer with an id.
         "counted around the ring."
     ),
 )
-def shard_map_owner(given: Setup, answer: Any) -> str:
-    size = given.mesh.size
-    right = [str((given.holder - given.steps) % size)]
+def shard_map_owner(setup: Setup, answer: Answer) -> str:
+    size = setup.mesh.size
+    right = [str((setup.holder - setup.steps) % size)]
     return check_names(answer, map(str, range(size)), right, "The devices")
 
 
@@ -294,14 +298,14 @@ bytes does each device send?
         "of the values."
     ),
 )
-def ring_sends(given: Setup, answer: Any) -> str:
+def ring_sends(setup: Setup, answer: Answer) -> str:
     mistakes = {
         1 / 2: "that is one of the two, but both are passed on.",
         16 / 15: "that passes the shards on once more, back to where they began.",
         1 / 15: "that is one step.",
     }
-    both = _shard_bytes(given, given.k) + _shard_bytes(given, given.v)
-    right = (given.mesh.size - 1) * both
+    shard_bytes = _shard_bytes(setup, setup.k) + _shard_bytes(setup, setup.v)
+    right = (setup.mesh.size - 1) * shard_bytes
     return check_number(answer, right, "bytes", mistakes)
 
 
@@ -325,14 +329,14 @@ hidden? Count only the two matrix products.
         "divided by the rate of the link."
     ),
 )
-def ring_tokens(given: Setup, answer: Any) -> str:
+def ring_tokens(setup: Setup, answer: Answer) -> str:
     mistakes = {
         2: "that counts one of the two products, or twice the bytes.",
         1 / 2: "that counts the keys or the values alone.",
         1 / 4: "that counts the keys or the values alone, and one byte per element.",
     }
     # A step multiplies twice, 4 T² H D operations, and sends 4 T H D bytes.
-    right = given.peak / given.link
+    right = setup.peak / setup.link
     return check_number(answer, right, "tokens", mistakes, tolerance=0.01)
 
 
@@ -361,8 +365,8 @@ a spec.
         "`data`. The softmax then needs small all-reduces over the axis that splits the tokens."
     ),
 )
-def cache_long_context(given: Setup, answer: Any) -> str:
-    layout = read_layout(answer, given.keys, given.mesh)
+def cache_long_context(setup: Setup, answer: Answer) -> str:
+    layout = read_layout(answer, setup.keys, setup.mesh)
     does = words.says(layout)
     require(layout.replicas == 1, f"{does} Some devices hold the same shard.")
     return does
@@ -399,14 +403,14 @@ in seconds.
         "chips together read in a second."
     ),
 )
-def cache_step_seconds(given: Setup, answer: Any) -> str:
+def cache_step_seconds(setup: Setup, answer: Answer) -> str:
     mistakes = {
         0.483: "that is the weights alone, but the cache is read as well.",
         0.517: "that is the cache alone, but the weights are read as well.",
         4: "that is one chip reading everything.",
     }
-    cache = given.token * given.sequences * given.length
-    right = (given.weights + cache) / (given.chips * given.reading)
+    cache = setup.token * setup.sequences * setup.length
+    right = (setup.weights + cache) / (setup.chips * setup.reading)
     return check_number(answer, right, "seconds", mistakes, tolerance=0.03)
 
 
@@ -431,15 +435,15 @@ many microbatches does that take at least?
         "them are for microbatches."
     ),
 )
-def pipeline_microbatches(given: Setup, answer: Any) -> str:
+def pipeline_microbatches(setup: Setup, answer: Answer) -> str:
     mistakes = {
         10
         / 9: "that divides the idle ticks by the microbatches, but they are a part of all ticks.",
         8
         / 7: "that counts one idle tick per stage, but the first stage begins at once.",
     }
-    idle, right = given.stages - 1, 1
-    while 100 * idle > given.percent * (right + idle):
+    idle, right = setup.stages - 1, 1
+    while 100 * idle > setup.percent * (right + idle):
         right += 1
     return check_number(answer, right, "microbatches", mistakes)
 
@@ -462,15 +466,15 @@ stages that take equally long, if sending takes no time? Answer in seconds.
         "for each stage after the first."
     ),
 )
-def pipeline_seconds(given: Setup, answer: Any) -> str:
+def pipeline_seconds(setup: Setup, answer: Answer) -> str:
     mistakes = {
         4 / 5: "that is without the bubble.",
         16 / 5: "that is the time on one device, but the stages work at the same time.",
         16
         / 15: "that adds one tick for each stage, but the first stage begins at once.",
     }
-    tick = given.unsplit / given.stages / given.microbatches
-    right = tick * (given.microbatches + given.stages - 1)
+    tick = setup.unsplit / setup.stages / setup.microbatches
+    right = tick * (setup.microbatches + setup.stages - 1)
     return check_number(answer, right, "seconds", mistakes, tolerance=0.01)
 
 
@@ -500,7 +504,7 @@ a ring?
         "and a half times that."
     ),
 )
-def slices_network_bytes(given: Setup, answer: Any) -> str:
+def slices_network_bytes(setup: Setup, answer: Answer) -> str:
     mistakes = {
         32: "that sends all of the gradient over the network, but each chip has only a part of it.",
         1 / 2: "that is one round of the ring, but an all-reduce takes two.",
@@ -508,8 +512,8 @@ def slices_network_bytes(given: Setup, answer: Any) -> str:
         / 3: "that is the part twice, but in each round a chip sends only three quarters of it.",
         2 / 3: "that is the size of the part.",
     }
-    slices = given.topology.slices
-    part = given.gradient.bytes / (given.topology.chips // slices)
+    slices = setup.topology.slices
+    part = setup.gradient.bytes / (setup.topology.chips // slices)
     right = 2 * (slices - 1) / slices * part
     return check_number(answer, right, "bytes", mistakes)
 
@@ -545,16 +549,17 @@ per second to the other slice.
         "operations, and the ratio of the two rates."
     ),
 )
-def slices_tokens(given: Setup, answer: Any) -> str:
+def slices_tokens(setup: Setup, answer: Answer) -> str:
     mistakes = {
         2: "that sends everything twice, but in an all-reduce between two, each sends its bytes once.",
         1 / 2: "that is the arithmetic of one slice, but both compute.",
         1 / 16: "that uses the rate of a link inside a slice.",
     }
-    # For one parameter: seconds on the network, and of arithmetic for one token.
-    slices, chips = given.topology.slices, given.topology.chips
+    # For one parameter, the seconds on the network divided by those of arithmetic per
+    # token.
+    slices, chips = setup.topology.slices, setup.topology.chips
     sent = 2 * (slices - 1) / slices * 2 / (chips // slices)
-    right = sent / given.network / (6 / (chips * given.peak))
+    right = sent / setup.network / (6 / (chips * setup.peak))
     return check_number(answer, right, "tokens", mistakes, tolerance=0.03)
 
 
@@ -576,11 +581,11 @@ places for the tokens of this device. How many of them are dropped?
     solution="28",
     why="Only the first expert is chosen by more tokens than it has places for.",
 )
-def experts_dropped(given: Setup, answer: Any) -> str:
+def experts_dropped(setup: Setup, answer: Answer) -> str:
     mistakes = {
         15 / 7: "those are the places that stay empty.",
     }
-    right = sum(max(0, count - given.capacity) for count in given.chosen)
+    right = sum(max(0, count - setup.capacity) for count in setup.chosen)
     return check_number(answer, right, "tokens", mistakes)
 
 
@@ -602,13 +607,13 @@ experts and one back?
     solution="14 MiB",
     why="Each way sends the boxes for all experts except the device's own.",
 )
-def experts_sent_bytes(given: Setup, answer: Any) -> str:
+def experts_sent_bytes(setup: Setup, answer: Answer) -> str:
     mistakes = {
         1 / 2: "that is one way only.",
         8 / 7: "that sends all boxes, but a device keeps those for its own expert.",
         4 / 7: "that is the size of all boxes, sent once.",
     }
-    right = 2 * (given.devices - 1) / given.devices * given.boxes.bytes
+    right = 2 * (setup.devices - 1) / setup.devices * setup.boxes.bytes
     return check_number(answer, right, "bytes", mistakes)
 
 
@@ -634,8 +639,8 @@ With Explicit axes, which sharding is in the type of `C = A.T @ B`? Answer with 
     solution="P('U', 'V')",
     why="The transpose moves the axis to the other dimension, and the product takes one axis from each factor.",
 )
-def explicit_type(given: Setup, answer: Any) -> str:
-    layout = read_layout(answer, given.C, given.mesh)
+def explicit_type(setup: Setup, answer: Answer) -> str:
+    layout = read_layout(answer, setup.C, setup.mesh)
     does = words.says(layout)
     require(
         layout.shard_shape[0] == 256,
@@ -648,13 +653,13 @@ def explicit_type(given: Setup, answer: Any) -> str:
     return does
 
 
-def _sine(a: Any) -> Any:
+def _sine(a: PyTree) -> PyTree:
     import jax.numpy as jnp
 
     return jnp.sin(a)
 
 
-_OPERATIONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+_OPERATIONS: dict[str, tuple[str, UserFunction]] = {
     "total": ("A + B", lambda a, b: a + b),
     "aligned": ("A + B.T", lambda a, b: a + b.T),
     "outer": ("A @ B", lambda a, b: a @ b),
@@ -687,11 +692,11 @@ The axes of this mesh are Explicit. Which of the operations does JAX refuse? Ans
         "result. The other leaves partial sums, which could be added up on every device or stay split."
     ),
 )
-def explicit_refused(given: Setup, answer: Any) -> str:
-    # JAX itself decides: a plan traces the function on the typed mesh.
+def explicit_refused(setup: Setup, answer: Answer) -> str:
+    # jax itself decides, since a plan traces the function on the Explicit mesh.
     right = [
         name
         for name, (_, function) in _OPERATIONS.items()
-        if plan(program(function, given.A, given.B, mesh=given.mesh)).error is not None
+        if plan(program(function, setup.A, setup.B, mesh=setup.mesh)).error is not None
     ]
     return check_names(answer, _OPERATIONS, right, "The operations")

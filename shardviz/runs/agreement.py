@@ -1,9 +1,9 @@
-"""What the processes of a run must agree on, and which of them differs.
+"""Finds the first difference between the processes of a run that must all do the same.
 
-Every process of `jax.distributed` runs the same script. Where one of them runs another
+Every process of `jax.distributed` runs the same script. If one of them runs another
 program, has another mesh or other values, the others wait for it in a collective, or
-get wrong numbers: jax does not compare. Each process writes down what it is about to
-do, field by field, and `difference` finds the first field that is not the same in all.
+get wrong numbers: jax does not compare. So each process describes its call, field by
+field, and `difference` finds the first field that is not the same in all.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shardviz.base.display import Fact
 
 @dataclass(frozen=True)
 class Account:
-    """What one process is about to do.
+    """The call that one process is about to make.
 
     Attributes:
         process: its index.
-        fields: what must be the same in all processes that have the field, in the order
-            in which it is compared: what comes first explains what follows from it.
-        line: the line of the user's script that called, where known.
+        fields: values that must be the same in all processes that have the field. They
+            are compared in this order: earlier fields explain later ones.
+        line: the line of the user's script that called; `""` if not known.
 
     >>> Account.read(Account(1, {"mesh": "data=8"}).text).fields
     {'mesh': 'data=8'}
@@ -41,76 +41,78 @@ class Account:
     @classmethod
     def read(cls, text: str) -> Account:
         """The account that another process sent."""
-        return cls(*json.loads(text))
+        process, fields, line = json.loads(text)
+        return cls(process, fields, line)
 
 
 @dataclass(frozen=True)
 class Difference(Fact):
-    """The first field in which processes do not agree.
+    """The first field in which processes differ.
 
     Attributes:
         field: its name.
-        odd: the processes that differ.
-        others: those that they are compared with: most of them, or the first.
-        here, there: what the first of either has.
-        line, other_line: the line that called in each of these two.
+        differing: the processes that differ from the reference.
+        reference: the largest group of processes that agree; of groups of equal size,
+            the one with the lowest process.
+        value, reference_value: the field in the first process of each.
+        line, reference_line: the line that called in these two processes.
 
     >>> accounts = [Account(i, {"mesh": "data=8"}) for i in range(3)]
-    >>> found = difference([*accounts, Account(3, {"mesh": "data=4"})])
-    >>> found.field, found.odd, found.here, found.there
-    ('mesh', (3,), 'data=4', 'data=8')
+    >>> different = difference([*accounts, Account(3, {"mesh": "data=4"})])
+    >>> different.field, different.differing, different.value
+    ('mesh', (3,), 'data=4')
     """
 
     field: str
-    odd: tuple[int, ...]
-    others: tuple[int, ...]
-    here: str
-    there: str
+    differing: tuple[int, ...]
+    reference: tuple[int, ...]
+    value: str
+    reference_value: str
     line: str = ""
-    other_line: str = ""
+    reference_line: str = ""
 
 
 def difference(accounts: Sequence[Account]) -> Difference | None:
-    """What the processes do not agree on first; None where they agree."""
+    """The first difference between processes; None if they agree."""
     # In the order of the first account that has a field.
     names: dict[str, None] = {}
     for account in accounts:
         names.update(dict.fromkeys(account.fields))
     for name in names:
-        groups: dict[str, list[Account]] = {}
+        by_value: dict[str, list[Account]] = {}
         for account in accounts:
-            # A shard that a process does not hold is nothing that it has otherwise.
+            # A process without a shard does not differ in its values.
             if name in account.fields:
-                groups.setdefault(account.fields[name], []).append(account)
-        if len(groups) > 1:
-            # Of groups of equal size the one with the lowest process counts as most.
-            most, odd, *_ = sorted(groups.values(), key=len, reverse=True)
+                by_value.setdefault(account.fields[name], []).append(account)
+        if len(by_value) > 1:
+            groups = sorted(by_value.values(), key=len, reverse=True)
+            reference, differing = groups[0], groups[1]
             return Difference(
                 name,
-                tuple(account.process for account in odd),
-                tuple(account.process for account in most),
-                odd[0].fields[name],
-                most[0].fields[name],
-                odd[0].line,
-                most[0].line,
+                differing=tuple(account.process for account in differing),
+                reference=tuple(account.process for account in reference),
+                value=differing[0].fields[name],
+                reference_value=reference[0].fields[name],
+                line=differing[0].line,
+                reference_line=reference[0].line,
             )
     return None
 
 
 @dataclass(frozen=True)
 class Missing(Fact):
-    """Processes did not come to a call.
+    """Processes that did not come to a call in time.
 
     Attributes:
         call: the call.
         absent: the processes that did not come.
-        there: those that waited.
+        waiting: the processes that waited.
         seconds: how long they waited.
     """
 
     call: str
     absent: tuple[int, ...]
-    there: tuple[int, ...]
+    waiting: tuple[int, ...]
     seconds: float
 
 

@@ -1,4 +1,4 @@
-"""ExecutableCache: compiled programs by fingerprint, and the one that shardviz keeps."""
+"""ExecutableCache: compiled programs by fingerprint; `cache` is shardviz's instance."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class CacheRow:
 
     Attributes:
         key: its key.
-        value: what was made.
-        label: the name it was made under.
-        seconds: how long it took to make.
-        hits: how often it was found, by waiting threads too.
-        waited: the names of the threads that waited while it was made.
+        value: the executable.
+        label: the name of the program.
+        seconds: how long it took to compile.
+        hits: how often it was found, including by threads that waited for it.
+        waited: the names of the threads that waited while it was compiled.
 
-    >>> CacheRow("a", "made", "matmul", 0.5, 2).hits
+    >>> CacheRow("a", "executable", "matmul", 0.5, 2).hits
     2
     """
 
@@ -39,7 +39,9 @@ class CacheRow:
 
 
 @dataclass(eq=False, slots=True)
-class _Making:
+class _InProgress:
+    """A value that a thread is making while others may wait for it."""
+
     done: threading.Event = field(default_factory=threading.Event)
     waited: list[str] = field(default_factory=list)
 
@@ -50,16 +52,16 @@ class ExecutableCache:
 
     Attributes:
         size: how many it holds before the least recently used one is dropped.
-        hits: how often something was found.
-        misses: how often something had to be made.
-        waited: how often a thread waited for another one that was making the same.
+        hits: how often a value was found.
+        misses: how often a value had to be made.
+        waited: how often a thread waited for another one that made the same value.
 
     Raises:
         ProgramError: for a size below 1.
 
     >>> cache = ExecutableCache(size=2)
-    >>> cache.get_or_make("a", lambda: "made"), cache.get_or_make("a", lambda: "made again")
-    ('made', 'made')
+    >>> cache.get_or_make("a", lambda: "first"), cache.get_or_make("a", lambda: "second")
+    ('first', 'first')
     >>> cache.hits, cache.misses, cache.entries
     (1, 1, ('a',))
     """
@@ -72,67 +74,76 @@ class ExecutableCache:
         self.size = size
         self.hits = self.misses = self.waited = 0
         self._entries: OrderedDict[Hashable, CacheRow] = OrderedDict()
-        self._making: dict[Hashable, _Making] = {}
+        self._in_progress: dict[Hashable, _InProgress] = {}
         self._lock = threading.Lock()
 
     def find(self, key: Hashable) -> Any:
-        """The value of `key`, or None; never waits and never makes."""
+        """The value of `key`; None if there is none. Does not wait for other threads."""
         with self._lock:
             row = self._entries.get(key)
-            return None if row is None else self._found(row)
+            return None if row is None else self._hit(row)
 
     def get_or_make(
         self, key: Hashable, make: Callable[[], Any], label: str = ""
     ) -> Any:
-        """The value of `key`; made first where there is none, under the name `label`.
+        """The value of `key`; calls `make` if there is none.
 
-        Of several threads that need it at once, one makes it and the others wait. On
-        failure the error is raised to the thread that tried, nothing is kept, and the
-        next one tries again.
+        If several threads need it at the same time, one makes it and the others wait.
+        If that fails, the error is raised in the thread that tried, nothing is stored,
+        and the next thread tries again.
+
+        Args:
+            key: the key.
+            make: returns the value.
+            label: the name of the value in `rows`.
         """
         while True:
             with self._lock:
                 row = self._entries.get(key)
                 if row is not None:
-                    return self._found(row)
-                in_work = self._making.get(key)
-                if in_work is None:
-                    self._making[key] = mine = _Making()
+                    return self._hit(row)
+                in_progress = self._in_progress.get(key)
+                if in_progress is None:
+                    self._in_progress[key] = started = _InProgress()
                     self.misses += 1
                     break
-                # Shown beside an entry: it says why a compile took no time of its own.
+                # Shown with the entry, to explain why a thread did not compile.
                 self.waited += 1
-                in_work.waited.append(threading.current_thread().name)
-            in_work.done.wait()
-        return self._make(key, make, label, mine)
+                in_progress.waited.append(threading.current_thread().name)
+            in_progress.done.wait()
+        return self._make(key, make, label, started)
 
-    def _found(self, row: CacheRow) -> Any:
+    def _hit(self, row: CacheRow) -> Any:
         self.hits += 1
         row.hits += 1
         self._entries.move_to_end(row.key)
         return row.value
 
     def _make(
-        self, key: Hashable, make: Callable[[], Any], label: str, mine: _Making
+        self,
+        key: Hashable,
+        make: Callable[[], Any],
+        label: str,
+        in_progress: _InProgress,
     ) -> Any:
         try:
             begun = time.perf_counter()
             value = make()
             seconds = time.perf_counter() - begun
             with self._lock:
-                waited = tuple(mine.waited)
+                waited = tuple(in_progress.waited)
                 self._entries[key] = CacheRow(key, value, label, seconds, 0, waited)
                 while len(self._entries) > self.size:
                     self._entries.popitem(last=False)
             return value
         finally:
             with self._lock:
-                self._making.pop(key, None)
-            mine.done.set()
+                self._in_progress.pop(key, None)
+            in_progress.done.set()
 
     @property
     def entries(self) -> tuple[Hashable, ...]:
-        """The keys that are kept, the least recently used one first."""
+        """The keys of all entries, the least recently used one first."""
         with self._lock:
             return tuple(self._entries)
 
@@ -143,9 +154,9 @@ class ExecutableCache:
             return tuple(replace(row) for row in self._entries.values())
 
     def _unlock(self) -> None:
-        # In a forked child no thread of the parent goes on: none holds the lock, and
-        # none makes anything.
-        self._lock, self._making = threading.Lock(), {}
+        # No other thread of the parent runs in a forked child, so none holds the lock
+        # or makes a value.
+        self._lock, self._in_progress = threading.Lock(), {}
 
     def clear(self) -> None:
         """Drops every executable and sets the counts to 0."""
@@ -163,7 +174,7 @@ class ExecutableCache:
         )
 
 
-#: The executables compiled so far; the one piece of state that shardviz keeps.
+#: The executables compiled so far; the only global state of shardviz.
 cache = ExecutableCache()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=cache._unlock)

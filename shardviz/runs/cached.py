@@ -1,48 +1,101 @@
-"""What was compiled, and what was found in a cache: by `sv.cached`, and by jax itself."""
+"""Cache hits and misses: of `sv.cached`, and of jax's own caches."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from shardviz.base.display import Displayed, Fact, explanation
 
 
 @dataclass(frozen=True)
 class Difference(Fact):
-    """One thing in which two calls of a function differ.
+    """A difference between two calls of a function. `str` is its sentence.
 
-    Attributes:
-        code: `"dropped"`: the cache had it as entry `name`, and dropped that; `"added"`
-            or `"removed"`: an array among the arguments; `"tree"`: how they are nested;
-            `"shape"`, `"dtype"`, `"weak type"`, `"sharding"` or `"type"` of an array;
-            `"static"`: a static argument; `"setting"`: a setting of jax or a mesh.
-        name: of the array, the static argument or the setting.
-        before, after: what it was and became, as short text; `""`: it was not given, or
-            jax does not say.
-
-    >>> print(Difference("shape", "x", "[8]", "[16]"))
+    >>> print(ArrayChanged("x", "shape", "[8]", "[16]"))
     argument x: shape [8] became [16]
     """
 
-    code: str
-    name: str = ""
-    before: str = ""
-    after: str = ""
+
+@dataclass(frozen=True)
+class ArrayAdded(Difference):
+    """The arguments have an array more, such as `params['b']`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ArrayRemoved(Difference):
+    """The arguments lack an array that the earlier call had."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class TreeChanged(Difference):
+    """The same arrays are nested in other containers."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class ArrayChanged(Difference):
+    """An array has another shape, dtype, sharding or type.
+
+    Attributes:
+        name: its path in the arguments.
+        aspect: the property that changed; `"type"` for one that the others don't cover.
+        before, after: the property in the earlier and in the new call.
+    """
+
+    name: str
+    aspect: Literal["shape", "dtype", "weak type", "sharding", "type"]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class StaticChanged(Difference):
+    """A static argument has another value; None if a call does not pass it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class SettingChanged(Difference):
+    """A setting of jax or a mesh in context changed; `""` if jax does not name it."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class SameAsDropped(Difference):
+    """The cache had this very signature, and dropped it."""
+
+    entry: int
+
+
+@dataclass(frozen=True)
+class NeverCompiled(Fact):
+    """No call had to compile yet."""
+
+    function: str
 
 
 @dataclass(frozen=True)
 class Miss(Fact):
-    """Why a call had to compile.
+    """A call had to compile: the first one, or one explained by a subclass.
 
     Attributes:
-        function: its name.
+        function: the name of the function.
         signature: the arguments, as short text.
-        entry: the number of the entry that was made, counted from 1; 0: nothing was
-            compiled yet.
-        nearest: the earlier entry that differs least; None where there is none.
-        differences: in what it differs from that entry.
-        dropped: the number that the same signature had before the cache dropped it.
-        size: how many signatures the cache holds.
+        entry: the number of its entry in the cache, counted from 1.
 
     >>> print(Miss("step", "(x: float32[8])", 1))
     step was compiled for (x: float32[8]), entry 1; nothing was compiled before.
@@ -51,24 +104,61 @@ class Miss(Fact):
     function: str
     signature: str
     entry: int
-    nearest: int | None = None
-    differences: tuple[Difference, ...] = ()
-    dropped: int | None = None
-    size: int = 0
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """The differences from the nearest earlier entry."""
+        return ()
+
+
+@dataclass(frozen=True)
+class NewSignature(Miss):
+    """A call had to compile since it differs from every earlier one.
+
+    Attributes:
+        nearest: the earlier entry that differs least.
+        differs_in: the differences from that entry.
+    """
+
+    nearest: int
+    differs_in: tuple[Difference, ...]
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """The differences from the nearest earlier entry."""
+        return self.differs_in
+
+
+@dataclass(frozen=True)
+class DroppedSignature(Miss):
+    """A call had to compile since the cache had dropped its signature.
+
+    Attributes:
+        dropped: the entry that the signature had before.
+        size: how many signatures the cache holds.
+    """
+
+    dropped: int
+    size: int
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """None, except that the earlier entry was dropped."""
+        return (SameAsDropped(self.dropped),)
 
 
 @dataclass(frozen=True)
 class CallEntry:
-    """One signature that a CachedFunction holds an executable, or a failure, for.
+    """A signature for which a CachedFunction holds an executable or a failure.
 
     Attributes:
-        entry: its number, counted from 1 in the order of their compiles.
+        entry: its number, counted from 1 in the order of compiles.
         signature: the arguments, as short text.
         trace_s: seconds to trace and lower.
         compile_s: seconds to compile.
-        hits: how many calls found it.
-        difference: in what its signature differed from the nearest earlier one.
-        error: why the compile failed, or an empty text.
+        hits: how many calls used it.
+        difference: the differences from the nearest earlier signature.
+        error: why the compile failed; `""` if it did not.
 
     >>> CallEntry(1, "(x: float32[8])", 0.01, 0.02, 3).hits
     3
@@ -83,24 +173,24 @@ class CallEntry:
     error: str = ""
 
 
-#: What jax does with a function before it runs, in order.
+#: The stages of a function in jax before it runs, in order.
 STAGES = ("trace", "lower", "compile")
 
 
 @dataclass(frozen=True)
 class MeshCall:
-    """What jax did when a function was called with arrays on a mesh.
+    """The work of jax when a function was called with arrays on a mesh.
 
     Attributes:
-        counts: `"trace"`, `"lower"` and `"compile"` to how often jax did it; 0 where it
-            found an earlier result.
-        error: what jax raised, in a sentence; empty where it ran.
+        counts: for `"trace"`, `"lower"` and `"compile"`, how often jax did it; 0 if it
+            used an earlier result.
+        error: jax's error, in a sentence; `""` if the function ran.
 
     >>> MeshCall({"trace": 0, "lower": 0, "compile": 1}).misses
     ('compile',)
     """
 
-    counts: dict[str, int]
+    counts: Mapping[str, int]
     error: str = ""
 
     @property
@@ -111,11 +201,11 @@ class MeshCall:
 
 @dataclass(frozen=True)
 class MeshComparison(Displayed):
-    """One function on two meshes, one after the other; made by `sv.compare_meshes`.
+    """A function called on two meshes, one after the other; see `sv.compare_meshes`.
 
     Attributes:
-        first: the call on the first mesh.
-        again: the call on the first mesh once more.
+        first: the first call on the first mesh.
+        again: a second call on the first mesh.
         second: the call on the second mesh.
 
     >>> none = MeshCall(dict.fromkeys(STAGES, 0))
@@ -128,5 +218,5 @@ class MeshComparison(Displayed):
     second: MeshCall
 
     def explain(self) -> str:
-        """What jax did again for the second mesh, in sentences."""
+        """Which stages jax repeated for the second mesh, in sentences."""
         return explanation(self)

@@ -13,6 +13,16 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from shardviz.runs.backend.cached_function import CachedFunction
+from shardviz.runs.cached import (
+    ArrayAdded,
+    ArrayChanged,
+    ArrayRemoved,
+    Difference,
+    SameAsDropped,
+    SettingChanged,
+    StaticChanged,
+    TreeChanged,
+)
 
 ONE = np.ones((8, 8), np.float32)
 
@@ -51,93 +61,96 @@ def call(*args: Any, **kwargs: Any) -> Callable[[CachedFunction], Any]:
 
 
 # Two calls of `fn`, with n static, and what tells the second from the first.
-ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[tuple]]] = {
+ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[Difference]]] = {
     "shape": (
         lambda: call(np.ones((8, 4))),
         lambda: call(np.ones((8, 4, 1))),
-        [("shape", "x", "[8, 4]", "[8, 4, 1]")],
+        [ArrayChanged("x", "shape", "[8, 4]", "[8, 4, 1]")],
     ),
     "dtype": (
         lambda: call(jnp.ones(8)),
         lambda: call(jnp.ones(8, "bfloat16")),
-        [("dtype", "x", "float32", "bfloat16")],
+        [ArrayChanged("x", "dtype", "float32", "bfloat16")],
     ),
     "weak type": (
         lambda: call(jnp.asarray(1.0) * 1),
         lambda: call(jnp.ones(())),
-        [("weak type", "x", "True", "False")],
+        [ArrayChanged("x", "weak type", "True", "False")],
     ),
     "uncommitted": (
         lambda: call(on(3)),
         lambda: call(ONE),
-        [("sharding", "x", "on cpu:3", "uncommitted")],
+        [ArrayChanged("x", "sharding", "on cpu:3", "uncommitted")],
     ),
     "spec and mesh": (
         lambda: call(split(P("a"), a=8)),
         lambda: call(split(P(None, "a"), a=4, b=2)),
-        [("sharding", "x", "P('a',) over a=8", "P(None, 'a') over a=4, b=2")],
+        [ArrayChanged("x", "sharding", "P('a',) over a=8", "P(None, 'a') over a=4, b=2")],
     ),
     "order of the devices": (
         lambda: call(split(P("a"), a=8)),
         lambda: call(split(P("a"), slice(None, None, -1), a=8)),
-        [("sharding", "x", f"{SPLIT} on devices {ALL}", f"{SPLIT} on devices {REVERSED}")],
+        [
+            ArrayChanged(
+                "x", "sharding", f"{SPLIT} on devices {ALL}", f"{SPLIT} on devices {REVERSED}"
+            )
+        ],
     ),
     "a leaf more": (
         lambda: call({"w": 1}),
         lambda: call({"w": 1, "b": 2}),
-        [("added", "x['b']", "", "")],
+        [ArrayAdded("x['b']")],
     ),
     "a leaf less": (
         lambda: call([1, 2]),
         lambda: call([1]),
-        [("removed", "x[1]", "", "")],
+        [ArrayRemoved("x[1]")],
     ),
     "list to tuple": (
         lambda: call([1, 2]),
         lambda: call((1, 2)),
-        [("tree", "", "PyTreeDef((([*, *],), {}))", "PyTreeDef((((*, *),), {}))")],
+        [TreeChanged("PyTreeDef((([*, *],), {}))", "PyTreeDef((((*, *),), {}))")],
     ),
     "position to keyword": (
         lambda: call(1, 2),
         lambda: call(1, y=2),
-        [("tree", "", "PyTreeDef(((*, *), {}))", "PyTreeDef(((*,), {'y': *}))")],
+        [TreeChanged("PyTreeDef(((*, *), {}))", "PyTreeDef(((*,), {'y': *}))")],
     ),
     "static type": (
         lambda: call(1, n=1),
         lambda: call(1, n=True),
-        [("static", "n", "1", "True")],
+        [StaticChanged("n", "1", "True")],
     ),
     "static value by position": (
         lambda: call(1, 2, "a"),
         lambda: call(1, 2, "b"),
-        [("static", "n", "'a'", "'b'")],
+        [StaticChanged("n", "'a'", "'b'")],
     ),
     "static value not given": (
         lambda: call(1, n=3),
         lambda: call(1),
-        [("static", "n", "3", "")],
+        [StaticChanged("n", "3", None)],
     ),
     "static values that read the same": (
         lambda: call(1, n=ODD),
         lambda: call(1, n=Odd()),
-        [("static", "n", "Odd", "Odd")],
+        [StaticChanged("n", "Odd", "Odd")],
     ),
     "everything at once": (
         lambda: call(np.ones(8), n=3),
         lambda: call(on(1), 1, n=4),
         [
-            ("added", "y", "", ""),
-            ("shape", "x", "[8]", "[8, 8]"),
-            ("sharding", "x", "uncommitted", "on cpu:1"),
-            ("static", "n", "3", "4"),
+            ArrayAdded("y"),
+            ArrayChanged("x", "shape", "[8]", "[8, 8]"),
+            ArrayChanged("x", "sharding", "uncommitted", "on cpu:1"),
+            StaticChanged("n", "3", "4"),
         ],
     ),
 }
 
 
-def last_difference(cached: CachedFunction) -> list[tuple]:
-    found = cached.entries[-1].difference
-    return [(d.code, d.name, d.before, d.after) for d in found]
+def last_difference(cached: CachedFunction) -> list[Difference]:
+    return list(cached.entries[-1].difference)
 
 
 @pytest.mark.parametrize("case", ARGUMENTS)
@@ -182,7 +195,7 @@ def test_what_differs_around_the_call_is_named(case: str):
     cached(x)
     with surround():
         cached(x)
-        assert last_difference(cached) == [("setting", *expected)]
+        assert last_difference(cached) == [SettingChanged(*expected)]
         cached(x)
     cached(x)
     assert (cached.hits, cached.misses, cached.fallbacks) == (2, 2, {})
@@ -194,7 +207,7 @@ def test_the_legacy_mesh_is_named():
     cached(x)
     with mesh(a=8):
         cached(x)
-    assert ("setting", "mesh_context_manager", "none", "a=8") in last_difference(cached)
+    assert SettingChanged("mesh_context_manager", "none", "a=8") in last_difference(cached)
 
 
 def test_two_meshes_in_force_with_other_devices_are_distinguished():
@@ -202,7 +215,7 @@ def test_two_meshes_in_force_with_other_devices_are_distinguished():
     for devices in (slice(None), slice(None, None, -1)):
         with jax.set_mesh(mesh(devices, a=8)):
             cached(x)
-    assert last_difference(cached) == [("setting", "concrete_mesh", str(ALL), str(REVERSED))]
+    assert last_difference(cached) == [SettingChanged("concrete_mesh", str(ALL), str(REVERSED))]
 
 
 def test_the_nearest_is_the_one_that_differs_least():
@@ -210,11 +223,11 @@ def test_the_nearest_is_the_one_that_differs_least():
     cached(np.ones((8, 4)), 1)
     cached(np.ones((2,), np.int32), 1.0)
     cached(np.ones((8, 4)), 1.0)
-    assert last_difference(cached) == [("dtype", "y", "int32", "float32")]
+    assert last_difference(cached) == [ArrayChanged("y", "dtype", "int32", "float32")]
 
 
 def test_a_signature_that_was_dropped_is_known_when_it_comes_back():
     cached = CachedFunction(fn, size=1)
     for size in (1, 2, 1):
         cached(np.ones(size))
-    assert last_difference(cached) == [("dropped", "1", "", "")]
+    assert last_difference(cached) == [SameAsDropped(1)]

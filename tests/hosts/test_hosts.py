@@ -12,6 +12,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.base.errors import MeshError
+from shardviz.compiled.checks import IdleProcesses, OutputsStay
 from shardviz.runs.backend.hosts import run
 from tests.docs.pages import says, spelled
 from tests.hosts.programs import AXES, CASES, QUICK, orders, wrong
@@ -75,7 +76,7 @@ def test_a_mesh_on_one_process_leaves_the_other_alone(two):
     assert report.ok, report.error
     assert [p.rank for p in report.processes] == [0]
     (note,) = report.notes
-    assert (note.code, note.fields) == ("idle processes", {"devices": 4, "processes": (1,)})
+    assert note == IdleProcesses(devices=4, processes=(1,))
 
 
 def test_the_report_says_what_each_process_did(two):
@@ -155,7 +156,7 @@ def test_large_results_stay_there(two, monkeypatch):
     report = sv.run(sv.program(lambda x: x + 1, X, mesh=two.mesh(AXES)), values, target=two)
     assert report.ok, report.error
     assert report.outputs == jax.ShapeDtypeStruct((16, 8), jnp.float32)
-    assert [note.code for note in report.notes] == ["outputs stay"]
+    assert [type(note) for note in report.notes] == [OutputsStay]
 
 
 def test_random_keys_go_there_and_come_back(two):

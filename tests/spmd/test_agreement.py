@@ -30,7 +30,7 @@ def test_the_processes_that_differ_are_named_with_what(changes, field, odd, othe
     if field is None:
         assert found is None
     else:
-        assert (found.field, found.odd, found.others) == (field, odd, others)
+        assert (found.field, found.differing, found.reference) == (field, odd, others)
         assert found.line == "f.py:3"
 
 

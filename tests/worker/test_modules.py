@@ -27,7 +27,7 @@ from shardviz.runs.backend.worker.export import (
     BESIDE,
     ExportedProgram,
     NotExportable,
-    TakenCallbacks,
+    ProgramCallbacks,
     export_program,
     module_of,
     trace_for_export,
@@ -103,7 +103,7 @@ def exported(made: Program, run: bool = False) -> ExportedProgram:
     """A program, sent to another process and read there."""
     traced = trace_for_export(made)
     return pickle.loads(
-        pickle.dumps(export_program(made, traced, "cpu", run=run, callbacks=TakenCallbacks()))
+        pickle.dumps(export_program(made, traced, "cpu", run=run, callbacks=ProgramCallbacks()))
     )
 
 

@@ -1,14 +1,14 @@
-"""What a process tells the others before it runs a program with them.
+"""Describes the call of this process, for the other processes to compare with theirs.
 
-Every process of one `jax.distributed` makes the same call of `sv.run`. Here each says
-what it is about to do; `rendezvous.py` compares.
+Every process of one `jax.distributed` makes the same call of `sv.run`. `rendezvous.py`
+exchanges these descriptions and compares them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import numpy as np
@@ -19,36 +19,37 @@ from shardviz.base.array_spec import dtype_name
 from shardviz.base.backend.jax_compat import key_value_store
 from shardviz.base.format import joined
 from shardviz.compiled.checks import NoStore, OwnShards
-from shardviz.programs.backend.devices import processes_of
+from shardviz.programs.backend.devices import Device, processes_of
 from shardviz.programs.backend.failures import calling_line
 from shardviz.runs.agreement import Account
 from shardviz.runs.backend.inputs import copies_allowed, is_global, partial_axes
 from shardviz.runs.backend.rendezvous import Rendezvous
 from shardviz.runs.backend.runner import Job
 
-_MOST_DIGESTED = 64 << 20  # bytes; of a larger array only every n-th byte counts
+_MOST_DIGESTED = 64 << 20  # bytes; for a larger array only every n-th byte counts
 
 
 def join(job: Job, mesh: Mesh) -> None:
-    """Meets the other processes that devices of a mesh belong to, where there are any."""
-    every = processes_of(list(mesh.devices.flat))
-    if len(every) < 2:
+    """Meets the other processes that have devices of a mesh, if there are any."""
+    processes = processes_of(list(mesh.devices.flat))
+    if len(processes) < 2:
         return
     store, process = key_value_store(), jax.process_index()
     if store is None:
         job.add_notes([NoStore()])
         return
-    job.add_notes([OwnShards(process, len(every))])
-    call = "sv.compile" if job.repeat is None else "sv.run"
-    job.rendezvous = Rendezvous(store, process, every, f"{call}({job.program.name!r})")
+    job.add_notes([OwnShards(process, len(processes))])
+    function = "sv.compile" if job.repeat is None else "sv.run"
+    call = f"{function}({job.program.name!r})"
+    job.rendezvous = Rendezvous(store, process, processes, call)
 
 
 @copies_allowed()
-def account_of(job: Job, devices: Sequence[Any], call: str) -> Account:
-    """What this process is about to do, for the others to compare with."""
+def account_of(job: Job, devices: Sequence[Device], call: str) -> Account:
+    """The account of the call that this process is about to make."""
     program, first = job.program, devices[0]
     requests = program.requests
-    # A run that is repeated otherwise executes its collectives another number of times.
+    # With another `repeat`, a process would execute its collectives more often.
     options = {**program.options, "repeat": job.repeat}
     platform = " ".join(first.client.platform_version.split())
     fields = {
@@ -56,7 +57,7 @@ def account_of(job: Job, devices: Sequence[Any], call: str) -> Account:
         "jax versions": f"{jax.__version__}, {jaxlib_version}",
         "devices": f"{first.device_kind} ({platform})",
         "mesh": joined(f"{name}={size}" for name, size in program.mesh.shape.items()),
-        # The same devices in another order are another mesh, with the same axes.
+        # The same devices in another order make another mesh with the same axes.
         "order of devices": joined(d.id for d in devices),
         "arguments": joined(request.array.name for request in requests),
     }
@@ -71,14 +72,14 @@ def account_of(job: Job, devices: Sequence[Any], call: str) -> Account:
     return Account(jax.process_index(), fields, calling_line())
 
 
-def _values(name: str, leaf: Any) -> dict[str, str]:
-    """What must be the same of a value in each process that has it."""
+def _values(name: str, leaf: object) -> dict[str, str]:
+    """Digests of a value that must be the same in each process that has it."""
     if not is_global(leaf):
         return {name: _digest(leaf)}
     fields = {name: "spread over processes"}
     if partial_axes(leaf):
-        return fields  # jax does not say which shards it has
-    # A shard that no other process holds cannot differ from anything.
+        return fields  # jax gives no shards of such an array
+    # A shard that no other process holds has nothing to be compared with.
     holders: dict[str, set[int]] = {}
     for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
         holders.setdefault(_bounds(index, leaf.shape), set()).add(device.process_index)
@@ -90,24 +91,29 @@ def _values(name: str, leaf: Any) -> dict[str, str]:
     return fields
 
 
-def _bounds(index: Any, shape: Sequence[int]) -> str:
+def _bounds(index: Sequence[slice], shape: Sequence[int]) -> str:
     bounds = []
-    for part, size in zip(index, shape, strict=False):
-        start, stop, _ = part.indices(size)
+    for dim_slice, size in zip(index, shape, strict=False):
+        start, stop, _ = dim_slice.indices(size)
         bounds.append(f"{start}:{stop}")
     return ", ".join(bounds)
 
 
-def _digest(value: Any) -> str:
-    is_array = isinstance(value, jax.Array)
-    if is_array and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+def _digest(value: object) -> str:
+    if _is_keys(value):
         value = jax.random.key_data(value)
     host = np.ascontiguousarray(np.asarray(value))
     data = host.reshape(-1).view(np.uint8)
     title = f"{dtype_name(host.dtype)}{host.shape}"
-    # So that the store need not carry arrays.
+    # A digest, since the store should not have to carry arrays.
     digest = hashlib.blake2b(title.encode(), digest_size=6)
-    # An odd step, so that every byte of an element has its turn.
+    # With an odd step, every byte of an element is sampled.
     step = data.size // _MOST_DIGESTED | 1
     digest.update(np.ascontiguousarray(data[::step]).data)
     return digest.hexdigest()
+
+
+def _is_keys(value: object) -> TypeGuard[jax.Array]:
+    """True for an array of random keys."""
+    is_array = isinstance(value, jax.Array)
+    return is_array and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)

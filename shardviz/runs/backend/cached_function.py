@@ -1,4 +1,4 @@
-"""CachedFunction: compiles once per signature, and says why a call compiled."""
+"""CachedFunction: compiles once per signature, and explains why a call compiled."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import time
 import traceback
 import types
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from shardviz.base.backend.jax_compat import jit_settings
 from shardviz.base.format import plural
+from shardviz.base.typing import PyTree, UserFunction
 from shardviz.programs.backend.arguments import parameter_names
 from shardviz.programs.backend.bridge import check_lowered_names
 from shardviz.runs.backend.signature import (
@@ -28,30 +29,45 @@ from shardviz.runs.backend.signature import (
     split_call,
 )
 from shardviz.runs.cache import ExecutableCache
-from shardviz.runs.cached import CallEntry, Difference, Miss
+from shardviz.runs.cached import (
+    CallEntry,
+    DroppedSignature,
+    Miss,
+    NeverCompiled,
+    NewSignature,
+)
 
-# What jax says of an array whose memory layout an executable does not take.
+_Error = TypeVar("_Error", bound=Exception)
+# Part of jax's error for an array with another memory layout than was compiled for.
 _OTHER_LAYOUT = "layouts that disagree"
 
 
 @dataclass(frozen=True)
-class _Made:
-    """What one signature came to: an executable, or the error of its compile."""
+class _Compiled:
+    """One signature with its executable, or with the error of its compile.
+
+    Attributes:
+        miss: why it was compiled.
+        signature: the signature.
+        trace_s, compile_s: seconds to trace and lower, and to compile.
+        executable: the executable; None after an error.
+        error: a copy of the error, without its traceback.
+    """
 
     miss: Miss
     signature: Signature
-    run: Any = None
+    trace_s: float
+    compile_s: float
+    executable: jax.stages.Compiled | None = None
     error: Exception | None = None
-    trace_s: float = 0.0
-    compile_s: float = 0.0
 
 
 class CachedFunction:
     """A function that compiles once for each signature of its calls.
 
-    Made by `sv.cached`; safe to call from any thread. Of several threads that call it
-    with a new signature one compiles and the others wait; where that fails, all of them
-    get the error.
+    `sv.cached` creates it. It is safe to call from any thread: if several threads call
+    it with a new signature, one compiles and the others wait. If the compile fails, all
+    of them get the error.
 
     Calls that no executable can serve go to plain `jax.jit` and are counted in
     `fallbacks`.
@@ -62,14 +78,14 @@ class CachedFunction:
     ([2.0, 4.0], 1, 1)
     >>> result = double(np.int32(1))
     >>> double.entries[-1].difference
-    (Difference(code='dtype', name='x', before='float32', after='int32'),)
+    (ArrayChanged(name='x', aspect='dtype', before='float32', after='int32'),)
     """
 
-    def __init__(self, fn: Callable[..., Any], size: int = 128, **options: Any) -> None:
+    def __init__(self, fn: UserFunction, size: int = 128, **options: Any) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.jitted = jax.jit(fn, **options)
         self.name = str(getattr(fn, "__name__", type(fn).__name__))
-        # To inspect a function takes longer than all the rest of a call.
+        # Inspecting a function takes longer than everything else in a call.
         self._names = functools.cache(functools.partial(parameter_names, fn))
         self._cache = ExecutableCache(size)
         self._settings = jit_settings(self.jitted)
@@ -77,106 +93,122 @@ class CachedFunction:
         self._forget()
 
     def _forget(self) -> None:
-        # Twice as many as the cache holds, so that a signature that was dropped is
-        # known when it comes back.
-        self._known: OrderedDict[Hashable, _Made] = OrderedDict()
+        # Twice as many as the cache holds, to recognise a signature that the cache has
+        # dropped.
+        self._history: OrderedDict[Hashable, _Compiled] = OrderedDict()
         self._fallbacks: Counter[str] = Counter()
-        self._latest = Miss(self.name, "", 0)
+        self._latest: Miss | None = None
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        # As a method of a class it is bound to the instance, as a function would be.
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        # A method is bound to its instance, as a function would be.
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the executable for these arguments, compiled where there is none."""
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """Runs the executable for these arguments, after compiling it if needed."""
         try:
-            if self._settings is None:  # this jax hides what is static
+            if self._settings is None:  # this version of jax hides the static arguments
                 raise Uncached("settings")
             names = self._names(len(args))
             call = split_call(names, args, kwargs, self._settings)
             key = call_key(call)
         except Uncached as reason:
             return self._fall_back(str(reason), args, kwargs)
-        fresh: list[Exception] = []
+        raised: list[Exception] = []
 
-        def make() -> _Made:
-            made = self._compiled(key, call, args, kwargs, fresh)
+        def compile_and_note() -> _Compiled:
+            compiled = self._compile(key, call, args, kwargs, raised)
             with self._lock:
-                self._known[key] = made
-                while len(self._known) > 2 * self._cache.size:
-                    self._known.popitem(last=False)
-            return made
+                self._history[key] = compiled
+                while len(self._history) > 2 * self._cache.size:
+                    self._history.popitem(last=False)
+            return compiled
 
-        made = self._cache.get_or_make(key, make, self.name)
-        if fresh:  # this thread compiled: the error itself, with its traceback
-            raise fresh.pop()
-        if made.error is not None:
-            raise _copied(made.error)
+        compiled = self._cache.get_or_make(key, compile_and_note, self.name)
+        if raised:  # this thread compiled: the error itself, with its traceback
+            raise raised.pop()
+        if compiled.error is not None:
+            raise _copied(compiled.error)
+        assert compiled.executable is not None  # there was no error
         try:
-            return made.run(*call.args, **call.kwargs)
+            return compiled.executable(*call.args, **call.kwargs)
         except ValueError as error:
             if _OTHER_LAYOUT not in str(error):
                 raise
         return self._fall_back("memory layout", args, kwargs)
 
-    def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
-        # A count is read and written, which another thread could come between.
+    def _fall_back(
+        self, reason: str, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> PyTree:
+        # Without the lock, two threads could read the same count.
         with self._lock:
             self._fallbacks[reason] += 1
         return self.jitted(*args, **kwargs)
 
-    def _compiled(
+    def _compile(
         self,
         key: Hashable,
         call: SplitCall,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        fresh: list[Exception],
-    ) -> _Made:
-        """Compiles for one signature; an error is kept, and as it is in `fresh`."""
+        args: tuple[PyTree, ...],
+        kwargs: dict[str, PyTree],
+        raised: list[Exception],
+    ) -> _Compiled:
+        """Compiles for one signature.
+
+        An error is added to `raised`; the cache holds only a copy of it.
+        """
         signature = signature_of(call)
         miss = self._note_miss(key, signature)
         begun = time.perf_counter()
-        lowered_at, run, error = begun, None, None
+        lowered_at, executable, kept_error = begun, None, None
         try:
             lowered = self.jitted.lower(*args, **kwargs)
             lowered_at = time.perf_counter()
-            # The compiler would end the process.
+            # The compiler would end the process at such names.
             check_lowered_names(lowered)
-            run = lowered.compile()
-        except Exception as raised:  # noqa: BLE001  a user's function may raise anything
-            frames = traceback.extract_tb(raised.__traceback__)
-            raised.add_note(
+            executable = lowered.compile()
+        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+            frames = traceback.extract_tb(error.__traceback__)
+            error.add_note(
                 f"Compiling {self.name}{signature} failed at"
                 f" {frames[-1].filename}:{frames[-1].lineno}; later calls like it fail"
                 " the same way."
             )
-            fresh.append(raised)
-            error = _copied(raised)
-        times = lowered_at - begun, time.perf_counter() - lowered_at
-        return _Made(miss, signature, run, error, *times)
+            raised.append(error)
+            kept_error = _copied(error)
+        return _Compiled(
+            miss,
+            signature,
+            trace_s=lowered_at - begun,
+            compile_s=time.perf_counter() - lowered_at,
+            executable=executable,
+            error=kept_error,
+        )
 
     def _note_miss(self, key: Hashable, signature: Signature) -> Miss:
-        """Notes what is new about a signature."""
+        """Notes why a signature has to be compiled."""
         with self._lock:
-            before = self._known.pop(key, None)
-            others = list(self._known.values())
-            number, earlier = self._latest.entry + 1, None
-            closest, difference = None, ()
-            if before is not None:
-                earlier = before.miss.entry
-                difference = (Difference("dropped", str(earlier)),)
-            elif close := nearest(signature, [made.signature for made in others]):
-                closest, difference = others[close[0]].miss.entry, close[1]
-            text, size = str(signature), self._cache.size
-            self._latest = Miss(
-                self.name, text, number, closest, difference, earlier, size
-            )
+            entry = 1 if self._latest is None else self._latest.entry + 1
+            text = str(signature)
+            dropped = self._history.pop(key, None)
+            if dropped is not None:
+                self._latest = DroppedSignature(
+                    self.name, text, entry, dropped.miss.entry, self._cache.size
+                )
+                return self._latest
+            earlier = list(self._history.values())
+            closest = nearest(signature, [compiled.signature for compiled in earlier])
+            if closest is not None:
+                index, differences = closest
+                self._latest = NewSignature(
+                    self.name, text, entry, earlier[index].miss.entry, differences
+                )
+            else:
+                self._latest = Miss(self.name, text, entry)
             return self._latest
 
     @property
     def hits(self) -> int:
-        """How many calls found their executable, those that waited for it too."""
+        """How many calls found their executable, including those that waited for it."""
         return self._cache.hits
 
     @property
@@ -191,35 +223,40 @@ class CachedFunction:
         `"transformation"`: jax transforms a function around the call. `"disable_jit"`,
         `"debug_nans"`: these are on. `"static"`: a static argument has no hash. `"not
         an array"`, `"tree"`: jax refuses an argument, or cannot flatten them. `"memory
-        layout"`: an array has another one than the executable takes. `"settings"`: this
-        jax hides what it compiles for.
+        layout"`: an array has another layout than the executable expects. `"settings"`:
+        this version of jax hides its settings.
         """
         with self._lock:
             return dict(self._fallbacks)
 
     @property
     def entries(self) -> tuple[CallEntry, ...]:
-        """What is held, the least recently used first."""
+        """The signatures that it holds, the least recently used first."""
         entries = []
         for row in self._cache.rows:
-            made: _Made = row.value
-            miss, error = made.miss, ""
-            if made.error is not None:
-                error = f"{type(made.error).__name__}: {made.error}"
-            times = made.trace_s, made.compile_s
+            compiled: _Compiled = row.value
+            error = ""
+            if compiled.error is not None:
+                error = f"{type(compiled.error).__name__}: {compiled.error}"
             entry = CallEntry(
-                miss.entry, miss.signature, *times, row.hits, miss.differences, error
+                compiled.miss.entry,
+                compiled.miss.signature,
+                compiled.trace_s,
+                compiled.compile_s,
+                row.hits,
+                difference=compiled.miss.differences,
+                error=error,
             )
             entries.append(entry)
         return tuple(entries)
 
     def cache_size(self) -> int:
-        """How many signatures it holds, those whose compile failed too."""
+        """How many signatures it holds, including those whose compile failed."""
         return len(self._cache)
 
     def explain_miss(self) -> str:
-        """Why the last call that compiled had to, in a sentence."""
-        return str(self._latest)
+        """Why the latest compile was needed, in one sentence."""
+        return str(self._latest or NeverCompiled(self.name))
 
     def clear(self) -> None:
         """Forgets executables, failures and counts: the next call compiles again."""
@@ -235,16 +272,16 @@ class CachedFunction:
         )
 
 
-def _copied(error: Exception) -> Exception:
-    """A copy of an error without its traceback, to be kept or raised in another thread.
+def _copied(error: _Error) -> _Error:
+    """A copy of an error without its traceback, to be stored or raised again.
 
     One exception object raised in many threads would collect the tracebacks of all of
     them, and keep alive the arrays in their frames.
     """
-    # Not by calling the class: jax's errors are made of a tracer, and keep its words
-    # alone.
-    twin = type(error).__new__(type(error), *error.args)
-    twin.args = error.args
-    twin.__dict__.update(error.__dict__)
-    twin.__notes__ = list(getattr(error, "__notes__", ()))
-    return twin
+    # Not by calling the class: the constructors of jax's errors take a tracer, and the
+    # errors keep only its message.
+    copied = type(error).__new__(type(error), *error.args)
+    copied.args = error.args
+    copied.__dict__.update(error.__dict__)
+    copied.__notes__ = list(getattr(error, "__notes__", ()))
+    return copied

@@ -264,7 +264,7 @@ def unsharded_checks(
     if not results:
         return ()
     reason = _why_not_comparable(program, lowered, devices)
-    if reason is None and inputs.elsewhere:
+    if reason is None and inputs.on_other_processes:
         reason = ValuesOnSeveralProcesses()
     if reason is not None:
         return (Check(UNSHARDED, None, reason),)

@@ -1,4 +1,4 @@
-"""A program lowered to StableHLO and compiled, with what the compiler says of it."""
+"""Lowers a program to StableHLO, compiles it, and reads the compiler's figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.base.array_spec import DTYPE_BITS, dtype_name
@@ -35,6 +35,7 @@ from shardviz.compiled.read_collectives import read_collectives
 from shardviz.compiled.read_groups import slices_of
 from shardviz.compiled.report import Memory
 from shardviz.compiled.wire import Message
+from shardviz.programs.backend.devices import Device
 from shardviz.programs.backend.effect_rules import has_callbacks
 from shardviz.programs.backend.trace import (
     Traced,
@@ -55,20 +56,20 @@ class Lowered:
     """A lowered program.
 
     Attributes:
-        traced: where it comes from.
+        traced: the trace that was lowered.
         stage: jax's own `Lowered`.
         text: StableHLO, without source lines.
         sources: a digest of its source lines, without those of the call that lowered
             it.
         effects: the effects of the program, in words.
-        cacheable: whether the text holds all of the program: no effects, no callbacks,
-            no constants beside it.
-        manual: whether it has `shard_map` regions, which see their device coordinates.
+        cacheable: True if the text is the whole program: it has no effects, no
+            callbacks and no constants passed as arguments.
+        manual: True if it has `shard_map` regions, which see their device coordinates.
         lower_s: seconds to trace and lower.
     """
 
     traced: Traced
-    stage: Any
+    stage: jax.stages.Lowered
     text: str
     sources: str
     effects: tuple[str, ...]
@@ -82,21 +83,22 @@ class Executable:
     """A compiled program.
 
     Attributes:
-        stage: jax's own `Compiled`; takes and gives tuples of leaves.
+        stage: jax's own `Compiled`; its arguments and results are tuples of leaves.
         compile_s: seconds to compile.
-        collectives: those of its final module.
-        memory: bytes on each device, as the compiler says.
+        collectives: the collectives of its final module.
+        memory: bytes on each device, from the compiler.
         cost: the compiler's cost analysis.
-        partitioned: those right after XLA's partitioner; None where XLA dumped nothing.
+        partitioned: the collectives right after XLA's partitioner; None if XLA dumped
+            nothing.
         partition_s: seconds until the partitioner was done; None as above.
-        unpartitioned: why nothing of the partitioner is known; None where it is.
-        unread: why the buffers that XLA wrote are not known; None where they are.
-        reused: the positions of donated leaves whose memory an output takes; None where
-            none is donated or the compiler does not say.
+        unpartitioned: why the partitioner's module is not known; None if it is.
+        unread: why the buffers that XLA wrote are not known; None if they are.
+        reused: the positions of donated leaves whose memory an output takes; None if
+            none is donated.
         loops: how many loops its final module has.
     """
 
-    stage: Any
+    stage: jax.stages.Compiled
     compile_s: float
     collectives: tuple[Collective, ...]
     memory: Memory
@@ -108,16 +110,16 @@ class Executable:
     reused: tuple[int, ...] | None = None
     unread: BuffersNotRead | None = None
     _reference: Executable | None = None
-    _lock: Any = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, *arguments: jax.Array) -> Sequence[jax.Array]:
-        """Runs it, and may return before it is done."""
+        """Starts it; the results may not be ready when this returns."""
         if any(DTYPE_BITS.get(dtype_name(a.dtype), 8) < 8 for a in arguments):
             return call_as_jit(self.stage, *arguments)
         return self.stage(*arguments)
 
     def reference(self, make: Callable[[], Executable]) -> Executable:
-        """The same function compiled for one device; made once, and kept."""
+        """The same function compiled for one device; compiled once, then stored."""
         with self._lock:
             if self._reference is None:
                 self._reference = make()
@@ -126,22 +128,24 @@ class Executable:
 
 def lower(
     program: Program | Traced,
-    mesh: Any = None,
+    mesh: Mesh | AbstractMesh | None = None,
     platforms: Sequence[str] | None = None,
-    change: Callable[[Any], None] | None = None,
+    change: Callable[[jax.stages.Lowered], None] | None = None,
 ) -> Lowered:
-    """Lowers a program to StableHLO, tracing it first where that has not happened.
+    """Lowers a program to StableHLO, after tracing it if needed.
 
     Args:
-        program: the program, or what `trace` made of it.
-        mesh: the jax mesh to trace it on, unless that has happened.
+        program: the program, or its trace.
+        mesh: the jax mesh to trace it on; None for a trace.
         platforms: the platforms to lower for, such as `("tpu",)`; needed on an
             AbstractMesh.
         change: changes jax's own `Lowered` before its text is read.
     """
-    traced = program
-    if not isinstance(traced, Traced):
-        traced = trace(traced, mesh)
+    if isinstance(program, Traced):
+        traced = program
+    else:
+        assert mesh is not None
+        traced = trace(program, mesh)
     begun = time.perf_counter()
     with traced.context():
         kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
@@ -150,15 +154,15 @@ def lower(
         change(stage)
     text = stage.as_text()
     lines = repr(source_lines(stage.as_text(debug_info=True)))
-    # With this flag on, closed-over arrays are arguments and their values not in the
-    # text.
+    # With this flag on, closed-over arrays are arguments, so the text lacks their
+    # values.
     hoisted = bool(getattr(jax.config, "jax_use_simplified_jaxpr_constants", False))
     return Lowered(
         traced,
         stage,
         text,
-        hashlib.sha256(lines.encode()).hexdigest(),
-        traced.effects,
+        sources=hashlib.sha256(lines.encode()).hexdigest(),
+        effects=traced.effects,
         cacheable=not traced.effects and not has_callbacks(text) and not hoisted,
         manual="manual_computation" in text or "SPMDFullToShardShape" in text,
         lower_s=traced.seconds + time.perf_counter() - begun,
@@ -168,9 +172,9 @@ def lower(
 def source_lines(text: str) -> list[tuple[str, str]]:
     """File and line of the user's code in a lowered module, in the order of the text.
 
-    Lines of the calls that are running now are left out: they are where the program is
-    compiled or run from, which differs from cell to cell, and no part of it. A function
-    that is written inside such a call is at another column, so it stays.
+    Lines of the calls that are running now are left out: the program is compiled or run
+    from there, which differs from cell to cell and is not part of it. A function that
+    is written inside such a call is at another column, so its line is included.
 
     Args:
         text: StableHLO with its locations.
@@ -191,7 +195,7 @@ def source_lines(text: str) -> list[tuple[str, str]]:
 
 
 def _running(frame: FrameType) -> tuple[str, str]:
-    """Line and column of what a frame is at, as jax writes them."""
+    """The line and column that a frame is executing, as jax writes them."""
     positions = frame.f_code.co_positions()  # one for each two bytes of code
     line, _, column, _ = next(itertools.islice(positions, frame.f_lasti // 2, None))
     return str(line or 0), str(column or 0)
@@ -201,40 +205,40 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
     """Compiles for the devices of the mesh that it was traced on, and reads the result.
 
     Args:
-        lowered: what to compile.
-        mesh: the mesh whose axes the collectives are given in.
+        lowered: the lowered program.
+        mesh: the mesh whose axes name the groups of collectives.
     """
-    dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
-    stage, before = dumped.compiled, dumped.partitioned
-    arguments, ids = compiled_names(lowered.traced.program), _device_ids(lowered)
+    program = lowered.traced.program
+    dumped = compile_with_dump(lowered.stage, compiler_options(program))
+    arguments, ids = compiled_names(program), _device_ids(lowered)
 
     def collectives_of(module: Module) -> tuple[Collective, ...]:
         return read_collectives(
             module, mesh.axis_names, mesh.axis_sizes, ids, arguments
         )
 
-    final = final_module(stage)
+    final = final_module(dumped.compiled)
     timeline, unread = _buffers(dumped.final, lowered, mesh, final)
     collectives, partitioned = collectives_of(final), None
     if mesh.size == 1:
         partitioned = ()  # nothing to partition
-    elif before is not None:
-        partitioned = collectives_of(before)
-    # What only the partitioner knows, such as the cause, holds for what became of it.
+    elif dumped.partitioned is not None:
+        partitioned = collectives_of(dumped.partitioned)
+    # Only the partitioner's module shows facts such as the cause of a collective.
     if partitioned is not None:
         collectives = inherited(partitioned, collectives)
     return Executable(
-        stage,
+        dumped.compiled,
         dumped.seconds,
         collectives,
-        _memory(stage, timeline),
-        _cost(stage),
-        partitioned,
-        dumped.partition_s,
-        None if dumped.reason == ONE_DEVICE else dumped.reason,
-        final.loops,
-        reused_leaves(lowered.traced.program, final),
-        unread,
+        memory=_memory(dumped.compiled, timeline),
+        cost=_cost(dumped.compiled),
+        partitioned=partitioned,
+        partition_s=dumped.partition_s,
+        unpartitioned=None if dumped.reason == ONE_DEVICE else dumped.reason,
+        loops=final.loops,
+        reused=reused_leaves(program, final),
+        unread=unread,
     )
 
 
@@ -247,12 +251,12 @@ def _device_ids(lowered: Lowered) -> tuple[int, ...]:
 
 
 def fingerprint(
-    lowered: Lowered, devices: Sequence[Any], options: Mapping[str, Any]
+    lowered: Lowered, devices: Sequence[Device], options: Mapping[str, object]
 ) -> str:
     """The key of an executable: everything that a compile depends on.
 
     The text is not enough: it is the same for permuted devices, for any two callbacks,
-    and for code that has moved to other lines, which its collectives name. Programs
+    and for code that has moved to other lines, which the collectives name. Programs
     that are not `cacheable` may share a fingerprint.
     """
     program = lowered.traced.program
@@ -277,10 +281,10 @@ def fingerprint(
 
 
 def compiler_options(program: Program) -> dict[str, Any]:
-    """The options that go to the compiler: all but `donate`."""
+    """The options for the compiler: all except `donate`."""
     options = {k: v for k, v in program.options.items() if k != "donate"}
     for name, value in options.items():
-        # The fingerprint is made of its repr, which must be the same each time.
+        # The fingerprint contains its repr, which must be the same each time.
         if not (isinstance(name, str) and isinstance(value, PLAIN)):
             raise ProgramError(
                 f"The compiler option {shown(name)} is {shown(value)}, which no compiler takes."
@@ -292,15 +296,16 @@ def compiler_options(program: Program) -> dict[str, Any]:
 PLAIN = (str, bool, int, float)
 
 
-def final_module(compiled: Any) -> Module:
-    """The module that runs, of jax's own `Compiled`."""
+def final_module(compiled: jax.stages.Compiled) -> Module:
+    """The module that an executable runs."""
     # All devices run one program, so there is one module.
-    (module,) = compiled.runtime_executable().hlo_modules()
+    runtime: Any = compiled.runtime_executable()
+    (module,) = runtime.hlo_modules()
     return Module(module.as_serialized_hlo_module_proto())
 
 
 def compiled_names(program: Program) -> dict[str, str]:
-    """By what the compiler calls each array (`state_params_w`): the array's name."""
+    """The name of each array, by the compiler's name for it (`state_params_w`)."""
     names = [array.name for array in program.arrays]
     return dict(zip(flat_names(program), names, strict=True))
 
@@ -320,13 +325,13 @@ _SIZES = {
 def _buffers(
     dumped: bytes | None, lowered: Lowered, mesh: MeshSpec, final: Module | None = None
 ) -> tuple[MemoryTimeline | None, BuffersNotRead | None]:
-    """What is alive when; or why that could not be read, if XLA wrote it.
+    """The memory over time, or a note why XLA's dump could not be read.
 
     Args:
-        dumped: the final module with its buffers, as XLA dumped it.
-        lowered: what was compiled.
+        dumped: the final module with its buffers, as XLA dumped it; None if it didn't.
+        lowered: the lowered program.
         mesh: its mesh.
-        final: the module alone, if it was read before.
+        final: the module without buffers, if it was read before.
     """
     if dumped is None:
         return None, None
@@ -339,12 +344,12 @@ def _buffers(
         if spec is not None and not spec.unconstrained:
             splits[name] = (*spec.axes, *spec.unreduced)
     try:
-        # What is dumped has the same instructions, and need not be read again.
+        # The dumped module has the same instructions, and need not be read again.
         final = final or Module(Message(dumped).bytes(1))
         slices = slices_of(final, ids)
         placement = Placement(mesh.axis_names, mesh.axis_sizes, splits, slices)
         return read_memory(dumped, arguments, final, placement), None
-    # XLA promises nothing of this form; without it all else is still known.
+    # XLA's format may change; everything else is known without it.
     except (ValueError, LookupError) as error:
         return None, BuffersNotRead(repr(error))
 
@@ -354,7 +359,7 @@ def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
 
     Args:
         final: the module with its buffers, as XLA dumped it.
-        lowered: what was compiled.
+        lowered: the lowered program.
         mesh: its mesh.
     """
     timeline, _ = _buffers(final, lowered, mesh)
@@ -362,7 +367,7 @@ def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
         return Memory()
     at_peak = Counter[str]()
     for buffer in timeline.peak.buffers:
-        # Constants and what collectives need are temporaries to the compiler.
+        # The compiler counts constants and buffers of collectives as temporaries.
         kind = buffer.kind if buffer.kind in _SIZES else "temporaries"
         at_peak[kind] += buffer.bytes
     return Memory(
@@ -373,27 +378,27 @@ def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
     )
 
 
-def _memory(stage: Any, timeline: MemoryTimeline | None) -> Memory:
-    """What the compiler says of memory, with the timeline of its buffers."""
-    known: dict[str, Any] = {"timeline": timeline}
+def _memory(stage: jax.stages.Compiled, timeline: MemoryTimeline | None) -> Memory:
+    """The compiler's figures of memory, with the timeline of its buffers."""
+    fields: dict[str, Any] = {"timeline": timeline}
     try:
         analysis = stage.memory_analysis()
     except (NotImplementedError, RuntimeError):
-        return Memory(**known)  # not every platform analyses
-    for ours, name in _SIZES.items():
-        known[ours] = getattr(analysis, f"{name}_size_in_bytes", None)
-    return Memory(**known)
+        return Memory(**fields)  # not every platform analyses
+    for field_name, name in _SIZES.items():
+        fields[field_name] = getattr(analysis, f"{name}_size_in_bytes", None)
+    return Memory(**fields)
 
 
-def _cost(stage: Any) -> dict[str, float]:
+def _cost(stage: jax.stages.Compiled) -> dict[str, float]:
     try:
-        analysis = stage.cost_analysis() or {}
+        analysis: Mapping[str, object] = stage.cost_analysis() or {}
     except (NotImplementedError, RuntimeError):
         return {}  # not every platform analyses
     costs = {}
     for name, value in analysis.items():
-        # Entries with braces are per operand; the sums are what one asks for. Below 0
-        # is what the compiler does not estimate.
+        # Entries with braces are per operand and part of the sums. Negative ones are
+        # not estimated.
         if "{" not in name and isinstance(value, (int, float)) and value >= 0:
             costs[name] = float(value)
     return costs
@@ -402,10 +407,9 @@ def _cost(stage: Any) -> dict[str, float]:
 def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
     """The positions of donated leaves whose memory an output takes.
 
-    None where nothing is donated. jax warns of donated arguments that it cannot use
-    itself, but not where the compiler chooses; the compiled module covers both.
+    None if nothing is donated. jax warns of donated arguments that it cannot use, but
+    not if the compiler decides; the compiled module shows both.
     """
-    # Otherwise there would be a note on nothing.
     if not donated_leaves(program):
         return None
     names = {name: position for position, name in enumerate(flat_names(program))}
@@ -417,7 +421,7 @@ def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
 def donation_note(
     program: Program, reused: Sequence[int] | None
 ) -> UnusedDonations | None:
-    """A note on donated arguments that are not in `reused`; None for none.
+    """A note on donated arguments that are not in `reused`; None if there are none.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh

@@ -1,4 +1,4 @@
-"""The memory that devices have and that is free, and whether a run fits into it."""
+"""The total and free memory of devices, and whether a run fits into it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from shardviz.axis_rules.fit import Fit
 from shardviz.base.errors import OutOfMemory
 from shardviz.base.format import bytes_text, plural
 from shardviz.compiled.report import Memory
-from shardviz.programs.backend.devices import own_devices
+from shardviz.programs.backend.devices import Device, own_devices
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -23,9 +22,9 @@ class Capacity:
     """The memory of devices.
 
     Attributes:
-        free: bytes free on each device, or on the host; None where that is not known.
-        shared: whether all devices share it, as simulated CPU devices do.
-        total: bytes that a device or the host has; None where that is not known.
+        free: bytes free on each device, or on the host; None if not known.
+        shared: True if all devices share it, as simulated CPU devices do.
+        total: bytes that a device or the host has; None if not known.
     """
 
     free: int | None
@@ -47,12 +46,13 @@ class Capacity:
         return Capacity(self.total, self.shared).per_device(devices)
 
 
-def capacity_of(devices: Sequence[Any]) -> Capacity:
-    """What these devices have and what is free: the least of them where they differ."""
+def capacity_of(devices: Sequence[Device]) -> Capacity:
+    """The capacity of devices; the smallest if they differ."""
     if devices[0].platform == "cpu":
         return Capacity(host_available(), shared=True, total=host_total())
     free, total = [], []
-    for device in own_devices(devices) or devices[:1]:  # others do not say
+    # Devices of other processes do not report their memory.
+    for device in own_devices(devices) or devices[:1]:
         if (sizes := _device_memory(device)) is not None:
             total.append(sizes[0])
             free.append(sizes[0] - sizes[1])
@@ -60,11 +60,11 @@ def capacity_of(devices: Sequence[Any]) -> Capacity:
 
 
 def fit_now(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> Fit:
-    """Whether a run of a program fits into what is free now.
+    """Whether a run of a program fits into the memory that is free now.
 
     Args:
-        memory: what the compiler says that it needs on each device.
-        capacity: what is free.
+        memory: the compiler's figures of what it needs on each device.
+        capacity: the memory of the devices.
         devices: how many devices run it.
         placed: bytes of its arguments that are on each device already.
 
@@ -96,7 +96,7 @@ def refuse_too_big(
 
 
 def run_bytes(memory: Memory) -> int:
-    """Bytes that a run takes on each device, without outputs that reuse arguments.
+    """Bytes that a run needs on each device, without outputs that reuse arguments.
 
     >>> run_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
@@ -107,20 +107,20 @@ def run_bytes(memory: Memory) -> int:
 
 
 def host_available() -> int | None:
-    """Bytes of memory that this process may still take; None where not known."""
-    known = [n for n in (_system_available(), _group_available()) if n is not None]
-    return min(known) if known else None
+    """Bytes of memory that this process may still allocate; None if not known."""
+    limits = [n for n in (_system_available(), _group_available()) if n is not None]
+    return min(limits, default=None)
 
 
 def host_total() -> int | None:
-    """Bytes of memory that this machine has; None where not known."""
+    """Bytes of memory that this machine has; None if not known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
 
 
-def _device_memory(device: Any) -> tuple[int, int] | None:
+def _device_memory(device: Device) -> tuple[int, int] | None:
     """The bytes that the runtime may use on a device, and those in use."""
     try:
         stats = device.memory_stats() or {}
@@ -141,7 +141,7 @@ def _system_available() -> int | None:
 
 
 def _group_available() -> int | None:
-    """What the memory limit of a container leaves, as cgroup v2 has it."""
+    """Bytes that the memory limit of a container leaves free, according to cgroup v2."""
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())

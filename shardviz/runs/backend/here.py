@@ -1,7 +1,7 @@
-"""Here: compiles and runs a program in this process, on devices that it has.
+"""Here: the runner that compiles and runs a program in this process, on its devices.
 
-The kernel does so where the devices are attached to it. A worker and each process of a
-cluster do it with programs that they were sent.
+The kernel uses it for attached devices. A worker and each process of a cluster use it
+for programs that the kernel sends.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding
 
 from shardviz.base.backend.jax_compat import forget_failed_callbacks
 from shardviz.base.errors import OutOfMemory
@@ -21,7 +20,7 @@ from shardviz.base.layout import Layout
 from shardviz.compiled.report import Memory
 from shardviz.compiled.roofline import roofline
 from shardviz.hardware.chips import chip_of_kind
-from shardviz.programs.backend.devices import with_devices
+from shardviz.programs.backend.devices import Device, with_devices
 from shardviz.programs.backend.failures import available_memory
 from shardviz.programs.backend.jaxprs import positive_arguments
 from shardviz.programs.backend.retraced import trace_unsharded
@@ -55,23 +54,23 @@ from shardviz.runs.backend.partitioner import TooLargeToCompile
 from shardviz.runs.backend.runner import Job, Runner
 
 
-class Here(Runner):
+class Here(Runner[Lowered, Executable]):
     """Does a job in this process.
 
     Args:
-        job: what to do.
+        job: the job.
         mesh: the jax mesh of the devices.
     """
 
     def __init__(self, job: Job, mesh: Mesh) -> None:
         super().__init__(job)
         self.mesh, self.devices = mesh, list(mesh.devices.flat)
-        # What the program's mesh calls each device: jax's own id may be another one.
-        names = job.program.mesh.device_ids.ravel().tolist()
-        self.ids: dict[Any, int] = dict(zip(self.devices, names, strict=True))
+        # The id of each device in the program's mesh, which may differ from jax's id.
+        ids = job.program.mesh.device_ids.ravel().tolist()
+        self.ids: dict[Device, int] = dict(zip(self.devices, ids, strict=True))
         job.note(mesh=with_devices(job.program.mesh, self.devices))
 
-    # What a program that was sent from another process does otherwise.
+    # `HereForKernel` overrides the following, for programs that the kernel sends.
 
     def trace(self) -> Traced:
         return trace(self.job.program, self.mesh)
@@ -81,7 +80,9 @@ class Here(Runner):
 
     def lower_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
         """The unsharded function, lowered for one device."""
-        traced = trace_unsharded(self.job.program, single, lambda one: trace(one, mesh))
+        traced = trace_unsharded(
+            self.job.program, single, lambda program: trace(program, mesh)
+        )
         return lower(traced)
 
     def key(self, lowered: Lowered) -> str:
@@ -92,17 +93,17 @@ class Here(Runner):
         return positive_arguments(traced.stage.jaxpr)
 
     def with_capacity(self, memory: Memory) -> Memory:
-        """With the bytes that each device has, and those that are free on it now."""
+        """Adds the total and the free bytes of each device."""
         chip = chip_of_kind(self.devices[0].device_kind)
-        known, count = capacity_of(self.devices), len(self.devices)
-        total = known.total_per_device(count)
+        capacity, count = capacity_of(self.devices), len(self.devices)
+        total = capacity.total_per_device(count)
         if chip is not None:
-            # What the runtime says leaves out what it keeps for itself.
+            # The runtime's figure leaves out the memory that it reserves.
             total = chip.device_bytes or total
-        return memory.replace(capacity=total, free_now=known.per_device(count))
+        return memory.replace(capacity=total, free_now=capacity.per_device(count))
 
     def note_roofline(self) -> None:
-        """Notes the roofline, where the figures of the chip are published."""
+        """Notes the roofline, if the figures of the chip are published."""
         chip = chip_of_kind(self.devices[0].device_kind)
         if chip is not None:
             self.job.note(roofline=roofline(self.job.report, chip))
@@ -110,47 +111,48 @@ class Here(Runner):
     def inputs(self, lowered: Lowered, executable: Executable) -> Inputs:
         """The arguments of a run."""
         job, positive = self.job, self.positive(lowered.traced)
-        chosen = _input_shardings(executable)
-        compiled = {}
-        # Those that no spec of the program's mesh describes are still free.
+        shardings = _input_shardings(executable)
+        # By position, the shardings that no spec of the program's mesh describes.
+        compiled: dict[int, Sharding] = {}
         for position in left_to_compiler(job.program):
-            if chosen[position] is not None:
-                compiled[position] = chosen[position]
+            sharding = shardings[position]
+            if sharding is not None:
+                compiled[position] = sharding
         return Inputs(job.program, self.mesh, job.leaves, positive, compiled)
 
     def before_compile(self, lowered: Lowered) -> None:
-        """Refuses what must not be compiled in this process: nothing."""
+        """A hook to refuse a program that must not be compiled in this process."""
 
     # Compiling.
 
     def compile(self, lowered: Lowered) -> Executable:
         job = self.job
-        # Before it is compiled, which may take minutes for nothing.
+        # Before compiling, which may take minutes in vain.
         if job.rendezvous is not None:
             job.enter("compare")
             account = account_of(job, self.devices, job.rendezvous.call)
             job.rendezvous.compare(account)
         job.enter("compile")
-        made: list[Executable] = []
+        new: list[Executable] = []
 
-        def make() -> Executable:
+        def compile_new() -> Executable:
             self.before_compile(lowered)
-            made.append(self.compile_new(lowered))
-            return made[0]
+            new.append(self.compile_new(lowered))
+            return new[0]
 
-        # Text with effects or callbacks does not say what it calls, so it is not
-        # cached.
+        # The text does not show the Python functions that effects and callbacks call,
+        # so such programs are not cached.
         if lowered.cacheable:
             key = self.key(lowered)
-            executable = job.cache.get_or_make(key, make, job.program.name)
+            executable = job.cache.get_or_make(key, compile_new, job.program.name)
         else:
-            executable = make()
-        job.note(cache_hit=not made, compile_s=executable.compile_s if made else 0.0)
+            executable = compile_new()
+        job.note(cache_hit=not new, compile_s=executable.compile_s if new else 0.0)
         self.note_executable(lowered, executable)
         return executable
 
     def compile_new(self, lowered: Lowered) -> Executable:
-        """Compiles, and reads the result; also the memory of what is refused."""
+        """Compiles, and reads the result; notes the memory of a refused program."""
         program = self.job.program
         try:
             return compile_lowered(lowered, program.mesh)
@@ -163,9 +165,9 @@ class Here(Runner):
             raise refusal.error from None
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
-        """Notes what the compiler says."""
+        """Notes the compiler's figures, and checks its layouts of the outputs."""
         job = self.job
-        self._take_layouts(executable)
+        self._note_chosen_layouts(executable)
         outputs, mesh = lowered.traced.outputs, job.program.mesh
         shardings = jax.tree.leaves(executable.stage.output_shardings)
         layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
@@ -188,27 +190,30 @@ class Here(Runner):
         specs = lowered.traced.out_specs
         job.check(*without, *spec_checks(outputs, specs, mesh, layouts))
 
-    def _take_layouts(self, executable: Executable) -> None:
-        """Takes over how the compiler splits arguments that were left to it."""
+    def _note_chosen_layouts(self, executable: Executable) -> None:
+        """Notes the compiler's layouts of arguments that were left to it."""
         job = self.job
-        free = left_to_compiler(job.program)
-        # Most programs say how every argument is split.
+        arrays = list(job.program.arrays)
+        # Most programs specify how every argument is split.
+        free = sorted(left_to_compiler(job.program))
         if not free:
             return
         shardings = _input_shardings(executable)
-        # None is the sharding of an argument that nothing reads.
-        taken = [i for i in sorted(free) if shardings[i] is not None]
-        arrays = list(job.program.arrays)
-        layouts, without = output_layouts(
-            [Output(arrays[i].name, arrays[i].shape, arrays[i].dtype) for i in taken],
-            [shardings[i] for i in taken],
-            job.program.mesh,
-            self.ids,
-        )
-        for i in taken:
-            layout = layouts.get(arrays[i].name)
+        positions, outputs, chosen = [], [], []
+        for position in free:
+            array, sharding = arrays[position], shardings[position]
+            # None is the sharding of an argument that nothing reads.
+            if sharding is not None:
+                positions.append(position)
+                outputs.append(Output(array.name, array.shape, array.dtype))
+                chosen.append(sharding)
+        mesh = job.program.mesh
+        layouts, without = output_layouts(outputs, chosen, mesh, self.ids)
+        for position in positions:
+            array = arrays[position]
+            layout = layouts.get(array.name)
             if layout is not None and layout.spec is not None:
-                arrays[i] = arrays[i].replace(logical=None, spec=layout.spec)
+                arrays[position] = array.replace(logical=None, spec=layout.spec)
         job.program = job.program.replace(arrays=tuple(arrays))
         job.note(in_layouts={**job.report.in_layouts, **layouts})
         job.check(*without)
@@ -224,7 +229,7 @@ class Here(Runner):
         begun = time.perf_counter()
         placed = inputs.place_all()
         job.note(place_s=time.perf_counter() - begun)
-        # A wrong placement would explain a wrong result, so it is looked at first.
+        # A wrong placement would explain a wrong result, so it is checked first.
         for request, array in zip(job.program.requests, placed, strict=True):
             layout = job.report.in_layouts.get(request.array.name, request.layout)
             if layout is not None:
@@ -256,7 +261,7 @@ class Here(Runner):
         job.check(*compared)
 
     def refuse_if_too_big(self, executable: Executable, inputs: Inputs) -> None:
-        """Refuses a run that has not enough memory."""
+        """Refuses a run that needs more memory than is free."""
         capacity, placed = capacity_of(self.devices), inputs.bytes_in_place
         refuse_too_big(executable.memory, capacity, len(self.devices), placed)
         arrays = self.job.program.arrays
@@ -278,7 +283,7 @@ class Here(Runner):
     def execute(
         self, executable: Executable, inputs: Inputs, placed: list[jax.Array]
     ) -> list[jax.Array]:
-        """Executes it as often as was asked for; the results of the last time."""
+        """Executes it `job.repeat` times; returns the results of the last time."""
         job = self.job
         seconds: list[float] = []
         results: list[jax.Array] = []
@@ -286,7 +291,7 @@ class Here(Runner):
         for done in range(repeat):
             if done:
                 job.poll(CancelledAfter(done, repeat))
-                del results[:]  # before the next ones take their memory
+                del results[:]  # frees their memory for the next results
                 inputs.replace_donated(placed)
             begun = time.perf_counter()
             results = list(self._execute_once(executable, placed))
@@ -297,13 +302,13 @@ class Here(Runner):
     def _execute_once(
         self, executable: Executable, placed: Sequence[jax.Array]
     ) -> Sequence[jax.Array]:
-        """The results; a process that failed is not waited for."""
+        """The results; raises if another process fails meanwhile."""
         if self.job.rendezvous is None:
             return jax.block_until_ready(executable.run(*placed))
 
         def execute() -> Sequence[jax.Array]:
             results = jax.block_until_ready(executable.run(*placed))
-            jax.effects_barrier()  # jax keeps the effects of each thread apart
+            jax.effects_barrier()  # jax has separate effects for each thread
             return results
 
         return self.job.rendezvous.run(execute)
@@ -313,7 +318,7 @@ class Here(Runner):
         self.job.check(shards_check(name, layout, array, self.ids))
 
 
-def _input_shardings(executable: Executable) -> list[Any]:
-    """The sharding of each argument as compiled; None if nothing reads it."""
+def _input_shardings(executable: Executable) -> list[Sharding | None]:
+    """The compiled sharding of each argument; None if nothing reads it."""
     shardings = executable.stage.input_shardings
     return jax.tree.leaves(shardings, is_leaf=lambda sharding: sharding is None)

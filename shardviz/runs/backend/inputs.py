@@ -1,35 +1,41 @@
-"""The values that a program runs with, the user's or made up, on their devices."""
+"""Places the arguments of a run on devices: the user's values, or made-up ones."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ContextDecorator
 from types import MappingProxyType
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from numpy.typing import DTypeLike
 
 from shardviz.base.array_spec import ArraySpec, dtype_name
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import listed, plural, shown
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import PyTree
 from shardviz.programs.backend.arguments import parameter_names
 from shardviz.programs.backend.bridge import jax_dtype, key_implementation
 from shardviz.programs.backend.trace import donated_leaves, placed_spec
 from shardviz.programs.program import Program
 
-_SLICE_ELEMENTS = 1 << 22  # made at a time
+_SLICE_ELEMENTS = 1 << 22  # computed at a time
 
 
-def copies_allowed() -> Any:
-    """Allows our own copies where `jax_transfer_guard` is set; a decorator, too."""
+def copies_allowed() -> ContextDecorator:
+    """Allows our own copies even if `jax_transfer_guard` is set; also a decorator."""
     return jax.transfer_guard("allow")
 
 
-def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
-    """The leaves of the user's values, checked against the program; None for none."""
+def value_leaves(program: Program, values: Sequence[PyTree]) -> list[PyTree] | None:
+    """The leaves of the user's values, checked against the program.
+
+    None without values.
+    """
     if not values:
         return None
     leaves = _leaves(program, tuple(values))
@@ -43,29 +49,29 @@ def example(
 ) -> jax.Array:
     """A made-up array: small pseudo-random numbers, the same every time.
 
-    Floats lie between -0.25 and 0.25, or above 0 where only positive ones are asked
-    for; integers between 0 and 3 (0 and 1 for types of 2 bits). Each device's shard is
-    made by itself, so that the host never holds the full array.
+    Floats lie between -0.25 and 0.25, or above 0 if `positive`; integers between 0 and
+    3 (0 and 1 for types of 2 bits). Each device's shard is computed separately, so the
+    host never holds the full array.
 
     Args:
         array: its shape and dtype.
         sharding: how it is placed.
         seed: arrays of different seeds differ.
-        positive: whether floats are above 0, for functions such as roots and
-            logarithms.
+        positive: True for floats above 0, for functions such as roots and logarithms.
     """
     if array.dtype.startswith("key<"):
         return _example_keys(array, sharding, seed)
     dtype = jax_dtype(array.dtype)
-    made: dict[Any, np.ndarray] = {}
+    blocks: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
 
-    def block(index: Any) -> np.ndarray:
+    def block(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None  # jax passes None only without a shape
         bounds = tuple(
             s.indices(n)[:2] for s, n in zip(index, array.shape, strict=True)
         )
-        if bounds not in made:
-            made[bounds] = example_block(array.shape, bounds, dtype, seed, positive)
-        return made[bounds]
+        if bounds not in blocks:
+            blocks[bounds] = example_block(array.shape, bounds, dtype, seed, positive)
+        return blocks[bounds]
 
     return jax.make_array_from_callback(array.shape, sharding, block)
 
@@ -73,11 +79,11 @@ def example(
 def example_block(
     shape: tuple[int, ...],
     bounds: Sequence[tuple[int, int]],
-    dtype: Any,
+    dtype: DTypeLike,
     seed: int,
     positive: bool = False,
 ) -> np.ndarray:
-    """One block of an example: a pure function of each element's index in the array.
+    """One block of an example; each element depends only on its index in the array.
 
     >>> full = example_block((4, 4), ((0, 4), (0, 4)), np.dtype("float32"), 1)
     >>> part = example_block((4, 4), ((2, 4), (0, 2)), np.dtype("float32"), 1)
@@ -89,7 +95,7 @@ def example_block(
         sizes, bounds, shape = [1], [(0, 1)], (1,)
         return example_block(shape, bounds, dtype, seed, positive).reshape(())
     block = np.empty(sizes, dtype)
-    # In slices, since what it is computed from takes several times its memory.
+    # In slices, since the numbers that it is computed from need more memory than it.
     rows = max(1, _SLICE_ELEMENTS // max(1, math.prod(sizes[1:])))
     for first in range(0, sizes[0], rows):
         count = min(rows, sizes[0] - first)
@@ -108,14 +114,14 @@ def example_block(
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:
-    """24 pseudo-random bits of each number: the finaliser of splitmix64."""
+    """24 pseudo-random bits for each number: the finaliser of splitmix64."""
     bits = bits + np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (bits ^ (bits >> np.uint64(31))) >> np.uint64(40)
 
 
-def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
+def _numbers(bits: np.ndarray, dtype: DTypeLike, positive: bool) -> np.ndarray:
     kind = np.dtype(dtype).kind
     if kind == "b":
         return (bits & np.uint64(1)).astype(bool)
@@ -126,45 +132,52 @@ def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
     lowest = np.float32(0.0625 if positive else -0.25)
     floats = bits.astype(np.float32) * np.float32(2.0**-25) + lowest
     if kind == "c":
-        other = _mixed(bits).astype(np.float32)
-        return (floats + 1j * (other * np.float32(2.0**-25) + lowest)).astype(dtype)
+        more_bits = _mixed(bits).astype(np.float32)
+        imaginary = more_bits * np.float32(2.0**-25) + lowest
+        return (floats + 1j * imaginary).astype(dtype)
     return floats.astype(dtype)
 
 
 def _example_keys(array: ArraySpec, sharding: Sharding, seed: int) -> jax.Array:
-    # One key more than needed, since an empty split is refused.
+    # One key more than needed, since jax refuses to split into no keys.
     key = jax.random.key(seed, impl=key_implementation(array.dtype))
     keys = jax.random.split(key, math.prod(array.shape) + 1)
     return _spread(keys[:-1].reshape(array.shape), array, sharding)
 
 
 def _spread(
-    leaf: Any, array: ArraySpec, sharding: Sharding, copy: bool = False
+    leaf: PyTree, array: ArraySpec, sharding: Sharding, copy: bool = False
 ) -> jax.Array:
-    """A value that this process has, on its devices; `copy` where it must be a new one.
+    """Places a value that this process has in full on its devices.
 
-    `jax.device_put` would wait for all processes, to compare what they have.
+    `jax.device_put` would wait for all processes, to compare their values.
+
+    Args:
+        leaf: the value.
+        array: its shape and dtype.
+        sharding: how it is placed.
+        copy: True if the result must not share memory with the value.
     """
-    keys = array.dtype.startswith("key<")
-    host = leaf if keys else np.asarray(leaf)
+    if array.dtype.startswith("key<"):
+        return jax.make_array_from_callback(
+            array.shape, sharding, lambda index: leaf[index]
+        )
+    host, dtype = np.asarray(leaf), jax_dtype(array.dtype)
 
-    def block(index: Any) -> Any:
-        if keys:
-            return host[index]
-        dtype = jax_dtype(array.dtype)
+    def block(index: tuple[slice, ...] | None) -> np.ndarray:
         return np.array(host[index], dtype, copy=True if copy else None)
 
     return jax.make_array_from_callback(array.shape, sharding, block)
 
 
-def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
-    """The leaves of the values; refuses a wrong number or tree of them."""
+def _leaves(program: Program, values: tuple[PyTree, ...]) -> list[PyTree]:
+    """The leaves of the values; refuses a wrong number of values or another tree."""
     if program.tree is None:
         names, leaves = [a.name for a in program.arrays], list(values)
     else:
         names = parameter_names(program.fn, len(program.tree.children()))
         leaves, tree = jax.tree.flatten(values)
-        # Where the number is wrong the tree is too, and the number says more.
+        # A wrong number of values is reported below, in clearer words than the tree.
         if len(values) == len(names) and tree != program.tree:
             raise ProgramError(
                 f"The values form another tree than the arguments: {shown(tree, 120)} and"
@@ -179,48 +192,49 @@ def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
     return leaves
 
 
-def _check(array: ArraySpec, value: Any) -> None:
-    given = value
+def _check(array: ArraySpec, value: PyTree) -> None:
+    """Refuses a value of another shape or dtype than the program's argument."""
+    leaf = value
     try:
-        # Numbers and lists, as jax.jit takes them.
+        # Numbers and lists are allowed, as in calls of jax.jit.
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-            given = np.asarray(value)
-        dtype = given.dtype
-        # jax makes 32 bits of the 64 that numpy has, unless it is set otherwise.
-        if not isinstance(given, jax.Array):
+            leaf = np.asarray(value)
+        dtype = leaf.dtype
+        # jax converts numpy's 64 bits to 32, unless x64 is on.
+        if not isinstance(leaf, jax.Array):
             dtype = jax.dtypes.canonicalize_dtype(dtype)
-        own = ArraySpec(array.name, tuple(given.shape), None, dtype_name(dtype))
+        passed = ArraySpec(array.name, tuple(leaf.shape), None, dtype_name(dtype))
     except (TypeError, ValueError):
         raise ProgramError(
             f"{array.name} takes an array, {array.short}; got {shown(value)}."
         ) from None
-    if own.shape != array.shape or own.dtype != array.dtype:
+    if passed.shape != array.shape or passed.dtype != array.dtype:
         raise ProgramError(
-            f"{array.name} is {array.short} in the program and {own.short} in the values."
+            f"{array.name} is {array.short} in the program and {passed.short} in the values."
             " Give an array of that shape and type."
         )
 
 
-def is_global(leaf: Any) -> bool:
-    """Whether a value lies on devices of several processes."""
+def is_global(leaf: object) -> TypeGuard[jax.Array]:
+    """True if a value lies on devices of several processes."""
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
-def host_value(leaf: Any) -> Any | None:
-    """All of a value, where this process has it; else None."""
+def host_value(leaf: PyTree) -> PyTree | None:
+    """The full value; None if this process has only a part of it."""
     if not is_global(leaf):
         return leaf
     return leaf.addressable_data(0) if leaf.is_fully_replicated else None
 
 
-def partial_axes(array: Any) -> list[str]:
+def partial_axes(array: object) -> list[str]:
     """The mesh axes over which an array holds partial sums, sorted."""
     spec = getattr(getattr(array, "sharding", None), "spec", None)
     return sorted(getattr(spec, "unreduced", None) or ())
 
 
-def summed(leaf: Any) -> Any:
-    """A value without partial sums: their sum on every device that holds some of them."""
+def summed(leaf: PyTree) -> PyTree:
+    """A value with its partial sums added up, on every device that holds one."""
     if not partial_axes(leaf):
         return leaf
     full = PartitionSpec(*leaf.sharding.spec.partitions)
@@ -228,14 +242,14 @@ def summed(leaf: Any) -> Any:
 
 
 class Inputs:
-    """The arguments of one run: values that the user gave, or examples.
+    """The arguments of one run: the user's values, or examples.
 
     Args:
-        program: the program that takes them.
+        program: the program to run.
         mesh: the jax mesh to place them on.
         leaves: the user's values, checked; None for examples.
         positive: the positions of arguments whose examples are above 0.
-        compiled: by position, the shardings that the compiler chose and no spec
+        compiled: by position, shardings that the compiler chose and that no spec
             describes.
     """
 
@@ -243,7 +257,7 @@ class Inputs:
         self,
         program: Program,
         mesh: Mesh,
-        leaves: list[Any] | None,
+        leaves: list[PyTree] | None,
         positive: Sequence[int] = (),
         compiled: Mapping[int, Sharding] = MappingProxyType({}),
     ) -> None:
@@ -257,18 +271,18 @@ class Inputs:
         placed = 0
         for position, leaf in enumerate(self.leaves or ()):
             layout = self.program.requests[position].layout
-            # A donated array is copied, since the run uses it up.
+            # A donated array is copied, since the run deletes it.
             if layout is None or position in self.donated:
                 continue
             if isinstance(leaf, jax.Array):
-                wanted = self._sharding(position)
-                if leaf.sharding.is_equivalent_to(wanted, leaf.ndim):
+                sharding = self._sharding(position)
+                if leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
                     placed += layout.bytes_per_device
         return placed
 
     @property
-    def elsewhere(self) -> bool:
-        """Whether other processes have some of the values."""
+    def on_other_processes(self) -> bool:
+        """True if this process has only a part of one of the values."""
         return any(host_value(leaf) is None for leaf in self.leaves or ())
 
     @copies_allowed()
@@ -279,7 +293,7 @@ class Inputs:
 
     @copies_allowed()
     def replace_donated(self, placed: list[jax.Array]) -> None:
-        """Puts new arrays in place of those that the last run used up."""
+        """Replaces the donated arrays, which the last run deleted, by new ones."""
         for position in self.donated:
             placed[position] = jax.block_until_ready(self._place(position))
 
@@ -302,27 +316,31 @@ class Inputs:
         return example(array, sharding, position, position in self.positive)
 
     def _place(self, position: int) -> jax.Array:
-        wanted = sharding = self._sharding(position)
-        given = () if self.leaves is None else self.leaves[position : position + 1]
+        final_sharding = sharding = self._sharding(position)
+        leaf = None if self.leaves is None else self.leaves[position]
         if (
             isinstance(sharding, NamedSharding)
             and sharding.spec.unreduced
-            and not any(map(partial_axes, given))
+            and not partial_axes(leaf)
         ):
-            # jax makes partial sums only of an array that is on the devices.
+            # jax creates partial sums only from an array that is on the devices.
             full = PartitionSpec(*sharding.spec.partitions)
             kind = sharding.memory_kind
             sharding = NamedSharding(self.mesh, full, memory_kind=kind)
-        if given:
-            placed = self._placed_value(position, given[0], sharding)
-        else:
+        if self.leaves is None:
             placed = self._example(position, sharding)
-        return placed if sharding is wanted else jax.device_put(placed, wanted)
+        else:
+            placed = self._placed_value(position, leaf, sharding)
+        if sharding is final_sharding:
+            return placed
+        return jax.device_put(placed, final_sharding)
 
-    def _placed_value(self, position: int, leaf: Any, sharding: Sharding) -> jax.Array:
+    def _placed_value(
+        self, position: int, leaf: PyTree, sharding: Sharding
+    ) -> jax.Array:
         donated = position in self.donated
         if sharding.is_fully_addressable or is_global(leaf):
-            # A donated array is used up, so it must not be the user's own.
+            # The run deletes a donated array, so it must not share the user's memory.
             return jax.device_put(leaf, sharding, may_alias=False if donated else None)
         return _spread(leaf, self.program.arrays[position], sharding, donated)
 

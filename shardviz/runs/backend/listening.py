@@ -1,23 +1,25 @@
-"""What jax traces, lowers and compiles because it finds no earlier result in a cache.
+"""Counts how often jax traces, lowers and compiles, since no cache has the result.
 
-`jax_cache_events` counts that; `compare_meshes` does so for one function on two meshes.
-Devices are no part of a trace: a function that names no devices is traced and lowered
-once for all meshes of one shape, and only compiled again.
+`jax_cache_events` counts within a `with` block, `compare_meshes` for one function on
+two meshes. A trace does not depend on devices: a function that names no devices is
+traced and lowered once for all meshes of one shape, and only compiled again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
+from shardviz.axis_rules.libraries import spec_of
 from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import ArrayLike, MeshLike, SpecLike, UserFunction
 from shardviz.programs.backend.bridge import adopt_mesh, check_axis_names, to_jax
 from shardviz.programs.backend.failures import failure
 from shardviz.runs.cached import STAGES, MeshCall, MeshComparison
@@ -30,12 +32,12 @@ _DURATIONS = {
 
 
 class JaxEvent(NamedTuple):
-    """One trace, lowering or compile whose result was in no cache of jax.
+    """One trace, lowering or compile, since no cache of jax had the result.
 
     Attributes:
-        kind: `"trace"`, `"lower"` or `"compile"`; what is read from disk is compiled,
-            too.
-        name: the function, as jax calls it; empty where it does not say.
+        kind: `"trace"`, `"lower"` or `"compile"`; reading an executable from disk
+            counts as a compile.
+        name: jax's name of the function; `""` if jax does not report it.
         thread: the number of the thread that did it.
     """
 
@@ -55,7 +57,7 @@ class JaxCacheEvents(list[JaxEvent]):
     """
 
     def counts(self, thread: int | None = None) -> dict[str, int]:
-        """How many events there are of each kind: of all threads, or of one."""
+        """The number of events of each kind, in all threads or in one."""
         counts: dict[str, int] = dict.fromkeys(STAGES, 0)
         for event in self:
             counts[event.kind] += thread in (None, event.thread)
@@ -64,40 +66,44 @@ class JaxCacheEvents(list[JaxEvent]):
 
 @contextmanager
 def jax_cache_events() -> Iterator[JaxCacheEvents]:
-    """Counts what jax traces, lowers and compiles within a `with` block.
+    """Collects jax's traces, lowerings and compiles within a `with` block.
 
-    In all threads: a plan may be made in the background.
+    Those of all threads, since a plan may be made in the background.
     """
-    found = JaxCacheEvents()
+    events = JaxCacheEvents()
 
     def note(event: str, duration_secs: float, **details: str | int) -> None:
-        # jax tells nothing of a result that it finds in a cache.
+        # jax reports no event for a result that a cache has.
         if kind := _DURATIONS.get(event):
             name = str(details.get("fun_name", ""))
-            found.append(JaxEvent(kind, name, threading.get_ident()))
+            events.append(JaxEvent(kind, name, threading.get_ident()))
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
-        yield found
+        yield events
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
 
 
 def compare_meshes(
-    first: Any, second: Any, fn: Callable[..., Any], *arrays: Any, specs: Any = None
+    first: MeshLike,
+    second: MeshLike,
+    fn: UserFunction,
+    *arrays: ArrayLike,
+    specs: SpecLike | None = None,
 ) -> MeshComparison:
     """Calls a function twice with arrays on one mesh, then on another, and counts.
 
     Args:
         first, second: MeshSpecs with device ids, or jax's own meshes.
-        fn: the function; jitted here unless it is already. It may run three times.
-        *arrays: arrays, or shapes and types, for which zeros are made.
+        fn: the function, which is jitted if it isn't yet. It may run three times.
+        *arrays: arrays, or shapes and types, which are filled with zeros.
         specs: one PartitionSpec for all arrays, as text or a Spec; None replicates
             them.
 
     Raises:
-        ShardvizError: for what is no function, no mesh, or an array that cannot be
-            placed.
+        ShardvizError: if `fn` is not callable, a mesh has no devices, or an array
+            cannot be placed.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh = make_mesh("x=1", device_ids=[0])
@@ -108,34 +114,41 @@ def compare_meshes(
         raise ProgramError(
             f"Two meshes are compared by calling a function; got {shown(fn)}."
         )
-    one, other = _mesh(first), _mesh(second)
-    check_axis_names((*one.axis_names, *other.axis_names))
-    spec = Spec.parse(specs) if isinstance(specs, str) else specs or Spec()
+    first_mesh, second_mesh = _mesh(first), _mesh(second)
+    check_axis_names((*first_mesh.axis_names, *second_mesh.axis_names))
+    spec = Spec()
+    if isinstance(specs, str):
+        spec = Spec.parse(specs)
+    elif isinstance(specs, Spec):
+        spec = specs
+    elif specs is not None:
+        spec = spec_of(specs)
     jitted = fn
     if not hasattr(fn, "lower"):
-        # A wrapper of its own, so that no earlier call of the function counts as a hit.
+        # A new wrapper, so that no earlier call of the function counts as a hit.
         jitted = jax.jit(lambda *args: fn(*args))
-    here, there = _placed(one, spec, arrays), _placed(other, spec, arrays)
+    on_first = _placed(first_mesh, spec, arrays)
+    on_second = _placed(second_mesh, spec, arrays)
     return MeshComparison(
-        first=_counted_call(jitted, here),
-        # What is new to the function itself counts in the first call alone.
-        again=_counted_call(jitted, here),
-        second=_counted_call(jitted, there),
+        first=_counted_call(jitted, on_first),
+        # A second call on the same mesh shows what a new mesh alone costs.
+        again=_counted_call(jitted, on_first),
+        second=_counted_call(jitted, on_second),
     )
 
 
-def _counted_call(jitted: Any, values: list[Any]) -> MeshCall:
+def _counted_call(jitted: UserFunction, values: list[jax.Array]) -> MeshCall:
     error = ""
     with jax_cache_events() as events:
         try:
             jax.block_until_ready(jitted(*values))
-        except Exception as raised:  # noqa: BLE001  whatever is raised is shown
+        except Exception as raised:  # noqa: BLE001  a user's function may raise anything
             error = failure("run", raised).message
     return MeshCall(events.counts(threading.get_ident()), error)
 
 
-def _mesh(mesh: Any) -> MeshSpec:
-    # An AbstractMesh has no devices to run on, as text has none.
+def _mesh(mesh: MeshLike) -> MeshSpec:
+    # Neither an AbstractMesh nor text has devices to run on.
     adopted = adopt_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else mesh
     if not isinstance(adopted, MeshSpec) or not adopted.concrete:
         raise ShardvizError(
@@ -145,12 +158,14 @@ def _mesh(mesh: Any) -> MeshSpec:
     return adopted
 
 
-def _placed(mesh: MeshSpec, spec: Spec, arrays: tuple[Any, ...]) -> list[Any]:
+def _placed(
+    mesh: MeshSpec, spec: Spec, arrays: tuple[ArrayLike, ...]
+) -> list[jax.Array]:
     sharding = jax.sharding.NamedSharding(to_jax(mesh), spec.to_jax())
     values = []
     for array in arrays:
         if isinstance(array, jax.ShapeDtypeStruct):
-            # The values decide nothing of what is compiled.
+            # Compiling does not depend on the values.
             array = jax.numpy.zeros(array.shape, array.dtype)
         try:
             values.append(jax.device_put(array, sharding))

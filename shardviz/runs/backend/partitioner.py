@@ -1,7 +1,7 @@
-"""compile_with_dump(): compiles, and reads what XLA's partitioner made of the program.
+"""compile_with_dump(): compiles, and reads the module that XLA's partitioner wrote.
 
-XLA gives that module out in no other way than by dumping its passes to a folder. The
-same is true of the final module with its buffers, which it dumps whenever it dumps.
+XLA makes that module available only by dumping its passes to a folder. The same is true
+of the final module with its buffers, which is part of every dump.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+from jax.stages import Compiled, Lowered
 
 from shardviz.compiled.module import Module
 from shardviz.programs.backend.bridge import check_lowered_names
@@ -41,20 +43,22 @@ _PARTITIONED = re.compile(
     r"module_(\d+)\..*\.after_(?:tpu-)?spmd-partition(?:ing|er)\b.*\.hlo\.pb$"
 )
 
-# CPU and GPU write their name before it, and the kind of GPU.
+# CPU and GPU add their name, and the kind of GPU, before `_after_optimizations`.
 _FINAL = re.compile(r"module_(\d+)\..*[._]after_optimizations\.hlo\.pb$")
 
-#: The passes that are dumped, as a regular expression of XLA's.
+#: The passes to dump, as a regular expression for XLA.
 PASSES = "spmd|shardy"
 ONE_DEVICE = OneDevice()
 
 _MAX_MESSAGE = 300  # characters
-_LEAST_FREE = 2**25  # bytes: of 64 devices a dump is about 1 MiB
+_LEAST_FREE = 2**25  # bytes; the dump of a program for 64 devices is about 1 MiB
 _TO, _AS_PROTO = "xla_dump_to", "xla_dump_hlo_as_proto"
+# The number, time and path of each dumped module.
+_DumpedFiles: TypeAlias = set[tuple[int, float, Path]]
 
 
 def partitioned_module(folder: str | os.PathLike[str]) -> Module | None:
-    """The module after partitioning, as soon as XLA has written it; None until then.
+    """The module after partitioning; None until XLA has written it.
 
     Call it repeatedly while another thread or process compiles with a dump to `folder`.
 
@@ -65,46 +69,44 @@ def partitioned_module(folder: str | os.PathLike[str]) -> Module | None:
     return _last_module(_dumped(Path(folder), _PARTITIONED))[0]
 
 
-def _dumped(folder: Path, names: re.Pattern[str]) -> set[tuple[int, float, Path]]:
-    """The modules of some name in a folder: number, time and file of each."""
-    found = set()
+def _dumped(folder: Path, names: re.Pattern[str]) -> _DumpedFiles:
+    """The dumped modules in a folder whose file names match."""
+    files: _DumpedFiles = set()
     for path in folder.rglob("*.pb"):
         number = names.search(path.name)
         if number is not None:
-            with contextlib.suppress(OSError):  # another compile removed its own
-                found.add((int(number[1]), path.stat().st_mtime, path))
-    return found
+            with contextlib.suppress(OSError):  # another compile removed its files
+                files.add((int(number[1]), path.stat().st_mtime, path))
+    return files
 
 
-def _last_module(
-    dumped: set[tuple[int, float, Path]],
-) -> tuple[Module | None, float]:
-    """The last of some modules, and when it was written."""
+def _last_module(dumped: _DumpedFiles) -> tuple[Module | None, float]:
+    """The last module, and when it was written."""
     if not dumped:
         return None, 0.0
     _, written, path = max(dumped)
     try:
         return Module(path.read_bytes()), written
-    except (OSError, ValueError):  # not all of it is written yet
+    except (OSError, ValueError):  # the file is not complete yet
         return None, 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Dumped:
-    """A compiled program, and what XLA dumped meanwhile.
+    """A compiled program with the modules that XLA dumped.
 
     Attributes:
         compiled: jax's own `Compiled`.
-        seconds: how long the whole compile took.
-        partitioned: the module straight after SPMD partitioning, for one device; or
-            None.
-        partition_s: seconds until the partitioner was done; None where it left nothing.
-        reason: why there is no module of the partitioner; None where there is one.
-        final: the final module with its buffers, as XLA serializes both; None where it
-            left none.
+        seconds: how long the compile took in all.
+        partitioned: the module right after SPMD partitioning, for one device; None if
+            it was not dumped.
+        partition_s: seconds until the partitioner was done; None without its module.
+        reason: why the partitioner's module is missing; None if it isn't.
+        final: the final module with its buffers, as XLA serializes both; None if it was
+            not dumped.
     """
 
-    compiled: Any
+    compiled: Compiled
     seconds: float
     partitioned: Module | None = None
     partition_s: float | None = None
@@ -117,7 +119,7 @@ class TooLargeToCompile(Exception):
 
     Attributes:
         error: what the compiler raised.
-        final: the module that it refused, with its buffers, as XLA serializes both.
+        final: the refused module with its buffers, as XLA serializes both.
     """
 
     def __init__(self, error: Exception, final: bytes) -> None:
@@ -126,20 +128,23 @@ class TooLargeToCompile(Exception):
 
 
 def compile_with_dump(
-    lowered: Any, options: Mapping[str, Any] | None = None, folder: str | None = None
+    lowered: Lowered,
+    options: Mapping[str, Any] | None = None,
+    folder: str | None = None,
 ) -> Dumped:
-    """Compiles, and reads what XLA's partitioner made of the program.
+    """Compiles with a dump, and reads the partitioner's and the final module.
 
     Args:
         lowered: jax's own `Lowered`.
-        options: compiler options. The folder for dumps that they name is used. Where
-            `XLA_FLAGS` name one, that dump is left alone, and what the partitioner
-            made is unknown.
-        folder: else the folder for the dump, whose files stay; by default a temporary
-            one.
+        options: compiler options. If they name a folder for dumps, it is used. If
+            `XLA_FLAGS` name one, that dump is left alone, and the partitioner's module
+            stays unknown.
+        folder: otherwise the folder for the dump, whose files stay; by default a
+            temporary one.
 
     Raises:
-        TooLargeToCompile: if the compiler says so and dumped the buffers it had in mind.
+        TooLargeToCompile: if the compiler needs more memory than a device has, and has
+            dumped the buffers it planned.
 
     >>> import jax
     >>> dumped = compile_with_dump(jax.jit(abs).lower(1.0))
@@ -151,25 +156,25 @@ def compile_with_dump(
     flags = xla_flags(os.environ)
     if any(flag.startswith(f"--{_TO}=") for flag in flags) and _TO not in options:
         return _without(lowered, options, OwnDump())
-    made, folder = None, options.get(_TO) or folder
-    path = Path(folder or dump_root())
+    if _TO in options:
+        folder = str(options[_TO])
+    path, temporary = Path(folder or dump_root()), None
     try:
-        if folder is None:
-            path = made = make_folder("dump", str(path))
+        if not folder:
+            path = temporary = make_folder("dump", str(path))
         _try_to_write(path)
     except OSError as error:
-        # XLA must not be asked to dump there: it refuses the program, or ends the
-        # process.
-        why = error.strerror or str(error)
-        if made is not None:
-            remove_folder(made)
+        # If XLA can't write its dump, it refuses the program or ends the process.
+        reason = error.strerror or str(error)
+        if temporary is not None:
+            remove_folder(temporary)
         options.pop(_TO, None)
-        return _without(lowered, options, NoDumpFolder(str(path), why))
+        return _without(lowered, options, NoDumpFolder(str(path), reason))
     try:
         return _compile(lowered, options, path)
     finally:
-        if made is not None:
-            remove_folder(made)
+        if temporary is not None:
+            remove_folder(temporary)
 
 
 def _try_to_write(folder: Path) -> None:
@@ -180,22 +185,22 @@ def _try_to_write(folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
+def _compile(lowered: Lowered, options: Mapping[str, Any], path: Path) -> Dumped:
     added = {_TO: str(path), _AS_PROTO: True, "xla_dump_hlo_pass_re": PASSES}
     if _TO in options and _AS_PROTO not in options:
-        # The user's own dump is text, which XLA writes where no format is asked for.
+        # XLA dumps text unless another format is set, so the user expects text, too.
         added["xla_dump_hlo_as_text"] = True
-    before = _dumped(path, _PARTITIONED), _dumped(path, _FINAL)
+    old_partitioned, old_final = _dumped(path, _PARTITIONED), _dumped(path, _FINAL)
     clock, begun = time.time(), time.perf_counter()
     try:
         compiled = lowered.compile(compiler_options={**added, **options})
     except Exception as error:
-        # Of an option that was added, or of a file of the dump?
+        # The error is caused by the dump if it names an option or a file of the dump.
         text = str(error)
-        ours = any(f"'{option}'" in text for option in added)
-        if not ours and str(path) not in text:
-            # Compilers assign buffers before they add up whether these fit.
-            final = _final_module(path, before[1])
+        names_option = any(f"'{option}'" in text for option in added)
+        if not names_option and str(path) not in text:
+            # Compilers assign buffers before they check whether these fit.
+            final = _final_module(path, old_final)
             if final is not None and lacks_memory(error):
                 raise TooLargeToCompile(error, final) from error
             raise
@@ -203,35 +208,37 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
         refused = DumpRefused(message)
         return _without(lowered, options, refused)
     seconds = time.perf_counter() - begun
-    final = _final_module(path, before[1])
-    module, written = _last_module(_dumped(path, _PARTITIONED) - before[0])
+    final = _final_module(path, old_final)
+    module, written = _last_module(_dumped(path, _PARTITIONED) - old_partitioned)
     if module is None:
         reason = ONE_DEVICE if _partitions(lowered) == 1 else NoDump()
         return Dumped(compiled, seconds, reason=reason, final=final)
-    # The clock of the files may tick a little behind ours.
+    # The file system's clock may be a little behind ours.
     partition_s = min(max(written - clock, 0.0), seconds)
     return Dumped(compiled, seconds, module, partition_s, final=final)
 
 
-def _final_module(path: Path, before: set[tuple[int, float, Path]]) -> bytes | None:
-    """The final module that a compile has dumped, with its buffers; None for none."""
-    # A host's part of a program that offloads has no name of the module's own.
-    files = sorted(_dumped(path, _FINAL) - before)
+def _final_module(path: Path, old_files: _DumpedFiles) -> bytes | None:
+    """The final module that a compile has dumped, with its buffers; None if none."""
+    # The host's part of a program that offloads has no file of its own.
+    files = sorted(_dumped(path, _FINAL) - old_files)
     return files[-1][2].read_bytes() if files else None
 
 
 def _without(
-    lowered: Any, options: Mapping[str, Any], reason: NotPartitioned
+    lowered: Lowered, options: Mapping[str, Any], reason: NotPartitioned
 ) -> Dumped:
+    """Compiles without a dump."""
     begun = time.perf_counter()
     compiled = lowered.compile(compiler_options=dict(options) or None)
     return Dumped(compiled, time.perf_counter() - begun, reason=reason)
 
 
-def _partitions(lowered: Any) -> int | None:
-    """For how many devices a module is lowered; None where that is not known."""
+def _partitions(lowered: Lowered) -> int | None:
+    """The number of devices that a module is lowered for; None if not known."""
     try:
-        attributes = lowered.compiler_ir().operation.attributes
+        module: Any = lowered.compiler_ir()
+        attributes = module.operation.attributes
         return int(str(attributes["mhlo.num_partitions"]).split(":")[0])
     except (AttributeError, KeyError, ValueError):
         return None

@@ -1,10 +1,10 @@
-"""Several processes that make the same call: they compare first, and name who is missing.
+"""Lets processes that make the same call compare it first, and names missing processes.
 
-They talk through the key-value store of `jax.distributed` and never through a
-collective, which would wait for ever for a process that does not come. Each writes
-what it is about to do and reads what all the others wrote, so all of them find the
-same difference. A process that ends while others wait is named by jax itself, once it
-has heard nothing of it for its `heartbeat_timeout_seconds`.
+They communicate through the key-value store of `jax.distributed`, never through a
+collective, which would wait forever for a process that does not come. Each process
+writes its account and reads those of all others, so all of them find the same
+difference. If a process ends while others wait, jax names it after
+`heartbeat_timeout_seconds` without a sign of life.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import shown
@@ -32,21 +32,30 @@ from shardviz.runs.agreement import (
 T = TypeVar("T")
 WAIT = "SHARDVIZ_WAIT"
 _LIMIT = 30.0  # seconds to wait for a process that does not come
-_SLICE = 0.25  # seconds of one wait, between looks at what else happened
-_POLL = 1.0  # seconds between such looks during a run
-# How often each set of processes has come together: all of them count alike.
+_SLICE = 0.25  # seconds of one wait, before looking for failures again
+_POLL = 1.0  # seconds between looks for failures during a run
+# Numbers the calls of each set of processes; all of its processes count alike.
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
 
+class KeyValueStore(Protocol):
+    """The client of jax's key-value store; its own class is private to jax."""
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool, /) -> None: ...
+    def key_value_delete(self, key: str, /) -> None: ...
+    def key_value_dir_get(self, key: str, /) -> list[tuple[str, str]]: ...
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int, /) -> str: ...
+
+
 class Disagreement(ProgramError):
-    """The processes do not do the same, or one of them is missing or failed."""
+    """The processes do different things, or one of them is missing or failed."""
 
 
 def seconds_to_wait() -> float:
-    """How long to wait for a process that does not come.
+    """The seconds to wait for a process that does not come.
 
     Raises:
-        ProgramError: where the environment variable is no number of seconds.
+        ProgramError: if the environment variable is not a number of seconds.
     """
     text = os.environ.get(WAIT, "")
     try:
@@ -67,32 +76,36 @@ class Rendezvous:
     Args:
         store: the client of the key-value store.
         process: this process.
-        every: all processes that take part, in order.
+        processes: all processes that take part, in order.
         call: the call, such as `"sv.run('step')"`.
     """
 
     def __init__(
-        self, store: Any, process: int, every: Sequence[int], call: str
+        self,
+        store: KeyValueStore,
+        process: int,
+        processes: Sequence[int],
+        call: str,
     ) -> None:
-        self.process, self.every, self.call = process, tuple(every), call
+        self.process, self.processes, self.call = process, tuple(processes), call
         self._store = store
-        # Several groups of processes may call at the same time, each with a count of
-        # its own.
-        group = hashlib.sha256(repr(self.every).encode()).hexdigest()[:8]
+        # Several groups of processes may call at the same time, so each group numbers
+        # its own calls.
+        group = hashlib.sha256(repr(self.processes).encode()).hexdigest()[:8]
         self._group = f"shardviz/{group}"
-        self._number = next(_NUMBERS[self.every])
+        self._number = next(_NUMBERS[self.processes])
         self._limit = seconds_to_wait()
 
     def compare(self, account: Account) -> None:
-        """Compares what all processes are about to do.
+        """Compares the accounts of all processes.
 
         Raises:
             Disagreement: with the first difference, or the processes that did not come.
         """
         self._write("account", account.text)
         texts = self._all("account", self._limit)
-        if self._number and self.process == self.every[0]:
-            # All have come, so none looks at the call before any more.
+        if self._number and self.process == self.processes[0]:
+            # All have come, so no process reads the previous call any more.
             self._store.key_value_delete(f"{self._group}/{self._number - 1}/")
         different = difference([Account.read(text) for text in texts.values()])
         if different is not None:
@@ -105,22 +118,23 @@ class Rendezvous:
             step: the step, `"place"` or `"run"`.
 
         Raises:
-            Disagreement: where another process failed meanwhile.
+            Disagreement: if another process failed meanwhile.
         """
-        # Whoever fails meanwhile says so, and nobody waits in a collective for it.
+        # A process that fails meanwhile reports it, so no other process waits for it in
+        # a collective.
         self._write(f"ready to {step}", "yes")
         self._all(f"ready to {step}", None)
 
     def run(self, execute: Callable[[], T]) -> T:
-        """Executes a program, and waits no longer where another process failed.
+        """Executes a program, and stops waiting if another process failed.
 
         Args:
-            execute: executes it and waits for its results; called in another thread,
-                since it may wait for ever.
+            execute: executes it and waits for its results. It is called in another
+                thread, since it may wait forever.
 
         Raises:
-            Disagreement: for the latter; the results may never come.
-            Exception: whatever the run raises.
+            Disagreement: if another process failed; the results may never come.
+            Exception: any error of the run.
         """
         done = threading.Event()
         results: list[T] = []
@@ -134,7 +148,7 @@ class Rendezvous:
             done.set()
 
         threading.Thread(target=wait, name="shardviz-run", daemon=True).start()
-        # jax waits for ever where one of the devices does not come.
+        # jax waits forever if one of the devices does not come.
         while not done.wait(_POLL):
             failure = self._failure()
             if failure is not None:
@@ -147,25 +161,26 @@ class Rendezvous:
         return results[0]
 
     def fail(self, stage: str, message: str) -> None:
-        """Says to the other processes that this one failed."""
+        """Reports to the other processes that this one failed."""
         with contextlib.suppress(Exception):  # the store may be what failed
             self._write("failed", json.dumps([stage, message]))
 
     def _all(self, name: str, limit: float | None) -> dict[int, str]:
-        """What every process wrote under a name.
+        """Waits until every process has written a value, and returns them by process.
 
         Args:
-            name: the name.
-            limit: how many seconds to wait; None until all have come.
+            name: the name of the value.
+            limit: the most seconds to wait; None to wait until all have come.
         """
         begun = time.monotonic()
         while True:
             texts = self._texts(name)
-            # First, since who comes late finds what the others wrote before they left.
+            # Failures first: a late process finds the values of others that have failed
+            # since.
             failure = self._failure()
             if failure is not None:
                 raise Disagreement(str(failure))
-            absent = tuple(p for p in self.every if p not in texts)
+            absent = tuple(p for p in self.processes if p not in texts)
             if not absent:
                 return texts
             if limit is not None and time.monotonic() - begun >= limit:
@@ -175,14 +190,14 @@ class Rendezvous:
             self._await(f"{name}/{absent[0]}")
 
     def _failure(self) -> OtherFailed | None:
-        """What another process failed of."""
+        """The failure of another process, if there is one."""
         for process, text in sorted(self._texts("failed").items()):
             if process != self.process:
                 return OtherFailed(process, *json.loads(text))
         return None
 
     def _write(self, name: str, text: str) -> None:
-        # It may write twice: what failed first may fail once more as the call ends.
+        # Overwriting is allowed, since a failed call may report its failure twice.
         key = self._key(f"{name}/{self.process}")
         try:
             self._store.key_value_set(key, text, True)
@@ -190,7 +205,7 @@ class Rendezvous:
             _raise_no_answer(error)
 
     def _await(self, name: str) -> None:
-        """Waits a moment for a key to come."""
+        """Waits a moment for a key to be written."""
         try:
             self._store.blocking_key_value_get(self._key(name), int(_SLICE * 1000))
         except RuntimeError as error:
@@ -198,22 +213,22 @@ class Rendezvous:
                 _raise_no_answer(error)
 
     def _texts(self, name: str) -> dict[int, str]:
-        """What each process wrote under a name."""
+        """The values written so far, by process."""
         try:
-            found = self._store.key_value_dir_get(self._key(f"{name}/"))
+            entries = self._store.key_value_dir_get(self._key(f"{name}/"))
         except RuntimeError as error:
             if "NOT_FOUND" in str(error):
                 return {}
             _raise_no_answer(error)
-        return {int(key.rpartition("/")[2]): text for key, text in found}
+        return {int(key.rpartition("/")[2]): text for key, text in entries}
 
     def _key(self, name: str) -> str:
         return f"{self._group}/{self._number}/{name}"
 
 
 def _raise_no_answer(error: RuntimeError) -> NoReturn:
-    words = " ".join(str(error).split())[:200]
+    message = " ".join(str(error).split())[:200]
     raise Disagreement(
         "The coordinator of jax.distributed, which runs in process 0, does not answer:"
-        f" process 0 has ended, or the network is cut. It said: {words}"
+        f" process 0 has ended, or the network is cut. It said: {message}"
     ) from error

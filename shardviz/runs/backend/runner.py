@@ -1,18 +1,18 @@
-"""One compile or run: its steps, and what a runner does in each of them.
+"""The steps of one compile or run, and the interface of the runners that take them.
 
-A `Job` holds what is asked for, the stage it is in and the report so far. A `Runner` is
-where the work is done. There are three:
+A `Job` holds the request, its current stage and the report so far. A `Runner` does the
+work in one of three places:
 
     `here.Here`              this process, on its own devices
     `worker.run.InWorker`    a worker process, which itself has a `Here`
     `hosts.run.OnHosts`      several processes, each with a `Here`
 
 `drive(job, choose)` takes the steps in this order. Each begins with `job.enter(stage)`,
-which is where a job that was cancelled ends.
+where a cancelled job ends.
 
-    stage     what happens                                        who
+    stage     step                                                done by
     program   values and layouts are checked                      `Job.begin`
-    target    the devices are chosen, and with them the runner    `choose(job)`
+    target    the devices and the runner are chosen               `choose(job)`
     trace     the function on the mesh; its effects are checked   `Runner.trace`
     lower     StableHLO, and its fingerprint                      `Runner.lower`, `.key`
     compare   (processes of one jax program agree)                `Here.compile`
@@ -21,9 +21,9 @@ which is where a job that was cancelled ends.
     run       executed, up to the barrier of its effects          `Runner.run`
     check     compared with the layouts and with one device       `Runner.run`
 
-A runner writes what it finds into the report with `job.note` and `job.check`. Whatever
-a step raises becomes `report.error` with the stage it was raised in; only what is meant
-for this process (an interrupt, a signal's exit) is raised again.
+A runner writes its results into the report with `job.note` and `job.check`. An error of
+a step becomes `report.error`, with the stage it was raised in. Only interrupts and the
+exit of a signal's handler are raised again, since they are meant for this process.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from shardviz.base.backend.jax_compat import key_value_store
 from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import shown
+from shardviz.base.layout import Layout
+from shardviz.base.typing import PyTree
 from shardviz.compiled.report import Check, Report
 from shardviz.programs.backend.effect_rules import refusal_on
 from shardviz.programs.backend.failures import failure
@@ -55,13 +57,15 @@ from shardviz.runs.backend.rendezvous import Disagreement, Rendezvous
 from shardviz.runs.cache import ExecutableCache
 
 MAX_REPEAT = 1_000_000
+_Lowered = TypeVar("_Lowered")
+_Executable = TypeVar("_Executable")
 
 
 class Cancelled(Exception):
     """The user cancelled the job.
 
     Attributes:
-        cause: when.
+        cause: when it was cancelled.
     """
 
     def __init__(self, cause: CancelledBefore | CancelledIn | CancelledAfter) -> None:
@@ -86,19 +90,23 @@ class Job:
 
     Args:
         program: what to compile or run.
-        cache: where executables are kept.
+        cache: the cache for executables.
         repeat: how often to execute it; None to compile only.
-        values: the arguments of a run; none for made-up ones.
+        values: the arguments of a run; empty for made-up ones.
         progress: called with the name of every stage as it begins.
-        cancelled: called between stages, and while another process works; True ends it.
-        preview: called with the report so far once XLA's partitioner is done elsewhere.
-        compare: whether a run elsewhere is compared with the unsharded function.
+        cancelled: called between stages, and while another process works; returns True
+            to end the job.
+        preview: called with the report so far when XLA's partitioner is done in another
+            process.
+        compare: whether a run in another process is compared with the unsharded
+            function.
 
     Attributes:
-        report: what is known so far.
-        stage: the stage that it is in.
+        report: the results so far.
+        stage: the current stage.
         leaves: the values, checked; None for made-up ones.
-        rendezvous: where this process meets others that make the same call.
+        rendezvous: the exchange with other processes that make the same call; None if
+            there are none.
     """
 
     def __init__(
@@ -107,7 +115,7 @@ class Job:
         *,
         cache: ExecutableCache,
         repeat: int | None = None,
-        values: Sequence[Any] = (),
+        values: Sequence[PyTree] = (),
         progress: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
         preview: Callable[[Report], None] | None = None,
@@ -120,7 +128,7 @@ class Job:
             )
         self.program, self.cache, self.preview = program, cache, preview
         self.repeat, self.values, self.compare = repeat, values, compare
-        self.leaves: list[Any] | None = None
+        self.leaves: list[PyTree] | None = None
         self.report = Report(program.name, "")
         self.stage = "program"
         self.rendezvous: Rendezvous | None = None
@@ -133,14 +141,14 @@ class Job:
             check_repeat(self.repeat)
             self.leaves = value_leaves(self.program, self.values)
         self.enter("program")
-        # The first one explains most of those that follow.
+        # The first problem explains most of the others.
         if self.program.problems:
             raise ProgramError(self.program.problems[0])
         self.note(in_layouts=requested_layouts(self.program))
         self.add_notes(self.program.notes)
 
     def enter(self, stage: str) -> None:
-        """Begins a stage, unless the job was cancelled."""
+        """Begins a stage; ends the job if it was cancelled."""
         self.stage = stage
         self.poll(CancelledBefore(stage))
         if self._progress is not None:
@@ -158,20 +166,20 @@ class Job:
         if self.cancelled is not None and self.cancelled():
             raise Cancelled(cause)
 
-    def note(self, **known: Any) -> None:
-        """Writes into the report."""
-        self.report = self.report.replace(**known)
+    def note(self, **fields: Any) -> None:
+        """Sets attributes of the report."""
+        self.report = self.report.replace(**fields)
 
-    def add_notes(self, notes: Iterable[Any]) -> None:
-        """Adds notes for the user to the report, each once."""
+    def add_notes(self, notes: Iterable[object]) -> None:
+        """Adds notes for the user to the report, without duplicates."""
         self.note(notes=tuple(dict.fromkeys((*self.report.notes, *notes))))
 
     def check(self, *checks: Check) -> None:
         """Adds checks to the report."""
         self.note(checks=self.report.checks + checks)
 
-    def follow(self, steps: Callable[[], Any]) -> None:
-        """Takes some steps; what they raise becomes the error of the report."""
+    def follow(self, steps: Callable[[], object]) -> None:
+        """Takes steps of the job; their error becomes the error of the report."""
         try:
             steps()
         except Cancelled as cancelled:
@@ -179,33 +187,32 @@ class Job:
         except Failed as failed:
             self._fail(failed.failure)
         except BaseException as error:  # a user's function may raise anything
-            # A disagreement was found by all processes together.
-            told = isinstance(error, Disagreement)
             failed = failure(self.stage, error)
             if self.stage == "trace" and isinstance(error, Exception):
                 refusals = typed_form(self.program, error).refusals
                 failed = replace(failed, refusals=refusals)
-            self._fail(failed, tell=not told)
+            # All processes find a disagreement together, so it needs no announcement.
+            self._fail(failed, announce=not isinstance(error, Disagreement))
             # An interrupt, or the exit of a signal's handler, is for this process.
             if not isinstance(error, Exception):
                 raise
 
-    def _fail(self, error: Failure, tell: bool = True) -> None:
+    def _fail(self, error: Failure, announce: bool = True) -> None:
         self.note(error=error)
         large = self.report.too_large
         if large is not None:
-            # The compiler's own words call all that it counts temporaries.
+            # The compiler's message calls everything that it counts temporaries.
             error = replace(error, cause=NeedsMoreMemory(large), largest_arrays=None)
-        # The report of a worker has no arguments: they are named by the kernel.
+        # The report of a worker has no arguments: the kernel names them.
         elif error.lacks_memory and self.report.in_layouts:
             error = replace(error, largest_arrays=self.report.largest_arrays)
         self.note(error=error)
-        if tell and self.rendezvous is not None:
+        if announce and self.rendezvous is not None:
             self.rendezvous.fail(error.stage, error.message)
 
 
-class Runner(ABC):
-    """Where a job is done. The module says when each method is called."""
+class Runner(ABC, Generic[_Lowered, _Executable]):
+    """The place where a job is done. The module docstring lists the order of calls."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -215,48 +222,49 @@ class Runner(ABC):
         """Traces the function."""
 
     @abstractmethod
-    def lower(self, traced: Traced) -> Any:
-        """Lowers what was traced, in whatever form the other methods take.
+    def lower(self, traced: Traced) -> _Lowered:
+        """Lowers the traced program, in the form that the other methods expect.
 
-        It raises NotExportable where it cannot be sent to where this runner works.
+        Raises:
+            NotExportable: if it cannot be sent to the process of this runner.
         """
 
     @abstractmethod
-    def key(self, lowered: Any) -> str:
-        """The fingerprint of what was lowered: all that its compile depends on."""
+    def key(self, lowered: _Lowered) -> str:
+        """The fingerprint of the lowered program: all that its compile depends on."""
 
     @abstractmethod
-    def compile(self, lowered: Any) -> Any:
-        """Gets an executable, and notes what the compiler says of it.
+    def compile(self, lowered: _Lowered) -> _Executable:
+        """Gets an executable, and notes the compiler's figures.
 
         A runner that compiles and runs in one message to another process does both in
-        `run`, where the job has a `repeat`.
+        `run`, if the job has a `repeat`.
         """
 
     @abstractmethod
-    def run(self, lowered: Any, executable: Any) -> None:
+    def run(self, lowered: _Lowered, executable: _Executable) -> None:
         """Checks the memory, places inputs, executes, and checks the results."""
 
 
-def drive(job: Job, choose: Callable[[Job], Runner]) -> Report:
-    """Does a job.
+def drive(job: Job, choose: Callable[[Job], Runner[Any, Any]]) -> Report:
+    """Takes all steps of a job.
 
     Args:
-        job: what to do.
-        choose: decides on the devices, and gives the runner for them; called in the
+        job: the job.
+        choose: chooses the devices, and returns the runner for them; called in the
             stage `"target"`.
     """
     job.follow(lambda: _steps(job, choose))
     return job.report
 
 
-def _steps(job: Job, choose: Callable[[Job], Runner]) -> None:
+def _steps(job: Job, choose: Callable[[Job], Runner[Any, Any]]) -> None:
     refused: ShardvizError | None = None
     try:
         job.begin()
     except ShardvizError as error:
-        # Other processes of this jax wait for this one in the same call. Once the
-        # devices are known they are told.
+        # Other processes wait for this one in the same call. They are told once the
+        # devices are known.
         if key_value_store() is None:
             raise
         refused = error
@@ -271,18 +279,18 @@ def _steps(job: Job, choose: Callable[[Job], Runner]) -> None:
         runner.run(lowered, executable)
 
 
-def _lowered(job: Job, runner: Runner) -> Any:
-    """What a runner lowers a program to; its fingerprint is noted."""
+def _lowered(job: Job, runner: Runner[_Lowered, Any]) -> _Lowered:
+    """The program as the runner lowers it; its fingerprint is noted."""
     job.enter("trace")
     traced = runner.trace()
     job.note(effects=traced.effects)
-    # They say how it was traced, which nothing later can.
+    # Only the trace knows how it was made.
     job.add_notes(traced.notes)
-    # Effects that jax orders on one device only.
+    # jax orders some effects on one device only.
     effects = traced.stage.jaxpr.effects
-    if words := refusal_on(effects, job.program.mesh.size):
-        job.stage = "program"  # no target with this many devices would do
-        raise ProgramError(words)
+    if refusal := refusal_on(effects, job.program.mesh.size):
+        job.stage = "program"  # no target with this many devices would work
+        raise ProgramError(refusal)
     job.enter("lower")
     begun = time.perf_counter()
     lowered = runner.lower(traced)
@@ -292,15 +300,17 @@ def _lowered(job: Job, runner: Runner) -> Any:
     return lowered
 
 
-def requested_layouts(program: Program) -> dict[str, Any]:
+def requested_layouts(program: Program) -> dict[str, Layout]:
     """The layouts requested for the arguments, by name."""
     return {r.array.name: r.layout for r in program.requests if r.layout}
 
 
-def check_repeat(repeat: Any) -> None:
-    """Refuses what does not say how often to run."""
-    is_number = isinstance(repeat, int) and not isinstance(repeat, bool)
-    if not is_number or not 1 <= repeat <= MAX_REPEAT:
-        raise ProgramError(
-            f"repeat says how often to run, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
-        )
+def check_repeat(repeat: object) -> None:
+    """Refuses anything that isn't a number of runs."""
+    # True is an int to Python, but not a number of runs.
+    if isinstance(repeat, int) and not isinstance(repeat, bool):
+        if 1 <= repeat <= MAX_REPEAT:
+            return
+    raise ProgramError(
+        f"repeat says how often to run, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
+    )

@@ -1,17 +1,24 @@
-"""The signature of a call: all that decides what is compiled for it.
+"""The signature of a call: everything that decides which executable it needs.
 
-Besides the arguments these are jax's settings and the meshes around the call.
+That is the types and shardings of its arguments, jax's settings and the meshes in
+context.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
-from jax.core import Tracer
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.core import ShapedArray, Tracer
+from jax.sharding import (
+    AbstractMesh,
+    Mesh,
+    NamedSharding,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 from shardviz.base.backend.jax_compat import (
     JitSettings,
@@ -22,67 +29,89 @@ from shardviz.base.backend.jax_compat import (
 )
 from shardviz.base.format import shown
 from shardviz.base.pairing import pair_names
+from shardviz.base.typing import PyTree
 from shardviz.programs.backend.named_meshes import mesh_sizes
-from shardviz.runs.cached import Difference
+from shardviz.runs.cached import (
+    ArrayAdded,
+    ArrayChanged,
+    ArrayRemoved,
+    Difference,
+    SettingChanged,
+    StaticChanged,
+    TreeChanged,
+)
+
+# The type of an array, and its sharding; None if jax may place it anywhere.
+ArrayKey: TypeAlias = tuple[ShapedArray, Sharding | None]
 
 
 class Uncached(Exception):
-    """A call that goes to plain jax.jit; the argument is why, as in `fallbacks`."""
+    """The call goes to plain jax.jit; the argument is the reason, see `fallbacks`."""
 
 
 class SplitCall(NamedTuple):
-    """The arguments of one call, the static ones apart.
+    """The arguments of one call, with the static ones separated.
 
     Attributes:
-        args, kwargs: what an executable takes.
-        names: what the function calls each of `args`.
+        args, kwargs: the arguments of the executable.
+        names: the parameter name of each of `args`.
         statics: the static arguments by name, in the order of their names.
     """
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[PyTree, ...]
+    kwargs: dict[str, PyTree]
     names: tuple[str, ...]
-    statics: dict[str, Any]
+    statics: dict[str, object]
 
 
 def split_call(
-    names: Sequence[str], args: tuple, kwargs: Mapping[str, Any], jit: JitSettings
+    names: Sequence[str],
+    args: tuple[PyTree, ...],
+    kwargs: Mapping[str, PyTree],
+    jit: JitSettings,
 ) -> SplitCall:
-    """Sets the static arguments of a call apart.
+    """Separates the static arguments of a call from the others.
 
     Args:
-        names: what the function calls its positional arguments.
+        names: the parameter names of the positional arguments.
         args, kwargs: the arguments.
-        jit: what `jax.jit` was given.
+        jit: the options of `jax.jit`.
 
     >>> split_call(("x", "n"), (1.0, 3), {}, JitSettings(static=(1,))).statics
     {'n': 3}
     """
     if not jit.static and not jit.static_names:
         return SplitCall(args, dict(kwargs), tuple(names), {})
-    statics, others = {}, {}
-    kept_args, kept_names = [], []
+    statics: dict[str, object] = {}
+    dynamic_kwargs: dict[str, PyTree] = {}
+    dynamic_args, dynamic_names = [], []
     for number, (name, value) in enumerate(zip(names, args, strict=True)):
-        # A negative position counts from the end of what was given.
+        # A negative position counts from the end of the arguments passed.
         if number in jit.static or number - len(args) in jit.static:
             statics[name] = value
         else:
-            kept_args.append(value)
-            kept_names.append(name)
+            dynamic_args.append(value)
+            dynamic_names.append(name)
     for name, value in kwargs.items():
-        kind = statics if name in jit.static_names else others
-        kind[name] = value
-    statics = {name: statics[name] for name in sorted(statics)}
-    return SplitCall(tuple(kept_args), others, tuple(kept_names), statics)
+        if name in jit.static_names:
+            statics[name] = value
+        else:
+            dynamic_kwargs[name] = value
+    return SplitCall(
+        tuple(dynamic_args),
+        dynamic_kwargs,
+        tuple(dynamic_names),
+        {name: statics[name] for name in sorted(statics)},
+    )
 
 
 def call_key(call: SplitCall) -> Hashable:
-    """What a call is kept under: equal keys, one executable. Holds no arrays.
+    """The key of a call in the cache: equal keys, one executable. Holds no arrays.
 
     Raises:
-        Uncached: where jax transforms a function, searches for NaNs or does not compile
-            at all; where this jax hides its settings; for what is no array, and for
-            static arguments without a hash.
+        Uncached: if jax transforms a function, searches for NaNs or does not compile at
+            all; if this jax hides its settings; for an argument that is not an array;
+            and for a static argument without a hash.
     """
     if is_tracing():
         raise Uncached("transformation")
@@ -93,7 +122,7 @@ def call_key(call: SplitCall) -> Hashable:
     settings = trace_settings()
     if settings is None:
         raise Uncached("settings")
-    # 1 and True are equal, and jax compiles for each.
+    # jax compiles separately for 1 and True, which are equal.
     statics = tuple((name, type(v), v) for name, v in call.statics.items())
     try:
         hash(statics)
@@ -106,16 +135,15 @@ def call_key(call: SplitCall) -> Hashable:
     return settings, concrete_mesh(), tree, statics, tuple(map(_array_key, leaves))
 
 
-def _array_key(leaf: Any) -> tuple[Any, Any]:
-    """The type of an array, and its sharding where it is committed to one."""
+def _array_key(leaf: object) -> ArrayKey:
     if isinstance(leaf, Tracer):
         raise Uncached("transformation")
     if isinstance(leaf, jax.Array):
-        # jax may move an array that is not committed; its place decides nothing.
+        # jax may move an array that is not committed, so its devices decide nothing.
         if not leaf.committed:
             return leaf.aval, None
         return leaf.aval, leaf.sharding
-    # A Ref is changed in place, which an executable of values cannot do.
+    # A Ref is changed in place, but an executable takes and returns values.
     if isinstance(leaf, jax.Ref):
         raise Uncached("not an array")
     try:
@@ -126,40 +154,42 @@ def _array_key(leaf: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a call is kept under, described.
+    """The parts of a call's key, by name.
 
     Attributes:
-        tree: jax's tree definition of the arguments, static ones left out.
-        arrays: the type and the sharding of each array, by its path in the arguments,
-            such as `params['w']`; the sharding is None where jax may place it.
+        tree: jax's `PyTreeDef` of the arguments without the static ones.
+        arrays: the key of each array, by its path in the arguments, such as
+            `params['w']`.
         statics: the static arguments, by name.
-        settings: jax's settings around the call and the mesh in force, by name.
+        settings: jax's settings and the mesh in context, by name.
     """
 
-    tree: Any
-    arrays: dict[str, tuple[Any, Any]]
-    statics: dict[str, Any]
-    settings: dict[str, Any]
+    tree: Hashable
+    arrays: dict[str, ArrayKey]
+    statics: dict[str, object]
+    settings: dict[str, object]
 
     def __str__(self) -> str:
         parts = []
         for name, (aval, sharding) in self.arrays.items():
             weak = "weak " if aval.weak_type else ""
-            place = "" if sharding is None else f" {sharding_text(sharding)}"
-            parts.append(f"{name}: {weak}{aval.dtype}{list(aval.shape)}{place}")
+            text = f"{name}: {weak}{aval.dtype}{list(aval.shape)}"
+            if sharding is not None:
+                text += f" {sharding_text(sharding)}"
+            parts.append(text)
         parts += [f"{name}={shown(value)}" for name, value in self.statics.items()]
         return f"({', '.join(parts)})"
 
 
 def signature_of(call: SplitCall) -> Signature:
-    """The signature of a call that `call_key` took."""
+    """The signature of a call that has a key."""
     named = [*zip(call.names, call.args, strict=True), *sorted(call.kwargs.items())]
     arrays = {}
     for name, value in named:
         for path, leaf in jax.tree_util.tree_leaves_with_path(value):
             arrays[name + jax.tree_util.keystr(path)] = _array_key(leaf)
     values, names = trace_settings() or (), trace_setting_names()
-    if len(names) != len(values):  # this jax does not name them
+    if len(names) != len(values):  # this version of jax does not name them
         names = tuple(map(str, range(len(values))))
     settings = {
         **dict(zip(names, values, strict=True)),
@@ -170,107 +200,120 @@ def signature_of(call: SplitCall) -> Signature:
 
 
 def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
-    """What differs between two signatures; nothing where they are one.
+    """The differences of a signature from an earlier one; `()` if they are equal.
 
     >>> import numpy as np
     >>> calls = [SplitCall((np.zeros(n),), {}, ("x",), {}) for n in (8, 16)]
     >>> differences(signature_of(calls[1]), signature_of(calls[0]))
-    (Difference(code='shape', name='x', before='[8]', after='[16]'),)
+    (ArrayChanged(name='x', aspect='shape', before='[8]', after='[16]'),)
     """
-    found = []
     names = pair_names(old.arrays, new.arrays)
-    found += [Difference("added", name) for name in names.new]
-    found += [Difference("removed", name) for name in names.gone]
-    if not found and new.tree != old.tree:
-        found.append(Difference("tree", "", shown(old.tree, 200), shown(new.tree, 200)))
+    differing: list[Difference] = []
+    differing += [ArrayAdded(name) for name in names.new]
+    differing += [ArrayRemoved(name) for name in names.gone]
+    if not differing and new.tree != old.tree:
+        differing.append(TreeChanged(shown(old.tree, 200), shown(new.tree, 200)))
     for name, _ in names.paired:
-        found += _of_array(name, new.arrays[name], old.arrays[name])
-    found += _of_statics(new.statics, old.statics)
-    found += _of_settings(new.settings, old.settings)
-    return tuple(found)
+        differing += _array_changes(name, old.arrays[name], new.arrays[name])
+    differing += _static_changes(old.statics, new.statics)
+    differing += _setting_changes(old.settings, new.settings)
+    return tuple(differing)
 
 
 def nearest(
-    new: Signature, known: Sequence[Signature]
+    new: Signature, earlier: Sequence[Signature]
 ) -> tuple[int, tuple[Difference, ...]] | None:
-    """Which of the known signatures differs least, the latest of equals, and in what."""
+    """The earlier signature that differs least, the latest of equals.
+
+    Returns:
+        Its index and the differences; None if there are no earlier ones.
+    """
     best = None
-    for index, old in enumerate(known):
+    for index, old in enumerate(earlier):
         differing = differences(new, old)
         if best is None or len(differing) <= len(best[1]):
             best = index, differing
     return best
 
 
-def _of_array(
-    name: str, new: tuple[Any, Any], old: tuple[Any, Any]
-) -> Iterator[Difference]:
-    (a, sharding), (b, before) = new, old
-    if a.shape != b.shape:
-        yield Difference("shape", name, str(list(b.shape)), str(list(a.shape)))
-    if a.dtype != b.dtype:
-        yield Difference("dtype", name, str(b.dtype), str(a.dtype))
-    if a.weak_type != b.weak_type:
-        yield Difference("weak type", name, str(b.weak_type), str(a.weak_type))
-    same = (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
-    if sharding != before:
-        texts = sharding_text(before), sharding_text(sharding)
+def _array_changes(name: str, old: ArrayKey, new: ArrayKey) -> Iterator[Difference]:
+    (before, old_sharding), (after, new_sharding) = old, new
+    same = True
+    if before.shape != after.shape:
+        same = False
+        texts = str(list(before.shape)), str(list(after.shape))
+        yield ArrayChanged(name, "shape", *texts)
+    if before.dtype != after.dtype:
+        same = False
+        yield ArrayChanged(name, "dtype", str(before.dtype), str(after.dtype))
+    if before.weak_type != after.weak_type:
+        same = False
+        texts = str(before.weak_type), str(after.weak_type)
+        yield ArrayChanged(name, "weak type", *texts)
+    if old_sharding != new_sharding:
+        texts = sharding_text(old_sharding), sharding_text(new_sharding)
         # Two meshes may have the same axes over other devices, or in another order.
-        if texts[0] == texts[1]:
-            texts = _with_devices(before), _with_devices(sharding)
-        yield Difference("sharding", name, *texts)
-    elif a != b and same:
-        yield Difference("type", name, shown(b, 120), shown(a, 120))
+        if texts[0] == texts[1] and old_sharding and new_sharding:
+            texts = _with_devices(old_sharding), _with_devices(new_sharding)
+        yield ArrayChanged(name, "sharding", *texts)
+    elif same and before != after:
+        yield ArrayChanged(name, "type", shown(before, 120), shown(after, 120))
 
 
-def _with_devices(sharding: Any) -> str:
-    devices = sharding.device_set
-    if hasattr(sharding, "mesh"):  # in the order of the mesh, in which they may differ
-        devices = sharding.mesh.devices.flat
+def _with_devices(sharding: Sharding) -> str:
+    devices = list(sharding.device_set)
+    # The order may be the difference.
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+        devices = list(sharding.mesh.devices.flat)
     return f"{sharding_text(sharding)} on devices {[device.id for device in devices]}"
 
 
-def _of_statics(now: dict[str, Any], before: dict[str, Any]) -> Iterator[Difference]:
-    names = pair_names(before, now)
+def _static_changes(
+    old: Mapping[str, object], new: Mapping[str, object]
+) -> Iterator[Difference]:
+    names = pair_names(old, new)
     for name, _ in names.paired:
-        old, new = before[name], now[name]
-        # 1 and True are equal, and jax compiles for each.
-        if type(old) is not type(new) or old != new:
-            yield Difference("static", name, shown(old), shown(new))
+        before, after = old[name], new[name]
+        # jax compiles separately for 1 and True, which are equal.
+        if type(before) is not type(after) or before != after:
+            yield StaticChanged(name, shown(before), shown(after))
     for name in names.gone:
-        yield Difference("static", name, before=shown(before[name]))
+        yield StaticChanged(name, shown(old[name]), None)
     for name in names.new:
-        yield Difference("static", name, after=shown(now[name]))
+        yield StaticChanged(name, None, shown(new[name]))
 
 
-def _of_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterator[Difference]:
-    names = pair_names(before, now)
-    changed = [name for name, _ in names.paired if now[name] != before[name]]
+def _setting_changes(
+    old: Mapping[str, object], new: Mapping[str, object]
+) -> Iterator[Difference]:
+    names = pair_names(old, new)
+    changed = [name for name, _ in names.paired if new[name] != old[name]]
     if "abstract_mesh_context_manager" in changed and "concrete_mesh" in changed:
-        # Another mesh brings devices of its own.
+        # Another mesh may have other devices: that is one change, not two.
         changed.remove("concrete_mesh")
     for name in changed:
-        texts = _setting_text(name, before[name]), _setting_text(name, now[name])
-        # A number is its position alone.
-        yield Difference("setting", "" if name.isdigit() else name, *texts)
+        before = _setting_text(name, old[name])
+        after = _setting_text(name, new[name])
+        # A number is only the position of a setting that jax does not name.
+        yield SettingChanged("" if name.isdigit() else name, before, after)
 
 
-def _setting_text(name: str, value: Any) -> str:
+def _setting_text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if name == "concrete_mesh":
-        if value is None or value.empty:
+        if not isinstance(value, Mesh) or value.empty:
             return "none"
         return str([device.id for device in value.devices.flat])
     if isinstance(value, tuple):  # the meshes that were entered, outermost first
         return ", ".join(map(mesh_sizes, value)) or "none"
-    if hasattr(value, "axis_names"):
+    if isinstance(value, (Mesh, AbstractMesh)):
         return mesh_sizes(value) or "none"
     return str(value).lower()
 
 
-def sharding_text(sharding: Any) -> str:
-    """A sharding as short text; None is an array that is not committed to one.
+def sharding_text(sharding: Sharding | None) -> str:
+    """A sharding as short text; None for an array that is not committed to devices.
 
     >>> mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
     >>> sharding_text(NamedSharding(mesh, jax.P("data")))
@@ -279,13 +322,13 @@ def sharding_text(sharding: Any) -> str:
     if sharding is None:
         return "uncommitted"
     memory = getattr(sharding, "memory_kind", None)
-    where = ""
+    in_memory = ""
     if memory not in (None, "device"):
-        where = f" in {memory}"
+        in_memory = f" in {memory}"
     if isinstance(sharding, NamedSharding):
         spec = str(sharding.spec).removeprefix("PartitionSpec").removeprefix("P")
-        return f"P{spec} over {mesh_sizes(sharding.mesh)}{where}"
+        return f"P{spec} over {mesh_sizes(sharding.mesh)}{in_memory}"
     if isinstance(sharding, SingleDeviceSharding):
         (device,) = sharding.device_set
-        return f"on {device}{where}"
+        return f"on {device}{in_memory}"
     return str(sharding)

@@ -1,14 +1,13 @@
 """The targets of this kernel, and which one a program is compiled for.
 
-Attached devices are used in this kernel: accelerators, and the CPU as one device. CPU
-devices are simulated in a worker process, since a crash of XLA must not end the kernel,
-and described devices (a slice of TPUs or a cluster of GPUs) are compiled for there. Who
-has made jax simulate CPU devices in the kernel can have them used by the name
-`"attached"`.
+Programs run in this kernel on attached devices: accelerators, and the CPU as one
+device. A worker process simulates further CPU devices, since a crash of XLA must not
+end the kernel, and compiles for described devices (a slice of TPUs or a cluster of
+GPUs). If the user has made jax simulate CPU devices in the kernel, `"attached"` names
+those.
 
-The compilers themselves make the devices of described hardware
-(`jax.experimental.topologies`). Making them loads the TPU's or GPU's compiler into the
-process, so that happens in the worker only.
+Compilers create the devices of described hardware (`jax.experimental.topologies`). That
+loads the TPU's or GPU's compiler into the process, so only the worker does it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from typing import Any
 
 import jax
 import numpy as np
@@ -35,6 +33,7 @@ from shardviz.hardware.topology import (
 )
 from shardviz.programs.backend.devices import (
     MOST_SIMULATED,
+    Device,
     ask_for_cpus,
     attached_devices,
     count_of,
@@ -51,7 +50,7 @@ _HOW = (
 
 
 def targets() -> Targets:
-    """What a program can run on here, and examples of described hardware.
+    """The targets that a program can run on, and examples of described hardware.
 
     Starts no backend: before the first run, jax has not looked for devices.
 
@@ -62,14 +61,17 @@ def targets() -> Targets:
 
 
 def _here() -> list[Target]:
+    """The targets of this kernel."""
     if not backend_started():
         return [Target("attached", ""), Target("cpu", "cpu")]
     devices, cpus = attached_devices(None), count_of("cpu")
     platform, count = devices[0].platform, len(devices)
     if platform == "cpu":
-        count, cpus = 1, count if count > 1 else 0  # all but one are simulated
-    here = [Target("attached", platform, count)]
-    return [*here, Target("cpu", "cpu", cpus)] if cpus else here
+        # All CPU devices except one are simulated.
+        cpus = count if count > 1 else 0
+        count = 1
+    attached = Target("attached", platform, count)
+    return [attached, Target("cpu", "cpu", cpus)] if cpus else [attached]
 
 
 def described(text: str) -> Target:
@@ -79,18 +81,18 @@ def described(text: str) -> Target:
     'TPU v5p 8×8×16, described'
     """
     topology = Topology.parse(text)
-    kind = topology.chip.platform
+    platform = topology.chip.platform
     return Target(
         "described",
-        kind,
+        platform,
         topology.devices,
-        str(topology),
-        True,
-        str(missing(kind) or ""),
+        text=str(topology),
+        worker=True,
+        missing=str(missing(platform) or ""),
     )
 
 
-def decide(text: str | Target | None, needed: int) -> Target:
+def decide(text: TargetLike, needed: int) -> Target:
     """The target of a compile or run, in this kernel or in the worker.
 
     Args:
@@ -104,7 +106,7 @@ def decide(text: str | Target | None, needed: int) -> Target:
     if is_described(word):
         target = described(word)
         fits(Topology.parse(target.text), needed)
-        # Only now: a mesh that cannot fit should hear of that first.
+        # After the size of the mesh, which is wrong whatever is installed.
         if target.missing:
             raise TargetError(target.missing)
         return target
@@ -125,10 +127,10 @@ def decide(text: str | Target | None, needed: int) -> Target:
 
 
 def lowering_platform(target: TargetLike, needed: int) -> str:
-    """What jax calls the platform of a target: `"cpu"`, `"tpu"` or `"cuda"`.
+    """jax's name of the platform of a target: `"cpu"`, `"tpu"` or `"cuda"`.
 
-    `""` if the target does not name one, or cannot be used. Without a target it is that
-    of the devices a compile would use, for which jax's backend starts.
+    `""` if the target does not name one, or cannot be used. Without a target it is the
+    platform of the devices a compile would use; to find it, jax's backend starts.
 
     Args:
         target: as for `decide`.
@@ -149,12 +151,12 @@ def lowering_platform(target: TargetLike, needed: int) -> str:
     return "cuda" if kind == "gpu" else kind
 
 
-def choose(text: str | Target | None, needed: int) -> Target:
-    """The devices of this kernel that were named, or the best ones for a mesh.
+def choose(text: TargetLike, needed: int) -> Target:
+    """The devices of this kernel that a text names, or the best ones for a mesh.
 
     Args:
         text: `"attached"`, `"gpu"`, `"tpu"`, `"cpu"`, `"cpu:8"`; None or `""` for
-            attached devices where there are enough of them, else simulated ones.
+            attached devices if there are enough of them, else simulated ones.
         needed: how many devices the mesh has.
 
     >>> choose("cpu:1", 1).count
@@ -166,7 +168,7 @@ def choose(text: str | Target | None, needed: int) -> Target:
     kind, colon, _ = word.partition(":")
     if kind == "cpu":
         count = _cpu_count(word, needed)
-        # Before the first look at devices, which fixes their number.
+        # Before jax first looks for devices, which fixes their number.
         ask_for_cpus(count, exactly=bool(colon))
         refuse_too_few("cpu", len(attached_devices("cpu")), count)
         return Target("cpu", "cpu", count)
@@ -177,7 +179,7 @@ def choose(text: str | Target | None, needed: int) -> Target:
     platform = devices[0].platform
     if word or (platform != "cpu" and len(devices) >= needed):
         refuse_too_few(platform, len(devices), needed)
-        # Of CPU devices only as many as are needed: all but one are simulated.
+        # CPU devices only as needed: all except one are simulated.
         count = needed if platform == "cpu" else len(devices)
         return Target("attached", platform, count)
     if needed == 1 or jax.process_count() > 1:
@@ -197,17 +199,17 @@ def _word(text: TargetLike) -> str:
 
 
 def _attached_fits(needed: int) -> bool:
-    """Whether a mesh fits on the attached devices, the CPU being one of them."""
+    """Whether a mesh fits on the attached devices, which include one CPU."""
     if needed == 1:
         return True
     devices = attached_devices(None)
-    # Of several processes the CPU's simulated devices too are those of all of them.
-    several = jax.process_count() > 1
-    return (devices[0].platform != "cpu" or several) and len(devices) >= needed
+    # Several processes share all their devices, including simulated ones.
+    usable = devices[0].platform != "cpu" or jax.process_count() > 1
+    return usable and len(devices) >= needed
 
 
 def _cpu_count(word: str, needed: int) -> int:
-    """How many CPU devices a target names; as many as are needed where it says none."""
+    """The number of CPU devices that a target names; `needed` if it names none."""
     if ":" not in word:
         return needed
     number = word.partition(":")[2].strip()
@@ -220,7 +222,7 @@ def _cpu_count(word: str, needed: int) -> int:
     return count
 
 
-def devices_of(target: Target) -> tuple[Any, ...]:
+def devices_of(target: Target) -> tuple[Device, ...]:
     """The jax devices of a target in this process; starts jax's backend."""
     if target.text:
         raise only_described(target.text)
@@ -232,8 +234,8 @@ def devices_of(target: Target) -> tuple[Any, ...]:
 def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     """The jax Mesh that puts every position of `mesh` on a device of the target.
 
-    Ids that the target has mean its devices. Ids that it lacks are names: the lowest of
-    them is its first device, and so on, so that permuted ids permute devices.
+    If the target has all ids of the mesh, they mean its devices. Otherwise they are
+    only an order: the lowest id is its first device, and so on.
     """
     chosen = devices_for(mesh, devices_of(target))
     if not own_devices(chosen):
@@ -251,7 +253,7 @@ _CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
 
 
 def missing(platform: str) -> TargetError | None:
-    """What has to be installed to compile for `"tpu"` or `"gpu"`; None for nothing."""
+    """The error if the compiler for `"tpu"` or `"gpu"` is not installed, else None."""
     if _installed(platform):
         return None
     return TargetError(
@@ -261,7 +263,7 @@ def missing(platform: str) -> TargetError | None:
 
 
 def fits(topology: Topology, needed: int) -> None:
-    """Refuses a mesh whose size is not the number of devices.
+    """Refuses a mesh whose size is not the number of devices of a topology.
 
     >>> fits(Topology.parse("tpu:v5e:4x4"), 16)
     """
@@ -277,21 +279,21 @@ def fits(topology: Topology, needed: int) -> None:
 def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, ...]]:
     """The jax Mesh of compile-only devices for a mesh, and notes about it.
 
-    A mesh with device ids of its own keeps them. Any other is laid over the slice by
-    jax's `mesh_utils`, as on a real one; where that refuses, devices keep their own
-    order and the reason is a note.
+    If the user numbered the devices of the mesh, it keeps that order. Otherwise jax's
+    `mesh_utils` lay it over the slice, as on a real one; if they refuse, devices keep
+    their own order and a note has the reason.
 
     Args:
-        mesh: the mesh; as many devices as the target.
-        text: the target, `"tpu:v5e:4x4"`.
+        mesh: the mesh, with as many devices as the target.
+        text: the target, such as `"tpu:v5e:4x4"`.
     """
     topology = Topology.parse(text)
     fits(topology, mesh.size)
     devices = compile_only_devices(topology)
-    # Who has numbered the devices means these.
+    # The user numbered the devices.
     if not mesh.ids_are_positions:
         return mesh_of(_by_id(devices, mesh), mesh), ()
-    # Every GPU reaches every other one of its host directly, so there is no torus.
+    # Every GPU reaches every other GPU of its host directly, so there is no torus.
     if topology.chip.platform == "gpu":
         return mesh_of(devices, mesh), ()
     try:
@@ -304,8 +306,8 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, .
     return mesh_of(list(grid.flat), mesh), ()
 
 
-def compile_only_devices(topology: Topology) -> list[Any]:
-    """The devices that the compiler makes of a description, in its order."""
+def compile_only_devices(topology: Topology) -> list[Device]:
+    """The devices that the compiler creates from a description, in its order."""
     platform = topology.chip.platform
     if error := missing(platform):
         raise error
@@ -317,14 +319,14 @@ def compile_only_devices(topology: Topology) -> list[Any]:
         from jax.experimental import topologies
 
         devices = list(topologies.get_topology_desc(**options).devices)
-    except Exception as error:  # whatever the plugin raises for what it does not know
+    except Exception as error:  # the plugin may raise anything for an unknown shape
         reason = " ".join(str(error).split())[:400]
         raise TargetError(
             f"The {platform.upper()} compiler that is installed here cannot describe"
             f" {str(topology)!r}: {reason} Try another shape or generation, or another"
             f" version of jax and of shardviz[{platform}]."
         ) from error
-    # The figures that we know a chip by may be wrong for this plugin.
+    # Our figures of a chip may be wrong for this plugin.
     if len(devices) != topology.devices:
         raise TargetError(
             f"The compiler makes {plural(len(devices), 'device')} of {str(topology)!r}, and"
@@ -348,7 +350,7 @@ def target_config(topology: Topology) -> str:
     capability = {"major": major, "minor": minor, "feature_extension": extension}
     words = " ".join(f"{name}: {value}" for name, value in capability.items())
     info.append(f"  cuda_compute_capability {{ {words} }}")
-    # XLA compiles for the CUDA that the installed plugin is made for.
+    # XLA compiles for the CUDA version of the installed plugin.
     runtime = _CUDA.get(_installed("gpu"), 13)
     lines = [
         "gpu_device_info {",
@@ -363,31 +365,34 @@ def target_config(topology: Topology) -> str:
 
 
 def _installed(platform: str) -> str:
-    """The package that compiles for a platform; `""` where none is installed."""
+    """The package that compiles for a platform; `""` if none is installed."""
     for name in _PACKAGES[platform]:
         if importlib.util.find_spec(name) is not None:
             return name
     return ""
 
 
-def _torus_order(mesh: MeshSpec, topology: Topology, devices: list[Any]) -> np.ndarray:
+def _torus_order(
+    mesh: MeshSpec, topology: Topology, devices: list[Device]
+) -> np.ndarray:
     from jax.experimental import mesh_utils
 
     sizes = mesh.axis_sizes
     if topology.slices == 1:
         return mesh_utils.create_device_mesh(sizes, devices)
-    left, across = topology.slices, []
-    for size in sizes:  # slices are joined along the first axes, which carry the least
-        across.append(math.gcd(size, left))
-        left //= across[-1]
+    # Slices are joined along the first axes, which carry the least traffic.
+    slices, across = topology.slices, []
+    for size in sizes:
+        across.append(math.gcd(size, slices))
+        slices //= across[-1]
     inside = tuple(n // a for n, a in zip(sizes, across, strict=True))
     return mesh_utils.create_hybrid_device_mesh(inside, across, devices)
 
 
-def _by_id(devices: list[Any], mesh: MeshSpec) -> list[Any]:
-    wanted = mesh.device_ids.ravel().tolist()
+def _by_id(devices: list[Device], mesh: MeshSpec) -> list[Device]:
+    ids = mesh.device_ids.ravel().tolist()
     by_id = {device.id: device for device in devices}
-    if by_id.keys() >= set(wanted):
-        return [by_id[i] for i in wanted]
-    # Ids of other devices are names: the lowest of them is the first device, and so on.
-    return [devices[rank] for rank in np.argsort(np.argsort(wanted))]
+    if by_id.keys() >= set(ids):
+        return [by_id[i] for i in ids]
+    # Ids of other devices are only an order: the lowest is the first device, and so on.
+    return [devices[rank] for rank in np.argsort(np.argsort(ids))]

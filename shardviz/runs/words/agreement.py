@@ -1,24 +1,25 @@
-"""What processes of one run do not agree on, and which of them is missing or failed."""
+"""Differences between the processes of a run, and missing or failed ones, in English."""
 
 from __future__ import annotations
 
 from shardviz.base.format import by_count, clause, cut, processes
 from shardviz.runs.agreement import Difference, Missing, OtherFailed
 
-_LONGEST = 160  # characters of what a process has
+_LONGEST = 160  # characters of a value
 
 
 def difference(fact: Difference) -> str:
-    """Which processes differ, in what, and what to do.
+    """Which processes differ, in which field, and how to find the cause.
 
     >>> print(difference(Difference("mesh", (3,), (0, 1, 2), "x=4", "x=8")).split(". ")[0])
     Process 3 differs from processes 0, 1 and 2 in the mesh: x=4 in place of x=8
     """
-    differ = by_count(len(fact.odd), "differs", "differ")
+    differ = by_count(len(fact.differing), "differs", "differ")
     return (
-        f"{processes(fact.odd)} {differ} from {processes(fact.others).lower()} in the"
-        f" {fact.field}: {_had(fact.here, fact.line)} in place of"
-        f" {_had(fact.there, fact.other_line)}. Nothing ran, since every process must do"
+        f"{processes(fact.differing)} {differ} from {processes(fact.reference).lower()} in"
+        f" the {fact.field}: {_value(fact.value, fact.line)} in place of"
+        f" {_value(fact.reference_value, fact.reference_line)}. Nothing ran, since every"
+        " process must do"
         " the same, else they wait for one another or compute wrong numbers. Look for"
         " what depends on jax.process_index(), on files of one process, or on random"
         " numbers without a fixed seed. Where each process has rows of its own, make the"
@@ -27,8 +28,8 @@ def difference(fact: Difference) -> str:
     )
 
 
-def _had(text: str, line: str) -> str:
-    # The order of many devices is a long text, and its beginning tells enough.
+def _value(text: str, line: str) -> str:
+    # The order of many devices is a long text, and its beginning is enough.
     return cut(text or "none", _LONGEST) + clause(" ({})", line)
 
 
@@ -40,7 +41,7 @@ def missing(fact: Missing) -> str:
     """
     return (
         f"{processes(fact.absent)} did not reach {fact.call} within"
-        f" {fact.seconds:.3g} s; {processes(fact.there).lower()} waited, and nothing"
+        f" {fact.seconds:.3g} s; {processes(fact.waiting).lower()} waited, and nothing"
         " ran. A process that is missing is in another branch of the script, still"
         " busy, or has ended: look at its output. The environment variable"
         " SHARDVIZ_WAIT says how many seconds to wait."
@@ -48,7 +49,7 @@ def missing(fact: Missing) -> str:
 
 
 def other_failed(fact: OtherFailed) -> str:
-    """That another process failed before the run was over."""
+    """Which process failed, and why."""
     return (
         f"Process {fact.process} failed in the stage {fact.stage!r}, so no process goes"
         f" on: {fact.message}"

@@ -1,108 +1,154 @@
-"""Why a call compiled again: under `sv.cached`, and on another mesh."""
+"""Cache misses in English: why `sv.cached`, or jax on another mesh, compiled again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shardviz.base.display import Fact, sentence
 from shardviz.base.format import clause, plural
 from shardviz.runs.cache import ExecutableCache
 from shardviz.runs.cached import (
     STAGES,
-    Difference,
+    ArrayAdded,
+    ArrayChanged,
+    ArrayRemoved,
+    DroppedSignature,
     MeshComparison,
     Miss,
+    NeverCompiled,
+    NewSignature,
+    SameAsDropped,
+    SettingChanged,
+    StaticChanged,
+    TreeChanged,
 )
 
-# Settings of jax by the names that it gives them.
+# Settings of jax, by jax's own names.
 _SETTINGS = {
     "jax_enable_x64": "x64 mode",
     "mesh_context_manager": "the mesh of `with mesh:`",
     "abstract_mesh_context_manager": "the mesh of jax.set_mesh",
     "concrete_mesh": "the devices of the mesh in force",
 }
-_UNNAMED = "another setting of jax, which this version of it does not name"
 
 
-def difference(fact: Difference) -> str:
-    """One thing in which two calls differ.
+def _added(fact: ArrayAdded) -> str:
+    return f"tree: came {fact.name}"
 
-    >>> difference(Difference("static", "n", "3", ""))
+
+def _removed(fact: ArrayRemoved) -> str:
+    return f"tree: went {fact.name}"
+
+
+def _tree(fact: TreeChanged) -> str:
+    return f"tree: {fact.before} became {fact.after}"
+
+
+def _array(fact: ArrayChanged) -> str:
+    change = f"{fact.before} became {fact.after}"
+    return f"argument {fact.name}: {fact.aspect} {change}"
+
+
+def _static(fact: StaticChanged) -> str:
+    """A static argument that changed.
+
+    >>> _static(StaticChanged("n", "3", None))
     'static argument n: 3 became not given'
-    >>> difference(Difference("setting", "jax_enable_x64", "off", "on"))
+    """
+    before = "not given" if fact.before is None else fact.before
+    after = "not given" if fact.after is None else fact.after
+    if before == after:
+        after = "another one that reads the same"
+    return f"static argument {fact.name}: {before} became {after}"
+
+
+def _setting(fact: SettingChanged) -> str:
+    """A setting that changed.
+
+    >>> _setting(SettingChanged("jax_enable_x64", "off", "on"))
     'x64 mode: off became on'
     """
-    if fact.code == "dropped":
-        return f"the same as entry {fact.name}, which was dropped"
-    if fact.code == "added":
-        return f"tree: came {fact.name}"
-    if fact.code == "removed":
-        return f"tree: went {fact.name}"
-    before, after = fact.before, fact.after
-    if fact.code == "static":
-        before, after = before or "not given", after or "not given"
-        if before == after:
-            after = "another one that reads the same"
-        return f"static argument {fact.name}: {before} became {after}"
-    if fact.code == "tree":
-        return f"tree: {before} became {after}"
-    if fact.code == "setting":
-        if not fact.name:
-            return _UNNAMED
-        name = _SETTINGS.get(fact.name)
-        if name is None:
-            name = fact.name.removeprefix("jax_").replace("_", " ")
-        return f"{name}: {before} became {after}"
-    return f"argument {fact.name}: {fact.code} {before} became {after}"
+    if not fact.name:
+        return "another setting of jax, which this version of it does not name"
+    name = _SETTINGS.get(fact.name)
+    if name is None:
+        name = fact.name.removeprefix("jax_").replace("_", " ")
+    return f"{name}: {fact.before} became {fact.after}"
 
 
-def miss(fact: Miss) -> str:
+def _same_as_dropped(fact: SameAsDropped) -> str:
+    return f"the same as entry {fact.entry}, which was dropped"
+
+
+def _never_compiled(fact: NeverCompiled) -> str:
+    return f"{fact.function} was never compiled."
+
+
+def _compiled(fact: Miss, reason: str) -> str:
+    return f"{fact.function} was compiled for {fact.signature}, entry {fact.entry}; {reason}."
+
+
+def _first_miss(fact: Miss) -> str:
+    return _compiled(fact, "nothing was compiled before")
+
+
+def _new_signature(fact: NewSignature) -> str:
     """Why a call compiled, in one sentence.
 
-    >>> change = Difference("dtype", "x", "float32", "int32")
-    >>> miss(Miss("f", "(x: int32[])", 2, nearest=1, differences=(change,)))[-72:]
+    >>> change = ArrayChanged("x", "dtype", "float32", "int32")
+    >>> _new_signature(NewSignature("f", "(x: int32[])", 2, 1, (change,)))[-72:]
     'entry 2; the nearest is entry 1: argument x: dtype float32 became int32.'
     """
-    if fact.entry == 0:
-        return f"{fact.function} was never compiled."
-    if fact.dropped is not None:
-        held = plural(fact.size, "signature")
-        same = difference(Difference("dropped", str(fact.dropped)))
-        why = f"it is {same}: the cache holds {held}"
-    elif fact.nearest is None:
-        why = "nothing was compiled before"
-    else:
-        differences = "; ".join(difference(one) for one in fact.differences)
-        why = f"the nearest is entry {fact.nearest}: {differences}"
-    return (
-        f"{fact.function} was compiled for {fact.signature}, entry {fact.entry}; {why}."
-    )
+    differences = "; ".join(map(sentence, fact.differences))
+    return _compiled(fact, f"the nearest is entry {fact.nearest}: {differences}")
+
+
+def _dropped_signature(fact: DroppedSignature) -> str:
+    same = _same_as_dropped(SameAsDropped(fact.dropped))
+    held = plural(fact.size, "signature")
+    return _compiled(fact, f"it is {same}: the cache holds {held}")
 
 
 _DONE = {"trace": "traced", "lower": "lowered", "compile": "compiled"}
 
 
 def mesh_comparison(value: MeshComparison) -> str:
-    """What jax did again for the second of two meshes."""
-    again = value.second
-    if again.error:
+    """Which stages jax repeated for the second of two meshes."""
+    second = value.second
+    if second.error:
         return (
-            f"The second mesh was refused: {again.error} A function that names devices"
+            f"The second mesh was refused: {second.error} A function that names devices"
             " runs on those alone; name an AbstractMesh in it and let the arguments"
             " bring the devices."
         )
-    if not again.misses:
+    if not second.misses:
         return (
             "Nothing was done again for the second mesh: it has the devices of the"
             " first."
         )
-    done = " and ".join(_DONE[stage] for stage in again.misses)
-    kept = [_DONE[stage] for stage in STAGES if stage not in again.misses]
-    return f"For the second mesh it was {done} again{clause(', not {}', ' and '.join(kept))}."
+    repeated = " and ".join(_DONE[stage] for stage in second.misses)
+    reused = " and ".join(_DONE[s] for s in STAGES if s not in second.misses)
+    return f"For the second mesh it was {repeated} again{clause(', not {}', reused)}."
 
 
 def executables(cache: ExecutableCache) -> str:
-    """How many are kept, and how often one was found."""
-    found = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
-    return f"{len(cache)} of {cache.size} executables kept · {found}"
+    """The number of executables that a cache holds, and its hits and misses."""
+    uses = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
+    return f"{len(cache)} of {cache.size} executables kept · {uses}"
 
 
-SENTENCES = {Difference: difference, Miss: miss}
+SENTENCES: Mapping[type[Fact], Callable[[Any], str]] = {
+    ArrayAdded: _added,
+    ArrayRemoved: _removed,
+    TreeChanged: _tree,
+    ArrayChanged: _array,
+    StaticChanged: _static,
+    SettingChanged: _setting,
+    SameAsDropped: _same_as_dropped,
+    NeverCompiled: _never_compiled,
+    Miss: _first_miss,
+    NewSignature: _new_signature,
+    DroppedSignature: _dropped_signature,
+}
 EXPLANATIONS = {MeshComparison: mesh_comparison}

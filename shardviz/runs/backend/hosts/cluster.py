@@ -1,4 +1,4 @@
-"""Engines of ipyparallel, which is imported here alone: started, called and ended."""
+"""Starts, calls and ends engines of ipyparallel. No other module imports it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import re
 import sysconfig
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardviz.base.errors import TargetError, needed_by
 from shardviz.base.format import shown
@@ -24,13 +24,16 @@ from shardviz.programs.backend.worker.folders import (
 from shardviz.programs.backend.worker.settings import Settings
 from shardviz.programs.failure import Exited, Lost, ProcessEnd
 
+if TYPE_CHECKING:
+    from ipyparallel import AsyncResult, Client
+
 MOST_ENGINES = 64  # on one machine
 START_SECONDS = 120
-# What gloo says of every group of devices that it connects.
+# Lines that gloo prints for every group of devices that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
-_EXIT_SECONDS = 1.0  # in which the exit code of an ended process is known
-# Few processes, which start sooner; and an engine counts as there at its second
-# heartbeat.
+_EXIT_SECONDS = 1.0  # to wait for the exit code of an ended process
+# With threads the controller starts sooner than with processes. It registers an engine
+# at its second heartbeat, so these are short.
 _CONTROLLER = (
     "--IPController.use_threads=True",
     "--IPController.broadcast_scheduler_depth=0",
@@ -44,7 +47,7 @@ class EngineLost(TargetError):
     """An engine ended, or does not answer.
 
     Attributes:
-        end: why; the error's words are those of this fact.
+        end: why; its sentence is the message of this error.
     """
 
     def __init__(self, end: ProcessEnd) -> None:
@@ -52,24 +55,21 @@ class EngineLost(TargetError):
         self.end = end
 
 
-def answer_of(call: Any) -> Any:
+def answer_of(call: AsyncResult) -> Any:
     """The answer of a call that is ready.
 
-    Args:
-        call: ipyparallel's own `AsyncResult`.
-
     Raises:
-        EngineLost: where the engine ended.
-        TargetError: where it cannot make the call, or what the function raised there.
+        EngineLost: if the engine ended.
+        TargetError: if it cannot make the call, or with the error of the function.
     """
     from ipyparallel import error
 
     try:
-        packed = call.get()
+        packed: Any = call.get()
     except error.EngineError:
         raise EngineLost(Lost()) from None
     except error.RemoteError as remote:
-        if remote.ename == "EngineError":  # as the controller says it
+        if remote.ename == "EngineError":  # as the controller reports it
             raise EngineLost(Lost()) from None
         raise TargetError(
             f"An engine refused the call: {remote.ename}: {remote.evalue}. It needs what"
@@ -78,14 +78,14 @@ def answer_of(call: Any) -> Any:
     return pickle.loads(packed).result()
 
 
-def stage_of(call: Any) -> str:
+def stage_of(call: AsyncResult) -> str:
     """The stage that the engine of a call is in; `""` for none."""
     data = call.data
     return data.get("stage", "") if isinstance(data, dict) else ""
 
 
 def publish(stage: str) -> None:
-    """Tells the kernel, from an engine, which stage begins."""
+    """Reports to the kernel, from an engine, that a stage begins."""
     from ipyparallel.datapub import publish_data
 
     publish_data({"stage": stage})
@@ -96,15 +96,16 @@ class Engines:
 
     Attributes:
         client: ipyparallel's client.
-        cluster: the Cluster that was started here; None for engines that the caller
-            started.
+        cluster: the Cluster that was started here; None if the user started the
+            engines.
         folder: the profile folder of a cluster that was started here.
         ids: ipyparallel's number of each engine, by rank.
         pids: the process ids of engines on this machine, by rank.
+        kernel: the process that created this object; only it may end the engines.
     """
 
     def __init__(
-        self, client: Any, cluster: Any = None, folder: Path | None = None
+        self, client: Client, cluster: Any = None, folder: Path | None = None
     ) -> None:
         self.client, self.cluster, self.folder = client, cluster, folder
         self.ids: tuple[int, ...] = tuple(sorted(client.ids))
@@ -120,11 +121,11 @@ class Engines:
         """The process id of a controller that was started here."""
         return None if self.cluster is None else self.cluster.controller.pid
 
-    def call(self, rank: int, request: Any) -> Any:
-        """Sends a call to an engine; ipyparallel's `AsyncResult`.
+    def call(self, rank: int, request: Callable[[], bytes]) -> AsyncResult:
+        """Sends a call to an engine.
 
         Args:
-            rank: of the engine.
+            rank: the rank of the engine.
             request: a callable, sent by the name of its class.
         """
         return self.client[self.ids[rank]].apply_async(request)
@@ -134,35 +135,33 @@ class Engines:
         return "" if self.folder is None else str(self.folder / f"printed-{rank}")
 
     def ended(self) -> list[int]:
-        """The ranks of engines that are known to have ended."""
-        # The controller notices the end of an engine late; on this machine we look.
+        """The ranks of engines that have ended."""
+        # The controller notices late that an engine has ended, so on this machine we
+        # check the process, too.
         registered = set(self.client.ids)
-        return [
-            rank
-            for rank, number in enumerate(self.ids)
-            if number not in registered or self._status(rank) == "ended"
-        ]
+        ranks = []
+        for rank, number in enumerate(self.ids):
+            pid = self.pids.get(rank)
+            if number not in registered or (pid and status_of(pid) == "ended"):
+                ranks.append(rank)
+        return ranks
 
     def stopped(self) -> list[int]:
         """The ranks of engines on this machine that a signal has stopped."""
-        return [rank for rank in self.pids if self._status(rank) == "stopped"]
-
-    def _status(self, rank: int) -> str:
-        pid = self.pids.get(rank)
-        return "" if pid is None else status_of(pid)
+        return [r for r, pid in self.pids.items() if status_of(pid) == "stopped"]
 
     def end_of(self, rank: int) -> ProcessEnd:
-        """How an engine ended, and what it printed about the cause."""
-        # Only the parent of a process learns its exit code.
+        """How an engine ended, and the error that it printed."""
+        # Only the parent of a process gets its exit code.
         if self.cluster is None:
             return Lost(group="foreign")
         code = None
         for launcher in self._launchers:
             if launcher.pid == self.pids.get(rank):
-                # A second waiter would take the exit code from ipyparallel's thread.
-                if (waiting := getattr(launcher, "_wait_thread", None)) is not None:
-                    waiting.join(_EXIT_SECONDS)
-                with contextlib.suppress(Exception):  # psutil's own, of any kind
+                # Waiting here would take the exit code from ipyparallel's thread.
+                if (thread := getattr(launcher, "_wait_thread", None)) is not None:
+                    thread.join(_EXIT_SECONDS)
+                with contextlib.suppress(Exception):  # any error of psutil
                     code = launcher.process.wait(timeout=0)
         printed = ""
         with contextlib.suppress(OSError), open(self.log_of(rank), "rb") as file:
@@ -170,15 +169,15 @@ class Engines:
         return Exited(code=code, printed=printed, group="own")
 
     def end(self) -> None:
-        """Ends a cluster that was started here, in the process that started it."""
+        """Ends a cluster that was started here; does nothing in a forked process."""
         if self.folder is None or os.getpid() != self.kernel:
             return
-        with contextlib.suppress(Exception):  # some of its processes are gone
+        with contextlib.suppress(Exception):  # a process may have ended already
             self.cluster.stop_cluster_sync()
-        with contextlib.suppress(Exception):  # the controller is gone
+        with contextlib.suppress(Exception):  # the controller has ended
             self.client.close(linger=0)
         remove_folder(self.folder)
-        remove_abandoned()  # what an engine that compiled has left in shared memory
+        remove_abandoned()  # dumps that an ended engine left in shared memory
 
 
 def start(count: int, platform: str) -> Engines:
@@ -197,7 +196,7 @@ def start(count: int, platform: str) -> Engines:
     folder = make_folder("hosts", tempfile.gettempdir())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Its own profile, so that the user's settings have no effect.
+        # A separate profile, so that the user's settings have no effect.
         cluster = ipp.Cluster(
             n=count,
             profile_dir=str(folder),
@@ -228,32 +227,32 @@ def start(count: int, platform: str) -> Engines:
             ) from error
 
 
-def taken_over(thing: Any) -> Engines:
-    """The engines of an ipyparallel Client or Cluster that a person has.
+def taken_over(source: Any) -> Engines:
+    """The engines of the user's ipyparallel Client or Cluster.
 
     Raises:
-        MissingPackage: where ipyparallel is not installed.
+        MissingPackage: if ipyparallel is not installed.
         TargetError: for anything else.
     """
     ipp = imported()
-    client = thing
-    if isinstance(thing, ipp.Cluster) and thing.engines:
-        client = thing.connect_client_sync()
-        client.wait_for_engines(thing.n or 1, timeout=START_SECONDS, interactive=False)
+    client = source
+    if isinstance(source, ipp.Cluster) and source.engines:
+        client = source.connect_client_sync()
+        client.wait_for_engines(source.n or 1, timeout=START_SECONDS, interactive=False)
     if not isinstance(client, ipp.Client) or not client.ids:
         raise TargetError(
             "sv.hosts takes how many processes to start here, as in sv.hosts(2,"
             " devices=4), or an ipyparallel Client or Cluster with engines that run; got"
-            f" {shown(thing)}."
+            f" {shown(source)}."
         )
     return Engines(client)
 
 
 def imported() -> Any:
-    """ipyparallel.
+    """Imports ipyparallel.
 
     Raises:
-        MissingPackage: where it is not installed.
+        MissingPackage: if it is not installed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -271,25 +270,25 @@ def _launcher_config(environment: Mapping[str, str]) -> Any:
                 "environment": dict(environment),
                 "engine_args": list(_ENGINE),
             },
-            # What an engine computes is of no use any more when it is ended.
+            # An engine that is ended has nothing to finish.
             "LocalProcessLauncher": {"stop_seconds_until_kill": 0},
         }
     )
 
 
 def _environment(platform: str) -> dict[str, str]:
-    """The variables of engines that differ from the kernel's own."""
+    """The environment variables of engines that differ from the kernel's."""
     variables: dict[str, str] = {}
-    # The same variables as in a worker: what is attached belongs to the kernel.
+    # The same as in a worker: attached devices belong to the kernel.
     if platform == "cpu":
         for name, value in Settings("cpu").environment().items():
             if os.environ.get(name) != value:
                 variables[name] = value
-    # A checkout that is not installed is found by its engines, too.
+    # If shardviz is a checkout and not installed, engines need its path.
     root = str(Path(__file__).parents[4])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        known = os.environ.get("PYTHONPATH", "")
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (root, known)))
+        old_path = os.environ.get("PYTHONPATH", "")
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (root, old_path)))
     return variables
 
 
@@ -299,14 +298,14 @@ def status_of(pid: int) -> str:
     >>> status_of(os.getpid())
     'runs'
     """
-    import psutil  # ipyparallel brings it
+    import psutil  # a dependency of ipyparallel
 
     try:
         status = psutil.Process(pid).status()
     except psutil.NoSuchProcess:
         return "ended"
     except psutil.Error:
-        return "runs"  # somebody else's
+        return "runs"  # another user's process
     if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
         return "ended"
     return "stopped" if status == psutil.STATUS_STOPPED else "runs"

@@ -1,7 +1,7 @@
-"""What runs on an engine: it joins the others, compiles an exported program, runs it.
+"""The functions of an engine: join the others, compile an exported program, run it.
 
-Functions are called by name, with plain data; no code is sent. An engine keeps what it
-compiled, so that a second run compiles nothing.
+The kernel calls them by name, with plain data; no code is sent. An engine stores its
+executables, so a second run does not compile again.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ from shardviz.runs.cache import ExecutableCache
 
 _CACHE = ExecutableCache(size=8)
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
-_LONGEST_OUTPUT = 20_000  # characters of what a process printed
+_LONGEST_OUTPUT = 20_000  # characters of the output of a process
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A call of a function of this module by its name; ipyparallel sends and calls it.
+    """A call of a function of this module, which ipyparallel sends to an engine.
 
     Attributes:
-        function: the name.
+        function: the name of the function.
         arguments: a pickle of the arguments.
-        log: the file for what the process prints meanwhile; `""` to leave it alone.
+        log: the file for the output of the process meanwhile; `""` to leave it alone.
     """
 
     function: str
-    # ipyparallel asks for the text of what it calls.
+    # ipyparallel computes the repr of the callable that it sends.
     arguments: bytes = field(repr=False)
     log: str = ""
 
@@ -76,17 +76,17 @@ class Request:
             try:
                 arguments = pickle.loads(self.arguments)
                 return pickle.dumps(Answer(_CALLED[self.function](*arguments)))
-            except Exception as error:  # noqa: BLE001  the kernel raises whatever it is
+            except Exception as error:  # noqa: BLE001  any error is raised in the kernel
                 return pickle.dumps(Answer(error=TargetError(said_by(error))))
 
 
 @dataclass(frozen=True)
 class Place:
-    """What an engine is, before it joins the others.
+    """An engine before it joins the others.
 
     Attributes:
         host, pid: its machine and process.
-        versions: of Python, jax, jaxlib and shardviz.
+        versions: the versions of Python, jax, jaxlib and shardviz.
         started: whether jax has started its devices there.
         group: the name of the group that it joined; `""` for none.
     """
@@ -100,16 +100,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Joining:
-    """How an engine joins the others.
+    """The settings with which an engine joins the others.
 
     Attributes:
-        group: a name that no other group has.
-        address: of the coordinator: host and port.
-        count, rank: how many processes there are, and which one this is.
-        platform: `"cpu"`, `"gpu"`; `""` for what jax finds.
-        devices: how many CPU devices to simulate, or of attached ones its share; None
-            for all.
-        heartbeat: seconds after which a process that says nothing counts as lost.
+        group: a unique name of the group.
+        address: host and port of the coordinator.
+        count: the number of processes.
+        rank: the number of this process.
+        platform: `"cpu"`, `"gpu"`; `""` for jax's default.
+        devices: how many CPU devices to simulate, or how many of the attached ones to
+            use; None for all.
+        heartbeat: seconds without a heartbeat after which a process counts as lost.
         controller: the process id of ipyparallel's controller, if the kernel started
             it: then both end with the kernel.
     """
@@ -125,14 +126,14 @@ class Joining:
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
-    """What a process found when it compiled or ran a program.
+class ProcessAnswer:
+    """The answer of a process that compiled or ran a program.
 
     Attributes:
-        report: what it found out, without outputs.
-        process: times, checks, output, memory.
-        fingerprint: of what it compiled, and of the flags of its compiler.
-        outputs: every result, of the first process; None where they are too large.
+        report: its report, without outputs.
+        process: its times, checks, output and memory.
+        fingerprint: the fingerprint of the compile and the flags of its compiler.
+        outputs: all results, from the first process; None if they are too large.
     """
 
     report: Report
@@ -141,15 +142,16 @@ class Done:
     outputs: tuple[Value, ...] | None = None
 
 
+#: The group that this engine has joined, if any.
 _GROUP: list[Joining] = []
-#: What `run` runs: the runner, the lowered program and its executable.
+#: The runner, the lowered program and its executable that `run` will run.
 _PREPARED: list[tuple[HereForKernel, Lowered, Executable]] = []
-#: The file for what is printed during a call.
+#: The file for the output of the current call.
 _LOG: list[str] = []
 
 
 def describe() -> Place:
-    """What this engine is; starts nothing."""
+    """Describes this engine; starts nothing."""
     versions = {
         "Python": system.python_version().rpartition(".")[0],
         "jax": jax.__version__,
@@ -161,67 +163,69 @@ def describe() -> Place:
 
 
 def coordinator_address(name: str) -> str:
-    """A free port of this machine, for the coordinator.
+    """An address with a free port of this machine, for the coordinator.
 
     Args:
-        name: how the other processes reach this machine; `""` for the address of its
-            network.
+        name: the name by which the other processes reach this machine; `""` for its
+            network address.
     """
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    return f"{name or _own_address()}:{port}"
+    with socket.socket() as server:
+        server.bind(("", 0))
+        port = server.getsockname()[1]
+    return f"{name or _network_address()}:{port}"
 
 
-def _own_address() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+def _network_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # This sends nothing: the system picks the interface.
-            out.connect(("192.0.2.1", 9))
-            return out.getsockname()[0]
+            # This sends nothing, but the system chooses the interface.
+            probe.connect(("192.0.2.1", 9))
+            return probe.getsockname()[0]
         except OSError:
             return socket.gethostbyname(socket.gethostname())
 
 
-def join(how: Joining) -> HostProcess:
-    """Joins the other processes, then starts jax, unless that has happened."""
-    # A cell that calls sv.hosts on a client may be run again.
-    if _GROUP and _GROUP[0].group == how.group:
-        return _own_process()
-    flags = os.environ.get("XLA_FLAGS", "")
-    if how.platform == "cpu" or (not how.platform and how.devices is not None):
-        # It would win over the option of jax that is set here.
-        kept = [flag for flag in flags.split() if not flag.startswith(_DEVICE_COUNT)]
-        os.environ["XLA_FLAGS"] = " ".join(kept)
-        jax.config.update("jax_num_cpu_devices", how.devices or 1)
-    if how.platform == "cpu":
+def join(joining: Joining) -> HostProcess:
+    """Joins the other processes, then starts jax; does nothing the second time."""
+    # The user may run a cell that calls sv.hosts on a client again.
+    if _GROUP and _GROUP[0].group == joining.group:
+        return _this_process()
+    platform, devices = joining.platform, joining.devices
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if platform == "cpu" or (not platform and devices is not None):
+        # The flag would override jax's option.
+        other_flags = [flag for flag in flags if not flag.startswith(_DEVICE_COUNT)]
+        os.environ["XLA_FLAGS"] = " ".join(other_flags)
+        jax.config.update("jax_num_cpu_devices", devices or 1)
+    if platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # Otherwise jax handles SIGTERM, with which schedulers end an engine.
     jax.config.update("jax_enable_preemption_service", False)
-    own = None
-    if how.platform not in ("", "cpu") and how.devices is not None:
-        own = list(range(how.rank * how.devices, (how.rank + 1) * how.devices))
+    local_device_ids = None
+    if platform not in ("", "cpu") and devices is not None:
+        first = joining.rank * devices
+        local_device_ids = list(range(first, first + devices))
     jax.distributed.initialize(
-        how.address,
-        how.count,
-        how.rank,
-        local_device_ids=own,
+        joining.address,
+        joining.count,
+        joining.rank,
+        local_device_ids=local_device_ids,
         initialization_timeout=60,
-        heartbeat_timeout_seconds=how.heartbeat,
+        heartbeat_timeout_seconds=joining.heartbeat,
     )
     # ipyparallel's handler waits for a running program, and then jax waits for the other
     # processes; meanwhile nothing shows that this one is ending.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if how.controller is not None:
-        ends = (os.getppid(), how.controller)
-        threading.Thread(target=_end_with_kernel, args=ends, daemon=True).start()
-    _GROUP[:] = [how]
-    return _own_process()
+    if joining.controller is not None:
+        pids = (os.getppid(), joining.controller)
+        threading.Thread(target=_end_with_kernel, args=pids, daemon=True).start()
+    _GROUP[:] = [joining]
+    return _this_process()
 
 
 def _end_with_kernel(kernel: int, controller: int) -> None:
-    """Ends this process and ipyparallel's controller once the kernel is gone."""
+    """Ends this process and ipyparallel's controller when the kernel has ended."""
     while os.getppid() == kernel:
         time.sleep(0.2)
     with contextlib.suppress(ProcessLookupError):
@@ -229,7 +233,7 @@ def _end_with_kernel(kernel: int, controller: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _own_process() -> HostProcess:
+def _this_process() -> HostProcess:
     devices = jax.local_devices()
     return HostProcess(
         jax.process_index(),
@@ -241,14 +245,14 @@ def _own_process() -> HostProcess:
 
 
 def prepare(
-    exported: ExportedProgram, values: Sequence[Any] | None, repeat: int | None
-) -> Done:
-    """Compiles an exported program, and refuses one that has not enough memory.
+    exported: ExportedProgram, values: Sequence[Value] | None, repeat: int | None
+) -> ProcessAnswer:
+    """Compiles an exported program; refuses one that needs too much memory.
 
     Args:
-        exported: the program; its mesh has ids of jax's own.
-        values: what `run` will run it with, each a `Value`; None for made-up ones.
-        repeat: how often `run` will execute it; None where it will not be run.
+        exported: the program; its mesh has jax's own device ids.
+        values: the arguments for `run`; None for made-up ones.
+        repeat: how often `run` will execute it; None if it will not be run.
     """
     _PREPARED.clear()
     folder = make_folder("dump", dump_root())
@@ -257,29 +261,30 @@ def prepare(
 
     def steps() -> None:
         job.enter("target")
-        # The kernel knows devices by their ids alone.
+        # The kernel knows only the ids of devices.
         by_id = {device.id: device for device in jax.devices()}
         devices = [by_id[int(i)] for i in exported.mesh.device_ids.ravel()]
         runner = HereForKernel(job, exported, None, mesh_of(devices, exported.mesh))
         lowered, executable = runner.compile_sent()
         runner.refuse_if_too_big(executable, runner.inputs(lowered, executable))
-        # Flags of XLA are no part of it, and change what it makes of the same text.
-        compiled = fingerprint(lowered, runner.devices, exported.options)
+        # XLA's flags change the compile, and the fingerprint does not contain them.
+        key = fingerprint(lowered, runner.devices, exported.options)
         flags = [os.environ.get(name, "") for name in _FLAGS]
-        fingerprints[0] = " ".join([compiled, *flags])
+        fingerprints[0] = " ".join([key, *flags])
         _PREPARED.append((runner, lowered, executable))
 
     try:
-        return _done(job, steps, fingerprints)
+        answer = _answer(job, steps)
+        return replace(answer, fingerprint=fingerprints[0])
     finally:
         remove_folder(folder)
 
 
-def run(most: int) -> Done:
-    """Runs what was prepared last.
+def run(most: int) -> ProcessAnswer:
+    """Runs the program that was prepared last.
 
     Args:
-        most: bytes of outputs that are sent.
+        most: the most bytes of outputs to send.
     """
     runner, lowered, executable = _PREPARED.pop()
     job = runner.job
@@ -289,76 +294,76 @@ def run(most: int) -> Done:
         runner.run(lowered, executable)
         results = jax.tree.leaves(job.report.outputs)
         if sum(result.nbytes for result in results) <= most:
-            # Every process takes part, and the first of them sends what it then has.
+            # Every process takes part, then the first one sends the gathered results.
             everywhere = NamedSharding(runner.mesh, PartitionSpec())
             gather = jax.jit(lambda *values: values, out_shardings=everywhere)
             for result in gather(*results):
                 outputs.append(value_of(result.addressable_data(0)))
 
-    done = _done(job, steps)
+    answer = _answer(job, steps)
     is_first = jax.process_index() == min(processes_of(runner.devices))
     has_all = len(outputs) == len(lowered.traced.outputs)
-    return replace(done, outputs=tuple(outputs) if is_first and has_all else None)
+    return replace(answer, outputs=tuple(outputs) if is_first and has_all else None)
 
 
-def _done(
-    job: Job, steps: Callable[[], Any], fingerprints: Sequence[str] = ("",)
-) -> Done:
-    """Takes the steps of a job; what this process found."""
+def _answer(job: Job, steps: Callable[[], object]) -> ProcessAnswer:
+    """Takes the steps of a job, and collects the answer of this process."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         begun = time.perf_counter()
         job.follow(steps)
-        took = time.perf_counter() - begun
-    warned = dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught)
-    own, report, seconds = _own_process(), job.report, {}
+        total_seconds = time.perf_counter() - begun
+    messages = dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught)
+    this, report, seconds = _this_process(), job.report, {}
     for stage in ("lower", "compile", "place", "run"):
-        if (spent := getattr(report, f"{stage}_s")) is not None:
-            seconds[stage] = spent
-    if job.stage == "check":  # what of the call is left
-        seconds["check"] = took - seconds.get("place", 0.0) - sum(report.runs_s)
+        stage_seconds = getattr(report, f"{stage}_s")
+        if stage_seconds is not None:
+            seconds[stage] = stage_seconds
+    if job.stage == "check":  # the remaining time of the call
+        ran = sum(report.runs_s)
+        seconds["check"] = total_seconds - seconds.get("place", 0.0) - ran
     process = ProcessReport(
-        own.rank,
-        own.host,
-        own.pid,
-        own.device_ids,
-        seconds,
-        memory_of(own.pid),
-        report.checks,
-        _printed(),
-        tuple(warned),
-        report.error,
-        job.stage,
+        rank=this.rank,
+        host=this.host,
+        pid=this.pid,
+        device_ids=this.device_ids,
+        seconds=seconds,
+        memory=memory_of(this.pid),
+        checks=report.checks,
+        output=_printed(),
+        warnings=tuple(messages),
+        error=report.error,
+        stage=job.stage,
     )
-    return Done(report.replace(outputs=None), process, fingerprints[0])
+    return ProcessAnswer(report.replace(outputs=None), process)
 
 
 @contextlib.contextmanager
 def _printed_to(path: str) -> Iterator[None]:
-    """Has what this process prints, its libraries included, go to a file meanwhile."""
+    """Redirects the output of this process and its libraries to a file meanwhile."""
     if not path:
         yield
         return
     with contextlib.suppress(FileNotFoundError):
-        os.remove(path)  # what the call before has printed
+        os.remove(path)  # the output of the previous call
     with open(path, "ab", 0) as file, open(path, "a", 1, errors="replace") as text:
-        kept = {number: os.dup(number) for number in (1, 2)}
-        for number in kept:
+        originals = {number: os.dup(number) for number in (1, 2)}
+        for number in originals:
             os.dup2(file.fileno(), number)
-        # Python's own output goes to ipyparallel otherwise.
+        # ipyparallel redirects Python's own output otherwise.
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             _LOG[:] = [path]
             try:
                 yield
             finally:
                 _LOG.clear()
-                for number, own in kept.items():
-                    os.dup2(own, number)
-                    os.close(own)
+                for number, original in originals.items():
+                    os.dup2(original, number)
+                    os.close(original)
 
 
 def _printed() -> str:
-    """What this process has printed in the call."""
+    """The output of this process in the current call."""
     if not _LOG:
         return ""
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Hosts: several processes as one target, called together and watched meanwhile."""
+"""Hosts: several processes as one target, which are called and watched together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardviz.base.errors import TargetError
 from shardviz.base.format import plural
-from shardviz.compiled.processes import ProcessGroup, ProcessReport
+from shardviz.compiled.processes import ProcessGroup
 from shardviz.hardware.targets import Target
 from shardviz.programs.failure import (
     Exited,
@@ -32,27 +32,29 @@ from shardviz.programs.failure import (
 )
 from shardviz.runs.backend.hosts import cluster, engine
 from shardviz.runs.backend.hosts.cluster import EngineLost, Engines
-from shardviz.runs.backend.hosts.engine import Joining, Place
+from shardviz.runs.backend.hosts.engine import Joining, Place, ProcessAnswer
 from shardviz.runs.backend.runner import Failed
+
+if TYPE_CHECKING:
+    from ipyparallel import AsyncResult, Client
 
 HEARTBEAT = 10  # seconds
 _POLL = 0.05
-_AFTER_ERROR = 2.0  # seconds in which the others may end by themselves
-#: The Hosts of this kernel that were started here and not closed.
+_AFTER_ERROR = 2.0  # seconds for the other processes to end after an error
+#: The Hosts that this kernel started and has not closed.
 _STARTED: list[weakref.ref[Hosts]] = []
-_BY_TEXT: list[Hosts] = []  # those that nobody else holds
+_BY_TEXT: list[Hosts] = []  # started by text, so nothing else refers to them
 
 
 class Hosts(ProcessGroup):
-    """Several processes as one target: made by `sv.hosts`, a context manager.
+    """Several processes as one target; created by `sv.hosts`, a context manager.
 
     `.processes` are its processes, `.device_ids` their devices, `.mesh(data=4,
-    model=2)` a mesh of these.
+    model=2)` is a mesh of these devices.
 
     Attributes:
-        heartbeat: seconds after which a process that says nothing counts as lost.
-        stages: the stage that each process is in, by rank, while something compiles or
-            runs.
+        heartbeat: seconds without a heartbeat after which a process counts as lost.
+        stages: the current stage of each process, by rank, during a compile or run.
 
     >>> Hosts.__mro__[1].__name__
     'ProcessGroup'
@@ -67,23 +69,22 @@ class Hosts(ProcessGroup):
     ) -> None:
         super().__init__("", ())
         self.heartbeat, self.stages = heartbeat, dict[int, str]()
-        self._engines, self._asked = engines, (devices, platform)
+        self._engines = engines
         self._lock = threading.RLock()
         # Called once: by `close`, when this is collected, or when Python ends.
         self._end = weakref.finalize(self, engines.end)
         try:
-            self._join()
+            self._join(devices, platform)
         except BaseException:
             self.close()
             raise
 
-    def _join(self) -> None:
+    def _join(self, devices: int | None, platform: str) -> None:
         """Joins the engines in one `jax.distributed`; then they start jax."""
-        count, (devices, platform) = len(self._engines.ids), self._asked
-        everyone = range(count)
-        places = self.call("describe", dict.fromkeys(everyone, ()))
+        ranks = range(len(self._engines.ids))
+        places = self.call("describe", dict.fromkeys(ranks, ()))
         for rank, place in places.items():
-            # Of others the number of a process says nothing here.
+            # A process id of another machine means nothing here.
             if place.host == engine.describe().host:
                 self._engines.pids[rank] = place.pid
         group = _group_of(places) or uuid.uuid4().hex
@@ -91,27 +92,29 @@ class Hosts(ProcessGroup):
         name = "127.0.0.1" if len(hosts) == 1 else ""
         # The first process coordinates, so the port must be free on its machine.
         address = self.call("coordinator_address", {0: (name,)})[0]
-        how = Joining(
-            group,
-            address,
-            count,
-            0,
-            platform,
-            devices,
-            self.heartbeat,
-            self._engines.controller,
-        )
-        each = {rank: (replace(how, rank=rank),) for rank in everyone}
-        self.processes = tuple(self.call("join", each).values())
+        arguments = {}
+        for rank in ranks:
+            joining = Joining(
+                group,
+                address,
+                count=len(ranks),
+                rank=rank,
+                platform=platform,
+                devices=devices,
+                heartbeat=self.heartbeat,
+                controller=self._engines.controller,
+            )
+            arguments[rank] = (joining,)
+        self.processes = tuple(self.call("join", arguments).values())
         size = max(len(p.device_ids) for p in self.processes)
-        where = "ipyparallel" if self._engines.cluster is None else "local"
-        self.name = f"{plural(count, 'host')} x {size}, {where}"
+        origin = "ipyparallel" if self._engines.cluster is None else "local"
+        self.name = f"{plural(len(ranks), 'host')} x {size}, {origin}"
 
     @property
-    def client(self) -> Any:
-        """ipyparallel's client of these engines, to run code of your own on them.
+    def client(self) -> Client:
+        """ipyparallel's client of these engines, to run your own code on them.
 
-        `hosts.client[:].apply_sync(function)` gives what it returned in each, by rank.
+        `hosts.client[:].apply_sync(function)` returns the result of each, by rank.
         """
         self.refuse_lost()
         return self._engines.client
@@ -123,44 +126,44 @@ class Hosts(ProcessGroup):
         self.close()
 
     def close(self) -> None:
-        """Ends the engines that were started here, and lets go of others."""
+        """Ends engines that were started here; engines of the user go on."""
         self.problem = self.problem or str(GroupClosed(self.name))
         self._end()
         _STARTED[:] = [ref for ref in _STARTED if ref() not in (None, self)]
-        _BY_TEXT[:] = [other for other in _BY_TEXT if other is not self]
+        _BY_TEXT[:] = [hosts for hosts in _BY_TEXT if hosts is not self]
 
     def call(
         self,
         function: str,
-        arguments: Mapping[int, tuple[Any, ...]],
+        arguments: Mapping[int, tuple[object, ...]],
         poll: Callable[[], None] = lambda: None,
         progress: Callable[[str], None] = lambda stage: None,
     ) -> dict[int, Any]:
-        """Calls a function of `engine` on some of the engines, and waits for answers.
+        """Calls a function of `engine` on several engines, and waits for the answers.
 
-        Where one ends, is stopped for long or fails while others wait for it, all of
-        them are ended.
+        If an engine ends, is stopped for long, or fails while others wait for it, all
+        of them are ended.
 
         Args:
-            function: its name.
-            arguments: by rank, those of each call.
-            poll: called repeatedly; what it raises ends the engines.
+            function: the name of the function.
+            arguments: the arguments of each call, by rank.
+            poll: called repeatedly; an error that it raises ends the engines.
             progress: called with every stage that an engine enters.
 
         Returns:
-            By rank what each call returned, in order.
+            The result of each call, by rank, in order.
 
         Raises:
-            EngineLost: naming the process and what to do.
-            TargetError: where they cannot be used.
+            EngineLost: if an engine ended or was stopped.
+            TargetError: if the engines cannot be used.
         """
         self.refuse_lost()
         with self._lock:
             self.stages.clear()
-            pending = {}
-            for rank, given in arguments.items():
+            pending: dict[int, AsyncResult] = {}
+            for rank, call_arguments in arguments.items():
                 log = self._engines.log_of(rank)
-                request = engine.Request(function, pickle.dumps(given), log)
+                request = engine.Request(function, pickle.dumps(call_arguments), log)
                 pending[rank] = self._engines.call(rank, request)
             try:
                 answers = self._answers(pending, poll, progress)
@@ -173,70 +176,76 @@ class Hosts(ProcessGroup):
 
     def _answers(
         self,
-        pending: dict[int, Any],
+        pending: dict[int, AsyncResult],
         poll: Callable[[], None],
         progress: Callable[[str], None],
     ) -> dict[int, Any]:
-        """The answers by rank; `pending` keeps the calls that are not answered."""
+        """Waits for the answers, by rank; removes answered calls from `pending`."""
         answers: dict[int, Any] = {}
         raised: list[Exception] = []
-        failed: tuple[int, Failure, float] | None = None
-        stopped: dict[int, float] = {}  # since when a process is
+        first_failure: _FailedProcess | None = None
+        stopped_since: dict[int, float] = {}  # by rank
         while pending:
             wait(list(pending.values()), _POLL, FIRST_COMPLETED)
-            for rank in [rank for rank, one in pending.items() if one.ready()]:
-                error = None
+            for rank in [rank for rank, call in pending.items() if call.ready()]:
+                failure = None
                 try:
-                    answers[rank] = cluster.answer_of(pending[rank])
-                    error = getattr(answers[rank], "process", _NOTHING).error
+                    answers[rank] = answer = cluster.answer_of(pending[rank])
+                    if isinstance(answer, ProcessAnswer):
+                        failure = answer.process.error
                 except EngineLost:
-                    raise self._first_lost(rank, pending, stopped) from None
-                except Exception as refused:  # noqa: BLE001  whatever the engine raised
-                    raised.append(refused)
-                    error = Failure(self.stages.get(rank, "target"), str(refused))
+                    raise self._first_lost(rank, pending, stopped_since) from None
+                except Exception as error:  # noqa: BLE001  the engine may raise anything
+                    raised.append(error)
+                    failure = Failure(self.stages.get(rank, "target"), str(error))
                 del pending[rank]
-                if error is not None and failed is None:
-                    failed = rank, error, time.monotonic()
+                if failure is not None and first_failure is None:
+                    first_failure = _FailedProcess(rank, failure, time.monotonic())
             poll()
             # A stage that has begun is shown while the call still runs.
-            for rank, one in pending.items():
-                stage = cluster.stage_of(one)
+            for rank, call in pending.items():
+                stage = cluster.stage_of(call)
                 if stage and stage != self.stages.get(rank):
                     self.stages[rank] = stage
                     progress(stage)
-            self._refuse_lost_or_stopped(pending, stopped)
-            if pending and failed and time.monotonic() - failed[2] > _AFTER_ERROR:
-                raise Failed(self._waited_for(*failed[:2], pending))
+            self._refuse_lost_or_stopped(pending, stopped_since)
+            if pending and first_failure is not None:
+                if time.monotonic() - first_failure.time > _AFTER_ERROR:
+                    raise Failed(self._waited_for(first_failure, pending))
         if raised:
             raise raised[0]
         return answers
 
     def _refuse_lost_or_stopped(
-        self, pending: Mapping[int, Any], stopped: dict[int, float]
+        self, pending: Mapping[int, AsyncResult], stopped_since: dict[int, float]
     ) -> None:
-        """Raises where an engine has ended, or has been stopped for long."""
+        """Raises if an engine has ended, or has been stopped for long."""
         now = time.monotonic()
-        stopped_now = self._engines.stopped()
+        stopped = self._engines.stopped()
         for rank in pending:
-            if rank not in stopped_now:
-                stopped.pop(rank, None)
-            elif now - stopped.setdefault(rank, now) > self.heartbeat:
-                raise self._first_lost(rank, pending, stopped)
+            if rank not in stopped:
+                stopped_since.pop(rank, None)
+            elif now - stopped_since.setdefault(rank, now) > self.heartbeat:
+                raise self._first_lost(rank, pending, stopped_since)
         for rank in self._engines.ended():
             if rank in pending:
-                raise self._first_lost(rank, pending, stopped)
+                raise self._first_lost(rank, pending, stopped_since)
 
     def _first_lost(
-        self, lost: int, pending: Mapping[int, Any], stopped: Mapping[int, float]
+        self,
+        lost: int,
+        pending: Mapping[int, AsyncResult],
+        stopped_since: Mapping[int, float],
     ) -> EngineLost:
-        """The error where a process is lost: of that one, or of the one it waited for.
+        """The error for a lost process, or for the process that it waited for.
 
-        A process aborts where it hears nothing of a stopped one for as long as we wait
-        ourselves, so it may be seen to end first.
+        A process aborts if it has no heartbeat of a stopped one for as long as we wait,
+        so it may end before we report the stopped one.
         """
         for rank in self._engines.stopped():
             if rank in pending:
-                seconds = time.monotonic() - stopped.get(rank, time.monotonic())
+                now = time.monotonic()
+                seconds = now - stopped_since.get(rank, now)
                 end = Stopped(seconds=seconds, group=self._group)
                 return self._lost(rank, end, pending[rank])
         rank, end = self._ended_from_outside(
@@ -245,7 +254,7 @@ class Hosts(ProcessGroup):
         return self._lost(rank, end, pending.get(rank))
 
     def _ended_from_outside(self, ranks: Iterable[int]) -> tuple[int, ProcessEnd]:
-        """The process that a signal ended, else the first of those that have ended.
+        """The process that a signal ended, else the first one that has ended.
 
         When one process is lost the others abort, so several may have ended by now.
         """
@@ -264,10 +273,10 @@ class Hosts(ProcessGroup):
         return next(iter(ends.items()))
 
     def refuse_lost(self) -> None:
-        """Refuses a group that cannot be used, or of which an engine has ended since.
+        """Refuses a group that cannot be used, or one of whose engines has ended.
 
         Raises:
-            TargetError: naming it, and what to do.
+            TargetError: with the process, and what to do.
         """
         if os.getpid() != self._engines.kernel:
             raise TargetError(GroupForked(self.name))
@@ -277,8 +286,10 @@ class Hosts(ProcessGroup):
             self._break(error)
             raise error
 
-    def _lost(self, rank: int, end: ProcessEnd, call: Any = None) -> EngineLost:
-        """The error for a process that ended or was stopped, and the call it was in."""
+    def _lost(
+        self, rank: int, end: ProcessEnd, call: AsyncResult | None = None
+    ) -> EngineLost:
+        """The error for a process that ended or was stopped, during a call."""
         process = f"Process {rank}"
         if rank < len(self.processes):
             process = f"P{self.processes[rank].words[1:]}"
@@ -286,13 +297,17 @@ class Hosts(ProcessGroup):
         return EngineLost(replace(end, process=process, stage=stage))
 
     def _waited_for(
-        self, rank: int, error: Failure, pending: Mapping[int, Any]
+        self, failed: _FailedProcess, pending: Mapping[int, AsyncResult]
     ) -> Failure:
-        """The error where one process failed and the others wait for it."""
+        """The failure of a process, when the others wait for it."""
         waiting = tuple(sorted(pending))
-        cause = OthersWait(rank, waiting, self._group)
+        cause = OthersWait(failed.rank, waiting, self._group)
         return replace(
-            error, said=error.message, cause=cause, processes="", largest_arrays=None
+            failed.failure,
+            said=failed.failure.message,
+            cause=cause,
+            processes="",
+            largest_arrays=None,
         )
 
     @property
@@ -306,27 +321,31 @@ class Hosts(ProcessGroup):
         self._end()
 
 
-_NOTHING = ProcessReport(0, "", 0, ())
+class _FailedProcess(NamedTuple):
+    rank: int
+    failure: Failure
+    time: float  # when it was reported, in seconds of the monotonic clock
 
 
 def _group_of(places: Mapping[int, Place]) -> str:
     """The group that the engines have joined before; `""` for none.
 
     Raises:
-        TargetError: where engines have other versions, jax has started, or some have
-            joined.
+        TargetError: if engines have other versions than the kernel, jax has started
+            there, or only some have joined.
     """
-    own = engine.describe().versions
+    kernel_versions = engine.describe().versions
     for rank, place in places.items():
-        for what, version in place.versions.items():
-            if version != own[what]:
+        for package, version in place.versions.items():
+            kernel_version = kernel_versions[package]
+            if version != kernel_version:
                 raise TargetError(
-                    f"Engine {rank} on {place.host} has {what} {version}, and this"
-                    f" kernel has {own[what]}. A program is sent as its lowered module,"
-                    " which other versions may not read: install the same there."
+                    f"Engine {rank} on {place.host} has {package} {version}, and this"
+                    f" kernel has {kernel_version}. A program is sent as its lowered"
+                    " module, which other versions may not read: install the same there."
                 )
     groups = {place.group for place in places.values()}
-    # They cannot join twice, but they are together already.
+    # They cannot join twice, but are in one group already.
     if len(groups) == 1 and groups != {""}:
         return groups.pop()
     for rank, place in places.items():
@@ -356,11 +375,11 @@ def running_targets() -> list[Target]:
 
 
 def keep_started(hosts: Hosts, by_text: bool = False) -> None:
-    """Notes Hosts that were started here, so that text finds them.
+    """Registers Hosts that were started here, so that text can name them.
 
     Args:
         hosts: the Hosts.
-        by_text: whether text has started them, so that nobody else holds them.
+        by_text: True if text started them, so nothing else refers to them.
     """
     if by_text:
         _BY_TEXT.append(hosts)

@@ -1,8 +1,7 @@
-"""Compiles and runs on several processes, from the kernel.
+"""Compiles and runs programs on several processes, from the kernel.
 
-Compiles and runs for any other target are passed on to `worker/run.py`. No error of a
-program is raised from here: it becomes the `error` of the Report, with its stage and
-the process.
+Other targets are passed on to `worker/run.py`. Errors of a program are not raised: they
+become the `error` of the Report, with its stage and the process.
 """
 
 from __future__ import annotations
@@ -15,15 +14,17 @@ import jax
 from shardviz.base.errors import TargetError
 from shardviz.base.format import plural, shown
 from shardviz.base.parse import check_size
+from shardviz.base.typing import PyTree
 from shardviz.compiled.checks import IdleProcesses, OutputsStay
 from shardviz.compiled.processes import prepared_report
 from shardviz.compiled.report import Report
-from shardviz.hardware.targets import Target
+from shardviz.hardware.targets import Target, TargetLike
 from shardviz.programs.backend.devices import MOST_SIMULATED
 from shardviz.programs.failure import CancelledIn, Failure
 from shardviz.programs.program import Program
 from shardviz.runs.backend.hosts import cluster
 from shardviz.runs.backend.hosts.cluster import EngineLost
+from shardviz.runs.backend.hosts.engine import ProcessAnswer
 from shardviz.runs.backend.hosts.group import (
     HEARTBEAT,
     Hosts,
@@ -47,75 +48,80 @@ _TEXT = re.compile(
 
 
 def make_hosts(
-    what: Any,
-    devices: Any = None,
-    platform: Any = None,
-    heartbeat: Any = HEARTBEAT,
+    processes: object,
+    devices: object = None,
+    platform: object = None,
+    heartbeat: object = HEARTBEAT,
 ) -> Hosts:
     """Starts processes on this machine, or joins the engines of a client.
 
     Args:
-        what: how many processes to start, or an ipyparallel Client or Cluster.
-        devices: how many devices each has; of processes that are started here 1 by
-            default, of others whatever they have.
-        platform: `"cpu"` (by default for processes that are started here) or `"gpu"`.
-        heartbeat: seconds after which a process that says nothing counts as lost.
+        processes: how many processes to start, or an ipyparallel Client or Cluster.
+        devices: how many devices each has; by default 1 for processes that are started
+            here, and all devices of the engines of a client.
+        platform: `"cpu"` (the default for processes that are started here) or `"gpu"`.
+        heartbeat: seconds without a heartbeat after which a process counts as lost.
 
     Raises:
-        TargetError: for anything else, or where they cannot be started or joined.
-        MissingPackage: where ipyparallel is not installed.
+        TargetError: for anything else, or if they cannot be started or joined.
+        MissingPackage: if ipyparallel is not installed.
     """
+    each = None
     if devices is not None:
-        devices = _positive(devices, "The number of devices per process")
+        each = _positive(devices, "The number of devices per process")
     seconds = _positive(heartbeat, "The heartbeat, in seconds,")
-    if platform is not None and (
-        type(platform) is not str or platform not in ("cpu", "gpu")
-    ):
+    is_platform = isinstance(platform, str) and platform in ("cpu", "gpu")
+    if platform is not None and not is_platform:
         raise TargetError(
             f"Processes run on the platform 'cpu' (simulated) or 'gpu'; got {shown(platform)}."
         )
-    # True is an int to Python, and means no number of processes.
-    if isinstance(what, bool) or not isinstance(what, int):
-        return Hosts(cluster.taken_over(what), devices, platform or "", seconds)
-    if not 1 <= what <= cluster.MOST_ENGINES:
+    platform_name = "" if platform is None else str(platform)
+    # True is an int to Python, but not a number of processes.
+    if isinstance(processes, bool) or not isinstance(processes, int):
+        engines = cluster.taken_over(processes)
+        return Hosts(engines, each, platform_name, seconds)
+    if not 1 <= processes <= cluster.MOST_ENGINES:
         raise TargetError(
             f"From 1 to {cluster.MOST_ENGINES} processes are started on one machine; got"
-            f" {shown(what)}."
+            f" {shown(processes)}."
         )
-    kind = platform or "cpu"
-    hosts = Hosts(cluster.start(what, kind), devices or 1, kind, seconds)
+    platform_name = platform_name or "cpu"
+    engines = cluster.start(processes, platform_name)
+    hosts = Hosts(engines, each or 1, platform_name, seconds)
     keep_started(hosts)
     return hosts
 
 
-def _positive(number: Any, what: str) -> int:
-    size = check_size(number, what, TargetError)
+def _positive(number: object, subject: str) -> int:
+    size = check_size(number, subject, TargetError)
     if not 1 <= size <= MOST_SIMULATED:
-        raise TargetError(f"{what} is from 1 to {MOST_SIMULATED:,}; got {shown(size)}.")
+        raise TargetError(
+            f"{subject} is from 1 to {MOST_SIMULATED:,}; got {shown(size)}."
+        )
     return size
 
 
-def chosen(target: Any) -> Hosts | None:
+def chosen(target: TargetLike) -> Hosts | None:
     """The Hosts that a target names; None for any other target.
 
-    Text such as `"2 hosts x 4, local"` means running ones, or starts them.
+    Text such as `"2 hosts x 4, local"` names running processes, or starts them.
 
     Raises:
-        TargetError: where they cannot be started.
+        TargetError: if they cannot be started.
     """
     if isinstance(target, Hosts):
         return target
-    text = (
-        target.text if isinstance(target, Target) and target.kind == "hosts" else target
-    )
-    if not isinstance(text, str):
+    if isinstance(target, Target):
+        target = target.text if target.kind == "hosts" else None
+    if not isinstance(target, str):
         return None
+    text = target
     for hosts in running():
         if hosts.name == text:
             return hosts
-    if (found := _TEXT.fullmatch(text)) is None:
+    if (match := _TEXT.fullmatch(text)) is None:
         return None
-    count, devices = int(found[1]), int(found[2])
+    count, devices = int(match[1]), int(match[2])
     for hosts in running():
         if hosts.name == f"{plural(count, 'host')} x {devices}, local":
             return hosts
@@ -124,64 +130,68 @@ def chosen(target: Any) -> Hosts | None:
     return hosts
 
 
-def compile_program(program: Program, target: Any = None, **options: Any) -> Report:
+def compile_program(
+    program: Program, target: TargetLike = None, **options: Any
+) -> Report:
     """Compiles a program, also for several processes; nothing is placed or executed.
 
     Args:
-        program: what to compile.
+        program: the program.
         target: as for `worker.run.compile_program`; also Hosts, or text such as
             `"2 hosts x 4, local"`.
         **options: `cache`, `progress`, `cancelled` and `preview`, as there.
 
     Raises:
-        ProgramError: for what is no Program at all.
+        ProgramError: if `program` is not a Program.
     """
-    if not _is_hosts(target):
-        return worker_run.compile_program(program, target, **options)
-    job = Job(program, **options)
-    return drive(job, lambda job: OnHosts(job, target)).replace(of=program)
+    if isinstance(target, Hosts) or _names_hosts(target):
+        job = Job(program, **options)
+        return drive(job, lambda job: OnHosts(job, target)).replace(of=program)
+    return worker_run.compile_program(program, target, **options)
 
 
 def run_program(
-    program: Program, *values: Any, target: Any = None, repeat: int = 1, **options: Any
+    program: Program,
+    *values: PyTree,
+    target: TargetLike = None,
+    repeat: int = 1,
+    **options: Any,
 ) -> Report:
-    """Compiles and runs a program, also on several processes, and checks what was
-    predicted.
+    """Compiles and runs a program, also on several processes, and checks predictions.
 
     Args:
         program, *values, repeat: as for `worker.run.run_program`.
         target, **options: as for `compile_program`.
 
     Raises:
-        ProgramError: for what is no Program at all.
+        ProgramError: if `program` is not a Program.
     """
-    if not _is_hosts(target):
-        return worker_run.run_program(
-            program, *values, target=target, repeat=repeat, **options
-        )
-    job = Job(program, values=values, repeat=repeat, **options)
-    return drive(job, lambda job: OnHosts(job, target)).replace(of=program)
-
-
-def _is_hosts(target: Any) -> bool:
-    if isinstance(target, Hosts) or (
-        isinstance(target, Target) and target.kind == "hosts"
-    ):
-        return True
-    return isinstance(target, str) and (
-        _TEXT.fullmatch(target) is not None or any(h.name == target for h in running())
+    if isinstance(target, Hosts) or _names_hosts(target):
+        job = Job(program, values=values, repeat=repeat, **options)
+        return drive(job, lambda job: OnHosts(job, target)).replace(of=program)
+    return worker_run.run_program(
+        program, *values, target=target, repeat=repeat, **options
     )
 
 
+def _names_hosts(target: TargetLike) -> bool:
+    if isinstance(target, Target):
+        return target.kind == "hosts"
+    if not isinstance(target, str):
+        return False
+    is_running = any(hosts.name == target for hosts in running())
+    return is_running or _TEXT.fullmatch(target) is not None
+
+
 class OnHosts(Elsewhere):
-    """Does a job on several processes.
+    """Lets several processes do a job.
 
     Args:
-        job: what to do.
-        target: the Hosts, or what names them.
+        job: the job.
+        target: the Hosts, or a target that names them.
     """
 
-    def __init__(self, job: Job, target: Any) -> None:
+    def __init__(self, job: Job, target: TargetLike) -> None:
         job.note(target=str(getattr(target, "name", target)))
         hosts = chosen(target)
         if hosts is None:
@@ -192,8 +202,7 @@ class OnHosts(Elsewhere):
         hosts.refuse_lost()
         super().__init__(job, hosts.processes[0].platform)
         self.hosts = hosts
-        # A program names positions or ids of its own; jax knows only those of the
-        # processes.
+        # The mesh of a program has other ids than the devices of the processes.
         mesh = hosts.placed(job.program.mesh)
         self.ranks: tuple[int, ...] = tuple(mesh.processes)
         job.program = job.program.replace(mesh=mesh)
@@ -203,10 +212,10 @@ class OnHosts(Elsewhere):
             job.add_notes([IdleProcesses(mesh.size, tuple(idle))])
 
     def compile(self, lowered: ExportedProgram) -> None:
-        """Has every process compile it, and compares what they compiled."""
+        """Lets every process compile it, and compares their fingerprints."""
         job = self.job
         job.enter("compile")
-        # They keep what they compiled, so the cache of this kernel is of no use.
+        # The processes store their executables, so this kernel's cache is not needed.
         answers = self._call("prepare", (lowered, self.values(), job.repeat))
         first = self.ranks[0]
         for rank in self.ranks:
@@ -222,7 +231,7 @@ class OnHosts(Elsewhere):
         answers = self._call("run", (MOST_GATHERED,))
         job.enter("check")
         values = answers[self.ranks[0]].outputs
-        outputs: list[Any] = []
+        outputs: list[jax.Array | jax.ShapeDtypeStruct] = []
         if values is None:
             job.add_notes([OutputsStay(MOST_GATHERED)])
             for output in self.traced.outputs:
@@ -232,16 +241,18 @@ class OnHosts(Elsewhere):
                 outputs.append(jax.device_put(value.leaf()))
         job.note(outputs=self.traced.out_tree.unflatten(outputs))
 
-    def _call(self, function: str, arguments: tuple[Any, ...]) -> dict[int, Any]:
-        """Calls a function of all processes, and notes what they found.
+    def _call(
+        self, function: str, arguments: tuple[object, ...]
+    ) -> dict[int, ProcessAnswer]:
+        """Calls a function in all processes, and notes their answers.
 
         Raises:
-            Failed: where one of them failed or ended.
+            Failed: if one of them failed or ended.
         """
         job, mesh = self.job, self.job.report.mesh
 
         def progress(stage: str) -> None:
-            # The one shown is the latest: a process may enter one that others left.
+            # The latest stage is shown: a slow process may enter an earlier one.
             if _ORDER.get(stage, -1) > _ORDER.get(job.stage, -1):
                 job.enter(stage)
 
@@ -257,11 +268,11 @@ class OnHosts(Elsewhere):
         processes = tuple(answers[rank].process for rank in self.ranks)
         report = prepared_report(answers[self.ranks[0]].report, processes)
         self.take_over(report, "cache_hit", "compile_s", "processes", "error")
-        job.note(mesh=mesh)  # with the process of each device, as it is known here
+        job.note(mesh=mesh)  # this kernel's mesh names the process of each device
         if job.report.error is not None:
             raise Failed(job.report.error)
         return answers
 
 
-# Of the stages that are shown.
+# The order of the stages that are shown.
 _ORDER = {"compile": 0, "place": 1, "run": 2, "check": 3}

@@ -1,7 +1,7 @@
-"""What runs in the worker process: compiles and runs exported programs.
+"""Compiles and runs exported programs in the worker process.
 
-It answers with a Report that holds nothing of jax. The process has its own jax settings
-(its devices, its plugins), chosen by the environment it was started with.
+It answers with a Report that contains no jax objects. The environment that the process
+was started with chooses its jax settings, such as its devices and plugins.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +17,7 @@ from jax.sharding import Mesh
 
 from shardviz.base.errors import ProgramError
 from shardviz.base.mesh_context import MeshContext
+from shardviz.base.typing import PyTree
 from shardviz.compiled.report import Memory, Report
 from shardviz.hardware.targets import Target
 from shardviz.programs.backend.trace import Traced, trace
@@ -43,24 +43,25 @@ from shardviz.runs.cache import ExecutableCache
 DUMP = "dump"
 _LAPACK = "@lapack_"
 _CACHE = ExecutableCache(size=32)
-# Key to how often the kernel asked for a new compile of it.
+# How often the kernel requested a new compile, by the key of the program.
 _RECOMPILES: dict[str, int] = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An array as it is sent between processes.
+    """An array in the form in which it is sent between processes.
 
     Attributes:
-        data: its elements; of random keys their words; None for partial sums.
+        data: its elements; for random keys, the integers they consist of; None for
+            partial sums.
         keys: the implementation of random keys; `""` for any other array.
     """
 
     data: np.ndarray | None
     keys: str = ""
 
-    def leaf(self) -> Any:
-        """The array: of numpy, or random keys; None for partial sums.
+    def leaf(self) -> np.ndarray | jax.Array | None:
+        """The array: a numpy array or random keys; None for partial sums.
 
         >>> Value(np.arange(3)).leaf()
         array([0, 1, 2])
@@ -72,12 +73,12 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class WorkerAnswer:
-    """What the worker sends back.
+    """The worker's answer.
 
     Attributes:
-        report: what was done, without outputs.
-        compiled: the report when the program was compiled and had not run; None where
-            it did not come so far.
+        report: the report, without outputs.
+        compiled: the report right after the compile, before the run; None if the
+            compile failed.
         values: the outputs, leaf by leaf; None for a compile, or after an error.
     """
 
@@ -98,15 +99,16 @@ def do_exported(
 
     Args:
         exported: the program.
-        callbacks: where the kernel answers its callbacks; None where it has none.
-        new: whether to compile it even where it is in the cache here.
+        callbacks: the address at which the kernel answers its callbacks; None if it has
+            none.
+        new: True to compile it even if the cache of this process has it.
         repeat: how often to execute it; None to compile only.
         values: its arguments; None for examples.
-        folder: where the dump is written, for the kernel to read meanwhile.
+        folder: the folder for the dump, which the kernel reads meanwhile.
     """
-    if new:  # the entry under the last number is dropped in time
+    if new:  # the cache drops the entry of the previous number in time
         _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
-    # Of described devices nothing is kept, since nothing runs there.
+    # Executables for described devices are not stored, since they can't run.
     cache = ExecutableCache(size=1) if exported.target else _CACHE
     job = job_of(exported, folder, cache, repeat, values, send_stage)
     runners: list[HereForKernel] = []
@@ -133,7 +135,7 @@ def job_of(
     values: Sequence[Value] | None,
     progress: Callable[[str], None],
 ) -> Job:
-    """The job of an exported program; it sets jax as it is set in the kernel."""
+    """The job of an exported program; sets x64 of jax as in the kernel."""
     jax.config.update("jax_enable_x64", exported.x64)
     program = sent_program(exported, folder)
     job = Job(program, cache=cache, repeat=repeat, progress=progress)
@@ -143,7 +145,7 @@ def job_of(
 
 
 def _mesh_here(job: Job, exported: ExportedProgram) -> Mesh:
-    """The jax mesh of this process's devices that an exported program is for."""
+    """The jax mesh of an exported program, on this process's devices."""
     if exported.target:
         mesh, notes = compile_only_mesh(exported.mesh, exported.target)
         job.note(notes=notes)
@@ -155,9 +157,10 @@ class HereForKernel(Here):
     """Compiles and runs an exported program here, for the kernel that sent it.
 
     Args:
-        job: what to do.
+        job: the job.
         exported: the program.
-        callbacks: where the kernel answers its callbacks; None where it has none.
+        callbacks: the address at which the kernel answers its callbacks; None if it has
+            none.
         mesh: the jax mesh of the devices.
     """
 
@@ -173,7 +176,7 @@ class HereForKernel(Here):
         self._compiled: Report | None = None
 
     def compile_sent(self) -> tuple[Lowered, Executable]:
-        """Compiles what the kernel has traced and lowered."""
+        """Compiles the program that the kernel has traced and lowered."""
         job = self.job
         job.enter("trace")
         traced = self.trace()
@@ -184,10 +187,9 @@ class HereForKernel(Here):
         return lowered, self.compile(lowered)
 
     def trace(self) -> Traced:
-        # How it was traced is said by the kernel, which traced the user's own function,
-        # and named its outputs.
+        # The kernel, which traced the user's own function, has its notes and the names
+        # of its outputs: jax names results by their path in the tree.
         traced = super().trace()
-        # jax names results by their place in the tree, which only the kernel knows.
         outputs = []
         for output, name in zip(traced.outputs, self.exported.outputs, strict=True):
             outputs.append(replace(output, name=name))
@@ -200,16 +202,18 @@ class HereForKernel(Here):
         module = self.exported.unsharded
         if not isinstance(module, LoweredModule):
             raise ProgramError(module or "It was not lowered for one.")
-        # Without the dump that `sent_program` adds: nobody reads that of one device.
-        own = self.exported.options
-        options = {k: v for k, v in single.options.items() if k in own}
+        # Without the dump that `sent_program` adds, which is of no use for one device.
+        options = {}
+        for name, value in single.options.items():
+            if name in self.exported.options:
+                options[name] = value
         single = single.replace(fn=placeholder(module, single.name), options=options)
         return self._lower_as_sent(trace(single, mesh), module, unsharded=True)
 
     def _lower_as_sent(
         self, traced: Traced, module: LoweredModule, unsharded: bool = False
     ) -> Lowered:
-        def change(lowered: Any) -> None:
+        def change(lowered: jax.stages.Lowered) -> None:
             put_module(lowered, module)
             if self.callbacks is not None:
                 put_callbacks(lowered, self.callbacks.callbacks(unsharded))
@@ -220,11 +224,11 @@ class HereForKernel(Here):
         return lowered
 
     def positive(self, traced: Traced) -> tuple[int, ...]:
-        # An exported program has no jaxpr to look into.
+        # The jaxpr of an exported program does not show its operations.
         return self.exported.positive
 
     def key(self, lowered: Lowered) -> str:
-        # The kernel's own fingerprint, and how often it asked for a new compile.
+        # The kernel's own fingerprint, and how often it requested a new compile.
         return f"{self.exported.key}/{_RECOMPILES.get(self.exported.key, 0)}"
 
     def compile(self, lowered: Lowered) -> Executable:
@@ -233,7 +237,7 @@ class HereForKernel(Here):
         return executable
 
     def note_roofline(self) -> None:
-        """Leaves it to the kernel, which knows where described devices are."""
+        """Does nothing: the kernel notes it, since it knows the described topology."""
 
     def with_capacity(self, memory: Memory) -> Memory:
         if self.exported.capacity is None:
@@ -241,7 +245,7 @@ class HereForKernel(Here):
         return memory.replace(capacity=self.exported.capacity)  # of a described chip
 
     def answer(self) -> WorkerAnswer:
-        """What is sent back."""
+        """The answer for the kernel."""
         report, values = self.job.report, None
         if report.outputs is not None and report.error is None:
             values = tuple(value_of(leaf) for leaf in jax.tree.leaves(report.outputs))
@@ -250,12 +254,12 @@ class HereForKernel(Here):
 
 @functools.cache
 def _start_lapack() -> None:
-    # jax finds LAPACK only when it lowers such an operation itself, else it crashes.
+    # jax loads LAPACK when it lowers such an operation; without it, the run crashes.
     jax.jit(jax.numpy.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), np.float32))
 
 
-def value_of(leaf: Any) -> Value:
-    """An array, ready to be sent.
+def value_of(leaf: PyTree) -> Value:
+    """Packs an array, to be sent to another process.
 
     >>> value_of(np.arange(3)).data
     array([0, 1, 2])
@@ -264,13 +268,13 @@ def value_of(leaf: Any) -> Value:
         if partial_axes(leaf):
             return Value(None)
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            words = np.asarray(jax.random.key_data(leaf))
-            return Value(words, str(jax.random.key_impl(leaf)))
+            integers = np.asarray(jax.random.key_data(leaf))
+            return Value(integers, str(jax.random.key_impl(leaf)))
     return Value(np.asarray(leaf))
 
 
 def sent_program(exported: ExportedProgram, folder: str) -> Program:
-    """The program that does what an exported one does, with a dump to a folder."""
+    """A program that does the same as an exported one, and dumps to a folder."""
     options, mesh = dict(exported.options), exported.mesh
     if mesh.size > 1:
         options.setdefault("xla_dump_to", str(Path(folder) / DUMP))
@@ -282,7 +286,7 @@ def sent_program(exported: ExportedProgram, folder: str) -> Program:
         out_specs=exported.out_specs or None,
         options=options,
         name=exported.name,
-        # The mesh of arguments that are on none, unless another argument is on it.
+        # For arguments without a sharding, unless another argument names the mesh.
         context=MeshContext(current=mesh, abstract=mesh) if exported.free else None,
         mesh_from="context" if exported.free else "given",
     )

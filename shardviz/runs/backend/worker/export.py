@@ -2,26 +2,27 @@
 
 The program is traced and lowered here, on a mesh without devices, for the platform of
 its target. Only the lowered module is sent, never the user's own code: its callbacks
-stay in this process. It keeps the source lines, so that what the compiler says leads to
-the user's code.
+stay in this process. The module keeps the source lines, so the compiler's output leads
+to the user's code.
 
-The worker gives the compiler that very module. What `jax.export` serialises is another
-one, whose constants are merged, and to call it adds a function and constraints, so that
-XLA splits values and places collectives otherwise. To compile a module, jax needs a
-traced function around it: `placeholder` makes one with the same arguments, results and
-effects, and `put_module` replaces what it was lowered to.
+The worker compiles that very module. `jax.export` would serialise another one, with
+merged constants; calling it adds a function and constraints, so XLA would split values
+and place collectives differently. jax compiles a module only as part of a traced
+function: `placeholder` returns one with the same arguments, results and effects, and
+`put_module` replaces the module that it was lowered to.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
@@ -73,7 +74,7 @@ from shardviz.runs.backend.compile import Lowered, compiler_options, lower
 from shardviz.runs.backend.runner import NotExportable
 
 _CALLBACKS = ("pure_callback", "io_callback", "callback", *DEBUG_CALLS)
-#: What jax keeps beside the module of a lowered program, and what that comes from.
+#: Parts of a lowered program that jax stores outside its module, and their causes.
 BESIDE = {
     "mut": "mutable arrays of its own (jax.new_ref)",
     "keepalive": "functions that partition it (custom_partitioning)",
@@ -81,24 +82,38 @@ BESIDE = {
 }
 
 
+class ModuleResult(NamedTuple):
+    """The type of one result of a lowered module.
+
+    Attributes:
+        shape, dtype: its shape and dtype.
+        spec: its spec on a mesh with Explicit axes; None on other meshes.
+        mesh: the mesh of its type; None if that is the program's mesh.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    spec: Spec | None
+    mesh: MeshSpec | None
+
+
 @dataclass(frozen=True, eq=False)
 class LoweredModule:
-    """What a program was lowered to, and what jax has to know to compile it.
+    """The module of a lowered program, with everything that jax needs to compile it.
 
     Attributes:
         bytecode: the StableHLO module.
-        kept: the positions of the arguments that it takes: jax drops those that nothing
+        read_positions: the positions of its arguments: jax drops those that nothing
             reads.
-        results: shape and dtype of each result; on a mesh with Explicit axes its spec;
-            and the mesh of its type, unless that is the program's.
-        effects: the classes of its ordered and of its other effects.
-        names_devices: whether it names a mesh of devices, on all of which jax then runs
-            it, even if it reads no argument.
+        results: the type of each result.
+        effects: the class names of its ordered and of its unordered effects.
+        names_devices: True if it names a mesh of devices. Then jax runs it on all of
+            them, even if it reads no argument.
     """
 
     bytecode: bytes
-    kept: tuple[int, ...]
-    results: tuple[tuple[tuple[int, ...], str, Spec | None, MeshSpec | None], ...]
+    read_positions: tuple[int, ...]
+    results: tuple[ModuleResult, ...]
     effects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     names_devices: bool = False
 
@@ -108,20 +123,20 @@ class ExportedProgram:
     """A program that can be sent to another process: bytes, names and numbers.
 
     Attributes:
-        name: what the program is called.
-        arrays: its arguments, each with the spec that holds.
+        name: the name of the program.
+        arrays: its arguments, each with its resolved spec.
         mesh: the mesh it is laid out on.
-        out_specs: one Spec per result, or None where the compiler chooses.
-        options: compiler options; `donate` holds positions of leaves.
+        out_specs: one Spec per result; None if the compiler chooses.
+        options: compiler options; `donate` has positions of leaves.
         outputs: the names of the results.
-        platform: what it was lowered for: `"cpu"`, `"cuda"` or `"tpu"`.
+        platform: the platform it was lowered for: `"cpu"`, `"cuda"` or `"tpu"`.
         target: the text of a described target; `""` for CPU devices.
         module: the lowered program.
-        unsharded: the unsharded function, lowered; None where it is not needed, or why
-            it cannot be lowered, in words.
         key: the fingerprint of the compile.
+        unsharded: the unsharded function, lowered; None if it is not needed; text if it
+            cannot be lowered, with the reason.
         x64: whether jax is set to 64 bits.
-        capacity: bytes of memory on each device; None to ask the device itself.
+        capacity: bytes of memory on each device; None to ask the device.
         positive: the positions of arguments whose made-up values are above 0.
         free: whether the compiler chooses how to split some of its arguments.
     """
@@ -144,12 +159,12 @@ class ExportedProgram:
 
 
 @dataclass
-class TakenCallbacks:
+class ProgramCallbacks:
     """The callbacks of an exported program, which stay in this process.
 
     Attributes:
-        program: those of the program, by number.
-        unsharded: those of the unsharded function.
+        program: the callbacks of the program, by number.
+        unsharded: the callbacks of the unsharded function.
     """
 
     program: tuple[HostCallback, ...] = ()
@@ -164,18 +179,22 @@ def export_program(
     *,
     run: bool = False,
     capacity: int | None = None,
-    callbacks: TakenCallbacks | None = None,
+    callbacks: ProgramCallbacks | None = None,
 ) -> ExportedProgram:
-    """A program as it is sent to a worker.
+    """Lowers a program, and packs it for a worker.
 
     Args:
-        program: what to export.
+        program: the program.
         traced: the program, traced on `abstract_mesh(program.mesh)`.
-        platform: what to lower for: `"cpu"`, `"cuda"` or `"tpu"`.
+        platform: the platform to lower for: `"cpu"`, `"cuda"` or `"tpu"`.
         target: the text of a described target; `""` for CPU devices.
         run: whether it will be run and compared with the unsharded function.
         capacity: bytes of memory on each device of the target.
-        callbacks: takes the program's callbacks; None to refuse a program that has any.
+        callbacks: receives the program's callbacks; None to refuse a program that has
+            any.
+
+    Raises:
+        NotExportable: if it cannot be sent to another process.
     """
     calls = traced.effects or callback_names(traced.stage.jaxpr)
     if calls and callbacks is None:
@@ -184,13 +203,13 @@ def export_program(
             " kernel's Python, so it cannot be sent to another process. Take them out to"
             " compile it for this target, or run it on devices of this kernel."
         )
-    lowered, module, taken = _lowered(traced, platform)
-    # Lowered in the kernel too: the worker has no function to trace.
-    single = None
+    lowered, module, host_callbacks = _lowered(traced, platform)
+    # Lowered in the kernel, too, since the worker has no function to trace.
+    unsharded_or_reason = None
     if run and program.mesh.size > 1:
-        single = unsharded_module(program, platform, callbacks)
+        unsharded_or_reason = unsharded_module(program, platform, callbacks)
     if callbacks is not None:
-        callbacks.program = taken
+        callbacks.program = host_callbacks
     options = compiler_options(program)
     if donated := donated_leaves(program):
         options["donate"] = donated
@@ -201,41 +220,42 @@ def export_program(
             array = array.replace(spec=request.spec or Spec())
         arrays.append(array)
     return ExportedProgram(
-        program.name,
-        tuple(arrays),
-        program.mesh,
-        traced.out_specs,
-        options,
-        tuple(output.name for output in traced.outputs),
-        platform,
-        target,
-        module,
-        _key(lowered, arrays, options, platform, target),
-        single,
-        bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
-        capacity,
-        positive_arguments(traced.stage.jaxpr),
-        bool(free),
+        name=program.name,
+        arrays=tuple(arrays),
+        mesh=program.mesh,
+        out_specs=traced.out_specs,
+        options=options,
+        outputs=tuple(output.name for output in traced.outputs),
+        platform=platform,
+        target=target,
+        module=module,
+        key=_key(lowered, arrays, options, platform, target),
+        unsharded=unsharded_or_reason,
+        x64=bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+        capacity=capacity,
+        positive=positive_arguments(traced.stage.jaxpr),
+        free=bool(free),
     )
 
 
 def trace_for_export(program: Program) -> Traced:
     """The program traced on its mesh, without devices."""
     traced = trace(program, abstract_mesh(program.mesh))
-    # On Explicit axes every type names its sharding, which must be kept.
+    # On Explicit axes every type names its sharding, which the module must keep.
     typed = any(spec is not None for spec in specs_of_types(traced))
-    # jax lowers callbacks for devices only.
-    partly = typed and set(program.mesh.axis_types) != {"Explicit"}
-    few = program.mesh.size <= MOST_NAMED
-    if callback_names(traced.stage.jaxpr) or (partly and few):
+    partly_typed = typed and set(program.mesh.axis_types) != {"Explicit"}
+    can_name_devices = program.mesh.size <= MOST_NAMED
+    # jax lowers callbacks only for named devices.
+    has_callbacks = bool(callback_names(traced.stage.jaxpr))
+    if has_callbacks or (partly_typed and can_name_devices):
         return trace(program, mesh_to_lower_on(program.mesh))
-    if partly or not typed:
+    if partly_typed or not typed:
         return traced
     return with_specs_of_types(traced)
 
 
-def callback_names(jaxpr: Any) -> tuple[str, ...]:
-    """The names of the callbacks to Python in a jaxpr and in all that it calls, sorted.
+def callback_names(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[str, ...]:
+    """The names of the callbacks to Python in a jaxpr and all its calls, sorted.
 
     >>> import numpy as np
     >>> def host_sine(x):
@@ -249,11 +269,12 @@ def callback_names(jaxpr: Any) -> tuple[str, ...]:
 def _lowered(
     traced: Traced, platform: str
 ) -> tuple[Lowered, LoweredModule, tuple[HostCallback, ...]]:
-    """A program, lowered; its module, to be sent; and the callbacks that stay here."""
+    """The lowered program, its module to be sent, and the callbacks that stay here."""
 
-    def for_all_devices(lowered: Any) -> None:
+    def for_all_devices(lowered: jax.stages.Lowered) -> None:
         # jax would run a program that reads no argument on one device.
-        module = lowered.compiler_ir("stablehlo").operation
+        stablehlo: Any = lowered.compiler_ir("stablehlo")
+        module = stablehlo.operation
         with module.context:
             kind = ir.IntegerType.get_signless(32)
             count = ir.IntegerAttr.get(kind, traced.program.mesh.size)
@@ -272,13 +293,13 @@ def _lowered(
     return lowered, module, take_callbacks(lowered.stage)
 
 
-def module_of(lowered: Any, mesh: MeshSpec) -> LoweredModule:
+def module_of(lowered: jax.stages.Lowered, mesh: MeshSpec) -> LoweredModule:
     """The module of jax's own `Lowered` of a program on a mesh, to be sent."""
     arguments = compile_arguments(lowered)
-    for name, what in BESIDE.items():
+    for name, cause in BESIDE.items():
         if arguments.get(name) or lowering_attribute(lowered, name):
             raise NotExportable(
-                f"The program has {what}, so it cannot be sent to another process. Run it on"
+                f"The program has {cause}, so it cannot be sent to another process. Run it on"
                 " devices of this kernel, with target='attached'."
             )
     # Bytecode keeps the source lines, which plain text leaves out.
@@ -287,63 +308,73 @@ def module_of(lowered: Any, mesh: MeshSpec) -> LoweredModule:
     results = []
     for aval in arguments["global_out_avals"]:
         shape, dtype = tuple(aval.shape), dtype_name(aval.dtype)
-        results.append((shape, dtype, spec_of_type(aval), _other_mesh(aval, mesh)))
+        spec, other_mesh = spec_of_type(aval), _other_mesh(aval, mesh)
+        results.append(ModuleResult(shape, dtype, spec, other_mesh))
     return LoweredModule(
         file.getvalue(),
-        tuple(sorted(arguments["kept_var_idx"])),
-        tuple(results),
-        (
-            _classes(arguments["ordered_effects"]),
-            _classes(arguments["unordered_effects"]),
+        read_positions=tuple(sorted(arguments["kept_var_idx"])),
+        results=tuple(results),
+        effects=(
+            _class_names(arguments["ordered_effects"]),
+            _class_names(arguments["unordered_effects"]),
         ),
     )
 
 
-def _other_mesh(aval: Any, mesh: MeshSpec) -> MeshSpec | None:
-    """The mesh of a result's type if its axes are not those of `mesh`.
+def _other_mesh(aval: ShapedArray, mesh: MeshSpec) -> MeshSpec | None:
+    """The mesh of a result's type if its axes differ from those of `mesh`.
 
     jax reads the sharding of a compiled result in terms of the mesh of its type.
     """
-    own = getattr(getattr(aval, "sharding", None), "mesh", None)
-    if own is None or own.empty:
+    type_mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    if type_mesh is None or type_mesh.empty:
         return None
-    sizes = dict(zip(own.axis_names, own.axis_sizes, strict=True))
-    return None if [*sizes.items()] == [*mesh.shape.items()] else adopt_mesh(own)
+    sizes = dict(zip(type_mesh.axis_names, type_mesh.axis_sizes, strict=True))
+    if [*sizes.items()] == [*mesh.shape.items()]:
+        return None
+    return adopt_mesh(type_mesh)
 
 
-def _classes(effects: Any) -> tuple[str, ...]:
-    return tuple(sorted(type(e).__name__ for e in effects))
+def _class_names(effects: Iterable[object]) -> tuple[str, ...]:
+    return tuple(sorted(type(effect).__name__ for effect in effects))
 
 
-def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
+def placeholder(
+    module: LoweredModule, name: str
+) -> Callable[..., tuple[jax.Array, ...]]:
     """A function with the arguments, results and effects of a lowered program."""
     effects = effects_of(module.effects)
 
-    def call(*arguments: Any) -> tuple[Any, ...]:
+    def call(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         results = []
-        for shape, dtype, spec, other in module.results:
-            mesh = jax.sharding.get_abstract_mesh()
-            if other is not None:
-                mesh, spec = abstract_mesh(other), spec or Spec()
+        for result in module.results:
+            mesh, spec = jax.sharding.get_abstract_mesh(), result.spec
+            if result.mesh is not None:
+                mesh, spec = abstract_mesh(result.mesh), spec or Spec()
             sharding = None if spec is None else NamedSharding(mesh, spec.to_jax())
-            results.append(ShapedArray(shape, jax_dtype(dtype), sharding=sharding))
-        # jax has dropped the others from the module.
-        kept = [arguments[i] for i in module.kept]
-        values = _program.bind(*kept, results=tuple(results), has_effects=effects)
-        for number, (*_, spec, other) in enumerate(module.results):
-            set_mesh = concrete_mesh()
-            if spec is not None or set_mesh is None:
+            dtype = jax_dtype(result.dtype)
+            results.append(ShapedArray(result.shape, dtype, sharding=sharding))
+        # jax has dropped the other arguments from the module.
+        read = [arguments[i] for i in module.read_positions]
+        values = _program.bind(*read, results=tuple(results), has_effects=effects)
+        set_mesh = concrete_mesh()
+        if set_mesh is None:
+            return tuple(values)
+        for number, result in enumerate(module.results):
+            mesh = None
+            if result.spec is not None:
                 continue
-            there = None
-            if other is not None:
-                there = mesh_of(list(set_mesh.devices.flat), other)
-            elif module.names_devices and not kept:
-                there = set_mesh
-            if there is not None:
+            if result.mesh is not None:
+                mesh = mesh_of(list(set_mesh.devices.flat), result.mesh)
+            elif module.names_devices and not read:
+                mesh = set_mesh
+            if mesh is not None:
                 # If no argument has a sharding, jax takes the devices from the first
                 # constraint, and reads the shardings of results in terms of its mesh.
-                named = NamedSharding(there, PartitionSpec())
-                values[number] = jax.lax.with_sharding_constraint(values[number], named)
+                replicated = NamedSharding(mesh, PartitionSpec())
+                values[number] = jax.lax.with_sharding_constraint(
+                    values[number], replicated
+                )
         return tuple(values)
 
     call.__name__ = call.__qualname__ = name
@@ -355,19 +386,21 @@ _program.multiple_results = True
 
 
 @_program.def_effectful_abstract_eval
-def _(*_: Any, results: tuple[Any, ...], has_effects: frozenset[Any]) -> Any:
+def _(
+    *_: object, results: tuple[ShapedArray, ...], has_effects: frozenset[object]
+) -> tuple[tuple[ShapedArray, ...], frozenset[object]]:
     return results, has_effects
 
 
-def _zero(result: Any) -> Any:
+def _zero(result: ShapedArray) -> jax.Array:
     """A value of the type of a result."""
     zero = jax.lax.full(result.shape, 0, result.dtype)
-    # jax insists that what makes partial sums says so in the module.
+    # For partial sums, jax requires an operation in the module that creates them.
     partial = result.sharding.spec.unreduced
     return jax.sharding.reshard(zero, result.sharding) if partial else zero
 
 
-# What it is lowered to is replaced, but jax has to lower it.
+# jax has to lower it, although `put_module` replaces the result.
 mlir.register_lowering(
     _program,
     mlir.lower_fun(
@@ -377,29 +410,30 @@ mlir.register_lowering(
 )
 
 
-def put_module(lowered: Any, module: LoweredModule) -> None:
-    """Gives jax's own `Lowered` of a `placeholder` the module that it stands for."""
-    own = kept_module(lowered)
-    if not isinstance(own, ir.Module):
+def put_module(lowered: jax.stages.Lowered, module: LoweredModule) -> None:
+    """Replaces the module in jax's own `Lowered` of a `placeholder`."""
+    placeholder_module = kept_module(lowered)
+    if not isinstance(placeholder_module, ir.Module):
         raise ProgramError(
             f"jax {jax.__version__} does not say what a program was lowered to, so it"
             " cannot be compiled in another process. jax 0.10 to 0.12 do; or use devices"
             " of this kernel, with target='attached'."
         )
-    keep_module(lowered, ir.Module.parse(module.bytecode, own.context))
+    context = placeholder_module.context
+    keep_module(lowered, ir.Module.parse(module.bytecode, context))
 
 
 def unsharded_module(
-    program: Program, platform: str, callbacks: TakenCallbacks | None = None
+    program: Program, platform: str, callbacks: ProgramCallbacks | None = None
 ) -> LoweredModule | str:
-    """The unsharded function, lowered; or why it cannot be, in words."""
+    """The unsharded function, lowered; text if it cannot be, with the reason."""
     try:
         traced = trace_unsharded(program, unsharded(program), trace_for_export)
-        _, module, taken = _lowered(traced, platform)
-    except Exception as error:  # noqa: BLE001  a function may be made for many devices only
+        _, module, host_callbacks = _lowered(traced, platform)
+    except Exception as error:  # noqa: BLE001  a function may need many devices
         return said_by(error)
     if callbacks is not None:
-        callbacks.unsharded = taken
+        callbacks.unsharded = host_callbacks
     return module
 
 

@@ -1,8 +1,7 @@
-"""compile_program() and run_program(): in this kernel on its own devices, else in a
-worker.
+"""compile_program() and run_program(), on this kernel's devices or in a worker.
 
-No error of a program is raised from here: it becomes the `error` of the Report, with
-its stage.
+Errors of a program are not raised: they become the `error` of the Report, with its
+stage.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ import jax
 from jax.sharding import NamedSharding
 
 from shardviz.base.errors import TargetError
+from shardviz.base.typing import PyTree
 from shardviz.compiled.read_collectives import read_collectives
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import roofline
-from shardviz.hardware.targets import Target, only_described
+from shardviz.hardware.targets import Target, TargetLike, only_described
 from shardviz.programs.backend.devices import MOST_SIMULATED, count_of, mesh_of
 from shardviz.programs.backend.failures import in_words, source_of
 from shardviz.programs.backend.retraced import without_prints
@@ -50,19 +50,20 @@ from shardviz.runs.backend.targets import choose, decide, device_mesh
 from shardviz.runs.backend.worker import child
 from shardviz.runs.backend.worker.export import (
     ExportedProgram,
-    TakenCallbacks,
+    ProgramCallbacks,
     export_program,
     trace_for_export,
 )
 from shardviz.runs.cache import ExecutableCache
 
-# What a program is lowered for, by the platform of its target.
+# jax's name of the platform to lower for, if it differs from that of the target.
 _LOWERED_FOR = {"gpu": "cuda"}
-_SHOWN = ("worker", "compile", "place", "run", "check")  # the others are the kernel's
-# Where a callback raises, XLA ends the run at once, or the other devices wait 40 s and
-# it aborts.
+# The stages of a worker that are shown; the other stages happen in the kernel.
+_SHOWN = ("worker", "compile", "place", "run", "check")
+# If a callback raises, XLA either ends the run immediately, or the other devices wait
+# 40 s and it aborts.
 _WAIT_AFTER_ERROR = 2.0
-#: What a report from another process says of a compile and run.
+#: The attributes of a report that another process fills in.
 FROM_ELSEWHERE = (
     "partition_s",
     "place_s",
@@ -80,11 +81,11 @@ FROM_ELSEWHERE = (
 )
 
 
-class Elsewhere(Runner):
-    """Has other processes do a job: sends them the lowered program.
+class Elsewhere(Runner[ExportedProgram, None]):
+    """Lets other processes do a job: sends them the lowered program.
 
     Args:
-        job: what to do.
+        job: the job.
         platform: the platform of its devices.
     """
 
@@ -98,7 +99,7 @@ class Elsewhere(Runner):
         return self.traced
 
     def export(self, **options: Any) -> ExportedProgram:
-        """The program to be sent; the options are further ones of `export_program`."""
+        """The program to be sent; takes further options of `export_program`."""
         run = self.job.repeat is not None and self.job.compare
         return export_program(
             self.job.program, self.traced, self.platform, run=run, **options
@@ -117,19 +118,24 @@ class Elsewhere(Runner):
             return None
         return [child.value_of(summed(leaf)) for leaf in self.job.leaves]
 
-    def take_over(self, report: Report, *more: str) -> None:
-        """Notes what the others found; the stages before their own were here."""
+    def take_over(self, report: Report, *names: str) -> None:
+        """Copies the results of the other processes into the report.
+
+        Args:
+            report: their report.
+            *names: the attributes to copy besides FROM_ELSEWHERE.
+        """
         job = self.job
         job.add_notes(report.notes)
-        job.note(**{name: getattr(report, name) for name in (*FROM_ELSEWHERE, *more)})
+        job.note(**{name: getattr(report, name) for name in (*FROM_ELSEWHERE, *names)})
         job.note(in_layouts={**job.report.in_layouts, **report.in_layouts})
 
 
 class InWorker(Elsewhere):
-    """Has a worker process do a job, and notes its answer.
+    """Lets a worker process do a job, and notes its answer.
 
     Args:
-        job: what to do.
+        job: the job.
         target: CPU devices or described hardware.
         pool: the workers.
     """
@@ -138,12 +144,12 @@ class InWorker(Elsewhere):
         super().__init__(job, target.platform)
         self.target, self.pool = target, pool
         self.settings = Settings.of(target.platform, target.count or 1, MOST_SIMULATED)
-        self.taken = TakenCallbacks()
+        self.callbacks = ProgramCallbacks()
 
     def lower(self, traced: Traced) -> ExportedProgram:
         topology = self.target.topology
         if topology is None:
-            return self.export(callbacks=self.taken)
+            return self.export(callbacks=self.callbacks)
         self.traced, note = without_prints(traced)
         self.job.add_notes([note] if note else [])
         return self.export(target=self.target.text, capacity=topology.chip.device_bytes)
@@ -152,36 +158,36 @@ class InWorker(Elsewhere):
         job = self.job
         job.enter("compile")
         if job.repeat is not None:
-            return  # it is compiled in the message that has it run
-        made: list[Report] = []
+            return  # `run` sends one message to compile and run it
+        new: list[Report] = []
 
-        def make() -> Report:
-            made.append(self._compiled(self._call(lowered, new=True)))
-            return made[0]
+        def compile_new() -> Report:
+            new.append(self._compiled(self._call(lowered, new=True)))
+            return new[0]
 
-        report = self._cache().get_or_make(lowered.key, make, job.program.name)
+        report = self._cache().get_or_make(lowered.key, compile_new, job.program.name)
         self.take_over(report)
-        job.note(cache_hit=not made, compile_s=report.compile_s if made else 0.0)
+        job.note(cache_hit=not new, compile_s=report.compile_s if new else 0.0)
 
     def run(self, lowered: ExportedProgram, executable: None) -> None:
         job, cache = self.job, self._cache()
         new = cache.find(lowered.key) is None
         answer = self._call(lowered, new)
         if new:
-            made = self._compiled(answer)
-            cache.get_or_make(lowered.key, lambda: made, job.program.name)
+            compiled = self._compiled(answer)
+            cache.get_or_make(lowered.key, lambda: compiled, job.program.name)
         self.take_over(answer.report, "cache_hit", "compile_s")
         if answer.values is not None:
             leaves = self._arrays(answer.values)
             job.note(outputs=self.traced.out_tree.unflatten(leaves))
 
     def _cache(self) -> ExecutableCache:
-        # The text of a program with callbacks does not say what it calls.
-        return ExecutableCache(size=1) if self.taken.program else self.job.cache
+        # The text of a program with callbacks does not show the functions they call.
+        return ExecutableCache(size=1) if self.callbacks.program else self.job.cache
 
     def _call(self, exported: ExportedProgram, new: bool) -> child.WorkerAnswer:
         job, dump = self.job, _DumpReader(self.job)
-        server = CallbackServer(self.taken.program, self.taken.unsharded)
+        server = CallbackServer(self.callbacks.program, self.callbacks.unsharded)
 
         def poll() -> None:
             job.poll(CancelledIn(job.stage))
@@ -189,7 +195,8 @@ class InWorker(Elsewhere):
                 raise Failed(_callback_failure(server.raised))
 
         def enter(stage: str) -> None:
-            # The stages before them are those of the exported program, and over here.
+            # The other stages are those of the exported program, which this kernel has
+            # already passed.
             if stage in _SHOWN and stage != job.stage:
                 job.enter(stage)
 
@@ -213,14 +220,14 @@ class InWorker(Elsewhere):
                 raise Failed(_callback_failure(server.raised)) from None
         if (error := answer.report.error) is not None:
             self.take_over(answer.report, "compile_s")
-            # XLA tells only the words; the line is that of the function here.
+            # XLA passes on only the message; the function's line is known here.
             if server.raised is not None:
                 error = replace(error, source=source_of(server.raised) or error.source)
             raise Failed(error)
         return answer
 
     def _compiled(self, answer: child.WorkerAnswer) -> Report:
-        """What the worker's compile found, with the roofline where chips are known."""
+        """The report of the worker's compile, with the roofline for known chips."""
         report, topology = answer.compiled, self.target.topology
         assert report is not None  # else the answer has an error
         if topology is None:
@@ -228,42 +235,40 @@ class InWorker(Elsewhere):
         return report.replace(roofline=roofline(report, topology, report.mesh))
 
     @copies_allowed()
-    def _arrays(self, values: Sequence[child.Value]) -> list[Any]:
-        """The results as jax arrays, placed as in the worker if this kernel has
-        devices.
-        """
+    def _arrays(self, values: Sequence[child.Value]) -> list[jax.Array | None]:
+        """The results as jax arrays, placed as in the worker if there are devices."""
         mesh, layouts = self.job.program.mesh, self.job.report.out_layouts
-        # Without devices of its own the kernel has the results on one device.
-        on = None
+        # If this kernel has fewer devices, the results are on one device.
+        device_grid = None
         if count_of("cpu") >= mesh.size:
-            on = device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
-        arrays: list[Any] = []
+            device_grid = device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
+        arrays: list[jax.Array | None] = []
         for value, output in zip(values, self.traced.outputs, strict=True):
             leaf = value.leaf()
             layout = layouts.get(output.name)
             if leaf is None:
                 arrays.append(None)
-            elif on is None or layout is None or layout.spec is None:
+            elif device_grid is None or layout is None or layout.spec is None:
                 arrays.append(jax.device_put(leaf))
             elif layout.mesh.size != mesh.size:
                 # A program that reads no argument runs on fewer devices.
                 arrays.append(jax.device_put(leaf))
             else:
-                # It may be on another mesh of the same devices.
-                there = mesh_of(list(on.devices.flat), layout.mesh)
-                sharding = NamedSharding(there, layout.spec.to_jax())
+                # The layout may be on another mesh of the same devices.
+                layout_mesh = mesh_of(list(device_grid.devices.flat), layout.mesh)
+                sharding = NamedSharding(layout_mesh, layout.spec.to_jax())
                 arrays.append(jax.device_put(leaf, sharding))
         return arrays
 
 
 class InKernel(Here):
-    """Does a job in this kernel, after a trial of what may end the process."""
+    """Does a job in this kernel; tries programs that may end the process elsewhere."""
 
     def before_compile(self, lowered: Lowered) -> None:
-        """Tries programs with partial sums in the worker first: XLA aborts at some."""
+        """Compiles programs with partial sums in the worker first: XLA may abort."""
         program = self.job.program
-        few = 1 < program.mesh.size <= MOST_SIMULATED
-        if "unreduced={" not in lowered.text or not few:
+        can_be_simulated = 1 < program.mesh.size <= MOST_SIMULATED
+        if "unreduced={" not in lowered.text or not can_be_simulated:
             return
         trial = Job(
             program, cache=ExecutableCache(size=1), cancelled=self.job.cancelled
@@ -279,11 +284,11 @@ class InKernel(Here):
                     f" this kernel. It was tried with simulated devices first. {error}"
                 ) from error
         except (NotExportable, Failed):
-            pass  # it is compiled here, which may say more
+            pass  # compiling it here may give a better error
 
 
 class _DumpReader:
-    """Notes what XLA's partitioner made of the program while the worker still compiles."""
+    """Notes the partitioner's collectives while the worker is still compiling."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.begun = job, time.perf_counter()
@@ -309,14 +314,14 @@ class _DumpReader:
 
 
 def _callback_failure(error: BaseException | None) -> Failure:
-    """The failure of a run whose callback raised, and which XLA did not end by itself."""
+    """The failure of a run whose callback raised and that XLA did not end."""
     error = error or RuntimeError()
     return Failure("run", in_words(error), source_of(error), CallbackRaised())
 
 
 def compile_program(
     program: Program,
-    target: Target | str | None = None,
+    target: TargetLike = None,
     *,
     cache: ExecutableCache,
     **options: Any,
@@ -324,10 +329,10 @@ def compile_program(
     """Compiles a program; nothing is placed or executed.
 
     Args:
-        program: what to compile.
-        target: what for: text as `targets.decide` parses it; None for this kernel's
-            devices where there are enough, else simulated ones.
-        cache: where executables are kept.
+        program: the program.
+        target: the devices, as text that `targets.decide` parses; None for this
+            kernel's devices if there are enough, else simulated ones.
+        cache: the cache for executables.
         **options: `progress`, `cancelled` and `preview` of `Job`.
 
     >>> import jax.numpy as jnp
@@ -343,21 +348,20 @@ def compile_program(
 
 def run_program(
     program: Program,
-    *values: Any,
-    target: Target | str | None = None,
+    *values: PyTree,
+    target: TargetLike = None,
     repeat: int = 1,
     cache: ExecutableCache,
     **options: Any,
 ) -> Report:
-    """Compiles and runs a program, and checks what was predicted against what happened.
+    """Compiles and runs a program, and checks the predictions against the run.
 
     Args:
-        program: what to run.
-        *values: its arguments; where none are given, small made-up values, the same
-            each time.
+        program: the program.
+        *values: its arguments; by default small made-up values, the same each time.
         target, cache: as for `compile_program`.
         repeat: how often to execute it.
-        **options: further ones of `Job`.
+        **options: further options of `Job`.
 
     >>> import jax.numpy as jnp
     >>> from shardviz.base.array_spec import ArraySpec
@@ -370,7 +374,7 @@ def run_program(
     return drive(job, lambda job: runner_for(job, target)).replace(of=program)
 
 
-def runner_for(job: Job, target: Target | str | None) -> Runner:
+def runner_for(job: Job, target: TargetLike) -> InWorker | InKernel:
     """The runner for a target: this kernel or a worker."""
     job.note(target=target if isinstance(target, str) else "")
     chosen = decide(target, job.program.mesh.size)
@@ -383,7 +387,7 @@ def runner_for(job: Job, target: Target | str | None) -> Runner:
     return here(job, chosen)
 
 
-def here(job: Job, target: Target) -> Runner:
+def here(job: Job, target: Target) -> InKernel:
     """The runner for devices of this kernel."""
     refuse_in_callback(worker=False)
     mesh = device_mesh(job.program.mesh, target)
