@@ -42,7 +42,7 @@ class CacheRow:
 class _InProgress:
     """A value that a thread is making while others may wait for it."""
 
-    done: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
     waited: list[str] = field(default_factory=list)
 
 
@@ -110,7 +110,7 @@ class ExecutableCache:
                 # Shown with the entry, to explain why a thread did not compile.
                 self.waited += 1
                 in_progress.waited.append(threading.current_thread().name)
-            in_progress.done.wait()
+            in_progress.finished.wait()
         return self._make(key, make, label, started)
 
     def _hit(self, row: CacheRow) -> Any:
@@ -139,7 +139,7 @@ class ExecutableCache:
         finally:
             with self._lock:
                 self._in_progress.pop(key, None)
-            in_progress.done.set()
+            in_progress.finished.set()
 
     @property
     def entries(self) -> tuple[Hashable, ...]:

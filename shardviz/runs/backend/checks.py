@@ -1,15 +1,14 @@
-"""Checks of a run: layouts, shard indices, specs, and the unsharded function."""
+"""Checks of a run: shard indices, layouts, specs, and values of the unsharded function."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
 
 from shardviz.axis_rules.libraries import spec_of
 from shardviz.base.errors import LayoutError
@@ -53,15 +52,15 @@ UNSHARDED = "unsharded function"
 
 
 def shards_check(
-    name: str, layout: Layout, array: jax.Array, ids: Mapping[Any, int]
+    name: str, layout: Layout, array: jax.Array, ids: Mapping[Device, int]
 ) -> Check:
-    """The shard indices of a layout, compared with the shards that the devices hold.
+    """Compares the shard indices of a layout with the shards that the devices hold.
 
     Args:
         name: the name of the array.
         layout: the predicted layout.
         array: the live array.
-        ids: jax device to its id in the layout.
+        ids: the id of each jax device in the layout.
     """
     # jax gives no shards of such an array.
     if axes := partial_axes(array):
@@ -110,17 +109,17 @@ def _compare_shards(
 
 def output_layouts(
     outputs: Sequence[Output],
-    shardings: Sequence[Any],
+    shardings: Sequence[Sharding],
     mesh: MeshSpec,
-    ids: Mapping[Any, int],
+    ids: Mapping[Device, int],
 ) -> tuple[dict[str, Layout], list[Check]]:
-    """The Layout of every output by name, and a Check for each that has none.
+    """The Layout of every output by name, and a Check for each output without one.
 
     Args:
         outputs: the outputs.
-        shardings: jax's sharding of each, as compiled.
+        shardings: the compiled sharding of each.
         mesh: the mesh of the program.
-        ids: jax device to its id in that mesh, in mesh order.
+        ids: the id of each jax device in that mesh, in mesh order.
     """
     layouts: dict[str, Layout] = {}
     without: list[Check] = []
@@ -133,27 +132,29 @@ def output_layouts(
 
 
 def _layout(
-    output: Output, sharding: Any, mesh: MeshSpec, ids: Mapping[Any, int]
+    output: Output, sharding: Sharding, mesh: MeshSpec, ids: Mapping[Device, int]
 ) -> Layout:
     if isinstance(sharding, NamedSharding):
-        on = _same_devices(sharding.mesh, mesh, list(ids))
-        if on is not None:
+        output_mesh = _same_devices(sharding.mesh, mesh, list(ids))
+        if output_mesh is not None:
             try:
                 spec = spec_of(sharding.spec)
-                return lay_out(output.shape, spec, on, output.dtype)
+                return lay_out(output.shape, spec, output_mesh, output.dtype)
             except LayoutError:
-                pass  # a compiler may split what does not divide: its indices say how
+                # A compiler may split a size that does not divide; then only the shard
+                # indices describe the layout.
+                pass
     indices = sharding.devices_indices_map(output.shape)
     by_id = {}
-    for device, name in ids.items():
+    for device, device_id in ids.items():
         if device in indices:
-            by_id[name] = indices[device] or ()
-    known_mesh = mesh if len(by_id) == mesh.size else None
-    return with_spec(layout_from_indices(output.shape, output.dtype, by_id, known_mesh))
+            by_id[device_id] = indices[device] or ()
+    full_mesh = mesh if len(by_id) == mesh.size else None
+    return with_spec(layout_from_indices(output.shape, output.dtype, by_id, full_mesh))
 
 
 def with_spec(layout: Layout) -> Layout:
-    """A layout made of indices with the spec that describes it, if there is one.
+    """Adds the spec that describes a layout given by shard indices, if there is one.
 
     jax names no axes in the shardings of arguments that it leaves to the compiler.
 
@@ -177,29 +178,33 @@ def with_spec(layout: Layout) -> Layout:
         described = lay_out(layout.shape, Spec(tuple(dims)), mesh, layout.dtype)
     except LayoutError:
         return layout
-    for number, same in zip(layout.blocks, described.blocks, strict=True):
-        if (number is None) != (same is None):
+    for number, described_number in zip(layout.blocks, described.blocks, strict=True):
+        if (number is None) != (described_number is None):
             return layout
-        if number is not None and (number != same).any():
+        if number is not None and (number != described_number).any():
             return layout
     return described
 
 
 def _same_devices(
-    other: Mesh | AbstractMesh, mesh: MeshSpec, devices: Sequence[Any]
+    output_mesh: Mesh | AbstractMesh, mesh: MeshSpec, devices: Sequence[Device]
 ) -> MeshSpec | None:
-    """A mesh of an output in terms of the program's devices; None if it has others.
+    """The mesh of an output, with the program's device ids.
+
+    None if it has other devices than the program.
 
     Args:
-        other: the mesh of the output's sharding.
+        output_mesh: the mesh of the output's sharding.
         mesh: the mesh of the program.
         devices: the devices of `mesh`, in order.
     """
-    names, sizes = tuple(other.axis_names), tuple(other.axis_sizes)
+    names, sizes = tuple(output_mesh.axis_names), tuple(output_mesh.axis_sizes)
     if (names, sizes) == (mesh.axis_names, mesh.axis_sizes):
         return mesh
     # A function may name another mesh of the same devices for its results.
-    if not isinstance(other, Mesh) or list(other.devices.flat) != devices:
+    if not isinstance(output_mesh, Mesh):
+        return None
+    if list(output_mesh.devices.flat) != devices:
         return None
     # jax runs a program that reads no argument on fewer devices.
     if len(devices) != mesh.size:
@@ -207,7 +212,7 @@ def _same_devices(
     return MeshSpec(
         names,
         sizes,
-        tuple(kind.name for kind in other.axis_types),
+        tuple(kind.name for kind in output_mesh.axis_types),
         mesh.device_ids.reshape(sizes),
         mesh.process_indices.reshape(sizes),
         mesh.concrete,
@@ -220,7 +225,7 @@ def spec_checks(
     mesh: MeshSpec,
     layouts: Mapping[str, Layout],
 ) -> list[Check]:
-    """The spec requested for each output, compared with the compiler's layout."""
+    """Compares the spec requested for each output with the compiler's layout."""
     checks = []
     for output, requested in zip(outputs, specs, strict=True):
         # The compiler was free to choose.
@@ -232,12 +237,14 @@ def spec_checks(
             checks.append(Check("out_specs", False, finding, array=output.name))
             continue
         layout = lay_out(output.shape, requested, mesh, output.dtype)
-        # Differently written specs may split alike: then they are the same layout.
-        same = np.array_equal(layout.groups, compiled.groups)
-        same = same and layout.shard_shape == compiled.shard_shape
+        # Different specs may describe the same layout.
+        is_same_layout = (
+            np.array_equal(layout.groups, compiled.groups)
+            and layout.shard_shape == compiled.shard_shape
+        )
         compiled_spec = None if compiled.spec is None else str(compiled.spec)
         finding = SpecCompared(str(requested), compiled_spec)
-        checks.append(Check("out_specs", same, finding, array=output.name))
+        checks.append(Check("out_specs", is_same_layout, finding, array=output.name))
     return checks
 
 
@@ -246,20 +253,23 @@ def unsharded_checks(
     program: Program,
     lowered: Lowered,
     executable: Executable,
-    devices: Sequence[Any],
+    devices: Sequence[Device],
     inputs: Inputs,
     lower: Callable[[Program, Mesh], Lowered],
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
-    """One Check per output, or one that says why there is nothing to compare with.
+    """Compares the outputs with those of the unsharded function.
 
     Args:
-        program: what ran.
-        lowered, executable: the program as it was lowered and compiled.
-        devices: where it ran.
-        inputs: the values it ran with.
+        program: the program that ran.
+        lowered, executable: the program after lowering and after compiling.
+        devices: the devices that ran it.
+        inputs: its arguments.
         lower: lowers the unsharded function for one device.
         results: its outputs.
+
+    Returns:
+        One Check per output; a single one with the reason if they cannot be compared.
     """
     if not results:
         return ()
@@ -269,24 +279,27 @@ def unsharded_checks(
     if reason is not None:
         return (Check(UNSHARDED, None, reason),)
     single = unsharded(program)
-    # The first device of this process: each process compares by itself.
+    # The first device of this process, since each process compares separately.
     mesh = mesh_of((own_devices(devices) or list(devices))[:1], single.mesh)
 
-    def make() -> Executable:
+    def compile_single() -> Executable:
         return compile_lowered(lower(single, mesh), single.mesh)
 
     try:
-        # Kept with the executable: the same text is the same function.
-        reference = executable.reference(make) if lowered.cacheable else make()
+        if lowered.cacheable:
+            # Stored with the executable, since the same text is the same function.
+            reference = executable.reference(compile_single)
+        else:
+            reference = compile_single()
         return _compared(reference, mesh, lowered, devices, inputs, results)
-    except Exception as error:  # noqa: BLE001  a function may be made for many devices only
+    except Exception as error:  # noqa: BLE001  a function may need many devices
         return (Check(UNSHARDED, None, NotOnOneDevice(said_by(error))),)
 
 
 def _why_not_comparable(
-    program: Program, lowered: Lowered, devices: Sequence[Any]
+    program: Program, lowered: Lowered, devices: Sequence[Device]
 ) -> Finding | None:
-    """Why a program is not run unsharded; None where it can be."""
+    """The reason not to run a program unsharded, if there is one."""
     if program.mesh.size == 1:
         return MeshOfOneDevice()
     if lowered.effects:
@@ -298,7 +311,7 @@ def _why_not_comparable(
     return _too_big(Memory(arguments=size), devices)
 
 
-def _too_big(memory: Memory, devices: Sequence[Any]) -> Finding | None:
+def _too_big(memory: Memory, devices: Sequence[Device]) -> Finding | None:
     capacity = capacity_of(devices[:1])
     if fit_now(memory, capacity, 1).ok is not False:
         return None
@@ -309,7 +322,7 @@ def _compared(
     reference: Executable,
     mesh: Mesh,
     lowered: Lowered,
-    devices: Sequence[Any],
+    devices: Sequence[Device],
     inputs: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:

@@ -288,9 +288,9 @@ class Here(Runner[Lowered, Executable]):
         seconds: list[float] = []
         results: list[jax.Array] = []
         repeat = job.repeat or 1
-        for done in range(repeat):
-            if done:
-                job.poll(CancelledAfter(done, repeat))
+        for runs_done in range(repeat):
+            if runs_done:
+                job.poll(CancelledAfter(runs_done, repeat))
                 del results[:]  # frees their memory for the next results
                 inputs.replace_donated(placed)
             begun = time.perf_counter()

@@ -136,7 +136,7 @@ class Rendezvous:
             Disagreement: if another process failed; the results may never come.
             Exception: any error of the run.
         """
-        done = threading.Event()
+        finished = threading.Event()
         results: list[T] = []
         raised: list[BaseException] = []
 
@@ -145,11 +145,11 @@ class Rendezvous:
                 results.append(execute())
             except BaseException as error:  # noqa: BLE001  raised below
                 raised.append(error)
-            done.set()
+            finished.set()
 
         threading.Thread(target=wait, name="shardviz-run", daemon=True).start()
         # jax waits forever if one of the devices does not come.
-        while not done.wait(_POLL):
+        while not finished.wait(_POLL):
             failure = self._failure()
             if failure is not None:
                 raise Disagreement(

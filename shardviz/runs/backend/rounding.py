@@ -339,12 +339,12 @@ def _moves(block: np.ndarray, expected: np.ndarray) -> np.ndarray:
         return block != expected
     wide = np.complex128 if block.dtype.kind == "c" else np.float64
     block, expected = block.astype(wide), expected.astype(wide)
-    same = (block == expected) | (np.isnan(block) & np.isnan(expected))
+    are_equal = (block == expected) | (np.isnan(block) & np.isnan(expected))
     with np.errstate(invalid="ignore"):
         moves = np.abs(block - expected)
     # For a result without dimensions, abs returns a number instead of an array.
     moves = np.where(np.isfinite(moves), moves, np.inf)
-    moves[same] = 0.0
+    moves[are_equal] = 0.0
     return moves
 
 
@@ -372,14 +372,14 @@ def _difference(block: np.ndarray, expected: np.ndarray) -> BlockDifference:
     block, expected = block.astype(wide), expected.astype(wide)
     finite = np.isfinite(block) & np.isfinite(expected)
     # If one is not finite, both must be the same: NaN with NaN, inf with inf.
-    same = (block == expected) | (np.isnan(block) & np.isnan(expected))
+    are_equal = (block == expected) | (np.isnan(block) & np.isnan(expected))
     differences = np.abs(block[finite] - expected[finite])
     sizes = np.abs(expected[finite])
     return BlockDifference(
         worst=float(differences.max(initial=0.0)),
         scale=float(sizes.max(initial=0.0)),
-        unlike=int((~finite & ~same).sum()),
-        not_finite=int((~finite & same).sum()),
+        unlike=int((~finite & ~are_equal).sum()),
+        not_finite=int((~finite & are_equal).sum()),
         typical=float(np.median(differences)) if sizes.size else 0.0,
         size=float(np.median(sizes)) if sizes.size else 0.0,
     )

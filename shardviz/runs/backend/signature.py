@@ -238,16 +238,16 @@ def nearest(
 
 def _array_changes(name: str, old: ArrayKey, new: ArrayKey) -> Iterator[Difference]:
     (before, old_sharding), (after, new_sharding) = old, new
-    same = True
+    is_unchanged = True
     if before.shape != after.shape:
-        same = False
+        is_unchanged = False
         texts = str(list(before.shape)), str(list(after.shape))
         yield ArrayChanged(name, "shape", *texts)
     if before.dtype != after.dtype:
-        same = False
+        is_unchanged = False
         yield ArrayChanged(name, "dtype", str(before.dtype), str(after.dtype))
     if before.weak_type != after.weak_type:
-        same = False
+        is_unchanged = False
         texts = str(before.weak_type), str(after.weak_type)
         yield ArrayChanged(name, "weak type", *texts)
     if old_sharding != new_sharding:
@@ -256,7 +256,7 @@ def _array_changes(name: str, old: ArrayKey, new: ArrayKey) -> Iterator[Differen
         if texts[0] == texts[1] and old_sharding and new_sharding:
             texts = _with_devices(old_sharding), _with_devices(new_sharding)
         yield ArrayChanged(name, "sharding", *texts)
-    elif same and before != after:
+    elif is_unchanged and before != after:
         yield ArrayChanged(name, "type", shown(before, 120), shown(after, 120))
 
 

@@ -299,9 +299,9 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, .
     try:
         grid = _torus_order(mesh, topology, devices)
     except (NotImplementedError, ValueError, AssertionError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        message = " ".join(str(error).split()) or type(error).__name__
         sizes = "×".join(map(str, mesh.axis_sizes))
-        note = NotOnTorus(sizes, str(topology), said.rstrip("."))
+        note = NotOnTorus(sizes, str(topology), message.rstrip("."))
         return mesh_of(devices, mesh), (note,)
     return mesh_of(list(grid.flat), mesh), ()
 

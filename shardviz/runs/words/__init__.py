@@ -1,1 +1,1 @@
-"""What this feature says, in English."""
+"""Sentences of this feature, in English."""

@@ -105,9 +105,9 @@ def _new_signature(fact: NewSignature) -> str:
 
 
 def _dropped_signature(fact: DroppedSignature) -> str:
-    same = _same_as_dropped(SameAsDropped(fact.dropped))
-    held = plural(fact.size, "signature")
-    return _compiled(fact, f"it is {same}: the cache holds {held}")
+    earlier_entry = _same_as_dropped(SameAsDropped(fact.dropped))
+    size = plural(fact.size, "signature")
+    return _compiled(fact, f"it is {earlier_entry}: the cache holds {size}")
 
 
 _DONE = {"trace": "traced", "lower": "lowered", "compile": "compiled"}

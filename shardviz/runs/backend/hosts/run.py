@@ -66,9 +66,9 @@ def make_hosts(
         TargetError: for anything else, or if they cannot be started or joined.
         MissingPackage: if ipyparallel is not installed.
     """
-    each = None
+    devices_each = None
     if devices is not None:
-        each = _positive(devices, "The number of devices per process")
+        devices_each = _positive(devices, "The number of devices per process")
     seconds = _positive(heartbeat, "The heartbeat, in seconds,")
     is_platform = isinstance(platform, str) and platform in ("cpu", "gpu")
     if platform is not None and not is_platform:
@@ -79,7 +79,7 @@ def make_hosts(
     # True is an int to Python, but not a number of processes.
     if isinstance(processes, bool) or not isinstance(processes, int):
         engines = cluster.taken_over(processes)
-        return Hosts(engines, each, platform_name, seconds)
+        return Hosts(engines, devices_each, platform_name, seconds)
     if not 1 <= processes <= cluster.MOST_ENGINES:
         raise TargetError(
             f"From 1 to {cluster.MOST_ENGINES} processes are started on one machine; got"
@@ -87,7 +87,7 @@ def make_hosts(
         )
     platform_name = platform_name or "cpu"
     engines = cluster.start(processes, platform_name)
-    hosts = Hosts(engines, each or 1, platform_name, seconds)
+    hosts = Hosts(engines, devices_each or 1, platform_name, seconds)
     keep_started(hosts)
     return hosts
 
@@ -259,9 +259,9 @@ class OnHosts(Elsewhere):
         def poll() -> None:
             job.poll(CancelledIn(job.stage))
 
-        each = dict.fromkeys(self.ranks, arguments)
+        arguments_by_rank = dict.fromkeys(self.ranks, arguments)
         try:
-            answers = self.hosts.call(function, each, poll, progress)
+            answers = self.hosts.call(function, arguments_by_rank, poll, progress)
         except EngineLost as lost:
             stage = lost.end.stage or job.stage
             raise Failed(Failure(stage, str(lost))) from None
