@@ -1,7 +1,7 @@
-"""What every test stands on: 8 simulated CPU devices, or an attached GPU if the person asks.
+"""Settings of all tests: 8 simulated CPU devices, and an attached GPU if requested.
 
-`SHARDVIZ_GPU=1` lets JAX find the GPU and runs the tests marked `gpu`; without it JAX sees the
-CPU alone, so that the same tests run everywhere.
+`SHARDVIZ_GPU=1` lets jax find the GPU and runs the tests marked `gpu`. Without it jax sees only
+the CPU, so the same tests run everywhere.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if not GPU_ASKED:
     os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-# Tests ask where values are and whether they are right, not how fast the machine code is: compiles
-# here, in workers, kernels and scripts take a fifth of the time where LLVM optimises nothing. XLA's
-# own passes over the program stay as they are.
+# Tests check the placement and the values of arrays, not the speed of machine code. Without LLVM's
+# optimisations, compiles here, in workers, kernels and scripts take a fifth of the time. XLA's own
+# passes are unchanged.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-if version("jaxlib").startswith("0.10."):  # later ones have no other emitters
-    known = os.environ.get("XLA_FLAGS", "")
-    if "fusion_emitters" not in known:
-        os.environ["XLA_FLAGS"] = f"{known} --xla_cpu_use_fusion_emitters=false".strip()
+if version("jaxlib").startswith("0.10."):  # later versions have only one kind of emitters
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "fusion_emitters" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
 
-# A process holds a million objects of jax and pytest to its end, which need not be looked at again
-# after every 700 new ones.
+# A process holds a million objects of jax and pytest until it ends. The garbage collector need not
+# visit them after every 700 new objects.
 gc.set_threshold(20_000, 20, 50)
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402  the platform is chosen when jax is imported
 
-# Works only before the backend starts, and importing jax starts none.
+# This works only before the backend starts, which importing jax does not do.
 jax.config.update("jax_num_cpu_devices", 8)
 
-# The same examples on every run, and none kept on disk.
+# The same examples on every run, without a database on disk.
 hypothesis.settings.register_profile("shardviz", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("shardviz")
 
@@ -49,9 +49,8 @@ def eight_devices() -> list[jax.Device]:
     return devices[:8]
 
 
-# What shares something expensive (a browser and a JupyterLab, what XLA wrote of 291 programs) runs
-# in one process; any other file does so by itself. With roughly the seconds that they take, since
-# what takes longest is begun first; whatever is not named here takes less.
+# Approximate seconds of each group of tests, since the longest groups start first. Groups that are
+# not listed are shorter.
 SECONDS = {
     "tests/browser/": 200,
     "tests/stages/": 115,
@@ -82,27 +81,30 @@ SECONDS = {
     "tests/program/": 5,
     "tests/": 3,
 }
+# The tests of these folders run in one process, since they share an expensive fixture: a browser
+# and a JupyterLab, or XLA's dumps of 291 programs. Elsewhere each file is a group.
 TOGETHER = ("tests/browser/", "tests/stages/")
-# Each test of these starts a process of its own.
+# Each of these tests starts a new process, so it is a group.
 APART = "tests/real_programs/"
-# Their modules import what need not be installed, and change how it is set.
+# These modules import packages that need not be installed, and change their settings.
 collect_ignore_glob = ["real_programs/[!t]*.py"]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """What `-n auto` means: one more than there are cores, as some wait for a browser or a worker.
+    """The number of processes for `-n auto`: one more than there are cores.
 
-    On one core all stays in this process.
+    The additional one is used while others wait for a browser or a worker. On one core all tests
+    run in this process.
     """
-    may = getattr(os, "sched_getaffinity", None)  # not on every system
-    cores = len(may(0)) if may else os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return cores + 1 if cores > 1 else 0
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """With `-n`: one process a group of tests at a time, the longest groups first."""
+    """With `-n`, each process runs one group of tests at a time, the longest groups first."""
     from xdist.scheduler import LoadScopeScheduling
 
     def seconds(scope: str) -> float:
@@ -124,11 +126,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path):
-    """What has no example is not imported to look for one: half of all files, and benches."""
-    found = yield
+    """Skips doctests of files without examples, to avoid importing half of all files."""
+    nodes = yield
     if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
-        return found
-    return [node for node in found if type(node).__name__ != "DoctestModule"]
+        return nodes
+    return [node for node in nodes if type(node).__name__ != "DoctestModule"]
 
 
 def pytest_collection_finish() -> None:

@@ -1,8 +1,8 @@
-"""`python -m pytest -p tests.processor_time`: which tests take the most time of the processor.
+"""`python -m pytest -p tests.processor_time`: the tests that use the most processor time.
 
-A test's own process counts, and whatever runs below it: browsers, kernels, workers, compilers. To
-a test belongs what was used since the one before, so what its fixtures take as well. Linux alone
-tells the time of processes that still run; elsewhere those count that have ended.
+The time includes all child processes: browsers, kernels, workers, compilers. A test is charged for
+the time since the previous test, which includes its fixtures. Only Linux reports the time of
+processes that are still running; on other systems, only ended processes count.
 """
 
 from __future__ import annotations
@@ -22,30 +22,38 @@ _SHORT = 0.02  # seconds
 
 
 def seconds_used() -> float:
-    """Seconds of the processor that this process used, with all below it, running or ended."""
+    """The processor seconds of this process and all its descendants, running or ended."""
     used: dict[int, float] = {}
-    below: dict[int, list[int]] = {}
+    children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            # The name before it, in brackets, may hold anything.
+        with contextlib.suppress(OSError):  # the process has ended
+            # The name of the process, in brackets, may contain any character.
             fields = stat.read_text().rpartition(")")[2].split()
             pid = int(stat.parent.name)
-            used[pid] = sum(map(int, fields[11:15])) / _TICKS  # with children that were waited for
-            below.setdefault(int(fields[1]), []).append(pid)
-    used[os.getpid()] = sum(os.times()[:4])  # in finer steps, and on any system
-    found = [os.getpid()]
-    for pid in found:
-        found += below.get(pid, [])
-    return sum(used[pid] for pid in found)
+            used[pid] = sum(map(int, fields[11:15])) / _TICKS  # including reaped children
+            children.setdefault(int(fields[1]), []).append(pid)
+    used[os.getpid()] = sum(os.times()[:4])  # more precise, and on every system
+    pids = [os.getpid()]
+    for pid in pids:
+        pids += children.get(pid, [])
+    return sum(used[pid] for pid in pids)
 
 
 class ProcessorTime:
-    """Measures in each process that runs tests; adds up and prints in the first one."""
+    """Measures in each process that runs tests; adds up and prints in the first one.
+
+    Attributes:
+        before: the seconds of this process and its descendants at the last call of `since`.
+        at: the time of that call.
+        own: the seconds of this process alone at that call.
+        tests: the seconds of each test.
+        overhead: the seconds of collecting and importing.
+    """
 
     def __init__(self) -> None:
         self.before, self.at, self.own = 0.0, 0.0, 0.0
         self.tests: Counter[str] = Counter()
-        self.rest: Counter[str] = Counter()
+        self.overhead: Counter[str] = Counter()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):
@@ -58,11 +66,12 @@ class ProcessorTime:
         """The seconds used since the last call."""
         own = sum(os.times()[:2])
         if time.monotonic() - self.at < _SHORT:
-            used = own - self.own  # to look at all processes would take longer
+            used = own - self.own  # reading all processes would take longer
             self.before += used
         else:
             now = seconds_used()
-            used = max(0.0, now - self.before)  # what ended unseen, such as a browser, is gone
+            # Negative if a process such as a browser has ended and was not reaped here.
+            used = max(0.0, now - self.before)
             self.before = now
         self.own, self.at = own, time.monotonic()
         return used
@@ -79,20 +88,22 @@ class ProcessorTime:
             output[_NAME] = session.config.stash.get(_COLLECTED, 0.0)
         else:  # with -n, nothing is collected here
             used = session.config.stash.get(_COLLECTED, sum(os.times()[:2]))
-            self.rest["collecting and importing, first process"] = used
+            self.overhead["collecting and importing, first process"] = used
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node, error: object) -> None:
         collected = getattr(node, "workeroutput", {}).get(_NAME, 0.0)
-        self.rest["collecting and importing, other processes"] += collected
+        self.overhead["collecting and importing, other processes"] += collected
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         files: Counter[str] = Counter()
         for nodeid, used in self.tests.items():
             files[nodeid.partition("::")[0]] += used
         write = terminalreporter.write_line
-        terminalreporter.section(f"{_NAME}: {sum(files.values()) + sum(self.rest.values()):.0f}")
-        for title, counted in (("", self.rest), ("Files", files), ("Tests", self.tests)):
+        terminalreporter.section(
+            f"{_NAME}: {sum(files.values()) + sum(self.overhead.values()):.0f}"
+        )
+        for title, counted in (("", self.overhead), ("Files", files), ("Tests", self.tests)):
             write(title)
             for name, used in counted.most_common(_MOST):
                 write(f"{used:8.2f}  {name}")

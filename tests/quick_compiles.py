@@ -1,6 +1,6 @@
-"""Compiles for simulated CPUs that take a fraction of the time, since nothing in them is optimised.
+"""Compiler options for simulated CPUs that skip optimisations, to compile much faster.
 
-For tests of where values are and whether they are right, not of what the compiler makes of them.
+For tests of the placement and the values of arrays, not of compiled modules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax
 
 @functools.cache
 def quick_options() -> dict[str, Any]:
-    """Options of the compiler for CPUs: the quickest that this jaxlib has."""
+    """The options with which this jaxlib compiles for CPUs in the least time."""
     options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     older = {"xla_cpu_use_fusion_emitters": False}  # jaxlib 0.12 has no other emitters
     with contextlib.suppress(jax.errors.JaxRuntimeError):

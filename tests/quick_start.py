@@ -1,12 +1,12 @@
-"""`python -m pytest -p tests.quick_start`: what takes seconds in every process is not imported.
+"""`python -m pytest -p tests.quick_start`: skips an import that takes seconds per process.
 
-Loaded before the plugins of other packages, and so before `nbval`, which imports `jsonschema`.
+It is loaded before the plugins of other packages, so before `nbval`, which imports `jsonschema`.
 """
 
 from __future__ import annotations
 
 import sys
 
-# A grammar of internationalised addresses, built anew at every import in two seconds. `jsonschema`
-# does without where it is not installed; no notebook has such an address.
+# A grammar of internationalised addresses, which takes two seconds to build at every import.
+# `jsonschema` also works without it; no notebook has such an address.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]

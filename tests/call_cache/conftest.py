@@ -1,4 +1,4 @@
-"""Every test here finds jax started on eight devices."""
+"""Starts jax on eight devices before each test here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ways for a worker process to end, and what XLA has printed when it ended one.
+"""Functions that end a worker process, and texts that XLA printed when it ended one.
 
-The functions run in a worker; the texts are what jaxlib 0.10.2 and 0.12.0.1 printed, with most of
-their stacks left out.
+The functions run in a worker. The texts are from jaxlib 0.10.2 and 0.12.0.1, without most of their
+stacks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def number_of_this_process(folder: str) -> int:
     return os.getpid()
 
 
-#: Each way, and what the error says of it.
+#: Each function, with its exit code and the text that the error quotes.
 ENDS = {
     segfault: (-11, "Fatal Python error: Segmentation fault"),
     check_failed: (-6, "fft_handler.cc:117] Check failed: size > 0 (0 vs. 0)"),
@@ -68,7 +68,7 @@ Extension modules: jaxlib.cpu_feature_guard, numpy._core._multiarray_umath, {mor
 _MORE = ", ".join(f"scipy.linalg._number_{n}" for n in range(300))
 _ABORTED = _FAULT_HANDLER.format(signal="Aborted", more=_MORE)
 
-#: What was printed, and the cause that it holds.
+#: The printed text and the cause in it.
 PRINTED = {
     "a Fourier transform over a split axis": (
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"

@@ -1,5 +1,6 @@
-"""Faults of a worker, and what has to hold after each: the kernel lives, the error is reported, the
-next compile works.
+"""Injects faults into a worker, and checks that the kernel survives each of them.
+
+After a fault the error must be reported, and the next compile must work.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ real_compile = child.do_exported
 
 
 def long(x, w):
-    """A program whose compile takes a second or so."""
+    """A function that takes about a second to compile."""
     for turn in range(60):
         x = jnp.tanh(x @ w) + jnp.sin(x * turn).cumsum(0)
     return x
@@ -54,18 +55,18 @@ def hang(*_: Any) -> None:
 
 
 def fill_memory(*_: Any) -> None:
-    kept = []
+    blocks = []
     while True:
-        kept.append(np.ones(1 << 23))  # 64 MiB each
+        blocks.append(np.ones(1 << 23))  # 64 MiB each
         time.sleep(0.01)
 
 
-def compiled(made=LONG, **options: Any) -> Report:
-    return compile_program(made, TARGET, cache=ExecutableCache(), **options)
+def compiled(tested_program=LONG, **options: Any) -> Report:
+    return compile_program(tested_program, TARGET, cache=ExecutableCache(), **options)
 
 
 class Faults:
-    """Injects faults, each at a random moment; `monkeypatch` sets the wrong functions in place."""
+    """Injects faults, each at a random moment; `monkeypatch` replaces functions of the worker."""
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.random, self.monkeypatch = random.Random(seed), monkeypatch
@@ -105,11 +106,11 @@ class Faults:
 
         def spoiled(*arguments: Any, **options: Any) -> Any:
             exported = packed(*arguments, **options)
-            # With only a few of the last bytes missing it may be read all the same.
-            sent = exported.module.bytecode
-            length = self.random.randrange(len(sent) * 9 // 10)
+            # At least a tenth is cut off: a module that lacks only a few bytes may be readable.
+            bytecode = exported.module.bytecode
+            length = self.random.randrange(len(bytecode) * 9 // 10)
             noise = self.random.randbytes(self.random.randrange(64))
-            module = replace(exported.module, bytecode=sent[:length] + noise)
+            module = replace(exported.module, bytecode=bytecode[:length] + noise)
             return replace(exported, module=module)
 
         packed = export.export_program
@@ -122,7 +123,7 @@ class Faults:
         return compiled(cancelled=lambda: time.monotonic() > end)
 
 
-#: Each fault, and what its error says; none where the compile may be done before it happens.
+#: Each fault, and a part of its error message. Two may come too late: then there is no error.
 FAULTS = {
     "killed": (Faults.killed, "SIGKILL"),
     "aborted": (Faults.aborted, "SIGABRT"),
@@ -135,8 +136,8 @@ MAY_BE_TOO_LATE = ("killed", "cancelled")
 
 
 def children() -> set[int]:
-    """The processes that this kernel has started."""
-    found = set()
+    """The ids of the processes that this kernel has started."""
+    pids = set()
     for name in os.listdir("/proc"):
         try:
             with open(f"/proc/{name}/stat") as stat:
@@ -144,18 +145,18 @@ def children() -> set[int]:
         except (OSError, NotADirectoryError):
             continue
         if name.isdigit() and int(fields[1]) == os.getpid():
-            found.add(int(name))
-    return found
+            pids.add(int(name))
+    return pids
 
 
 def inject(name: str, faults: Faults) -> str:
-    """Injects one fault and holds what has to hold; what the report said."""
-    fault, words = FAULTS[name]
+    """Injects a fault and checks the kernel afterwards; returns the error of the report."""
+    fault, message = FAULTS[name]
     report = fault(faults)
     if report.error is None:
         assert name in MAY_BE_TOO_LATE, f"{name}: no error was reported"
     else:
-        assert words in report.error.message, f"{name}: {report.error}"
+        assert message in report.error.message, f"{name}: {report.error}"
         assert "\n" not in report.error.message
     after = compiled(SHORT)
     assert after.error is None, f"after {name}: {after.error}"

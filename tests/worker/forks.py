@@ -1,4 +1,4 @@
-"""What people do to a kernel that has a worker: forks and interrupts, in a Python of its own."""
+"""Forks and interrupts a kernel that has a worker, in a separate Python process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardviz.programs.backend.worker.process import workers
 from tests.program.helpers import array, program
 from tests.worker.faults import SHORT, compiled
 
-NEXT_S = 3.0  # the next call works within so many seconds
+NEXT_S = 3.0  # the next call must work within this many seconds
 ROOT = Path(__file__).parents[2]
 _MARK = "SHARDVIZ_TEST_MARK"  # an environment variable
 _CHANCE = random.Random(7)
@@ -35,15 +35,15 @@ def _some(x, w):
     return x
 
 
-# A compile of some tenths of a second, for what happens at a random moment of it.
+# It compiles for a few tenths of a second, so a fork or interrupt can happen meanwhile.
 SOME = program(_some, array("x", (64, 64), "a"), array("w", (64, 64), "None, b"))
 
 
 def _fork(do: Callable[[], bool], leave: Callable[[], Any]) -> int:
-    """Forks a child that does something and leaves; its process id, once it said that it did.
+    """Forks a child that calls `do` and then `leave`; returns its process id after `do`.
 
-    A child of a process in which jax has devices often hangs or crashes where it leaves by
-    `sys.exit`, with jax alone as well: so it says before whether all went well.
+    A child of a process in which jax has devices often hangs or crashes in `sys.exit`, even without
+    shardviz. So the child reports the result of `do` before it leaves.
     """
     read, write = os.pipe()
     if not (pid := os.fork()):
@@ -54,7 +54,7 @@ def _fork(do: Callable[[], bool], leave: Callable[[], Any]) -> int:
     os.close(write)
     with open(read, "rb", 0) as pipe:
         if not select.select([pipe], [], [], 30)[0]:
-            os.kill(pid, signal.SIGABRT)  # faulthandler says where it is
+            os.kill(pid, signal.SIGABRT)  # faulthandler prints its stack
             os.waitpid(pid, 0)
             raise AssertionError("the child hangs")
         assert pipe.read(1) == b"y", "the child failed"
@@ -75,16 +75,16 @@ def _leave() -> None:
 
 
 def _compiles() -> bool:
-    """Whether a child has no worker at first, and then one of its own."""
+    """True if a child has no worker at first, and then starts one."""
     before = workers.pids
     return compiled(SHORT).ok and not before and len(workers.pids) == 1
 
 
 def _has_none() -> bool:
-    """Whether a child has no worker. Forked while another thread is in jax it can do no more.
+    """True if a child has no worker.
 
-    A lock that the other thread held is never released in the child: `jax.jit` hangs there, in
-    jaxlib's own code and without shardviz as well.
+    A child that was forked while another thread was in jax cannot do more: a lock of that thread is
+    never released in the child, so `jax.jit` hangs in jaxlib, even without shardviz.
     """
     return not workers.pids
 
@@ -105,15 +105,16 @@ def fork_while_a_call_runs() -> None:
 
 
 def _at_a_random_moment(do: Callable[[], Any], stage: str) -> Any:
-    """Compiles, and does something soon after a stage has begun; the report."""
+    """Compiles, and calls `do` soon after a stage has begun; returns the report."""
     timer = threading.Timer(_CHANCE.uniform(0, 0.15), do)
 
     def enter(entered: str) -> None:
-        if entered == stage and timer.ident is None:  # a stage may be entered here and there
+        # The kernel and the worker may both enter a stage.
+        if entered == stage and timer.ident is None:
             timer.start()
 
     report = compiled(SOME, progress=enter)
-    timer.join()  # it may be late: an interrupt comes here then
+    timer.join()  # a late interrupt comes here
     return report
 
 
@@ -126,45 +127,45 @@ def interrupt_kernel() -> None:
 
 
 def folders(pid: int) -> list[Path]:
-    """The folders that a process has made and not removed."""
+    """The folders that a process has created and not removed."""
     roots = {Path("/dev/shm"), Path(tempfile.gettempdir())}
     return [folder for root in roots for folder in root.glob(f"shardviz-*-{pid}-*")]
 
 
 def processes(words: str, file: str = "cmdline") -> set[int]:
-    """The other processes whose command line, or environment, holds these words."""
-    found = set()
+    """The ids of other processes whose command line or environment contains these words."""
+    pids = set()
     for path in Path("/proc").glob(f"[0-9]*/{file}"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue  # it ended meanwhile, or is another user's
         if words in line and int(path.parent.name) != os.getpid():
-            found.add(int(path.parent.name))
-    return found
+            pids.add(int(path.parent.name))
+    return pids
 
 
 @contextmanager
 def nothing_left(seconds: float = NEXT_S) -> Iterator[list[str]]:
-    """The processes that are left afterwards, once there was time to end.
+    """Collects the processes that are still running some time after the block.
 
-    Other tests may run at the same time: their processes have another environment.
+    They are recognised by an environment variable, since other tests may run at the same time.
     """
-    left: list[str] = []
+    leftovers: list[str] = []
     os.environ[_MARK] = mark = secrets.token_hex(8)
     try:
-        yield left
+        yield leftovers
     finally:
         del os.environ[_MARK]
     end = time.monotonic() + seconds
-    while found := processes(mark, "environ"):
+    while running := processes(mark, "environ"):
         if time.monotonic() > end:
-            left += map(str, found)
+            leftovers += map(str, running)
             return
         time.sleep(0.02)
 
 
-#: What is done, and whether the worker is the same afterwards.
+#: What is done, and whether the same worker must exist afterwards.
 KINDS = (
     (fork_and_compile, True),
     (fork_while_a_call_runs, True),
@@ -173,15 +174,15 @@ KINDS = (
 
 
 def main() -> None:
-    """Does each once in this process, and makes the next call."""
+    """Does each of them once in this process, and compiles again."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    for do, same in KINDS:
+    for do, keeps_worker in KINDS:
         assert compiled(SHORT).ok
         before = workers.pids
         do()
         report = compiled(SHORT)
         assert report.ok, (do, report.error)
-        assert not same or workers.pids == before, (do, "another worker")
+        assert not keeps_worker or workers.pids == before, (do, "another worker")
     workers.end()
     assert not folders(os.getpid())
 

@@ -1,4 +1,4 @@
-"""Jupyter kernels with a worker, shut down and restarted as Jupyter does it."""
+"""Jupyter kernels with a worker, which are shut down and restarted as Jupyter does it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 ROOT = Path(__file__).parents[2]
-READY_S = 180  # a kernel that hangs is ended; where much else runs, one takes a minute to start
+READY_S = 180  # then a kernel counts as hanging; on a busy machine one takes a minute to start
 IDLE = """
 import threading
 from tests.worker.faults import LONG, SHORT, compiled
@@ -40,7 +40,7 @@ class Kernel:
 
     @classmethod
     def start(cls) -> Kernel:
-        """Starts one."""
+        """Starts a kernel."""
         manager = KernelManager(kernel_name="python3")
         manager.start_kernel(env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=str(ROOT))
         client = manager.client()
@@ -49,7 +49,7 @@ class Kernel:
         return cls(manager, client)
 
     def run(self, code: str) -> float:
-        """Runs a cell; seconds."""
+        """Runs a cell; returns how many seconds it took."""
         begun = time.perf_counter()
         reply = self.client.execute_interactive(
             code, timeout=READY_S, output_hook=lambda message: None
@@ -58,7 +58,7 @@ class Kernel:
         return time.perf_counter() - begun
 
     def shutdown(self) -> float:
-        """Shuts it down as Jupyter does; seconds."""
+        """Shuts it down as Jupyter does; returns how many seconds it took."""
         begun = time.perf_counter()
         self.manager.shutdown_kernel()
         seconds = time.perf_counter() - begun
@@ -66,7 +66,7 @@ class Kernel:
         return seconds
 
     def restart(self) -> float:
-        """Restarts it as Jupyter does; seconds until the old one is gone and a new one began."""
+        """Restarts it as Jupyter does; returns the seconds until the new process starts."""
         begun = time.perf_counter()
         self.manager.restart_kernel()
         seconds = time.perf_counter() - begun

@@ -1,8 +1,8 @@
 """Random programs with Explicit axes, partial sums, callbacks, host memory and two meshes.
 
-A program is made of its number alone, so that jax's own compile and ours get the same one. As a
-script it compares many: `python -m tests.worker.random_programs 300`. Both run in processes of
-their own, so that it can count those that end one.
+A program depends only on its number, so jax's own compile and ours get the same program. As a
+script, it compares many: `python -m tests.worker.random_programs 300`. Both compile in separate
+processes, so that programs that end the process can be counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _KINDS = ("Explicit", "Explicit", "Auto", "mixed")
 
 
 @dataclass(frozen=True)
-class Made:
+class DrawnProgram:
     """A random program.
 
     Attributes:
-        fn: the function, under `jax.jit` where it asks for results in the host's memory.
+        fn: the function, in `jax.jit` if it requests results in the host's memory.
         arrays: its arguments, with shardings.
         mesh: the mesh of devices.
-        features: what it has.
+        features: the names of its operations and types of axes.
     """
 
     fn: Callable[..., Any]
@@ -44,7 +44,7 @@ class Made:
     features: tuple[str, ...]
 
 
-def random_program(number: int) -> Made:
+def random_program(number: int) -> DrawnProgram:
     """The program of a number; the same in every process."""
     import jax
     import jax.numpy as jnp
@@ -72,22 +72,22 @@ def random_program(number: int) -> Made:
     plan = [steps.step() for _ in range(draw.randint(2, 5))]
 
     def fn(*values: Any) -> Any:
-        kept = list(values)
+        computed = list(values)
         for step in plan:
-            kept.append(step(kept[-1], *kept))
-        return kept[-1], kept[len(values) // 2]
+            computed.append(step(computed[-1], *computed))
+        return computed[-1], computed[len(values) // 2]
 
-    made: Any = fn
+    function: Any = fn
     if draw.random() < 0.15:
         host = NamedSharding(mesh, steps.spec(0), memory_kind="pinned_host")
-        made = jax.jit(fn, out_shardings=(host, None))
+        function = jax.jit(fn, out_shardings=(host, None))
         steps.features.append("results in the host's memory")
-    return Made(made, tuple(arrays), mesh, (kind, *steps.features))
+    return DrawnProgram(function, tuple(arrays), mesh, (kind, *steps.features))
 
 
 @dataclass
 class _Steps:
-    """Draws one operation after the other."""
+    """Draws one operation after another."""
 
     draw: random.Random
     mesh: Any
@@ -100,12 +100,12 @@ class _Steps:
         """A random spec, sometimes with partial sums."""
         from jax.sharding import PartitionSpec as P
 
-        left = [*self.usable, None, None, None]
-        self.draw.shuffle(left)
-        entries, rest = left[:rank], [a for a in left[rank:] if a]
-        if partial and rest and self.kind == "Explicit" and self.draw.random() < 0.3:
+        axes = [*self.usable, None, None, None]
+        self.draw.shuffle(axes)
+        entries, unused_axes = axes[:rank], [a for a in axes[rank:] if a]
+        if partial and unused_axes and self.kind == "Explicit" and self.draw.random() < 0.3:
             self.features.append("partial sums")
-            return P(*entries, unreduced={rest[0]})
+            return P(*entries, unreduced={unused_axes[0]})
         return P(*entries)
 
     def step(self) -> Callable[..., Any]:
@@ -127,8 +127,8 @@ class _Steps:
         def step(last: Any, *values: Any) -> Any:
             operands = [v for v in values if v.ndim == 2][-count:]
             operands += operands[-1:] * (count - len(operands))
-            found = jnp.einsum(equation, *operands, out_sharding=out)
-            return found if rank == 2 else found[None] * jnp.ones((8, 1))
+            result = jnp.einsum(equation, *operands, out_sharding=out)
+            return result if rank == 2 else result[None] * jnp.ones((8, 1))
 
         return step
 
@@ -176,8 +176,8 @@ class _Steps:
         import jax
 
         def step(x: Any, *_: Any) -> Any:
-            there = jax.device_put(x, jax.memory.Space.Host)
-            return jax.device_put(there, jax.memory.Space.Device) + 1
+            on_host = jax.device_put(x, jax.memory.Space.Host)
+            return jax.device_put(on_host, jax.memory.Space.Device) + 1
 
         return step
 
@@ -216,77 +216,77 @@ class _Steps:
         return lambda x, *_: x.at[jnp.arange(8) % 4].get(out_sharding=out)
 
 
-def compile_with_jax(made: Made) -> str:
-    """`""`, or what jax says where it compiles the program."""
+def compile_with_jax(drawn: DrawnProgram) -> str:
+    """jax's error when it compiles the program; `""` for none."""
     import jax
 
     try:
-        with jax.set_mesh(made.mesh):
-            jax.jit(made.fn).lower(*made.arrays).compile()
+        with jax.set_mesh(drawn.mesh):
+            jax.jit(drawn.fn).lower(*drawn.arrays).compile()
     except Exception as error:  # noqa: BLE001  jax refuses in many ways
         return f"{type(error).__name__}: {error}"[:300]
     return ""
 
 
-def compile_with_us(made: Made, target: str) -> str:
-    """The same, planned and compiled by us; a plan may have no form for what is compiled."""
+def compile_with_us(drawn: DrawnProgram, target: str) -> str:
+    """Our error when we plan and compile the program; `""` for none."""
     import jax
 
     import shardviz as sv
 
-    with jax.set_mesh(made.mesh):
-        program = sv.program(made.fn, *made.arrays)
-        for found in (sv.plan(program), sv.compile(program, target)):
-            if found.error is not None:
-                return f"{type(found).__name__}: {found.error}"[:600]
+    with jax.set_mesh(drawn.mesh):
+        program = sv.program(drawn.fn, *drawn.arrays)
+        for outcome in (sv.plan(program), sv.compile(program, target)):
+            if outcome.error is not None:
+                return f"{type(outcome).__name__}: {outcome.error}"[:600]
     return ""
 
 
 def _run(who: str, first: int, stop: int) -> None:
     """Prints a line when a program begins and when it is done."""
     for number in range(first, stop):
-        made = random_program(number)
+        drawn = random_program(number)
         print(json.dumps([number, None]), flush=True)
         if who == "jax":
-            said = compile_with_jax(made)
+            error = compile_with_jax(drawn)
         else:
-            said = compile_with_us(made, "attached" if number % 8 == 7 else f"cpu:{DEVICES}")
-        print(json.dumps([number, said, made.features]), flush=True)
+            error = compile_with_us(drawn, "attached" if number % 8 == 7 else f"cpu:{DEVICES}")
+        print(json.dumps([number, error, drawn.features]), flush=True)
 
 
 def _results(who: str, count: int, first: int) -> Iterator[tuple[int, str | None, list[str]]]:
-    """What came of each; None where it ended the process."""
+    """The number, error and features of each program; None if it ended the process."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(DEVICES)}
     stop = first + count
     while first < stop:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", __spec__.name, who, str(first), str(stop)],
             cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+        lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("[")]
         if not lines:
-            raise RuntimeError(done.stderr[-2000:])
-        for number, said, *more in lines:
-            if said is not None:
-                yield number, said, more[0]
+            raise RuntimeError(process.stderr[-2000:])
+        for number, error, *features in lines:
+            if error is not None:
+                yield number, error, features[0]
         if lines[-1][1] is None:
             yield lines[-1][0], None, []
         first = lines[-1][0] + 1
 
 
 def compare(count: int, first: int = 0) -> dict[str, Any]:
-    """How many of so many programs jax takes, and what we refuse of these."""
-    theirs = {number: said for number, said, _ in _results("jax", count, first)}
-    ours = {number: (said, features) for number, said, features in _results("us", count, first)}
+    """Counts the programs that jax compiles, and lists those of them that we refuse."""
+    by_jax = {number: error for number, error, _ in _results("jax", count, first)}
+    by_us = {number: (error, features) for number, error, features in _results("us", count, first)}
     return {
-        "programs": len(theirs),
-        "jax compiles": sum(said == "" for said in theirs.values()),
-        "jax refuses": sum(bool(said) for said in theirs.values()),
-        "jax aborts": sum(said is None for said in theirs.values()),
-        "kernels ended": [n for n, (said, _) in ours.items() if said is None],
-        "refused": {n: ours[n] for n, said in theirs.items() if said == "" and ours[n][0]},
-        "taken that jax refuses": sum(not ours[n][0] for n, said in theirs.items() if said),
+        "programs": len(by_jax),
+        "jax compiles": sum(error == "" for error in by_jax.values()),
+        "jax refuses": sum(bool(error) for error in by_jax.values()),
+        "jax aborts": sum(error is None for error in by_jax.values()),
+        "kernels ended": [n for n, (error, _) in by_us.items() if error is None],
+        "refused": {n: by_us[n] for n, error in by_jax.items() if error == "" and by_us[n][0]},
+        "taken that jax refuses": sum(not by_us[n][0] for n, error in by_jax.items() if error),
     }
 
 

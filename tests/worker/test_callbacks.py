@@ -30,25 +30,26 @@ def of_same_shape(fn):
 
 
 def test_a_callback_is_called_here_with_this_process_own_variables():
-    seen = []
+    calls = []
 
     def sine(values):
-        seen.append((threading.get_native_id() > 0, values.shape))
+        calls.append((threading.get_native_id() > 0, values.shape))
         return np.sin(values)
 
     report = run(program(of_same_shape(sine), X), VALUES)
     assert report.ok, report
     np.testing.assert_array_equal(report.outputs, np.sin(VALUES))
-    assert seen == [(True, (8, 4))] * 2  # once more for the comparison with the unsharded function
+    # The second call is that of the unsharded function, for comparison.
+    assert calls == [(True, (8, 4))] * 2
 
 
 def test_every_device_calls_by_itself_inside_shard_map():
-    seen = []
+    calls = []
     lock = threading.Lock()
 
     def note(block):
         with lock:
-            seen.append(block.shape)
+            calls.append(block.shape)
 
     def local(block):
         jax.debug.callback(note, block)
@@ -56,12 +57,12 @@ def test_every_device_calls_by_itself_inside_shard_map():
 
     mapped = lambda x: jax.shard_map(local, in_specs=jax.P("a"), out_specs=jax.P("a"))(x)  # noqa: E731
     assert run(program(mapped, X), VALUES).ok
-    assert len(seen) >= 4
-    assert set(seen) == {(2, 4)}
+    assert len(calls) >= 4
+    assert set(calls) == {(2, 4)}
 
 
 def test_calls_inside_loops_branches_and_gradients():
-    seen = []
+    calls = []
 
     @jax.custom_vjp
     def noisy(x):
@@ -69,11 +70,11 @@ def test_calls_inside_loops_branches_and_gradients():
 
     noisy.defvjp(
         lambda x: (x, None),
-        lambda _, g: (io_callback(lambda v: (seen.append("back"), v)[1], g, g),),
+        lambda _, g: (io_callback(lambda v: (calls.append("back"), v)[1], g, g),),
     )
 
     def body(carry, _):
-        io_callback(lambda v: seen.append("loop"), None, carry.sum(), ordered=True)
+        io_callback(lambda v: calls.append("loop"), None, carry.sum(), ordered=True)
         return carry * 2, ()
 
     def step(x):
@@ -82,7 +83,7 @@ def test_calls_inside_loops_branches_and_gradients():
 
     report = run(program(step, X), VALUES)
     assert report.error is None, report.error
-    assert (seen.count("loop"), seen.count("back")) == (3, 1)
+    assert (calls.count("loop"), calls.count("back")) == (3, 1)
 
 
 def test_an_error_of_a_callback_is_the_error_of_the_run():
@@ -138,14 +139,16 @@ def printing(x, w):
         jax.debug.print("{}", x.sum())
         return jnp.tanh(x @ w), None
 
-    made = jax.lax.scan(layer, x, None, length=3)[0]
-    jax.debug.print("{}", made)
-    return jax.lax.cond(made[0, 0] > 0, lambda x: (jax.debug.callback(id, x), x)[1], jnp.sin, made)
+    carry = jax.lax.scan(layer, x, None, length=3)[0]
+    jax.debug.print("{}", carry)
+    return jax.lax.cond(
+        carry[0, 0] > 0, lambda x: (jax.debug.callback(id, x), x)[1], jnp.sin, carry
+    )
 
 
 def silent(x, w):
-    made = jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=3)[0]
-    return jax.lax.cond(made[0, 0] > 0, lambda x: x, jnp.sin, made)
+    carry = jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=3)[0]
+    return jax.lax.cond(carry[0, 0] > 0, lambda x: x, jnp.sin, carry)
 
 
 @pytest.mark.parametrize("target", ["tpu:v5e:2x2", "gpu:h100:1x4"])
@@ -176,11 +179,12 @@ def test_the_server_answers_many_at_once_and_keeps_an_error():
         return (1 / value,)
 
     with CallbackServer([divide], [lambda value: (value,)]).listen() as address:
-        (own,), (unsharded,) = address.callbacks(), address.callbacks(unsharded=True)
+        (callback,), (unsharded,) = address.callbacks(), address.callbacks(unsharded=True)
         assert unsharded(5) == (5,)
         answers: list[float] = []
         threads = [
-            threading.Thread(target=lambda n=n: answers.append(own(n)[0])) for n in range(1, 65)
+            threading.Thread(target=lambda n=n: answers.append(callback(n)[0]))
+            for n in range(1, 65)
         ]
         for thread in threads:
             thread.start()

@@ -58,7 +58,7 @@ GPUS = {"two hosts": ("gpu:h100:2x8", {"a": 2, "b": 8}, None)}
 def made_in_a_process(cases, kind):
     if error := missing(kind):
         pytest.skip(str(error))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", MADE, json.dumps(list(cases.values()))],
         env={**os.environ, **Settings(kind).environment()},
         capture_output=True,
@@ -66,8 +66,8 @@ def made_in_a_process(cases, kind):
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(cases, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    assert process.returncode == 0, process.stderr[-2000:]
+    return dict(zip(cases, json.loads(process.stdout.splitlines()[-1]), strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -99,40 +99,42 @@ OWN = {
 SEEDS = (0, 17, 139)
 
 
-def exported(made: Program, run: bool = False) -> ExportedProgram:
+def exported(program: Program, run: bool = False) -> ExportedProgram:
     """A program, sent to another process and read there."""
-    traced = trace_for_export(made)
+    traced = trace_for_export(program)
     return pickle.loads(
-        pickle.dumps(export_program(made, traced, "cpu", run=run, callbacks=ProgramCallbacks()))
+        pickle.dumps(export_program(program, traced, "cpu", run=run, callbacks=ProgramCallbacks()))
     )
 
 
-def in_worker(made: Program) -> str:
+def in_worker(program: Program) -> str:
     """The module that the worker compiles."""
-    sent = exported(made)
-    mesh = device_mesh(made.mesh, choose(f"cpu:{made.mesh.size}", made.mesh.size))
+    sent = exported(program)
+    mesh = device_mesh(program.mesh, choose(f"cpu:{program.mesh.size}", program.mesh.size))
     job = Job(sent_program(sent, ""), cache=ExecutableCache())
     runner = HereForKernel(job, sent, None, mesh)
     return runner.lower(runner.trace()).text
 
 
-def under_plain_jit(made: Program) -> str:
+def under_plain_jit(program: Program) -> str:
     """The module that plain jit compiles."""
-    mesh = device_mesh(made.mesh, choose(f"cpu:{made.mesh.size}", made.mesh.size))
-    options: dict[str, Any] = {"donate_argnums": tuple(made.options.get("donate", ()))}
-    if made.out_specs is not None:
-        options["out_shardings"] = NamedSharding(mesh, made.out_specs.to_jax())
-    leaves = argument_structs(made, mesh)
-    arguments = leaves if made.tree is None else made.tree.unflatten(leaves)
-    jitted = jax.jit(made.fn, **options)
-    if made.fn is of_types:
+    mesh = device_mesh(program.mesh, choose(f"cpu:{program.mesh.size}", program.mesh.size))
+    options: dict[str, Any] = {"donate_argnums": tuple(program.options.get("donate", ()))}
+    if program.out_specs is not None:
+        options["out_shardings"] = NamedSharding(mesh, program.out_specs.to_jax())
+    leaves = argument_structs(program, mesh)
+    arguments = leaves if program.tree is None else program.tree.unflatten(leaves)
+    jitted = jax.jit(program.fn, **options)
+    if program.fn is of_types:
         return jitted.lower(*arguments).as_text()
     with jax.set_mesh(mesh):  # which some of them ask for
         return jitted.lower(*arguments).as_text()
 
 
-def same(made: Program) -> None:
-    ours, theirs = (_RESULT.sub("", text) for text in (in_worker(made), under_plain_jit(made)))
+def same(program: Program) -> None:
+    ours, theirs = (
+        _RESULT.sub("", text) for text in (in_worker(program), under_plain_jit(program))
+    )
     assert ours == theirs
 
 
@@ -181,8 +183,10 @@ def test_types_of_results_are_kept_beside_arguments_that_are_changed():
         return jax.ShapeDtypeStruct(axes, "float32", sharding=sharding)
 
     model = nnx.eval_shape(Scale, typed((16, 8), "a", "b"))
-    made = sv.program(nnx.jit(lambda m, x: m(x)), model, typed((16, 8), "a", None), mesh=EXPLICIT)
-    results = re.search(r"@main\(.*\) -> \((.*)\) {", in_worker(made))
+    program = sv.program(
+        nnx.jit(lambda m, x: m(x)), model, typed((16, 8), "a", None), mesh=EXPLICIT
+    )
+    results = re.search(r"@main\(.*\) -> \((.*)\) {", in_worker(program))
     assert results is not None
     found = [
         (part.split(">")[0], *re.findall(r"<@mesh, \[(.*?)\]>", part))

@@ -74,27 +74,27 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("made", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize("tested", PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.usefixtures("eight_devices")
-def test_a_run_in_the_worker_is_a_run_here(made):
-    there = run_program(made, cache=ExecutableCache(), **EIGHT)
-    here = run_program(made, cache=ExecutableCache())
-    assert there.error is None, there.error
-    assert (there.ok, there.target) == (here.ok, here.target)
-    assert [(c.name, c.ok) for c in there.checks] == [(c.name, c.ok) for c in here.checks]
+def test_a_run_in_the_worker_is_a_run_here(tested):
+    in_worker = run_program(tested, cache=ExecutableCache(), **EIGHT)
+    here = run_program(tested, cache=ExecutableCache())
+    assert in_worker.error is None, in_worker.error
+    assert (in_worker.ok, in_worker.target) == (here.ok, here.target)
+    assert [(c.name, c.ok) for c in in_worker.checks] == [(c.name, c.ok) for c in here.checks]
     for stage in ("partitioned", "collectives"):
-        found = [
+        collectives = [
             [(c.kind, c.mesh_axes, c.bytes_per_device, c.op, c.source) for c in getattr(r, stage)]
-            for r in (there, here)
+            for r in (in_worker, here)
         ]
-        assert sorted(found[0]) == sorted(found[1]), stage
-    assert there.memory.replace(free_now=0) == here.memory.replace(free_now=0)
-    assert there.cost == pytest.approx(here.cost)
-    assert list(there.in_layouts) == list(here.in_layouts)
-    assert jax.tree.structure(there.outputs) == jax.tree.structure(here.outputs)
+        assert sorted(collectives[0]) == sorted(collectives[1]), stage
+    assert in_worker.memory.replace(free_now=0) == here.memory.replace(free_now=0)
+    assert in_worker.cost == pytest.approx(here.cost)
+    assert list(in_worker.in_layouts) == list(here.in_layouts)
+    assert jax.tree.structure(in_worker.outputs) == jax.tree.structure(here.outputs)
     for name, layout in here.out_layouts.items():
-        assert there.out_layouts[name].indices() == layout.indices()
-    for one, other in zip(*map(jax.tree.leaves, (there.outputs, here.outputs)), strict=True):
+        assert in_worker.out_layouts[name].indices() == layout.indices()
+    for one, other in zip(*map(jax.tree.leaves, (in_worker.outputs, here.outputs)), strict=True):
         assert one.dtype == other.dtype
         assert one.sharding.is_equivalent_to(other.sharding, one.ndim)
         np.testing.assert_allclose(
