@@ -142,58 +142,40 @@ class Causes:
         """Follows a value back to an argument or an operation of the program."""
         same_dims, moved = True, ""
         for _ in range(_DEEPEST):
-            instruction = place.instruction
-            kind, reads = instruction.opcode, instruction.operands
-            if kind == "parameter" and instruction.computation.is_entry:
+            instruction, opcode = place.instruction, place.instruction.opcode
+            same_operation = _alike(instruction, collective)
+            if opcode == "parameter" and instruction.computation.is_entry:
                 return self._argument(instruction, same_dims)._replace(moved=moved)
-            if (
-                kind == "copy"
-                and _is_constraint(instruction)
-                and _alike(instruction, collective)
-            ):
+            if opcode == "copy" and _is_constraint(instruction) and same_operation:
                 # This is the constraint itself. Later instructions with its name and
                 # line are for the readers of the value.
                 return _operation_value(instruction, same_dims)._replace(moved=moved)
             source = _through(place)
             if isinstance(source, Value):
                 return source._replace(same_dims=False, moved=moved)
-            if instruction.kind and KINDS[instruction.kind].effect in (
-                Effect.EXCHANGE,
-                Effect.SEND,
-            ):
+            if _changes_split(instruction):
                 moved = instruction.kind
-            passes = _passes(instruction, collective) or (
-                sums and _sums_behind(instruction, collective)
-            )
-            if passes and kind == "dynamic-slice":
+            passes = _passes(instruction, collective)
+            if sums and _sums_behind(instruction, collective):
+                passes = True
+            if passes and opcode == "dynamic-slice":
                 moved = moved or "slice"
-            if source is None and passes and reads:
+            if source is None and passes and instruction.operands:
                 source = _operand_behind(place)
-                same_dims = same_dims and (
-                    kind in _COPIES or _is_collective(instruction)
-                )
-            if (
-                source is None
-                and kind in _CHOICES
-                and not sums
-                and _alike(instruction, collective)
-            ):
+                if opcode not in _COPIES and not _is_collective(instruction):
+                    same_dims = False
+            if source is not None:
+                place = source
+                continue
+            if sums and opcode == "select" and _picks_device(instruction):
+                chosen = self._chosen(instruction, collective, depth)
+                return chosen._replace(on_one=True)
+            if not sums and opcode in _CHOICES and same_operation:
                 return self._chosen(instruction, collective, depth)
-            if (
-                source is None
-                and sums
-                and kind == "select"
-                and _picks_device(instruction)
-            ):
-                return self._chosen(instruction, collective, depth)._replace(
-                    on_one=True
-                )
-            if source is None:
-                value = self._sliced(instruction, depth) or _operation_value(
-                    instruction, same_dims
-                )
-                return value._replace(moved=moved)
-            place = source
+            value = self._sliced(instruction, depth)
+            if value is None:
+                value = _operation_value(instruction, same_dims)
+            return value._replace(moved=moved)
         return UNKNOWN_VALUE
 
     def _chosen(
@@ -449,6 +431,13 @@ def _alike(instruction: Instruction, another: Instruction) -> bool:
 def _is_collective(instruction: Instruction) -> bool:
     # Generic asynchronous instructions pass on their result like collectives do.
     return bool(instruction.kind) or instruction.opcode.startswith("async")
+
+
+def _changes_split(instruction: Instruction) -> bool:
+    """Whether an instruction is a collective that changes how a value is split."""
+    if not instruction.kind:
+        return False
+    return KINDS[instruction.kind].effect in (Effect.EXCHANGE, Effect.SEND)
 
 
 def _is_constraint(instruction: Instruction) -> bool:

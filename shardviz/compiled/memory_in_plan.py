@@ -63,7 +63,7 @@ def name_buffers(
 
     Args:
         buffers: the buffers. Only their shape, operation and line are needed; the other
-            fields tell apart values that share these.
+            fields distinguish values that share these.
         plan: the plan of the same program.
         arguments: the program's arguments in the order of the bits of `Buffer.reads`.
     """

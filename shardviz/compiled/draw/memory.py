@@ -85,9 +85,9 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
 
 
 def chart_columns(
-    timeline: MemoryTimeline, capacity: int | None, most: int
+    timeline: MemoryTimeline, capacity: int | None, limit: int
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """At most `most` positions of a timeline: the fullest of each stretch.
+    """At most `limit` positions of a timeline: the fullest of each stretch.
 
     No peak is lost, even if the program is long.
 
@@ -103,7 +103,7 @@ def chart_columns(
     ([0, 5, 6], (6, 3), 1, 16)
     """
     total, fullest = timeline.total, []
-    count, top = min(most, len(total)), max(timeline.peak.bytes, 1)
+    count, top = min(limit, len(total)), max(timeline.peak.bytes, 1)
     for start, stop in itertools.pairwise(np.arange(count + 1) * len(total) // count):
         fullest.append(start + int(total[start:stop].argmax()))
     live = np.stack([timeline.bytes[kind][fullest] for kind in KINDS])
