@@ -267,7 +267,10 @@ class Explorer(anywidget.AnyWidget):
 
     @contextlib.contextmanager
     def reporting(self, task: str) -> Iterator[None]:
-        """Has the page say what fails inside, until it works again; nothing is raised."""
+        """Shows a failure inside the block on the page until it works again.
+
+        Nothing is raised.
+        """
         before = self._failed.get(task)
         try:
             yield
@@ -508,7 +511,7 @@ def _as_tuple(value: PyTree) -> tuple[PyTree, ...]:
 
 
 def open_explorer(
-    thing: PyTree,
+    value: PyTree,
     cache: ExecutableCache,
     children: Children | None = None,
     mesh: MeshSpec | None = None,
@@ -518,14 +521,14 @@ def open_explorer(
     """The Explorer that `shardviz.explore` returns.
 
     Args:
-        thing, children, mesh, rules: as `session_on` takes them.
+        value, children, mesh, rules: as in `session_on`.
         cache: of executables.
         svg: draws a value as SVG, for the saved picture.
 
     Raises:
         ShardvizError: for a value that the Explorer cannot show.
     """
-    explorer = Explorer(session_on(thing, children, mesh, rules), cache, svg)
-    if isinstance(thing, Report) and explorer.session.now.program is thing.of:
-        explorer.show_report(thing)
+    explorer = Explorer(session_on(value, children, mesh, rules), cache, svg)
+    if isinstance(value, Report) and explorer.session.now.program is value.of:
+        explorer.show_report(value)
     return explorer

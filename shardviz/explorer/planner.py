@@ -57,11 +57,11 @@ class Job:
     started: float = 0.0
     report: Report | None = None
 
-    def same_as(self, other: Job | None) -> bool:
+    def same_as(self, job: Job | None) -> bool:
         """Whether both have the same program and target."""
-        if other is None:
+        if job is None:
             return False
-        return (self.revision, self.target) == (other.revision, other.target)
+        return (self.revision, self.target) == (job.revision, job.target)
 
 
 @dataclass(eq=False)

@@ -107,7 +107,10 @@ class Page(Protocol):
         ...
 
     def reporting(self, task: str) -> AbstractContextManager[None]:
-        """Has the page say what fails inside, until it works again; nothing is raised."""
+        """Shows a failure inside the block on the page until it works again.
+
+        Nothing is raised.
+        """
         ...
 
     def shows(self, view: ViewName) -> bool:

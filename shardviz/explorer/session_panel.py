@@ -16,8 +16,8 @@ ARRAYS_AT_ONCE = 8
 class SessionPanel(Panel):
     """The document as fields and pictures.
 
-    Each array has two traits, so that an edit sends only what it changes: `array_0` has
-    its fields, `layout_0` how it is split.
+    Each array has two traits, so that an edit sends only changed parts: `array_0` has
+    its fields, `layout_0` its sharding and picture.
     """
 
     name = "arrays"

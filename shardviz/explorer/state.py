@@ -198,7 +198,7 @@ def _placing(arrays: Iterable[ArraySpec], mesh: MeshSpec, **parts: Any) -> Progr
 
 
 def session_on(
-    thing: PyTree,
+    value: PyTree,
     children: Children | None = None,
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
@@ -206,9 +206,9 @@ def session_on(
     """A session on any value of `shardviz.explore`, in the view that shows it best.
 
     Args:
-        thing: what to show.
+        value: the value to show.
         children: reads classes of the user.
-        mesh, rules: replace those of `thing`, or complete arrays without any.
+        mesh, rules: replace those of `value`, or complete arrays without any.
 
     Raises:
         ShardvizError: for any other value.
@@ -223,39 +223,39 @@ def session_on(
         replaced["rules"] = rules
     default = gallery_programs.DEFAULT
     example = gallery_programs.get(default).replace(**replaced)
-    if thing is None:
+    if value is None:
         return Session(example, default)
-    if isinstance(thing, Report) and isinstance(thing.of, Program):
+    if isinstance(value, Report) and isinstance(value.of, Program):
         # The report is shown with its program, unless another mesh was passed.
-        program = thing.of.replace(**replaced) if replaced else thing.of
-        target = "" if thing.on is None else thing.on.name
+        program = value.of.replace(**replaced) if replaced else value.of
+        target = "" if value.on is None else value.on.name
         return _opened(program, own=program, view="Program", target=target)
-    if isinstance(thing, Program):
-        thing = thing.replace(**replaced)
-        return _opened(thing, own=thing, view="Program")
-    if isinstance(thing, MeshSpec):
-        return Session(example.replace(mesh=thing), default)
+    if isinstance(value, Program):
+        value = value.replace(**replaced)
+        return _opened(value, own=value, view="Program")
+    if isinstance(value, MeshSpec):
+        return Session(example.replace(mesh=value), default)
     # A dict without a version is a tree of arrays.
-    saved = isinstance(thing, dict) and "shardviz" in thing
-    if (saved or isinstance(thing, str)) and not replaced:
-        return open_state(thing)
-    if isinstance(thing, ArraySpec):
-        thing = [thing]
-    if isinstance(thing, (list, tuple)):
-        if thing and all(isinstance(array, ArraySpec) for array in thing):
-            return _opened(_placing(thing, example.mesh, rules=example.rules))
-    program = _program_of(thing)
+    saved = isinstance(value, dict) and "shardviz" in value
+    if (saved or isinstance(value, str)) and not replaced:
+        return open_state(value)
+    if isinstance(value, ArraySpec):
+        value = [value]
+    if isinstance(value, (list, tuple)):
+        if value and all(isinstance(array, ArraySpec) for array in value):
+            return _opened(_placing(value, example.mesh, rules=example.rules))
+    program = _program_of(value)
     if program is not None:
-        view = "Rules" if isinstance(thing, Resolution) else ""
+        view = "Rules" if isinstance(value, Resolution) else ""
         return _opened(program.replace(**replaced), view=view)
     # Any other value may be a model.
-    if not isinstance(thing, Audit) or replaced:
-        thing = _audited(thing, children, mesh, rules, example.mesh)
-    return _session_on_audit(thing)
+    if not isinstance(value, Audit) or replaced:
+        value = _audited(value, children, mesh, rules, example.mesh)
+    return _session_on_audit(value)
 
 
 def _audited(
-    thing: PyTree,
+    tree_or_audit: PyTree,
     children: Children | None,
     mesh: MeshSpec | None,
     rules: Rules | None,
@@ -264,26 +264,26 @@ def _audited(
     """The audit of a tree of arrays.
 
     Args:
-        thing: the tree, or an audit.
+        tree_or_audit: the tree, or an audit.
         children: reads classes of the user.
         mesh, rules: those that the caller passed.
         default: the mesh if neither the caller nor an array has one.
     """
     try:
-        if not isinstance(thing, Audit):
-            tree = read_tree(thing, children=children)
+        if not isinstance(tree_or_audit, Audit):
+            tree = read_tree(tree_or_audit, children=children)
             named = any(leaf.mesh is not None for leaf in tree.kinds)
             if mesh is None and not named:
                 mesh = default
             return audit(tree, rules or (), mesh)
-        arrays = [row.array for row in thing.rows]
-        table = thing.rules if rules is None else rules
-        return audit(arrays, table, mesh or thing.mesh, thing.dialect)
+        arrays = [row.array for row in tree_or_audit.rows]
+        table = tree_or_audit.rules if rules is None else rules
+        return audit(arrays, table, mesh or tree_or_audit.mesh, tree_or_audit.dialect)
     except ShardvizError as error:
         raise ShardvizError(
             "The Explorer opens on a program, a mesh, arrays, an audit, a layout, a"
             " resolution, a report, a model, a function with its arguments, or a"
-            f" saved state; got {shown(thing)}."
+            f" saved state; got {shown(tree_or_audit)}."
         ) from error
 
 
@@ -311,44 +311,44 @@ def _first_shown(requests: Sequence[Request]) -> int:
     return best
 
 
-def _program_of(thing: object) -> Program | None:
+def _program_of(value: object) -> Program | None:
     """A program that places the arrays of a layout, a resolution or a report."""
-    if isinstance(thing, Layout) and thing.spec is not None:
-        if thing.request is None:
-            array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
-            return _placing([array], thing.mesh)
+    if isinstance(value, Layout) and value.spec is not None:
+        if value.request is None:
+            array = ArraySpec("array", value.shape, None, value.dtype, value.spec)
+            return _placing([array], value.mesh)
         resolution, array, mesh = (
-            thing.request.resolution,
-            thing.request.array,
-            thing.mesh,
+            value.request.resolution,
+            value.request.array,
+            value.mesh,
         )
         if resolution is None:
             return _placing([array], mesh)
         return _placing(
             [array], mesh, rules=resolution.rules, dialect=resolution.dialect
         )
-    if isinstance(thing, Resolution):
-        if thing.mesh is None or thing.shape is None:
+    if isinstance(value, Resolution):
+        if value.mesh is None or value.shape is None:
             raise ShardvizError(
-                f"The Explorer shows an array on a mesh; got {shown(thing)}. Give both"
+                f"The Explorer shows an array on a mesh; got {shown(value)}. Give both"
                 " to sv.resolve: mesh= and shape=."
             )
-        array = ArraySpec("array", thing.shape, thing.names)
-        parts = {"rules": thing.rules, "dialect": thing.dialect}
-        return _placing([array], thing.mesh, **parts)
-    if isinstance(thing, Report):
+        array = ArraySpec("array", value.shape, value.names)
+        parts = {"rules": value.rules, "dialect": value.dialect}
+        return _placing([array], value.mesh, **parts)
+    if isinstance(value, Report):
         arrays = []
         # The arguments of the program, with their shardings.
-        for name, layout in thing.in_layouts.items():
+        for name, layout in value.in_layouts.items():
             if layout.spec is not None:
                 array = ArraySpec(name, layout.shape, None, layout.dtype, layout.spec)
                 arrays.append(array)
-        if thing.mesh is None or not arrays:
+        if value.mesh is None or not arrays:
             raise ShardvizError(
-                f"{thing} has no arguments with known shardings to show. Open its"
+                f"{value} has no arguments with known shardings to show. Open its"
                 " program: sv.explore(program)."
             )
-        return _placing(arrays, thing.mesh)
+        return _placing(arrays, value.mesh)
     return None
 
 

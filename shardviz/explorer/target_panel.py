@@ -20,8 +20,8 @@ class MenusPanel(Panel):
         menus = self.current()["menus"]
         if not menus:
             self.page.show(menus=menus_view(self.page.session.now))
-        elif menus["here"] != (here := local_options()):
-            self.page.show(menus={**menus, "here": here})
+        elif menus["here"] != (local := local_options()):
+            self.page.show(menus={**menus, "here": local})
 
     def saved(self) -> Mapping[str, object]:
         return self.current()

@@ -138,13 +138,14 @@ def test_compare_shows_both_states_in_every_view_and_goes_back(page: Page, compl
     kernel = live(page, mlp())
     page.get_by_role("button", name="Compare").click()
     kernel.answer()
+    pinned = kernel.made.session.now
     strip = page.get_by_role("region", name="A and now")
     expect(strip.get_by_role("button", name="Back to A")).to_be_disabled()
     kernel.made.session.edit("mesh", "data=2, model=4")
     settled(kernel)
     bytes_of = [
         sum(r.bytes_per_device for r in made.program.requests)
-        for made in (kernel.made._findings._pinned[0], kernel.made.session.now)
+        for made in (pinned, kernel.made.session.now)
     ]
     assert bytes_of[0] > bytes_of[1]
     for view in ("Layout", "Rules", "Model", "Program"):

@@ -101,7 +101,7 @@ def test_every_remedy_does_what_it_says(opened):
     for number, dim in unsplit(session)[:MOST_CELLS]:
         name, broken = session.arrays[number].name, session.program.requests[number].problem
         tell(opened, kind="cell", value=f"{number}:{dim}")
-        found = opened.panel(RulesPanel).shown.remedies.found
+        found = opened.panel(RulesPanel).shown.remedies.edits
         for which, remedy in enumerate(found):
             view = opened.cell["remedies"][which]
             tell(opened, kind="apply", value=f"{number}:{dim} {which}")

@@ -50,7 +50,7 @@ def test_each_remedy_shows_what_the_step_then_sends_and_keeps():
     for number, remedy in enumerate(remedies):
         assert "stored" in remedy["memory"]
         other = opened()
-        other.session.edit("remedy", (0, made.panel(RulesPanel).shown.remedies.found[number]))
+        other.session.edit("remedy", (0, made.panel(RulesPanel).shown.remedies.edits[number]))
         after = step_cost(sv.plan(other.session.program))
         assert remedy["step"]["text"] == remedy_step(before, after)
         worse = after.moved > before.moved or after.alive > before.alive

@@ -194,7 +194,7 @@ def test_a_remedy_counts_the_whole_model_and_renames_all_of_it():
     session = session_on(audit(leaves, table, mesh))
     session.edit("open", 1)
     before = session.audit.bytes_per_device
-    remedy = cell_remedies(session, f"{session.now.selected}:1").found[0]
+    remedy = cell_remedies(session, f"{session.now.selected}:1").edits[0]
     assert remedy.edit == "Rename 'embd' to 'embed' in array params/layers_0/wo and 5 like it"
     session.edit("remedy", (session.now.selected, remedy))
     assert before - session.audit.bytes_per_device == remedy.bytes_saved == 9 * 512 * 512 * 3 // 4

@@ -1,6 +1,6 @@
-"""What every view shows: the list of problems, and the comparison with a pinned state.
+"""The list of problems and the comparison with a pinned state, which every view shows.
 
-Made once an edit has settled, so that no edit waits for it.
+Both are made by the thread that plans, so that no edit waits for them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FindingsPanel(Panel):
         super().__init__(page)
         self._array_problems: tuple[int, list[Problem]] = (-1, [])
         self._pinned: State | None = None
-        # The last findings, and what they were made from.
+        # The last findings, and the key of everything they depend on.
         self._key: tuple[Any, ...] = ()
         self._findings = Findings({}, {})
 

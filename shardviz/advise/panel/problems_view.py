@@ -1,7 +1,7 @@
 """The list of problems, which every view of the Explorer shows, as plain data.
 
-What fails comes first, then what loses something, most bytes first, then what is worth
-knowing. The problems themselves are found in `advise/problems.py`.
+Failures come first, then losses, most bytes first, then facts worth knowing.
+`advise/problems.py` finds the problems.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class RulesPanel(Panel):
         self.shown = _ShownRemedies(document.revision, cell)
         remedies = cell_remedies(self.page.session, cell)
         self.shown = _ShownRemedies(document.revision, cell, remedies)
-        self._remedy_plans.ask(document, cell, remedies.found, self.page.planner.state)
+        self._remedy_plans.ask(document, cell, remedies.edits, self.page.planner.state)
 
     def _keep_cell(self) -> None:
         """Chooses a dimension if none is chosen, or another array was selected since."""
@@ -108,7 +108,7 @@ class RulesPanel(Panel):
         cell, number = intent.text.split(" ")
         if (shown.revision, shown.cell) != (session.now.revision, cell):
             return
-        remedy, array = shown.remedies.found[int(number)], Cell.parse(cell).array
+        remedy, array = shown.remedies.edits[int(number)], Cell.parse(cell).array
         memory = shown.remedies.views[int(number)]["memory"]
         sentence = cascade.applied(remedy, session.arrays[array].name, memory)
         session.edit("remedy", (array, remedy))

@@ -187,7 +187,7 @@ class CellRemedies:
     The reason explains why there are none; `""` if the dimension is split already.
     """
 
-    found: tuple[Remedy, ...] = ()
+    edits: tuple[Remedy, ...] = ()
     views: tuple[JsonDict, ...] = ()
     reason: str = ""
 

@@ -8,7 +8,7 @@ from shardviz.explorer.protocol import Event, Panel
 
 
 class StagesPanel(Panel):
-    """The planner's results by stage, and what it is doing."""
+    """The planner's results by stage, and its current work."""
 
     name = "stages"
     traits = {"stages_data": {}, "background": {}}

@@ -263,7 +263,7 @@ def saved_stages(view: JsonDict) -> JsonDict:
 
 
 class Views(NamedTuple):
-    """The data of the stages and of the values, and what the planner is doing."""
+    """The data of the stages and of the values, and the planner's current work."""
 
     stages: JsonDict
     values: JsonDict

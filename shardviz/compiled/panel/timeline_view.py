@@ -50,19 +50,19 @@ class TimelineRequest:
     target: str
     placement: DevicePlacement | None
 
-    def same_as(self, other: TimelineRequest | None) -> bool:
+    def same_as(self, request: TimelineRequest | None) -> bool:
         """Whether both result in the same timeline."""
-        if other is None:
+        if request is None:
             return False
-        results, other_results = self.results, other.results
+        results, other_results = self.results, request.results
         same_results = (
             results.plan is other_results.plan
             and results.report is other_results.report
         )
         return (
             same_results
-            and self.placement is other.placement
-            and self.target == other.target
+            and self.placement is request.placement
+            and self.target == request.target
         )
 
 
@@ -192,7 +192,7 @@ def _microseconds(seconds: float | None) -> float | None:
 
 
 def _notes(steps: Timeline, fused: int) -> list[str]:
-    """The sources of the timeline, and what it leaves out."""
+    """The sources of the timeline, and its omissions."""
     notes = [wording.COMPILED if steps.is_compiled else wording.PLANNED]
     if steps.least.has_unknown_trips:
         notes.append(wording.UNKNOWN_TRIPS)

@@ -31,19 +31,19 @@ export class ArraySteps {
       const choose = (/** @type {string} */ value) => {
         const chosen = Number(value);
         // If the dimension is already on the other side, the two are swapped.
-        const other = dims[1 - side] === chosen ? dims[side] : dims[1 - side];
-        this.edit("dims", side ? [other, chosen] : [chosen, other]);
+        const paired = dims[1 - side] === chosen ? dims[side] : dims[1 - side];
+        this.edit("dims", side ? [paired, chosen] : [chosen, paired]);
       };
       const choice = new Choice(word[0].toUpperCase() + word.slice(1), choose, word);
       choice.sync(options, String(dims[side]));
       return choice.node;
     });
     const hidden = [...dimensions.keys()].filter((dim) => !dims.includes(dim));
-    const others = hidden.map((dim) => {
-      const step = steps.find((one) => one.dim === dim);
+    const selects = hidden.map((dim) => {
+      const step = steps.find((candidate) => candidate.dim === dim);
       return step ? this.blocks(dimensions, hidden, steps, step) : all(dimensions[dim]);
     });
-    return [rows, columns, ...others];
+    return [rows, columns, ...selects];
   }
 
   /**
@@ -61,7 +61,9 @@ export class ArraySteps {
       options.push({ value: String(block), label: shard === 1 ? String(block) : label });
     }
     const choose = (/** @type {string} */ value) => {
-      const shown = hidden.map((other) => steps.find((one) => one.dim === other)?.at ?? 0);
+      const shown = hidden.map(
+        (hiddenDim) => steps.find((candidate) => candidate.dim === hiddenDim)?.at ?? 0,
+      );
       shown[hidden.indexOf(dim)] = Number(value);
       this.edit("at", value ? shown : null);
     };

@@ -66,10 +66,10 @@ function tagged(text, axes) {
   });
 }
 
-/** @param {number | undefined} rule @param {HTMLElement} what @param {HTMLElement} why @param {string} [look] */
-function ruleRow(rule, what, why, look = "") {
+/** @param {number | undefined} rule @param {HTMLElement} content @param {HTMLElement} why @param {string} [look] */
+function ruleRow(rule, content, why, look = "") {
   const number = h("span", { class: "sv-muted", text: rule === undefined ? "" : `${rule + 1}` });
-  return h("div", { class: `sv-ruleline${look}`, role: "listitem" }, number, what, why);
+  return h("div", { class: `sv-ruleline${look}`, role: "listitem" }, number, content, why);
 }
 
 export class Cascade {
@@ -87,14 +87,19 @@ export class Cascade {
     const keys = { keydown: (/** @type {KeyboardEvent} */ e) => this.pressed(e) };
     const about = { role: "radiogroup", "aria-label": "Dimensions" };
     this.dims = h("div", { class: "sv-dims", ...about, on: keys });
-    this.done = h("p", { class: "sv-done sv-good" });
+    this.appliedNote = h("p", { class: "sv-done sv-good" });
     this.reason = h("p", { class: "sv-reason" });
     this.lines = h("div", { class: "sv-lines", role: "list" });
     this.fold = button("", () => this.turn(), { class: "sv-link sv-fold", hidden: true });
-    this.others = h("div", { class: "sv-lines sv-otherlines", role: "list" });
+    this.otherLines = h("div", { class: "sv-lines sv-otherlines", role: "list" });
     this.remedies = h("div", { class: "sv-remedies", role: "list", "aria-label": "Remedies" });
-    const status = h("div", { role: "status", "aria-live": "polite" }, this.done, this.reason);
-    const rules = [this.lines, this.fold, this.others];
+    const status = h(
+      "div",
+      { role: "status", "aria-live": "polite" },
+      this.appliedNote,
+      this.reason,
+    );
+    const rules = [this.lines, this.fold, this.otherLines];
     this.node = h("div", { class: "sv-cascade" }, this.dims, status, ...rules, this.remedies);
   }
 
@@ -108,13 +113,13 @@ export class Cascade {
     fill(this.dims, ...this.cards);
     this.mark(Number(cell.key?.split(":")[1] ?? -1));
     if (focused) this.focus();
-    setText(this.done, cell.done ?? "");
+    setText(this.appliedNote, cell.done ?? "");
     fill(this.reason, h("b", null, ...tagged(head, axes)), " ", ...tagged(text, axes));
     fill(this.lines, ...lines.map((line) => this.line(line)));
     this.lines.setAttribute("aria-label", `Rules for ${name}`);
     const named = new Set(lines.map(({ rule }) => rule));
-    const others = table.filter(({ rule }) => !named.has(rule));
-    this.showOthers(others, name, others.length < table.length);
+    const otherRules = table.filter(({ rule }) => !named.has(rule));
+    this.showOthers(otherRules, name, otherRules.length < table.length);
     this.showRemedies(cell);
   }
 
@@ -123,11 +128,11 @@ export class Cascade {
     const style = fails ? "sv-bad" : loses ? "sv-warn" : "sv-muted";
     const tags = fails ? [] : axes.map((axis) => this.tag(axis));
     const words = state ? [h("span", { class: style, text: state })] : [];
-    const what = h("span", { class: "sv-dimwhat" }, ...tags, ...words);
+    const axesNode = h("span", { class: "sv-dimwhat" }, ...tags, ...words);
     const length = h("span", { class: "sv-mono sv-muted", text: size.toLocaleString("en") });
     const about = { type: "button", role: "radio", class: "sv-plain sv-dimcard", ...OWN_KEYS };
     const on = { click: () => this.choose(i) };
-    return h("button", { ...about, on }, h("span", null, h("b", { text: name }), length), what);
+    return h("button", { ...about, on }, h("span", null, h("b", { text: name }), length), axesNode);
   }
 
   /** @param {string} axis */
@@ -166,34 +171,34 @@ export class Cascade {
     const all = names.length && names.every((axis) => this.axes.includes(axis));
     const tags = names.map((axis) => this.tag(axis));
     const parts = all ? [`${name} → `, ...tags] : [text];
-    const what = h(wins ? "b" : "del", { class: "sv-mono sv-cut", title: text }, ...parts);
+    const ruleNode = h(wins ? "b" : "del", { class: "sv-mono sv-cut", title: text }, ...parts);
     const style = fails ? "sv-bad" : wins ? "" : "sv-muted";
     const why = h("span", { class: style }, ...tagged(words, this.axes));
-    return ruleRow(rule, what, why, fails ? " sv-fails" : wins ? " sv-wins" : "");
+    return ruleRow(rule, ruleNode, why, fails ? " sv-fails" : wins ? " sv-wins" : "");
   }
 
-  /** @param {TableLine[]} others @param {string} name @param {boolean} some whether other rules name it */
-  showOthers(others, name, some) {
-    const idle = others.filter((line) => line.idle).length;
-    const count = `${others.length} ${some ? "other " : ""}rule${others.length === 1 ? "" : "s"}`;
-    const verb = others.length === 1 ? "does" : "do";
-    const left = idle ? `; ${idle} of them decide${idle === 1 ? "s" : ""} nothing here` : "";
-    this.said = `${count} ${verb} not name ${name}${left}`;
-    this.fold.hidden = !others.length || !name || name.startsWith("dimension ");
-    const rows = others.map(({ rule, text, idle = "" }) => {
-      const what = h("span", { class: "sv-mono sv-cut", text, title: text });
-      return ruleRow(rule, what, h("span", { class: "sv-muted", text: idle }));
+  /** @param {TableLine[]} rules @param {string} name @param {boolean} some whether other rules name it */
+  showOthers(rules, name, some) {
+    const idle = rules.filter((line) => line.idle).length;
+    const count = `${rules.length} ${some ? "other " : ""}rule${rules.length === 1 ? "" : "s"}`;
+    const verb = rules.length === 1 ? "does" : "do";
+    const idleWords = idle ? `; ${idle} of them decide${idle === 1 ? "s" : ""} nothing here` : "";
+    this.foldWords = `${count} ${verb} not name ${name}${idleWords}`;
+    this.fold.hidden = !rules.length || !name || name.startsWith("dimension ");
+    const rows = rules.map(({ rule, text, idle = "" }) => {
+      const ruleNode = h("span", { class: "sv-mono sv-cut", text, title: text });
+      return ruleRow(rule, ruleNode, h("span", { class: "sv-muted", text: idle }));
     });
-    fill(this.others, ...rows);
+    fill(this.otherLines, ...rows);
     this.turn(false);
   }
 
-  /** Folds or unfolds the rules for other names. @param {boolean} [other] true to toggle */
-  turn(other = true) {
-    if (other) this.unfolded = !this.unfolded;
-    setText(this.fold, `${this.unfolded ? "▾" : "▸"} ${this.said}`);
+  /** Folds or unfolds the rules for other names. @param {boolean} [unfolds] true to toggle */
+  turn(unfolds = true) {
+    if (unfolds) this.unfolded = !this.unfolded;
+    setText(this.fold, `${this.unfolded ? "▾" : "▸"} ${this.foldWords}`);
     this.fold.setAttribute("aria-expanded", String(this.unfolded));
-    this.others.hidden = this.fold.hidden || !this.unfolded;
+    this.otherLines.hidden = this.fold.hidden || !this.unfolded;
   }
 
   /** @param {Cell} cell */
@@ -204,22 +209,22 @@ export class Cascade {
     fill(this.remedies, ...(rows.length ? [title] : []), ...rows, ...none);
   }
 
-  /** @param {Remedy} remedy @param {number} i @param {string} which */
-  remedy({ edit, spec, memory, saves, others, step }, i, which) {
+  /** @param {Remedy} remedy @param {number} i @param {string} cell */
+  remedy({ edit, spec, memory, saves, others, step }, i, cell) {
     const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
     const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
     const go = () => {
       this.focus(); // the button disappears
-      this.apply(which);
+      this.apply(cell);
     };
     const act = button("Apply", go, about);
     const words = h("span", { title: edit }, ...tagged(edit, this.axes));
     const bytes = h("b", { class: saves ? "sv-good" : "sv-muted", text: memory });
     const result = h("span", { class: "sv-mono", text: spec });
-    const more = { class: "sv-muted sv-cut", title: `${spec} · ${others}` };
-    const rest = h("span", more, result, ` ${others}`);
+    const look = { class: "sv-muted sv-cut", title: `${spec} · ${others}` };
+    const details = h("span", look, result, ` ${others}`);
     const tone = step?.worse ? "sv-warn" : "sv-muted";
     const plan = step ? h("span", { class: `sv-remedystep ${tone}`, text: step.text }) : null;
-    return h("div", { class: "sv-remedy", role: "listitem" }, act, words, bytes, rest, plan);
+    return h("div", { class: "sv-remedy", role: "listitem" }, act, words, bytes, details, plan);
   }
 }

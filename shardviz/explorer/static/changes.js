@@ -42,8 +42,8 @@ export class ChangesList {
     this.node.hidden = data.of !== this.of;
     if (this.node.hidden) return;
     const { words, rows, notes, revision: of } = /** @type {Changes} */ (data);
-    const said = of === revision ? words : "Of the program before the last edit.";
-    const status = h("div", { class: "sv-muted", role: "status", text: said });
+    const statusText = of === revision ? words : "Of the program before the last edit.";
+    const status = h("div", { class: "sv-muted", role: "status", text: statusText });
     const parts = rows.map((row, i) => this.row(row, i, live && of === revision));
     const title = h("summary", { text: `Tried, and not proposed: ${notes.length}` });
     // The expanded list needs more space.
@@ -56,8 +56,8 @@ export class ChangesList {
   /** @param {Change} change @param {number} number @param {boolean} current */
   row({ edit, facts, values, ok, code, takes }, number, current) {
     const name = { "aria-label": `Apply: ${edit}`, disabled: !current };
-    const same = h("span", { class: ok ? "sv-good" : "", text: values });
-    const line = h("div", { class: "sv-muted" }, facts && `${facts} · `, same);
+    const equality = h("span", { class: ok ? "sv-good" : "", text: values });
+    const line = h("div", { class: "sv-muted" }, facts && `${facts} · `, equality);
     return h(
       "div",
       { class: "sv-tlchosen" },

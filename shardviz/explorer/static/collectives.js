@@ -111,9 +111,9 @@ export class CollectivesPanel {
     return this.asked || String(1 + (latest < 0 ? old : latest));
   }
 
-  /** @param {string} what */
-  open(what) {
-    this.asked = what;
+  /** @param {string} asked */
+  open(asked) {
+    this.asked = asked;
     this.drawn.key = "";
     this.draw();
   }
@@ -133,8 +133,8 @@ export class CollectivesPanel {
     if (key === this.drawn.key && this.drawn.data === data) return;
     this.drawn = { key, data };
     const focused = this.table.contains(document.activeElement);
-    const some = this.shown.includes("-") ? this.comparison(data) : this.single(data);
-    fill(this.table, ...this.failures(data), ...some, ...data.notes.map(note));
+    const rows = this.shown.includes("-") ? this.comparison(data) : this.single(data);
+    fill(this.table, ...this.failures(data), ...rows, ...data.notes.map(note));
     this.markChosen();
     if (focused) this.focus();
     this.showStrip();
@@ -162,15 +162,15 @@ export class CollectivesPanel {
   single(data) {
     const stage = Number(this.shown) - 1;
     const state = this.states[stage];
-    const some = data.collectives[stage];
+    const collectives = data.collectives[stage];
     if (state === "none") return [mutedNote(stateText(data, stage))];
-    if (!some.length) return noRows(state);
-    const rows = some.map((c) => this.collectiveRow(stage, c));
-    const left = data.left_out[stage];
+    if (!collectives.length) return noRows(state);
+    const rows = collectives.map((c) => this.collectiveRow(stage, c));
+    const omitted = data.left_out[stage];
     return [
       table(TITLES, rows, state === "old" ? "sv-c6 sv-faded" : "sv-c6", LABEL),
-      ...(left
-        ? [mutedNote(`The ${some.length} largest; ${left.toLocaleString("en")} more.`)]
+      ...(omitted
+        ? [mutedNote(`The ${collectives.length} largest; ${omitted.toLocaleString("en")} more.`)]
         : []),
       ...(state === "old" ? [mutedNote(`${OUT_OF_DATE}.`)] : []),
     ];
@@ -180,8 +180,8 @@ export class CollectivesPanel {
   collectiveRow(stage, c) {
     const key = `${stage}:${c.number}`;
     const became = [c.became, ...c.tags].filter(Boolean).join(" · ");
-    const more = c.causes.length + c.moreCauses - 1;
-    const line = c.source + (more ? ` +${more}` : "");
+    const furtherCauses = c.causes.length + c.moreCauses - 1;
+    const line = c.source + (furtherCauses ? ` +${furtherCauses}` : "");
     return this.row(
       key,
       h("td", { class: "sv-cbytes" }, shareBar(c.share), `${c.bytes} ${c.times}`),
@@ -306,9 +306,9 @@ export class CollectivesPanel {
     const { pointing, ids } = highlight;
     const at = pointing?.kind === "device" ? pointing.at : 0;
     const positions = highlight.participants(at);
-    const others = positions.filter((other) => other !== at).map((other) => ids[other]);
-    const where = onHosts(highlight, others.length ? positions : []);
-    const with_ = (others.length ? listed(others) : "no other") + (where && `,${where}`);
+    const otherIds = positions.filter((other) => other !== at).map((other) => ids[other]);
+    const where = onHosts(highlight, otherIds.length ? positions : []);
+    const with_ = (otherIds.length ? listed(otherIds) : "no other") + (where && `,${where}`);
     const words = `Device ${ids[at]} takes part with ${with_}.`;
     setText(this.participants, positions.length ? words : "Which devices take part is not known.");
   }

@@ -68,7 +68,8 @@ function contrast(a, b) {
  * @param {Theme} theme
  */
 export function textOn(fill, theme) {
-  for (const own of [theme.text, theme.paper]) if (contrast(own, fill) >= READABLE) return own;
+  for (const colour of [theme.text, theme.paper])
+    if (contrast(colour, fill) >= READABLE) return colour;
   return luminance(fill) > 0.179 ? "black" : "white";
 }
 
@@ -85,8 +86,8 @@ const cache = new Map();
  */
 export function tileColours(count, theme, shades) {
   const key = `${theme.name}|${count}|${JSON.stringify(shades)}`;
-  const known = cache.get(key);
-  if (known) return known;
+  const earlier = cache.get(key);
+  if (earlier) return earlier;
   const many = count > RAMP_STEPS;
   const stops = tintsOf(shades[0]?.[0] ?? NO_BLOCK, theme).slice(0, TINTS);
   const shade = (/** @type {number} */ block) =>
@@ -96,7 +97,7 @@ export function tileColours(count, theme, shades) {
     if (many) return between(stops, shade(block) / (RAMP_STEPS - 1));
     return blockColour(block, count, shades, theme);
   }, shade);
-  const found = {
+  const colours = {
     many,
     fill,
     line: many ? fill : cached((block) => mix(fill(block), theme.text, DEEP), shade),
@@ -107,8 +108,8 @@ export function tileColours(count, theme, shades) {
     }, shade),
   };
   if (cache.size > MOST_CACHED) cache.clear();
-  cache.set(key, found);
-  return found;
+  cache.set(key, colours);
+  return colours;
 }
 
 /** The tints of a mesh axis, from pale to full; grey without an axis. @param {number} axis @param {Theme} theme */

@@ -124,7 +124,8 @@ class Page {
     this.compare = new Compare((kind) => this.send({ kind }));
     this.find = new Find({
       gather: () => this.named(),
-      read: (query) => readQuery(query, highlight, (what, array) => this.point(what, array)),
+      read: (query) =>
+        readQuery(query, highlight, (pointing, array) => this.point(pointing, array)),
       ask: () => this.editable && this.send({ kind: "leaves" }),
     });
     this.bar.node.append(this.find.node);
@@ -170,12 +171,12 @@ class Page {
   }
 
   build() {
-    const left = h(
+    const sidebar = h(
       "aside",
       { class: "sv-left", "aria-label": "Arrays and specs" },
       this.cards.node,
     );
-    const layout = h("section", { class: "sv-view sv-layout" }, left, this.panel.node);
+    const layout = h("section", { class: "sv-view sv-layout" }, sidebar, this.panel.node);
     const beside = besideView();
     const rules = h("section", { class: "sv-view sv-rulesview" }, this.rules.node, beside);
     const besideModel = besideView();
@@ -234,10 +235,10 @@ class Page {
     });
   }
 
-  /** Points in Layout at a device, or at a block of an array. @param {import("./highlight.js").Pointing} what @param {number} [array] */
-  point(what, array) {
+  /** Points in Layout at a device, or at a block of an array. @param {import("./highlight.js").Pointing} pointing @param {number} [array] */
+  point(pointing, array) {
     this.goTo({ view: "Layout", array });
-    this.highlight.point(what, true);
+    this.highlight.point(pointing, true);
   }
 
   /** Everything that can be searched by name. */
@@ -325,9 +326,9 @@ class Page {
   /** @type {Edit} */
   edit(field, value, array) {
     if (!this.editable) return;
-    const which = array === undefined ? {} : { array };
+    const target = array === undefined ? {} : { array };
     /** @type {Intent} */
-    const intent = { kind: "edit", field, value, ...which };
+    const intent = { kind: "edit", field, value, ...target };
     if (!TYPED.includes(field)) return this.send(intent);
     this.unsettle();
     // A page that was reloaded starts to count again.
@@ -353,8 +354,8 @@ class Page {
   /** The kernel's view, with an array that was clicked in the meantime. @param {View} view */
   withChosen(view) {
     const { chosen } = this;
-    const here = chosen !== null && chosen < view.arrays.length && view.selected !== chosen;
-    if (here && (!this.live || this.intents.pending)) return { ...view, selected: chosen };
+    const differs = chosen !== null && chosen < view.arrays.length && view.selected !== chosen;
+    if (differs && (!this.live || this.intents.pending)) return { ...view, selected: chosen };
     if (this.live) this.chosen = null;
     return view;
   }
@@ -413,9 +414,9 @@ class Page {
 
   /** @param {import("./messages").PackedPicture} packed */
   picture(packed) {
-    const known = this.read.get(packed) ?? readPicture(packed);
-    this.read.set(packed, known);
-    return known;
+    const unpacked = this.read.get(packed) ?? readPicture(packed);
+    this.read.set(packed, unpacked);
+    return unpacked;
   }
 
   /** @param {View} view @param {import("./colours.js").Theme} theme */
@@ -442,8 +443,8 @@ class Page {
   /** Without a kernel, only controls that change the view work. @param {boolean} on */
   lock(on) {
     toggle(this.root, "sv-locked", on);
-    const some = "input, textarea, select, [data-edit]";
-    for (const control of this.root.querySelectorAll(on ? some : "[data-locked]")) {
+    const controls = "input, textarea, select, [data-edit]";
+    for (const control of this.root.querySelectorAll(on ? controls : "[data-locked]")) {
       if (!(control instanceof HTMLElement) || control.dataset.keep) continue;
       const was = control.dataset.locked ?? String(control.hasAttribute("disabled"));
       control.toggleAttribute("disabled", on || was === "true");

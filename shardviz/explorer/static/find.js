@@ -42,9 +42,9 @@ export function everything({ arrays, rules }, leaves, tabs, to, commands) {
   lines.forEach((line, i) => {
     items.push(item("rule", `rule ${i + 1}  ${line.trim()}`, () => to({ view: "Rules" })));
   });
-  const known = new Set(arrays.map(({ name }) => name));
+  const names = new Set(arrays.map(({ name }) => name));
   leaves.forEach((path, leaf) => {
-    if (!known.has(path)) items.push(item("leaf", path, () => to({ view: "Model", leaf })));
+    if (!names.has(path)) items.push(item("leaf", path, () => to({ view: "Model", leaf })));
   });
   return items;
 }
@@ -62,7 +62,7 @@ export class Find {
     this.calls = calls;
     /** @type {unknown} */ this.leaves = null;
     /** @type {Item[]} */ this.items = [];
-    /** @type {Item[]} */ this.found = [];
+    /** @type {Item[]} */ this.shownItems = [];
     this.at = 0;
     const id = `sv-find-${Math.random().toString(36).slice(2, 9)}`;
     const keys = MAC ? "⌘K" : "Ctrl K";
@@ -87,9 +87,9 @@ export class Find {
       on: { input: () => this.filter(), keydown: (e) => this.key(e) },
     });
     this.list = h("div", { class: "sv-found", role: "listbox", id, "aria-label": "Found" });
-    this.more = h("div", { class: "sv-muted", role: "status" });
+    this.moreNote = h("div", { class: "sv-muted", role: "status" });
     this.popover = new Popover(name, "sv-findbox");
-    this.popover.node.append(this.input, this.list, this.more);
+    this.popover.node.append(this.input, this.list, this.moreNote);
     this.node = h("div", { class: "sv-findplace" }, this.opener, this.popover.node);
   }
 
@@ -115,26 +115,29 @@ export class Find {
     const query = this.input.value.trim().toLowerCase();
     const words = query.split(/\s+/);
     /** @type {[rank: number, one: Item][]} */
-    const found = [];
-    for (const one of this.items) {
-      if (!words.every((word) => one.text.includes(word))) continue;
-      const at = one.text.indexOf(words[0]);
-      const begins = at === 0 || !/[a-z0-9]/.test(one.text[at - 1]);
-      const exact = one.name.toLowerCase() === query;
-      found.push([exact ? 0 : at === 0 ? 1 : begins ? 2 : 3, one]);
+    const matches = [];
+    for (const item of this.items) {
+      if (!words.every((word) => item.text.includes(word))) continue;
+      const at = item.text.indexOf(words[0]);
+      const begins = at === 0 || !/[a-z0-9]/.test(item.text[at - 1]);
+      const exact = item.name.toLowerCase() === query;
+      matches.push([exact ? 0 : at === 0 ? 1 : begins ? 2 : 3, item]);
     }
-    found.sort((a, b) => a[0] - b[0] || a[1].name.length - b[1].name.length);
+    matches.sort((a, b) => a[0] - b[0] || a[1].name.length - b[1].name.length);
     const special = this.calls.read(this.input.value.trim());
-    const all = found.map(([, one]) => one);
-    this.found = [...(special ? [special] : []), ...all.slice(0, MOST_FOUND)];
-    const left = all.length - MOST_FOUND;
-    setText(this.more, this.found.length ? (left > 0 ? `${left} more` : "") : "Nothing found");
+    const all = matches.map(([, one]) => one);
+    this.shownItems = [...(special ? [special] : []), ...all.slice(0, MOST_FOUND)];
+    const hidden = all.length - MOST_FOUND;
+    setText(
+      this.moreNote,
+      this.shownItems.length ? (hidden > 0 ? `${hidden} more` : "") : "Nothing found",
+    );
     this.at = 0;
     this.paint();
   }
 
   paint() {
-    const options = this.found.map(({ kind, name, go }, i) =>
+    const options = this.shownItems.map(({ kind, name, go }, i) =>
       h(
         "div",
         {
@@ -165,7 +168,7 @@ export class Find {
 
   /** @param {number} i */
   choose(i) {
-    const go = this.found[i]?.go;
+    const go = this.shownItems[i]?.go;
     if (!go) return;
     this.popover.close(true);
     go();
@@ -176,7 +179,7 @@ export class Find {
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[e.key];
     if (e.key === "Enter") this.choose(this.at);
     else if (step) {
-      this.at = Math.max(0, Math.min(this.found.length - 1, this.at + step));
+      this.at = Math.max(0, Math.min(this.shownItems.length - 1, this.at + step));
       this.mark();
     } else if (e.key === "Escape") return;
     else return e.stopPropagation();
@@ -204,31 +207,31 @@ export function readQuery(query, highlight, point) {
   const device = /^device\s+(\d{1,9})$/i.exec(query);
   if (device) {
     const at = highlight.ids.indexOf(Number(device[1]));
-    if (at < 0) return said(`The mesh has no device ${device[1]}`);
-    return { ...said(`device ${device[1]}`), go: () => point({ kind: "device", at }) };
+    if (at < 0) return message(`The mesh has no device ${device[1]}`);
+    return { ...message(`device ${device[1]}`), go: () => point({ kind: "device", at }) };
   }
   const element = /^(.+?)\s*\[([\d\s,]*)\]$/.exec(query);
   const array = highlight.arrays.findIndex(({ name }) => name === element?.[1]);
-  if (!element || array < 0) return element && said(`No array is called ${element[1]}`);
+  if (!element || array < 0) return element && message(`No array is called ${element[1]}`);
   const index = element[2]
     .split(",")
     .filter((text) => text.trim())
     .map(Number);
-  const one = highlight.arrays[array];
-  const { counts, shard, name, rank } = one;
-  if (!counts || !shard) return said(`${name} cannot be laid out`);
-  if (index.length !== rank) return said(`${name} has ${rank} dimensions`);
+  const arrayView = highlight.arrays[array];
+  const { counts, shard, name, rank } = arrayView;
+  if (!counts || !shard) return message(`${name} cannot be laid out`);
+  if (index.length !== rank) return message(`${name} has ${rank} dimensions`);
   const wrong = index.findIndex((i, dim) => i >= counts[dim] * shard[dim]);
   if (wrong >= 0) {
     const size = (counts[wrong] * shard[wrong]).toLocaleString("en");
-    return said(`Dimension ${wrong} of ${name} has the size ${size}`);
+    return message(`Dimension ${wrong} of ${name} has the size ${size}`);
   }
   const group = index.reduce((all, i, dim) => all * counts[dim] + Math.floor(i / shard[dim]), 0);
   const holders = highlight.holders(array, group).map((at) => highlight.ids[at]);
-  const where = `${name}[${highlight.indexText(one, group)}]`;
+  const where = `${name}[${highlight.indexText(arrayView, group)}]`;
   const text = `${name}[${index.join(", ")}] is in ${where}, on ${named(holders)}`;
-  return { ...said(text), go: () => point({ kind: "block", array, group }, array) };
+  return { ...message(text), go: () => point({ kind: "block", array, group }, array) };
 }
 
 /** @param {string} name @returns {Item} */
-const said = (name) => ({ kind: "", name, text: "" });
+const message = (name) => ({ kind: "", name, text: "" });

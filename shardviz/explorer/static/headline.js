@@ -49,9 +49,9 @@ export class Headline {
    */
   show(compiled, planned, axes, old) {
     if (!isNew(this, [compiled, planned, axes, old])) return;
-    const known = !old && (compiled.parts.length > 0 || compiled.memory !== "");
+    const usesCompiled = !old && (compiled.parts.length > 0 || compiled.memory !== "");
     // A compile for another program or target does not apply to this one.
-    const data = known ? compiled : planned;
+    const data = usesCompiled ? compiled : planned;
     this.node.hidden = false;
     this.node.title = data?.title ?? "";
     if (!data && old) return fill(this.node, muted(OUT_OF_DATE));
@@ -76,8 +76,8 @@ export class Headline {
     // The communication of each set of mesh axes.
     const pieces = over.map(([names, part]) => {
       const colours = names.map((axis) => axisColour(axisNumber(axes, axis)));
-      const own = colours.map((colour) => h("i", { style: { "--sv-axis-colour": colour } }));
-      return h("i", { style: { flex: `${part} 0 0` } }, ...own);
+      const stripes = colours.map((colour) => h("i", { style: { "--sv-axis-colour": colour } }));
+      return h("i", { style: { flex: `${part} 0 0` } }, ...stripes);
     });
     const title = `${words}. Shows its operations.`;
     const node = button("", () => this.open(name), {

@@ -77,8 +77,8 @@ export class Highlight {
     const strides = this.arrays[array]?.strides;
     if (!strides || !strides.length) return null;
     const key = strides.join() + "|" + this.sizes.join();
-    const known = this.cache.get(key);
-    if (known) return known;
+    const cached = this.cache.get(key);
+    if (cached) return cached;
     // The sum of stride × coordinate over the mesh axes, outermost first.
     let groups = new Int32Array([0]);
     this.sizes.forEach((size, axis) => {
@@ -100,9 +100,9 @@ export class Highlight {
    */
   holders(array, group) {
     const groups = this.groups(array);
-    const found = [];
-    if (groups) for (let i = 0; i < groups.length; i++) if (groups[i] === group) found.push(i);
-    return found;
+    const distinct = [];
+    if (groups) for (let i = 0; i < groups.length; i++) if (groups[i] === group) distinct.push(i);
+    return distinct;
   }
 
   /** The mesh positions of the devices under the pointer. */
@@ -119,10 +119,10 @@ export class Highlight {
    */
   indexText({ counts = [], shard = [] }, group) {
     const bounds = [];
-    let rest = group;
+    let remainder = group;
     for (let d = counts.length - 1; d >= 0; d--) {
-      const at = rest % counts[d];
-      rest = Math.floor(rest / counts[d]);
+      const at = remainder % counts[d];
+      remainder = Math.floor(remainder / counts[d]);
       bounds.unshift(`${at * shard[d]}:${(at + 1) * shard[d]}`);
     }
     return bounds.join(", ");
@@ -146,15 +146,15 @@ export class Highlight {
     if (collective.groups.length) return collective.groups.find((g) => g.includes(at)) ?? [];
     const axes = collective.axes.map((name) => this.axisNames.indexOf(name));
     if (!axes.length || axes.includes(-1)) return [];
-    let found = [at];
+    let positions = [at];
     for (const axis of axes) {
       const stride = this.sizes.slice(axis + 1).reduce((a, b) => a * b, 1);
       const size = this.sizes[axis];
-      found = found.flatMap((m) =>
+      positions = positions.flatMap((m) =>
         Array.from({ length: size }, (_, c) => m + (c - (Math.floor(m / stride) % size)) * stride),
       );
     }
-    return found.sort((a, b) => a - b);
+    return positions.sort((a, b) => a - b);
   }
 
   changed() {
@@ -163,8 +163,8 @@ export class Highlight {
 
   /** @param {Pointing} pointing @param {boolean} pinned */
   point(pointing, pinned) {
-    const same = JSON.stringify(pointing) === JSON.stringify(this.pointing);
-    if (same && pinned === this.pinned) return;
+    const unchanged = JSON.stringify(pointing) === JSON.stringify(this.pointing);
+    if (unchanged && pinned === this.pinned) return;
     this.pointing = pointing;
     this.pinned = pinned && pointing !== null;
     this.changed();
@@ -181,9 +181,9 @@ function positionsOf(ids) {
   let plain = 0;
   while (plain < ids.length && ids[plain] === plain) plain++;
   if (plain === ids.length) return null;
-  const most = ids.reduce((a, b) => Math.max(a, b), -1);
-  if (most >= SPARSE * ids.length) return new Map(Array.from(ids, (id, at) => [id, at]));
-  const table = new Int32Array(most + 1);
+  const largest = ids.reduce((a, b) => Math.max(a, b), -1);
+  if (largest >= SPARSE * ids.length) return new Map(Array.from(ids, (id, at) => [id, at]));
+  const table = new Int32Array(largest + 1);
   for (let i = 0; i < ids.length; i++) table[ids[i]] = i;
   return { get: (id) => table[id] };
 }
@@ -195,8 +195,8 @@ function positionsOf(ids) {
  */
 export function onHosts({ hosts, hostCount }, positions) {
   if (hostCount < 2 || !positions.length) return "";
-  const own = [...new Set(positions.map((at) => hosts[at]))].sort((a, b) => a - b);
-  return ` on ${named(own, "host")}`;
+  const hostNumbers = [...new Set(positions.map((at) => hosts[at]))].sort((a, b) => a - b);
+  return ` on ${named(hostNumbers, "host")}`;
 }
 
 /**

@@ -17,24 +17,24 @@ const COMMANDS = [
 export class IntentQueue {
   /**
    * @param {import("./messages").Model} model
-   * @param {() => void} given called when it stops waiting for an answer
+   * @param {() => void} gaveUp called when it stops waiting for an answer
    */
-  constructor(model, given) {
+  constructor(model, gaveUp) {
     this.model = model;
-    this.given = given;
+    this.whenGivenUp = gaveUp;
     // Several views can share one model; each waits for the answers to its own intents.
     this.client = Math.random().toString(36).slice(2);
     this.sent = 0;
     this.answered = 0;
     /** @type {Intent[]} */ this.waiting = [];
     /** The text that is being typed. @type {Intent | null} */
-    this.held = null;
+    this.typed = null;
   }
 
   /** Sends a typed text after a pause, or before the next edit. @param {Intent} intent */
   hold(intent) {
-    if (this.held && keyOf(this.held) !== keyOf(intent)) this.commit();
-    this.held = intent;
+    if (this.typed && keyOf(this.typed) !== keyOf(intent)) this.commit();
+    this.typed = intent;
     window.clearTimeout(this.pause);
     this.pause = window.setTimeout(() => this.commit(), PAUSE_MS);
   }
@@ -42,8 +42,8 @@ export class IntentQueue {
   /** Sends the typed text, after a pause, on Enter, or when the field is left. */
   commit() {
     window.clearTimeout(this.pause);
-    const { held } = this;
-    this.held = null;
+    const { typed: held } = this;
+    this.typed = null;
     if (held) this.enqueue(held);
   }
 
@@ -79,7 +79,7 @@ export class IntentQueue {
    */
   receive(view) {
     if (view.client === this.client) this.answered = Math.max(this.answered, view.seq);
-    return !this.pending && !this.waiting.length && !this.held;
+    return !this.pending && !this.waiting.length && !this.typed;
   }
 
   /** True while a message is in flight. */
@@ -102,7 +102,7 @@ export class IntentQueue {
     if (this.answered >= seq) return;
     this.answered = seq;
     this.flush();
-    this.given();
+    this.whenGivenUp();
   }
 
   /** Stops waiting because the page is gone. */

@@ -12,9 +12,9 @@ export function keepLast(make) {
   /** @type {{from: From, to: To} | null} */
   let last = null;
   return (...from) => {
-    const known = last;
-    const same = known !== null && from.every((value, i) => value === known.from[i]);
-    if (known && same) return known.to;
+    const kept = last;
+    const same = kept !== null && from.every((value, i) => value === kept.from[i]);
+    if (kept && same) return kept.to;
     last = { from, to: make(...from) };
     return last.to;
   };

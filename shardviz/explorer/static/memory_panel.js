@@ -88,8 +88,8 @@ export class MemoryPanel {
     fill(this.node, head, this.changes.node);
     this.node.append(...(chart ? [picture, this.legend] : [pairs(parts)]));
     const bound = BOUNDS[part];
-    const some = operations.filter((one) => !bound || one.bound === bound);
-    if (some.length) this.node.append(leastTimes(some));
+    const shownOperations = operations.filter((op) => !bound || op.bound === bound);
+    if (shownOperations.length) this.node.append(leastTimes(shownOperations));
     else if (bound) this.node.append(mutedNote(`No operation is known to be bound by ${bound}.`));
     // The operations of the part are listed below the chart.
     if (bound) this.node.querySelector(".sv-least")?.scrollIntoView();
@@ -141,10 +141,11 @@ export class MemoryPanel {
     fill(this.legend, ...parts);
     const alive = buffers.filter(({ start, end }) => start <= at && at <= end);
     const listed = alive.slice(0, MOST_ALIVE);
-    const rest = totals[at] - listed.reduce((sum, { bytes }) => sum + bytes, 0);
+    const unlisted = totals[at] - listed.reduce((sum, { bytes }) => sum + bytes, 0);
     const moment = h("div", { class: "sv-muted sv-cut", role: "status", title: text, text });
-    fill(this.list, moment, ...listed.map((one) => this.row(one)));
-    if (rest > 0) this.list.append(mutedNote(`And smaller ones, ${bytesText(rest)} in all.`));
+    fill(this.list, moment, ...listed.map((buffer) => this.row(buffer)));
+    if (unlisted > 0)
+      this.list.append(mutedNote(`And smaller ones, ${bytesText(unlisted)} in all.`));
   }
 
   /** A buffer; when expanded it shows its details, and the chart its lifetime. @param {MemoryBuffer} buffer */

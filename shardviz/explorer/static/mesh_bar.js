@@ -41,7 +41,13 @@ export class MeshBar {
     this.typed.node.hidden = true;
     this.presets = new Choice("Presets", (v) => edit("preset", v));
     this.presets.select.classList.add("sv-quiet");
-    this.more = h("div", { class: "sv-more" }, this.hosts.node, this.types.node, this.presets.node);
+    this.moreFields = h(
+      "div",
+      { class: "sv-more" },
+      this.hosts.node,
+      this.types.node,
+      this.presets.node,
+    );
     const undo = { ...locked, title: "Undo (Ctrl+Z)" };
     const redo = { ...locked, title: "Redo (Ctrl+Shift+Z)" };
     this.undo = iconButton("undo", "Undo", () => calls.act("undo"), undo);
@@ -59,7 +65,7 @@ export class MeshBar {
       h("span", { class: "sv-brand", text: "shardviz" }),
       this.axes,
       h("div", { class: "sv-runson" }, this.target.node, this.typed.node),
-      this.more,
+      this.moreFields,
     );
     highlight.listeners.push(() => this.markAxes());
   }
@@ -93,8 +99,8 @@ export class MeshBar {
         ? { ...option, label: `${option.label} × ${size.toLocaleString("en")}` }
         : option;
     const typed = label ? [{ value, label, title: label, group: here[0]?.group }] : [];
-    const other = { value: OTHER, label: "by name…", title: "Any chip and shape, or cpu:N." };
-    const options = [...here.map(cpus), ...typed, ...targets, other];
+    const byName = { value: OTHER, label: "by name…", title: "Any chip and shape, or cpu:N." };
+    const options = [...here.map(cpus), ...typed, ...targets, byName];
     this.target.sync(options, typing ? OTHER : value);
     this.target.select.title = target.words ?? "";
     this.typed.sync(this.typed.input.value, target.error);
@@ -160,7 +166,7 @@ class AxisChip {
     this.name = name;
     this.edit = edit;
     this.place = 0;
-    this.known = "";
+    this.meshSize = "";
     this.dot = axisDot("");
     this.size = new Field(`Size of ${name}`, () => {});
     const { input } = this.size;
@@ -181,12 +187,12 @@ class AxisChip {
   /** @param {MeshAxis} axis @param {number} number @param {string} words about its type */
   show({ size }, number, words) {
     this.place = number;
-    this.known = String(size);
+    this.meshSize = String(size);
     this.dot.style.setProperty("--sv-axis-colour", axisColour(number));
     this.node.title = `${this.name}: ${size.toLocaleString("en")}-way, ${words}`;
     this.node.setAttribute("aria-label", this.node.title);
-    this.size.sync(this.known);
-    this.size.input.style.width = `calc(${this.known.length}ch + 10px)`;
+    this.size.sync(this.meshSize);
+    this.size.input.style.width = `calc(${this.meshSize.length}ch + 10px)`;
   }
 
   /** @param {string} text */
@@ -199,7 +205,7 @@ class AxisChip {
   /** Escape restores the size; arrow keys double and halve it. @param {KeyboardEvent} e */
   typing({ key }) {
     const { input } = this.size;
-    if (key === "Escape") input.value = this.known;
+    if (key === "Escape") input.value = this.meshSize;
     if (key === "Escape" || key === "Enter") this.node.focus();
     if (key === "ArrowUp") this.take(String(2 * Number(input.value)));
     if (key === "ArrowDown") this.take(String(Math.ceil(Number(input.value) / 2)));

@@ -94,10 +94,10 @@ export class ModelPanel {
     /** @type {Order} */ this.order = "tree";
     this.folded = true;
     this.picked = "";
-    /** The leaf to pick, or -1. */ this.wanted = -1;
+    /** The leaf to pick, or -1. */ this.leafToPick = -1;
     this.from = -1;
     this.to = -1;
-    this.most = 1;
+    this.largestBytes = 1;
     this.title = h("b", { class: "sv-modelwords" });
     this.find = searchField("Find leaves", "Find", () => this.arrange());
     this.sort = new Choice("Sort leaves", (v) => {
@@ -166,16 +166,16 @@ export class ModelPanel {
    */
   show(leaves, data) {
     if (!("paths" in leaves) || !("kinds" in data)) return;
-    const other = this.leaves !== leaves;
-    const changed = other || this.data !== data;
+    const isNewModel = this.leaves !== leaves;
+    const changed = isNewModel || this.data !== data;
     this.leaves = /** @type {Leaves} */ (leaves);
     this.data = /** @type {ModelData} */ (data);
     if (!changed) return this.paint();
-    if (other) this.leavesChanged();
+    if (isNewModel) this.leavesChanged();
     this.showMemory(this.data);
     setText(this.title, this.leaves.words);
     this.arrange();
-    this.pickLeaf(this.wanted);
+    this.pickLeaf(this.leafToPick);
   }
 
   leavesChanged() {
@@ -202,17 +202,17 @@ export class ModelPanel {
   arrange() {
     const sought = this.find.value.trim().toLowerCase();
     const kind = (/** @type {Entry} */ entry) => this.kindOf(entry);
-    const found = (/** @type {Entry} */ entry) => this.matches(entry, sought);
-    const some = sought ? this.entries.filter(found) : this.entries;
+    const isMatch = (/** @type {Entry} */ entry) => this.matches(entry, sought);
+    const shownEntries = sought ? this.entries.filter(isMatch) : this.entries;
     if (this.order === "tree") {
-      const built = sought || !this.built ? tree(some) : this.built;
+      const built = sought || !this.built ? tree(shownEntries) : this.built;
       sumUp(built, kind);
       this.rows = treeRows(built.root, sought ? new Set() : this.closed);
-    } else this.rows = sortedRows(some, kind, this.order);
+    } else this.rows = sortedRows(shownEntries, kind, this.order);
     const calls = this.data?.constraints ?? [];
     if (calls.length && !sought && this.order === "tree") this.addConstraints(calls);
     const leaves = this.rows.filter((row) => row.entry);
-    this.most = leaves.reduce((most, row) => Math.max(most, row.bytes), 1);
+    this.largestBytes = leaves.reduce((most, row) => Math.max(most, row.bytes), 1);
     // Start with the array that wastes most, which a remedy may improve.
     const worst = leaves.reduce((worst, row) => (row.waste > worst.waste ? row : worst), leaves[0]);
     if (!this.picked && worst?.waste) this.picked = worst.key;
@@ -289,8 +289,8 @@ export class ModelPanel {
     const differs = entry ? this.difference(entry.leaf) : "";
     const spec = kind.problem ? "cannot be laid out" : kind.spec || "not known";
     const style = kind.problem ? " sv-bad" : differs ? " sv-warn" : "";
-    const said = h("span", { class: `sv-mono${style}`, text: spec });
-    said.title = [spec, kind.problem, kind.note, differs, kind.names?.join(" · ")]
+    const specNode = h("span", { class: `sv-mono${style}`, text: spec });
+    specNode.title = [spec, kind.problem, kind.note, differs, kind.names?.join(" · ")]
       .filter(Boolean)
       .join("\n");
     return this.line(
@@ -299,7 +299,7 @@ export class ModelPanel {
       label,
       h("span", { class: "sv-mono sv-muted", text: kind.short, title: kind.short }),
       this.bars(kind),
-      said,
+      specNode,
       h("span", { class: "sv-modelbytes", text: rowBytes(row) }),
       this.share(row),
     );
@@ -308,7 +308,7 @@ export class ModelPanel {
   /** The bytes per device of a leaf, and the share that replication adds. @param {Row} row */
   share({ bytes, waste }) {
     const title = waste ? wasteWords(waste) : "";
-    const parts = shareParts((bytes - waste) / this.most, waste / this.most, false);
+    const parts = shareParts((bytes - waste) / this.largestBytes, waste / this.largestBytes, false);
     return h("span", { class: "sv-share", title }, ...parts);
   }
 
@@ -325,9 +325,9 @@ export class ModelPanel {
   difference(leaf) {
     const partner = this.leaves?.partners[leaf] ?? -1;
     if (partner < 0) return "";
-    const own = this.kindOf({ leaf, name: "", count: 1 });
-    const other = this.kindOf({ leaf: partner, name: "", count: 1 });
-    return own.spec === other.spec ? "" : `Its parameter is split as ${other.spec}.`;
+    const kind = this.kindOf({ leaf, name: "", count: 1 });
+    const partnerKind = this.kindOf({ leaf: partner, name: "", count: 1 });
+    return kind.spec === partnerKind.spec ? "" : `Its parameter is split as ${partnerKind.spec}.`;
   }
 
   /** @param {Row} row @param {ConstraintCall} call @param {number} index */
@@ -372,9 +372,9 @@ export class ModelPanel {
 
   /** Picks a leaf as soon as the leaves have arrived. @param {number} leaf */
   pickLeaf(leaf) {
-    this.wanted = leaf;
+    this.leafToPick = leaf;
     if (!this.leaves || !this.data || leaf < 0) return;
-    this.wanted = -1;
+    this.leafToPick = -1;
     // Folded layers have the row of their first leaf.
     if (this.folded && !this.entries.some((entry) => entry.leaf === leaf)) this.foldLayers();
     this.find.value = "";
@@ -434,8 +434,8 @@ export class ModelPanel {
     const size = kind.text ? `, ${kind.text} on each device${wasted}.` : ".";
     const names = kind.names ? ` (${kind.names.join(", ")})` : "";
     const differs = row.entry ? this.difference(row.entry.leaf) : "";
-    const rest = [kind.problem ?? "", kind.note ?? "", differs].filter(Boolean).join(" ");
+    const notes = [kind.problem ?? "", kind.note ?? "", differs].filter(Boolean).join(" ");
     const spec = h("code", { text: kind.spec || "not known" });
-    fill(words, h("b", { text: row.entry?.name }), `${names}: `, spec, `${size} ${rest} `);
+    fill(words, h("b", { text: row.entry?.name }), `${names}: `, spec, `${size} ${notes} `);
   }
 }

@@ -25,24 +25,24 @@ function pathParts(path) {
 export function entries(leaves, folded) {
   const { paths, folds } = leaves;
   /** @type {Entry[]} */
-  const found = [];
+  const listed = [];
   const first = new Map(folded ? folds.map((fold) => [fold[1][0], fold]) : []);
   const inside = new Set(folded ? folds.flatMap((fold) => fold[1]) : []);
   for (const leaf of naturalOrder(paths)) {
     const fold = first.get(leaf);
-    if (fold) found.push({ name: fold[0], leaf, count: fold[1].length });
-    else if (!inside.has(leaf)) found.push({ name: paths[leaf], leaf, count: 1 });
+    if (fold) listed.push({ name: fold[0], leaf, count: fold[1].length });
+    else if (!inside.has(leaf)) listed.push({ name: paths[leaf], leaf, count: 1 });
   }
-  return found;
+  return listed;
 }
 
 /**
  * The tree of the entries, without bytes, and the branches above each entry.
- * @param {Entry[]} some
+ * @param {Entry[]} leafEntries
  */
-export function tree(some) {
+export function tree(leafEntries) {
   const root = newNode("", "");
-  const chains = some.map((entry) => {
+  const chains = leafEntries.map((entry) => {
     const chain = [];
     let node = root;
     for (const part of pathParts(entry.name)) {
@@ -52,14 +52,14 @@ export function tree(some) {
       chain.push(node);
     }
     if (node.entry) {
-      const other = newNode(entry.name, `${node.key}=${entry.leaf}`);
-      node.children.set(`=${entry.leaf}`, other);
-      chain.push((node = other));
+      const duplicate = newNode(entry.name, `${node.key}=${entry.leaf}`);
+      node.children.set(`=${entry.leaf}`, duplicate);
+      chain.push((node = duplicate));
     }
     node.entry = entry;
     return chain;
   });
-  return { root, chains, some };
+  return { root, chains, some: leafEntries };
 }
 
 /**
@@ -114,13 +114,13 @@ export function treeRows(node, closed, depth = 0, rows = []) {
 
 /**
  * All entries in one list, by size or by name.
- * @param {Entry[]} some
+ * @param {Entry[]} leafEntries
  * @param {(entry: Entry) => LeafKind} kindOf
  * @param {Order} order
  * @returns {Row[]}
  */
-export function sortedRows(some, kindOf, order) {
-  const rows = some.map((entry) => {
+export function sortedRows(leafEntries, kindOf, order) {
+  const rows = leafEntries.map((entry) => {
     const { bytes, waste, text } = kindOf(entry);
     const { name, count, leaf } = entry;
     const left = text === undefined ? count : 0;

@@ -89,10 +89,10 @@ export class MovementPicture {
     const [last, next] = [steps.data.steps[step - 1], steps.data.steps[step]];
     const came = last?.sends.flatMap(([, to, , chunks]) => (to === device ? chunks : [])) ?? [];
     const leaves = sends && !next.keeps ? next.sends : [];
-    const gone = leaves.flatMap(([from, , , chunks]) => (from === device ? chunks : []));
+    const sent = leaves.flatMap(([from, , , chunks]) => (from === device ? chunks : []));
     // Chunks that leave a device are no longer drawn there.
-    const held = [...steps.states[step][device]].filter(([chunk]) => !gone.includes(chunk));
-    const cells = held.map(([chunk, { slot, bits }]) =>
+    const staying = [...steps.states[step][device]].filter(([chunk]) => !sent.includes(chunk));
+    const cells = staying.map(([chunk, { slot, bits }]) =>
       this.cell(this.slotBox(device, slot), chunk, bits, came.includes(chunk)),
     );
     return svg(
@@ -127,8 +127,13 @@ export class MovementPicture {
     ];
     if (!complete) {
       const tall = Math.max(2, Math.min(4, box.h * 0.2));
-      const done = { ...box, y: box.y + box.h - tall, w: (box.w * count) / contributors, h: tall };
-      parts.push(svg("rect", { ...rectOf(done), fill: colour }));
+      const progress = {
+        ...box,
+        y: box.y + box.h - tall,
+        w: (box.w * count) / contributors,
+        h: tall,
+      };
+      parts.push(svg("rect", { ...rectOf(progress), fill: colour }));
     }
     const texts = steps.sums
       ? [`${count}/${contributors}`, String(count)]
@@ -158,8 +163,8 @@ export class MovementPicture {
     if (!places || step < 1) return [];
     const { axis, sends } = steps.data.steps[step - 1];
     return sends.map(([source, target, far]) => {
-      const both = sends.some(([from, to]) => from === target && to === source);
-      const [from, bend, to] = curve(places, source, target, both);
+      const isExchange = sends.some(([from, to]) => from === target && to === source);
+      const [from, bend, to] = curve(places, source, target, isExchange);
       const d = `M${from.x} ${from.y}Q${bend.x} ${bend.y} ${to.x} ${to.y}${headOf(bend, to)}`;
       const style = axis < 0 ? null : `stroke: ${axisColour(axis)}`;
       return svg("path", { d, class: `sv-marrow${far ? " sv-far" : ""}`, style });
@@ -182,16 +187,16 @@ export class MovementPicture {
   /** @param {import("./movement_steps.js").Send} send @param {number} step @param {number} part */
   tokens([source, target, , chunks], step, part) {
     const [before, after] = [this.steps.states[step - 1], this.steps.states[step]];
-    const some = chunks.length > MOST_TOKENS ? chunks.slice(0, 1) : chunks;
-    return some.flatMap((chunk) => {
-      const [held, comes] = [before[source].get(chunk), after[target].get(chunk)];
-      if (!held || !comes) return [];
-      const from = this.slotBox(source, held.slot);
+    const shownChunks = chunks.length > MOST_TOKENS ? chunks.slice(0, 1) : chunks;
+    return shownChunks.flatMap((chunk) => {
+      const [sentChunk, comes] = [before[source].get(chunk), after[target].get(chunk)];
+      if (!sentChunk || !comes) return [];
+      const from = this.slotBox(source, sentChunk.slot);
       const to = this.slotBox(target, comes.slot);
       const x = from.x + (to.x - from.x) * part;
       const y = from.y + (to.y - from.y) * part;
-      const cell = this.cell({ ...from, x, y }, chunk, held.bits, true);
-      if (some !== chunks) {
+      const cell = this.cell({ ...from, x, y }, chunk, sentChunk.bits, true);
+      if (shownChunks !== chunks) {
         cell.append(textNode(`${chunks.length} chunks`, x + from.w / 2, y - 3, "sv-tokentext"));
       }
       return [cell];
@@ -217,12 +222,12 @@ function placesFor(steps, size) {
   const top = several ? FRAME_LABEL : 0;
   const head = rows > 2 ? BESIDE : HEAD;
   const low = rows > 2 ? LOW_GAP : GAP;
-  const most = {
+  const largest = {
     w: (size.w - 2 * EDGE - (columns - 1) * GAP) / columns - head.x - 3,
     h: (size.h - 2 * EDGE - rows * top - (rows - 1) * low) / rows - head.y - 5,
   };
-  const cell = cellSize(steps.slots, most.w, most.h);
-  const w = Math.max(cell.columns * cell.w, Math.min(LEAST_W, most.w)) + head.x + 3;
+  const cell = cellSize(steps.slots, largest.w, largest.h);
+  const w = Math.max(cell.columns * cell.w, Math.min(LEAST_W, largest.w)) + head.x + 3;
   const tall = Math.ceil(steps.slots / cell.columns) * cell.h + head.y + 5;
   const across = spread(size.w, columns, w, GAP);
   const along = spread(size.h, rows, tall + top, low);
@@ -257,11 +262,11 @@ function cellSize(count, w, tall) {
 /** Dashed frames around the devices of each host. @param {Box[]} boxes @param {number[]} hosts */
 function framesOf(boxes, hosts) {
   return [...new Set(hosts)].map((host) => {
-    const own = boxes.filter((_, i) => hosts[i] === host);
-    const x = Math.min(...own.map((b) => b.x)) - 7;
-    const y = Math.min(...own.map((b) => b.y)) - FRAME_LABEL;
-    const right = Math.max(...own.map((b) => b.x + b.w)) + 7;
-    const bottom = Math.max(...own.map((b) => b.y + b.h)) + 6;
+    const hostBoxes = boxes.filter((_, i) => hosts[i] === host);
+    const x = Math.min(...hostBoxes.map((b) => b.x)) - 7;
+    const y = Math.min(...hostBoxes.map((b) => b.y)) - FRAME_LABEL;
+    const right = Math.max(...hostBoxes.map((b) => b.x + b.w)) + 7;
+    const bottom = Math.max(...hostBoxes.map((b) => b.y + b.h)) + 6;
     return { box: { x, y, w: right - x, h: bottom - y }, label: `host ${host}` };
   });
 }
@@ -277,32 +282,32 @@ function frameNode({ box, label }) {
  * @param {Places} places
  * @param {number} source
  * @param {number} target
- * @param {boolean} both true if the other direction has an arrow too
+ * @param {boolean} isExchange true if the other direction has an arrow too
  */
-function curve({ boxes, gap }, source, target, both) {
+function curve({ boxes, gap }, source, target, isExchange) {
   const [a, b] = [boxes[source], boxes[target]].map((o) => ({
     x: o.x + o.w / 2,
     y: o.y + o.h / 2,
   }));
   const size = { x: boxes[source].w, y: boxes[source].h };
-  if (Math.abs(b.x - a.x) >= 1) return curveAcross(a, b, size, gap, both);
+  if (Math.abs(b.x - a.x) >= 1) return curveAcross(a, b, size, gap, isExchange);
   // Vertical neighbours are horizontal neighbours with the axes swapped.
   const [from, to, wide, space] = [a, b, size, gap].map(swapped);
-  return curveAcross(from, to, wide, space, both).map(swapped);
+  return curveAcross(from, to, wide, space, isExchange).map(swapped);
 }
 
 /**
  * A straight line between neighbours, or a curve around the devices between them.
  * @param {Point} a @param {Point} b the middles of the boxes @param {Point} size of each
- * @param {Point} gap @param {boolean} both
+ * @param {Point} gap @param {boolean} isExchange
  */
-function curveAcross(a, b, size, gap, both) {
+function curveAcross(a, b, size, gap, isExchange) {
   const [sx, sy] = [Math.sign(b.x - a.x), Math.sign(b.y - a.y)];
   const beside = Math.abs(b.y - a.y) < 1;
   const far = beside && Math.abs(b.x - a.x) > 1.5 * (size.x + gap.x);
   let out = { x: (sx * size.x) / 4, y: (sy * size.y) / 2 };
   if (far) out = { x: (sx * size.x) / 4, y: (-sx * size.y) / 2 };
-  else if (beside) out = { x: (sx * size.x) / 2, y: both ? sx * 7 : 0 };
+  else if (beside) out = { x: (sx * size.x) / 2, y: isExchange ? sx * 7 : 0 };
   const start = { x: a.x + out.x, y: a.y + out.y };
   const end = { x: b.x - out.x, y: beside ? b.y + out.y : b.y - out.y };
   const aside = far ? sx * BEND : 0;

@@ -89,9 +89,9 @@ export class MovementSteps {
     }
     for (const [source, target, , chunks] of sends) {
       for (const chunk of chunks) {
-        const there = state[target].get(chunk);
-        const bits = (before[source].get(chunk)?.bits ?? 0) | (adds ? (there?.bits ?? 0) : 0);
-        const slot = this.fixed ? chunk : (there?.slot ?? freeSlot(state[target]));
+        const present = state[target].get(chunk);
+        const bits = (before[source].get(chunk)?.bits ?? 0) | (adds ? (present?.bits ?? 0) : 0);
+        const slot = this.fixed ? chunk : (present?.slot ?? freeSlot(state[target]));
         state[target].set(chunk, { slot, bits });
       }
     }
@@ -103,15 +103,15 @@ export class MovementSteps {
     const { chunks, start, devices } = this.data;
     return chunks.map((_, chunk) => {
       if (!start) return Math.floor((chunk * devices.length) / chunks.length);
-      return start.findIndex((held) => held.includes(chunk));
+      return start.findIndex((ownChunks) => ownChunks.includes(chunk));
     });
   }
 
   /** The chunks on a device in words, for screen readers. @param {number} step @param {number} device */
   holdsText(step, device) {
     const { chunks, contributors, devices } = this.data;
-    const held = [...this.states[step][device]].sort(([a], [b]) => a - b);
-    const words = held.map(([chunk, { bits }]) => {
+    const ownChunks = [...this.states[step][device]].sort(([a], [b]) => a - b);
+    const words = ownChunks.map(([chunk, { bits }]) => {
       const count = this.sums ? ` ${bitCount(bits)}/${contributors}` : "";
       return `${chunks[chunk]}${count}`;
     });
@@ -121,15 +121,15 @@ export class MovementSteps {
 
 /** @param {Map<number, Held>} chunks */
 function freeSlot(chunks) {
-  const taken = new Set([...chunks.values()].map(({ slot }) => slot));
+  const usedSlots = new Set([...chunks.values()].map(({ slot }) => slot));
   let slot = 0;
-  while (taken.has(slot)) slot++;
+  while (usedSlots.has(slot)) slot++;
   return slot;
 }
 
 /** @param {number} bits */
 export function bitCount(bits) {
   let count = 0;
-  for (let left = bits; left; left &= left - 1) count++;
+  for (let remaining = bits; remaining; remaining &= remaining - 1) count++;
   return count;
 }

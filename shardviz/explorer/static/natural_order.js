@@ -12,8 +12,8 @@ export function naturalOrder(names) {
   const alike = new Map();
   names.forEach((name, i) => {
     const words = name.replace(/\d+/g, "#");
-    const found = alike.get(words);
-    if (found) found.push(i);
+    const group = alike.get(words);
+    if (group) group.push(i);
     else alike.set(words, [i]);
   });
   const order = names.map((_, i) => i);
@@ -24,7 +24,7 @@ export function naturalOrder(names) {
   return order;
 }
 
-/** Compares two names by the numbers in them; negative if the first comes first. @param {string} one @param {string} other */
-export function countedBefore(one, other) {
-  return one.localeCompare(other, "en", { numeric: true });
+/** Compares two names by the numbers in them; negative if the first comes first. @param {string} first @param {string} second */
+export function countedBefore(first, second) {
+  return first.localeCompare(second, "en", { numeric: true });
 }

@@ -68,12 +68,12 @@ const STORED = { float32: Float32Array, int32: Int32Array, float64: Float64Array
  */
 export function wholeRows(rows) {
   /** @type {R[]} */
-  const whole = [];
+  const completed = [];
   for (const row of rows) {
-    const before = whole.at(-1) ?? [];
-    whole.push(/** @type {R} */ ([...row, ...before.slice(row.length)]));
+    const before = completed.at(-1) ?? [];
+    completed.push(/** @type {R} */ ([...row, ...before.slice(row.length)]));
   }
-  return whole;
+  return completed;
 }
 
 /** @param {Partial<Ruler>} data @returns {Ruler} */
@@ -113,8 +113,8 @@ export function readEdges(edges, buffers) {
  */
 function columnOf(column, buffers, n, Kind) {
   if (typeof column === "object" && "buffer" in column) {
-    const found = new STORED[column.dtype](bytes(buffers[column.buffer]));
-    return found instanceof Kind ? /** @type {A} */ (found) : new Kind(found);
+    const stored = new STORED[column.dtype](bytes(buffers[column.buffer]));
+    return stored instanceof Kind ? /** @type {A} */ (stored) : new Kind(stored);
   }
   const out = new Kind(n);
   if (typeof column === "number") out.fill(column);
@@ -130,7 +130,7 @@ function columnOf(column, buffers, n, Kind) {
  * because reading a million devices takes most of a frame.
  */
 export function keptNumbers() {
-  let [said, numbers] = ["", new Int32Array(0)];
+  let [lastKey, numbers] = ["", new Int32Array(0)];
   return (
     /** @type {Column} */ column,
     /** @type {DataView[]} */ buffers,
@@ -138,8 +138,8 @@ export function keptNumbers() {
   ) => {
     const packed = typeof column === "object" && "buffer" in column;
     const says = packed ? "" : JSON.stringify([column, size]);
-    if (!says || says !== said) numbers = columnOf(column, buffers, size, Int32Array);
-    said = says;
+    if (!says || says !== lastKey) numbers = columnOf(column, buffers, size, Int32Array);
+    lastKey = says;
     return numbers;
   };
 }
@@ -157,17 +157,17 @@ function bytes({ buffer, byteOffset, byteLength }) {
 export function openTiles(data, buffers) {
   const { count, offsets } = data;
   const floats = (/** @type {Column} */ c) => columnOf(c, buffers, count, Float32Array);
-  const whole = (/** @type {Column} */ c, n = count) => columnOf(c, buffers, n, Float64Array);
-  const starts = offsets === undefined ? null : whole(offsets, count + 1);
+  const read = (/** @type {Column} */ c, n = count) => columnOf(c, buffers, n, Float64Array);
+  const starts = offsets === undefined ? null : read(offsets, count + 1);
   return {
     x: floats(data.x),
     y: floats(data.y),
     w: floats(data.width),
     h: floats(data.height),
     group: columnOf(data.group ?? 0, buffers, count, Int32Array),
-    device: whole(data.device ?? NO_DEVICE),
+    device: read(data.device ?? NO_DEVICE),
     offsets: starts,
-    holders: starts && whole(data.holders ?? 0, starts[count]),
+    holders: starts && read(data.holders ?? 0, starts[count]),
   };
 }
 

@@ -214,9 +214,9 @@ export class PicturePainter {
     else {
       for (let i = 0; i < p.x.length; i++) {
         const group = p.group[i];
-        const [own, line] = [colours.fill(group), colours.line(group)];
+        const [colour, line] = [colours.fill(group), colours.line(group)];
         const from = this.motion?.fills[i];
-        const fill = from ? mix(own, from, progress) : own;
+        const fill = from ? mix(colour, from, progress) : colour;
         this.tile(g, i, { fill, line, width: 1, text: colours.text(group) });
       }
     }
@@ -236,12 +236,12 @@ export class PicturePainter {
     if ((colours.many && strong.size) || ((colours.many || small) && soft.size)) this.fade(g);
     for (const i of new Set([...soft, ...strong])) {
       if (i >= p.x.length) continue;
-      const [own, text] = [colours.fill(p.group[i]), colours.text(p.group[i])];
-      const most = strong.has(i);
+      const [colour, text] = [colours.fill(p.group[i]), colours.text(p.group[i])];
+      const isStrong = strong.has(i);
       // Outlines of thousands of small tiles would hide everything else.
-      const filled = small && !most;
-      const fill = filled ? mix(own, theme.text, 0.5) : own;
-      const width = most ? 3 : filled ? 1 : 1.5;
+      const filled = small && !isStrong;
+      const fill = filled ? mix(colour, theme.text, 0.5) : colour;
+      const width = isStrong ? 3 : filled ? 1 : 1.5;
       this.tile(g, i, { fill, line: theme.text, width, text });
     }
     const f = p.frames[frame];
@@ -374,11 +374,11 @@ export class PicturePainter {
    */
   letters(tall, wide) {
     const [text = ""] = this.hooks.lines(this.picture.x.length - 1);
-    const most = wide - Math.min(10, wide / 4);
+    const available = wide - Math.min(10, wide / 4);
     const g = contextOf(this.base);
     const font = (/** @type {number} */ size) => `600 ${size}px ${SANS}`;
     const fits = (/** @type {number} */ size) =>
-      size + 3 <= tall && textWidth(g, text, font(size)) <= most;
+      size + 3 <= tall && textWidth(g, text, font(size)) <= available;
     // Long text is truncated at a readable size.
     return LETTERS.find(fits) ?? Math.min(11, tall - 3);
   }
@@ -395,13 +395,13 @@ export class PicturePainter {
     const lines = this.hooks.lines(i);
     if (!lines.length) return;
     const size = this.letters(tall, w);
-    const more = isLarge(w, tall) && lines[1] && textWidth(g, lines[1], FONT) <= w - 8;
+    const showsSecond = isLarge(w, tall) && lines[1] && textWidth(g, lines[1], FONT) <= w - 8;
     g.fillStyle = colour;
     g.textBaseline = "middle";
     g.textAlign = "center";
     g.font = `600 ${size}px ${SANS}`;
-    g.fillText(fitText(g, lines[0], w - 4), x + w / 2, y + tall / 2 - (more ? 8 : 0));
-    if (!more) return;
+    g.fillText(fitText(g, lines[0], w - 4), x + w / 2, y + tall / 2 - (showsSecond ? 8 : 0));
+    if (!showsSecond) return;
     g.font = FONT;
     g.fillText(lines[1], x + w / 2, y + tall / 2 + 9);
   }

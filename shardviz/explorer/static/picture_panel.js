@@ -99,13 +99,13 @@ export class PicturePanel {
     );
   }
 
-  /** Callbacks that link the pointer with the highlight. @param {(tile: number) => import("./highlight.js").Pointing} what */
-  pointing(what) {
+  /** Callbacks that link the pointer with the highlight. @param {(tile: number) => import("./highlight.js").Pointing} target */
+  pointing(target) {
     const { highlight } = this;
     return {
-      point: (/** @type {number} */ tile) => highlight.hover(what(tile)),
+      point: (/** @type {number} */ tile) => highlight.hover(target(tile)),
       leave: () => highlight.hover(null),
-      pin: (/** @type {number} */ tile) => highlight.point(what(tile), true),
+      pin: (/** @type {number} */ tile) => highlight.point(target(tile), true),
       release: () => highlight.point(null, false),
     };
   }
@@ -150,8 +150,8 @@ export class PicturePanel {
     if (!picture || !array) return "";
     const { shardBytes, replicas = 1, ...blocks } = array.pictured ?? array;
     const where = this.highlight.indexText(blocks, picture.group[tile]);
-    const more = replicas > 1 ? ` · ${replicasText(replicas)}` : "";
-    const holders = named(picture.devices(tile)) + more;
+    const replicaWords = replicas > 1 ? ` · ${replicasText(replicas)}` : "";
+    const holders = named(picture.devices(tile)) + replicaWords;
     const at = this.highlight.holders(index, picture.group[tile]);
     return `${array.name}[${where}] · ${shardBytes}\n${holders}${onHosts(this.highlight, at)}`;
   }
@@ -167,17 +167,17 @@ export class PicturePanel {
     this.steps.show(array, main?.facts);
     const { before, positions } = this;
     const name = array?.name ?? "";
-    const same = before?.array === name;
-    const moves = before && (same || before.devices !== devices.picture);
+    const isSameArray = before?.array === name;
+    const moves = before && (isSameArray || before.devices !== devices.picture);
     this.paintDevices(shown, moves ? devicesBefore(before, positions) : undefined);
     toggle(this.array.node, "sv-stale", Boolean(array?.problem));
     this.array.node.hidden = !array;
     this.array.node.dataset.dropArray = (main?.facts?.dims ?? [0, 1]).join(" ");
     const groups = this.highlight.groups(view.selected);
     if (array && main) {
-      const moved = same && before.picture !== main && blocksBefore(before, main, groups);
-      const more = { aspect: aspectOf(array, main), before: moved || undefined };
-      this.array.show(main, theme, more);
+      const moved = isSameArray && before.picture !== main && blocksBefore(before, main, groups);
+      const options = { aspect: aspectOf(array, main), before: moved || undefined };
+      this.array.show(main, theme, options);
     }
     this.before = { array: name, picture: main, groups, devices: devices.picture, positions };
     this.showTitle();
@@ -241,8 +241,8 @@ export class PicturePanel {
     const { view, devices, theme } = shown;
     const { highlight, positions } = this;
     const edges = this.currentLinks(shown)?.edges ?? devices.picture.edges;
-    const own = highlight.groups(view.selected);
-    const group = own ? this.groupsOfTiles(own, positions) : devices.picture.group;
+    const arrayGroups = highlight.groups(view.selected);
+    const group = arrayGroups ? this.groupsOfTiles(arrayGroups, positions) : devices.picture.group;
     const { blocks = 1 } = view.arrays[view.selected] ?? {};
     const shades = shown.arrays[view.selected]?.shades ?? devices.picture.shades;
     const picture = this.devicesInBlocks(devices.picture, edges, group, blocks, shades);
@@ -274,8 +274,8 @@ export class PicturePanel {
 
   /** Shows as many small pictures as fit. */
   fitThumbs() {
-    const most = Math.max(1, Math.floor(this.array.size.w / THUMB_WIDTH));
-    [...this.thumbs.children].forEach((node, i) => node.toggleAttribute("hidden", i >= most));
+    const thumbCount = Math.max(1, Math.floor(this.array.size.w / THUMB_WIDTH));
+    [...this.thumbs.children].forEach((node, i) => node.toggleAttribute("hidden", i >= thumbCount));
   }
 
   /** @param {number} i the array that a small picture shows */
@@ -335,11 +335,11 @@ export class PicturePanel {
     const groups = pointing && highlight.groups(array);
     const marks = noMarks();
     if (groups) {
-      const held = new Set([...pointed].map((at) => groups[at]));
-      const other = pointing.kind === "block" && pointing.array !== array;
-      const marked = other ? marks.soft : marks.strong;
+      const heldGroups = new Set([...pointed].map((at) => groups[at]));
+      const isOtherArray = pointing.kind === "block" && pointing.array !== array;
+      const marked = isOtherArray ? marks.soft : marks.strong;
       this.shown?.arrays[array]?.group.forEach((group, tile) => {
-        if (held.has(group)) marked.add(tile);
+        if (heldGroups.has(group)) marked.add(tile);
       });
     }
     view.mark(marks);
@@ -373,8 +373,8 @@ function aspectOf(array, picture) {
   if (steps.some(({ at }) => at === null)) return columns / rows;
   // In the picture of a large array a tile stands for several blocks.
   const { left, top, right, bottom } = picture.box;
-  const whole = (columns * counts[dims[1]]) / (rows * counts[dims[0]]);
-  return ((whole * (bottom - top)) / (right - left)) * (picture.w[0] / picture.h[0]);
+  const ratio = (columns * counts[dims[1]]) / (rows * counts[dims[0]]);
+  return ((ratio * (bottom - top)) / (right - left)) * (picture.w[0] / picture.h[0]);
 }
 
 /**

@@ -43,8 +43,8 @@ export class PictureView extends PicturePainter {
   }
 
   fitButton() {
-    const own = (/** @type {Event} */ e) => e.stopPropagation();
-    const on = { pointerdown: own, pointerup: own, pointermove: own, keydown: own };
+    const stop = (/** @type {Event} */ e) => e.stopPropagation();
+    const on = { pointerdown: stop, pointerup: stop, pointermove: stop, keydown: stop };
     const fit = () => {
       this.node.focus({ preventScroll: true }); // the button disappears
       this.fitAll();
@@ -77,11 +77,11 @@ export class PictureView extends PicturePainter {
   show(picture, theme, { aspect = 0, before } = {}) {
     const old = this.picture;
     const { width, height, x } = picture;
-    const same = old.width === width && old.height === height && old.x.length === x.length;
+    const unchanged = old.width === width && old.height === height && old.x.length === x.length;
     const from = before && this.fitted ? this.movedFrom(picture, before) : null;
     Object.assign(this, { picture, theme, aspect });
     if (this.cursor >= x.length) this.cursor = -1;
-    if (!same || this.fitted) this.fit();
+    if (!unchanged || this.fitted) this.fit();
     if (from || picture !== old) this.move(from);
     this.showNow();
   }

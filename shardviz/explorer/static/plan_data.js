@@ -68,7 +68,7 @@ export class PlanData {
     this.numbers = new Map(this.values.map(({ name }, at) => [name, at]));
     /** Estimated collectives that belong to no value in the list. */
     this.loose = estimatesOf(data, -1);
-    /** @type {WeakMap<number[], Totals>} */ this.known = new WeakMap();
+    /** @type {WeakMap<number[], Totals>} */ this.totalsOf = new WeakMap();
   }
 
   /**
@@ -77,29 +77,29 @@ export class PlanData {
    * @returns {Map<number, number[]>}
    */
   sources(at) {
-    /** @type {Map<number, number[]>} */ const found = new Map([[at, []]]);
+    /** @type {Map<number, number[]>} */ const axesByValue = new Map([[at, []]]);
     for (const { number, name } of this.values[at].origins) {
       for (const value of new Set([at, this.numbers.get(name) ?? at])) {
-        found.set(value, [...(found.get(value) ?? []), number]);
+        axesByValue.set(value, [...(axesByValue.get(value) ?? []), number]);
       }
     }
-    return found;
+    return axesByValue;
   }
 
   /** @param {number[]} members @returns {Totals} counted once */
   totals(members) {
-    const known = this.known.get(members);
-    if (known) return known;
+    const cached = this.totalsOf.get(members);
+    if (cached) return cached;
     const values = members.map((at) => this.values[at]);
     const uncovered = values.filter((value) => !value.covered);
-    const found = {
+    const totals = {
       split: values.filter(({ dims }) => dims.some((dim) => dim.length)).length,
       collectives: values.reduce((n, { estimates }) => n + estimates.length, 0),
       uncovered: uncovered.length,
       first: uncovered[0],
     };
-    this.known.set(members, found);
-    return found;
+    this.totalsOf.set(members, totals);
+    return totals;
   }
 
   /**

@@ -75,12 +75,12 @@ export class PlanRows {
    * @param {PlanData} plan
    * @param {PlanCall} tree
    * @param {(call: PlanCall, depth: number) => boolean} isOpen
-   * @param {(at: number) => boolean} wanted
+   * @param {(at: number) => boolean} isMatch
    */
-  constructor(plan, tree, isOpen, wanted) {
+  constructor(plan, tree, isOpen, isMatch) {
     this.plan = plan;
     this.isOpen = isOpen;
-    this.wanted = wanted;
+    this.isMatch = isMatch;
     /** @type {PlanRow[]} */ this.rows = [];
     /** @type {Map<number, number>} */ this.rowOf = new Map();
     this.add(tree, { depth: 0, ...NO_LOOP });
@@ -91,7 +91,7 @@ export class PlanRows {
     items.forEach((item, i) => {
       const position = { depth: outer.depth, size: items.length, place: i + 1 };
       if (typeof item !== "number") this.addCall(item, outer, position);
-      else if (this.wanted(item)) this.addValue(item, outer, position);
+      else if (this.isMatch(item)) this.addValue(item, outer, position);
     });
   }
 
@@ -99,26 +99,26 @@ export class PlanRows {
   addValue(at, outer, position) {
     const label = this.plan.values[at].name;
     const loop = unlessSame(this.plan.values[at], outer);
-    const own = { value: at, count: 0, open: false, members: [at] };
+    const row = { value: at, count: 0, open: false, members: [at] };
     this.rowOf.set(at, this.rows.length);
-    this.rows.push({ key: `=${label}`, label, ...own, ...loop, ...position });
+    this.rows.push({ key: `=${label}`, label, ...row, ...loop, ...position });
   }
 
   /** @param {PlanCall} call @param {Outer} outer @param {Position} position */
   addCall(call, outer, position) {
     const { values } = this.plan;
     const { inner, label } = joined(call);
-    const members = inner.members.filter(this.wanted);
+    const members = inner.members.filter(this.isMatch);
     if (!members.length) return;
     const open = this.isOpen(inner, outer.depth);
     const loop = values[inner.members[0]];
-    const same = inner.members.every((at) => isSame(values[at], loop));
-    const shown = same ? unlessSame(loop, outer) : NO_LOOP;
-    const own = { value: -1, count: members.length, open, members };
+    const isUniform = inner.members.every((at) => isSame(values[at], loop));
+    const shown = isUniform ? unlessSame(loop, outer) : NO_LOOP;
+    const row = { value: -1, count: members.length, open, members };
     if (!open) for (const at of members) this.rowOf.set(at, this.rows.length);
-    this.rows.push({ key: inner.key, label, ...own, ...shown, ...position });
+    this.rows.push({ key: inner.key, label, ...row, ...shown, ...position });
     if (!open) return;
-    const { region, trips } = same ? loop : outer;
+    const { region, trips } = isUniform ? loop : outer;
     this.add(inner, { region, trips, depth: outer.depth + 1 });
   }
 }

@@ -52,9 +52,9 @@ export class Player {
     this.theme = theme;
     // The old steps stay while the kernel recomputes them for new data of the program.
     const played = movements[this.key] ?? this.played;
-    const same = JSON.stringify(played?.data) === JSON.stringify(this.played?.data);
+    const unchanged = JSON.stringify(played?.data) === JSON.stringify(this.played?.data);
     this.played = played;
-    if (!same || (played?.data && !this.steps)) {
+    if (!unchanged || (played?.data && !this.steps)) {
       this.starts ||= this.transport.playing;
       this.steps = played?.data ? new MovementSteps(played.data) : null;
       this.transport.set(0);
@@ -98,7 +98,7 @@ export class Player {
 }
 
 /** `all-gather of 8 MiB`, the mesh axes, `4 devices, ring`. @param {import("./movement_steps.js").MovementData} data */
-function titleParts({ title: [what, how], axes }) {
+function titleParts({ title: [before, after], axes }) {
   const tags = axes.flatMap(([name, number]) => [" ", axisTag(name, axisColour(number))]);
-  return [what, ...(tags.length ? [" over", ...tags] : []), `, ${how}`];
+  return [before, ...(tags.length ? [" over", ...tags] : []), `, ${after}`];
 }

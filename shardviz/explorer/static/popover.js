@@ -47,7 +47,7 @@ export class Popover {
     if (e.key === "Escape") this.close(true);
     else if (step) {
       const all = [...this.node.querySelectorAll("button")];
-      const at = all.findIndex((one) => one === e.target);
+      const at = all.findIndex((candidate) => candidate === e.target);
       all[(at + step + all.length) % all.length]?.focus();
     } else return;
     e.preventDefault();

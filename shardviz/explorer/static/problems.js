@@ -64,14 +64,14 @@ export class Problems {
   }
 
   /**
-   * @param {ProblemsData | Record<string, never>} found
+   * @param {ProblemsData | Record<string, never>} data
    * @param {View} view
    * @param {import("./messages").Target} target
    * @param {boolean} live whether a kernel answers
    */
-  show(found, view, target, live) {
+  show(data, view, target, live) {
     const fields = refused(view, target);
-    const { rows = [], counts = [0, 0, 0], lost = "", revision = -1 } = found;
+    const { rows = [], counts = [0, 0, 0], lost = "", revision = -1 } = data;
     // Problems are computed once an edit has settled; until then they belong to the older program.
     toggle(this.node, "sv-older", revision !== view.revision);
     if (!isNew(this, [rows, counts, fields, live])) return;
@@ -85,11 +85,11 @@ export class Problems {
     chips.know.hidden = !know || fails + loses > 0;
     this.none.hidden = revision < 0 || fails + loses + know > 0;
     const had = this.list.focused;
-    const some = [...fields, ...rows].sort((a, b) => order(a) - order(b));
-    const left = counts[0] + counts[1] + counts[2] - rows.length;
-    const more = left > 0 ? [h("p", { class: "sv-muted", text: `${left} more` })] : [];
-    const items = some.map((one) => this.row(one, live));
-    fill(this.list.node, h("div", { role: "list" }, ...items), ...more);
+    const problems = [...fields, ...rows].sort((a, b) => order(a) - order(b));
+    const omitted = counts[0] + counts[1] + counts[2] - rows.length;
+    const footer = omitted > 0 ? [h("p", { class: "sv-muted", text: `${omitted} more` })] : [];
+    const items = problems.map((problem) => this.row(problem, live));
+    fill(this.list.node, h("div", { role: "list" }, ...items), ...footer);
     if (had) this.list.node.focus();
   }
 
@@ -105,13 +105,13 @@ export class Problems {
     const name = at ?? (field ? "Go to the field" : [view, place.tab].filter(Boolean).join(", "));
     const link = { class: "sv-link sv-place sv-mono", title: "Go there" };
     const inside = { class: "sv-button sv-small", "data-edit": "true" };
-    const there = view || field ? button(name, visit, link) : null;
+    const visitLink = view || field ? button(name, visit, link) : null;
     const fit = () => this.calls.fit();
     return h(
       "div",
       { class: `sv-problem sv-${severity}`, role: "listitem" },
       h("span", { class: "sv-severity" }, h("i", { text: sign, "aria-hidden": "true" }), word),
-      h("span", { class: "sv-problemtext" }, `${text} `, there),
+      h("span", { class: "sv-problemtext" }, `${text} `, visitLink),
       mends && live ? button("Fix…", visit, { ...inside, "aria-label": `Fix ${name}` }) : null,
       offer && live ? button(`Change the mesh to ${offer}`, fit, inside) : null,
     );

@@ -128,11 +128,11 @@ export class ProgramPanel {
     this.openCollectives(String(index));
   }
 
-  /** Shows the collectives of a stage or the changes between two; on a second click, the latest. @param {string} what */
-  openCollectives(what) {
-    const again = this.tab === "Collectives" && this.collectives.asked === what;
+  /** Shows the collectives of a stage or the changes between two; on a second click, the latest. @param {string} asked */
+  openCollectives(asked) {
+    const again = this.tab === "Collectives" && this.collectives.asked === asked;
     this.open("Collectives");
-    this.collectives.open(again ? "" : what);
+    this.collectives.open(again ? "" : asked);
     this.refresh();
   }
 
@@ -231,8 +231,8 @@ export class ProgramPanel {
     this.run.title = noRun;
     this.cancel.hidden = !running;
     this.drawnBy = devices.by;
-    const seen = this.hasSpaceBeside && devices.by === "position";
-    this.collectives.links.hidden = !live || Boolean(devices.no_positions) || seen;
+    const linksVisible = this.hasSpaceBeside && devices.by === "position";
+    this.collectives.links.hidden = !live || Boolean(devices.no_positions) || linksVisible;
     this.values.show(plan);
     if (explanation.value) {
       this.values.showExplanation(

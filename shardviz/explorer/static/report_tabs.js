@@ -33,7 +33,7 @@ import { copyButton, h } from "./dom.js";
  * @property {{ name: string; ok: boolean | null; detail: string }[]} checks
  * @property {string} verdict The result of a run; how many of its checks passed.
  * @property {string} passed
- * @property {string} [cancelled] The last job, where somebody cancelled it; the rest is of the
+ * @property {string} [cancelled] The last job, if the user cancelled it; other fields are of the
  *   report before.
  * @property {Failure | null} error
  * @property {Effects} effects
@@ -106,17 +106,17 @@ export function leastTimes(times) {
 
 /** @param {Report} report @param {string} noRun why nothing can run @returns {Node[]} */
 function checksTab({ state, times, checks, error, passed, effects }, noRun) {
-  const known = state !== "none" && Boolean(times.length);
+  const hasReport = state !== "none" && Boolean(times.length);
   /** @type {Node[]} */
   const parts = error ? [failureNote(error.title, error.message, error.source)] : [];
   if (passed) parts.push(h("p", null, h("b", { text: passed })));
   else if (!error) {
-    const done = known ? "Compiled, and nothing was executed. " : "Not run yet. ";
+    const progress = hasReport ? "Compiled, and nothing was executed. " : "Not run yet. ";
     const how = "Press Run to compare the prediction with what happens.";
-    parts.push(mutedNote(done + (noRun ? ONLY_COMPILES : how)));
+    parts.push(mutedNote(progress + (noRun ? ONLY_COMPILES : how)));
   }
   parts.push(...effectsPart(effects));
-  if (known) parts.push(pairs(times));
+  if (hasReport) parts.push(pairs(times));
   const rows = checks.map(({ ok, name, detail }) => {
     const [sign, style, word] = MARKS[`${ok}`];
     return tableRow([
@@ -153,9 +153,9 @@ function codeTab(code) {
   return [copy, h("div", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
 }
 
-/** Names and their values, on one line. @param {[string, string][]} some */
-export function pairs(some) {
-  const parts = some.map(([name, text]) => h("span", null, muted(`${name} `), text));
+/** Names and their values, on one line. @param {[string, string][]} entries */
+export function pairs(entries) {
+  const parts = entries.map(([name, text]) => h("span", null, muted(`${name} `), text));
   return h("div", { class: "sv-times" }, ...parts);
 }
 

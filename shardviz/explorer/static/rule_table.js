@@ -137,8 +137,8 @@ export class RuleTable {
     const { rules } = view;
     const moved = this.shown && this.shown.view.selected !== view.selected;
     this.shown = shown;
-    const other = this.text.value !== rules.text && this.state.accepts(this.text);
-    if (other) this.text.value = rules.text;
+    const differs = this.text.value !== rules.text && this.state.accepts(this.text);
+    if (differs) this.text.value = rules.text;
     const lines = this.grow();
     this.dialect.sync(dialects, rules.dialect);
     setText(this.error, rules.error ?? "");
@@ -149,10 +149,11 @@ export class RuleTable {
     if (moved && !live && !this.chosen.startsWith(`${view.selected}:`)) {
       this.chosen = `${view.selected}:0`;
     }
-    const known = (!live && this.use.saved?.[this.chosen]) || shown.cell;
-    if (answers.settled || !this.chosen) this.chosen = known.key ?? "";
+    const answer = (!live && this.use.saved?.[this.chosen]) || shown.cell;
+    if (answers.settled || !this.chosen) this.chosen = answer.key ?? "";
     // Remedies are hidden until the answer for the new dimension arrives.
-    const cell = (known.key ?? "") === this.chosen ? known : { ...known, remedies: [], reason: "" };
+    const cell =
+      (answer.key ?? "") === this.chosen ? answer : { ...answer, remedies: [], reason: "" };
     this.showCell(cell, lines);
     this.selectFirst(view);
     if (live) this.lookAgain(cell);
@@ -172,15 +173,15 @@ export class RuleTable {
     if (!this.shown) return [];
     const { view, leaves, live } = this.shown;
     const { select, ask, open } = this.calls;
-    const found = view.arrays.map(({ name, short }, i) => {
+    const options = view.arrays.map(({ name, short }, i) => {
       return item(short, name, () => (i === view.selected && live ? ask(String(i)) : select(i)));
     });
-    const known = new Set(found.map(({ name }) => name));
+    const names = new Set(options.map(({ name }) => name));
     const paths = "paths" in leaves && live ? leaves.paths : [];
     paths.forEach((name, leaf) => {
-      if (!known.has(name)) found.push(item("", name, () => open(leaf)));
+      if (!names.has(name)) options.push(item("", name, () => open(leaf)));
     });
-    return found;
+    return options;
   }
 
   /** @param {Cell} cell @param {string[]} lines of the text */
@@ -208,8 +209,8 @@ export class RuleTable {
     if (!first || key === this.scrolled) return;
     this.scrolled = key;
     const { offsetTop } = first;
-    const seen = this.scroll.scrollTop;
-    if (offsetTop < seen || offsetTop > seen + this.scroll.clientHeight - 2 * RULE_ROW) {
+    const scrollTop = this.scroll.scrollTop;
+    if (offsetTop < scrollTop || offsetTop > scrollTop + this.scroll.clientHeight - 2 * RULE_ROW) {
       this.scroll.scrollTop = offsetTop - 2 * RULE_ROW;
     }
   }

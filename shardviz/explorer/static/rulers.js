@@ -53,10 +53,10 @@ export function paintRulers(g, rulers, sides, theme) {
   g.textBaseline = "middle";
   const away = { down: 1, across: 1 };
   for (const ruler of rulers) {
-    const way = ruler.down ? "down" : "across";
+    const direction = ruler.down ? "down" : "across";
     const drawn = new DrawnRuler(g, ruler);
-    drawn.paint(sides[way], -away[way], theme);
-    away[way] += drawn.depth;
+    drawn.paint(sides[direction], -away[direction], theme);
+    away[direction] += drawn.depth;
   }
 }
 
@@ -177,9 +177,9 @@ class DrawnRuler {
       const last = count - 1;
       const end = width(this.number(last));
       for (let k = 0; k < last; k += every) {
-        const own = width(this.number(k));
-        const shift = k ? 0 : own / 2;
-        const needed = down ? 1.6 * LINE : end + NUMBERS_APART + own / (k ? 2 : 1);
+        const numberWidth = width(this.number(k));
+        const shift = k ? 0 : numberWidth / 2;
+        const needed = down ? 1.6 * LINE : end + NUMBERS_APART + numberWidth / (k ? 2 : 1);
         if (!k || at(last) - at(k) > needed) write(this.number(k), at(k) + shift, at(k) + shift);
       }
       write(this.number(last), at(last) - end / 2, at(last) - end / 2);
@@ -278,8 +278,8 @@ const widths = new Map();
 /** @param {CanvasRenderingContext2D} g @param {string} text @param {string} [font] */
 export function textWidth(g, text, font = FONT) {
   const key = `${font}|${text}`;
-  const known = widths.get(key);
-  if (known !== undefined) return known;
+  const cached = widths.get(key);
+  if (cached !== undefined) return cached;
   g.font = font;
   const { width } = g.measureText(text);
   if (widths.size > MOST_WIDTHS) widths.clear();

@@ -66,10 +66,10 @@ export class Sentence {
     const groups = highlight.groups(view.selected);
     if (!array || !groups) return [bold(`Device ${id}`), `: ${place}.`];
     const holders = highlight.holders(view.selected, groups[at]);
-    const others = holders.filter((other) => other !== at).map((other) => highlight.ids[other]);
+    const otherIds = holders.filter((other) => other !== at).map((other) => highlight.ids[other]);
     const number = holders.indexOf(at) + 1;
-    const replica = others.length
-      ? `, replica ${number} of ${array.replicas} (with ${listed(others)})`
+    const replica = otherIds.length
+      ? `, replica ${number} of ${array.replicas} (with ${listed(otherIds)})`
       : "";
     return [
       bold(`Device ${id}`),
@@ -117,10 +117,10 @@ function arrayWords({ name, blocks = 1, replicas = 1, shard = [], shardBytes = "
  */
 function coordinates({ sizes, hostCount, hosts }, view, position) {
   const parts = [];
-  let rest = position;
+  let remainder = position;
   for (let i = sizes.length - 1; i >= 0; i--) {
-    parts.unshift(`${view.mesh.axes[i].name} ${rest % sizes[i]}`);
-    rest = Math.floor(rest / sizes[i]);
+    parts.unshift(`${view.mesh.axes[i].name} ${remainder % sizes[i]}`);
+    remainder = Math.floor(remainder / sizes[i]);
   }
   if (hostCount > 1) parts.push(`host ${hosts[position]}`);
   return parts.join(", ");

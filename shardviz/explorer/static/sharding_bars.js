@@ -20,10 +20,10 @@ export function shardingBars(dims, width, height) {
       const box = { x: left + 0.5, y: 0.5, width: bar - 1, height: height - 1, rx: 2 };
       node.append(svg("rect", { ...box, fill: axisColour(-1) }));
     }
-    const each = height / Math.max(1, splits.length);
+    const rowHeight = height / Math.max(1, splits.length);
     splits.forEach((split, row) => {
-      const tall = each - (row < splits.length - 1 ? 1 : 0);
-      const box = { x: left, y: row * each, width: bar, height: tall };
+      const tall = rowHeight - (row < splits.length - 1 ? 1 : 0);
+      const box = { x: left, y: row * rowHeight, width: bar, height: tall };
       node.append(...partRects(split, box, axisColour(split.axis)));
     });
   });
@@ -39,12 +39,12 @@ export function shardingBars(dims, width, height) {
 function partRects({ parts }, { x, y, width, height }, colour) {
   const shown = Math.max(1, Math.min(parts, MOST_PARTS));
   const gap = width >= 3 * shown ? 1 : 0.4;
-  const each = (width - gap * (shown - 1)) / shown;
+  const pieceWidth = (width - gap * (shown - 1)) / shown;
   return Array.from({ length: shown }, (_, i) =>
     svg("rect", {
-      x: x + i * (each + gap),
+      x: x + i * (pieceWidth + gap),
       y,
-      width: Math.max(0.5, each),
+      width: Math.max(0.5, pieceWidth),
       height: Math.max(1, height),
       rx: 1.5,
       fill: colour,

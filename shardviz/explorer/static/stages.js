@@ -71,10 +71,10 @@ const SHOWN_AFTER_S = 0.6; // most plans are ready before a clock could be read
  * @returns {StageState}
  */
 export function stageState(stages, index, revision, { value: target }) {
-  const known = stages.stages[index].state;
-  if (known === "none") return known;
+  const state = stages.stages[index].state;
+  if (state === "none") return state;
   const retargeted = index > 0 && stages.target !== target;
-  return stages.revisions[index] !== revision || retargeted ? "old" : known;
+  return stages.revisions[index] !== revision || retargeted ? "old" : state;
 }
 
 /**
@@ -133,11 +133,11 @@ export class StageRow {
   }
 
   /**
-   * @param {KnownStages} known
+   * @param {KnownStages} current
    * @param {string} shown the stage or change that the open tab is about: "3", "2-3"
    */
-  show(known, shown) {
-    const { view, stages, target } = known;
+  show(current, shown) {
+    const { view, stages, target } = current;
     const { noRun = "" } = target;
     const { broken, requested, requestedBytes } = view.program;
     const count = view.arrays.length;
@@ -148,11 +148,11 @@ export class StageRow {
       const [words, why] = where ? ["not attached", noRun] : [text, title];
       this.showCell(i + 1, stageState(stages, i, view.revision, target), words, why);
     });
-    this.showUnderWay(known);
+    this.showUnderWay(current);
     this.cells.forEach(({ node }, i) => {
       node.setAttribute("aria-pressed", String(shown === String(i)));
     });
-    this.changes.forEach((_, i) => this.showChange(i, known, shown));
+    this.changes.forEach((_, i) => this.showChange(i, current, shown));
   }
 
   /** @param {number} i @param {StageState} state @param {string} text @param {string} title */
@@ -168,15 +168,15 @@ export class StageRow {
   /** @param {number} i @param {KnownStages} known @param {string} shown */
   showChange(i, { view, stages, target }, shown) {
     const { node, text } = this.changes[i];
-    const found = changeBetween(stages, i - 1, i);
-    const words = found?.text ?? "";
+    const change = changeBetween(stages, i - 1, i);
+    const words = change?.text ?? "";
     setText(text, words);
-    node.disabled = !found;
-    node.title = found?.title ?? "";
+    node.disabled = !change;
+    node.title = change?.title ?? "";
     const names = `From ${STAGE_NAMES[i]} to ${STAGE_NAMES[i + 1]}`;
     node.setAttribute("aria-label", `${names}: ${words || "not known yet"}`);
     node.setAttribute("aria-pressed", String(shown === `${i}-${i + 1}`));
-    toggle(node, "sv-grown", found?.tone === "more");
+    toggle(node, "sv-grown", change?.tone === "more");
     toggle(node, "sv-faded", stageState(stages, i, view.revision, target) === "old");
   }
 

@@ -143,7 +143,7 @@ export class TimelinePanel {
         `${name} ${time}`,
         () => {
           this.schedule = schedule;
-          for (const each of choices) each.setAttribute("aria-pressed", String(each === choice));
+          for (const node of choices) node.setAttribute("aria-pressed", String(node === choice));
           this.makeBars();
           this.choose(this.at);
         },
@@ -267,10 +267,10 @@ export class TimelinePanel {
     const source = h("code", { class: "sv-muted", text: bar.source });
     const line = [h("b", { text: bar.name }), ...tags, h("span", { text: bar.words }), source];
     const why = bar.cause ? h("div", { class: "sv-muted", text: bar.cause }) : null;
-    const more = isOperation(bar)
+    const details = isOperation(bar)
       ? button("Open in Values", () => calls.value(bar.value))
       : button("Open in Collectives", () => calls.collective(`${data.stage}:${bar.collective}`));
-    fill(this.chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why), more);
+    fill(this.chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why), details);
   }
 
   destroy() {
@@ -326,11 +326,11 @@ function paintTicks({ g, theme, total, scale, width, bottom }) {
 
 /** Paints a lane; bars of a few pixels are merged with their neighbours. @param {Painting} painting @param {Bar[]} bars @param {string[]} colours @param {number} top */
 function paintLane({ g, theme, lane }, bars, colours, top) {
-  const each = (lane * LANE.bar) / colours.length;
+  const stripe = (lane * LANE.bar) / colours.length;
   const paint = (/** @type {number} */ x, /** @type {number} */ w) =>
     colours.forEach((colour, k) => {
       g.fillStyle = colour;
-      g.fillRect(x, top + k * each, Math.max(1, w), each);
+      g.fillRect(x, top + k * stripe, Math.max(1, w), stripe);
     });
   for (let i = 0; i < bars.length; i++) {
     const { x, w, name, time } = bars[i];
@@ -341,7 +341,7 @@ function paintLane({ g, theme, lane }, bars, colours, top) {
     const text = w < 30 ? "" : texts.find((t) => g.measureText(t).width < w - 10);
     g.fillStyle = textOn(colours[0], theme);
     g.textAlign = "left";
-    if (text) g.fillText(text, x + 5, top + each / 2);
+    if (text) g.fillText(text, x + 5, top + stripe / 2);
   }
 }
 

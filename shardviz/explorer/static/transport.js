@@ -85,9 +85,9 @@ export class Transport {
   /**
    * Plays the next step, and all later ones if `more`.
    * @param {number} ms @param {number} moving share of the time in which things move
-   * @param {boolean} more
+   * @param {boolean} goesOn
    */
-  run(ms, moving, more) {
+  run(ms, moving, goesOn) {
     let [part, before] = [0, performance.now()];
     const next = (/** @type {number} */ now) => {
       part += (now - before) / ms;
@@ -97,7 +97,7 @@ export class Transport {
       else {
         part = 0;
         this.arrive(at + 1);
-        if (!more || at + 1 >= this.total) return this.stop();
+        if (!goesOn || at + 1 >= this.total) return this.stop();
       }
       this.frame = requestAnimationFrame(next);
     };

@@ -129,8 +129,8 @@ export function valueCells(plan, row) {
   const label = h("span", { class: "sv-vlabel", text: row.label });
   const name = [h("span", { class: "sv-twig" }), label, ...valueBadges(plan, row)];
   const about = { title: value.note || row.label, style: { "--sv-depth": row.depth } };
-  const others = VALUE_COLUMNS.map((column) => column.value(value, plan));
-  return [cell("sv-vname", name, about), ...others];
+  const cells = VALUE_COLUMNS.map((column) => column.value(value, plan));
+  return [cell("sv-vname", name, about), ...cells];
 }
 
 /** @param {PlanData} plan @param {PlanRow} row */
@@ -138,6 +138,6 @@ export function callCells(plan, row) {
   const twig = h("span", { class: "sv-twig", text: row.open ? "▾" : "▸" });
   const label = h("b", { class: "sv-vlabel", text: row.label });
   const about = { title: row.label, style: { "--sv-depth": row.depth } };
-  const others = VALUE_COLUMNS.map((column) => column.call(row, plan));
-  return [cell("sv-vname", [twig, label, ...valueBadges(plan, row)], about), ...others];
+  const cells = VALUE_COLUMNS.map((column) => column.call(row, plan));
+  return [cell("sv-vname", [twig, label, ...valueBadges(plan, row)], about), ...cells];
 }

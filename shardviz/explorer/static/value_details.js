@@ -29,15 +29,15 @@ const MOST_READS = 8;
  */
 export function valueDetails(plan, at, explanation, pick) {
   const value = plan.values[at];
-  const link = (/** @type {number} */ other) => valueLink(plan, other, pick);
+  const link = (/** @type {number} */ operand) => valueLink(plan, operand, pick);
   const stack = explanation?.stack ?? [];
   const calls = h("div", { class: "sv-mono sv-muted", text: stack.join(" ← ") });
   const costs = value.estimates.map(({ words, cause }) =>
     h("div", null, words, h("div", { class: "sv-muted", text: cause })),
   );
   const reads = value.operands.slice(0, MOST_READS).map(link);
-  const more = value.operands.length - MOST_READS;
-  if (more > 0) reads.push(h("span", { class: "sv-muted", text: `and ${more} more` }));
+  const omitted = value.operands.length - MOST_READS;
+  if (omitted > 0) reads.push(h("span", { class: "sv-muted", text: `and ${omitted} more` }));
   const origins = value.origins.map(({ axis, number, kind, name, source }) => {
     const first = plan.numbers.get(name) ?? at;
     const tag = axisTag(axis, axisColour(number));
@@ -85,9 +85,9 @@ function titleLines(plan, at) {
  */
 function dimLine(size, splits) {
   const parts = splits.reduce((n, split) => n * split.parts, 1);
-  const each = Math.ceil(size / parts).toLocaleString("en");
+  const blockSize = Math.ceil(size / parts).toLocaleString("en");
   const over = splits.length
-    ? [" over ", ...axisTags(splits), `: ${each} per device`]
+    ? [" over ", ...axisTags(splits), `: ${blockSize} per device`]
     : [", not split"];
   return h("div", null, size.toLocaleString("en"), ...over);
 }

@@ -134,8 +134,8 @@ export class ValuesPanel {
     if (!plan || !this.tree) return;
     const isOpen = (/** @type {PlanCall} */ call, /** @type {number} */ depth) =>
       words.length > 0 || (this.folds.get(call.key) ?? opensAtFirst(plan, call, depth));
-    const wanted = (/** @type {number} */ at) => plan.matches(at, words);
-    const { rows, rowOf } = new PlanRows(plan, this.tree, isOpen, wanted);
+    const isMatch = (/** @type {number} */ at) => plan.matches(at, words);
+    const { rows, rowOf } = new PlanRows(plan, this.tree, isOpen, isMatch);
     Object.assign(this, { rows, rowOf });
     const at = rows.findIndex((row) => row.key === key);
     this.active = at < 0 ? Math.max(0, Math.min(this.active, rows.length - 1)) : at;
@@ -247,8 +247,8 @@ export class ValuesPanel {
     const [first, last] = rowsInSight(grid, VALUE_ROW, rows.length);
     // The values from which the picked value got its axes, with the axes.
     const sources = this.picked < 0 ? new Map() : plan.sources(this.picked);
-    const seen = rows.slice(first, last);
-    fill(this.inner, ...seen.map((row, i) => this.rowNode(plan, row, first + i, sources)));
+    const visible = rows.slice(first, last);
+    fill(this.inner, ...visible.map((row, i) => this.rowNode(plan, row, first + i, sources)));
     grid.setAttribute("aria-activedescendant", rows.length ? `${this.id}-${this.active}` : "");
   }
 
@@ -312,9 +312,9 @@ function opensAtFirst({ values: { length: count } }, { label, members }, depth) 
 function planNotes(plan) {
   const { notes, moreNotes } = plan.data;
   const loose = plan.loose.map(({ words }) => words);
-  const more = loose.length - LISTED_ESTIMATES;
+  const omitted = loose.length - LISTED_ESTIMATES;
   const listed =
-    loose.slice(0, LISTED_ESTIMATES).join(", ") + (more > 0 ? ` and ${more} more` : "");
+    loose.slice(0, LISTED_ESTIMATES).join(", ") + (omitted > 0 ? ` and ${omitted} more` : "");
   const texts = [
     [plan.data.words, plan.data.seconds].filter(Boolean).join(" · "),
     ...(loose.length ? [`Estimated, but of no value in the list: ${listed}.`] : []),

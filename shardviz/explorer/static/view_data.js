@@ -28,8 +28,11 @@ export function readView(get) {
 /** @param {Get} get @param {number} i */
 function readArray(get, i) {
   const sent = get(`array_${i}`);
-  const own = get(`layout_${i}`);
-  const layout = "same" in own ? /** @type {SentLayout} */ (get(`layout_${own.same}`)) : own;
+  const sentLayout = get(`layout_${i}`);
+  const layout =
+    "same" in sentLayout
+      ? /** @type {SentLayout} */ (get(`layout_${sentLayout.same}`))
+      : sentLayout;
   const { names = [], texts, errors = {} } = sent;
   const keys = /** @type {ArrayField[]} */ (Object.keys(texts));
   const fields = keys.map((key) => [key, { text: texts[key], error: errors[key] ?? "" }]);

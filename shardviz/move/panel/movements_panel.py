@@ -9,7 +9,7 @@ from shardviz.move.panel.movements_view import movement_view, saved_movements
 
 
 class MovementsPanel(Panel):
-    """What was played last; a saved page can play its largest collectives."""
+    """The steps of the last played collective; a saved page plays the largest ones."""
 
     name = "movements"
     traits = {"movements": {}}
