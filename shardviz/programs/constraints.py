@@ -1,5 +1,4 @@
-"""Constraint: one call in a program that may constrain a sharding, and what became of
-it.
+"""Constraint: one call in a program that may constrain a sharding, and its effect.
 
 Such calls are flax's `with_logical_constraint`, the `out_sharding` of an nnx Variable,
 a boxed parameter of linen that is unboxed, and jax's own `with_sharding_constraint` and
@@ -22,7 +21,7 @@ from shardviz.base.partition_spec import Spec
 CONSTRAINED, IDENTITY, ERROR = "constrained", "identity", "error"
 NO_RULES, NO_MESH = "no rules in force", "no mesh in sight"
 FALLBACK = "fallback: no constraint"
-#: What may become of a call; what did the least first.
+#: The effects of a call, from those that constrain least.
 EFFECTS = (ERROR, NO_RULES, NO_MESH, FALLBACK, IDENTITY, CONSTRAINED)
 
 LOGICAL, VARIABLE, UNBOX = "with_logical_constraint", "nnx.Variable", "unbox"
@@ -30,23 +29,23 @@ LOGICAL, VARIABLE, UNBOX = "with_logical_constraint", "nnx.Variable", "unbox"
 
 @dataclass(frozen=True, repr=False)
 class Constraint:
-    """One call that may constrain the sharding of one array, and what became of it.
+    """One call that may constrain the sharding of one array, and its effect.
 
     Attributes:
-        call: what was called: `"with_logical_constraint"`, `"nnx.Variable"` (its
+        call: the function: `"with_logical_constraint"`, `"nnx.Variable"` (its
             `out_sharding`), `"unbox"` (a parameter in a box of linen),
             `"with_sharding_constraint"`, `"reshard"`.
-        source: the line of the user's code, as `model.py:12`; `""` where none is known.
-        shape: the shape of the array; None where it has none.
+        source: the line of the user's code, as `model.py:12`; `""` if unknown.
+        shape: the shape of the array; None if it has none.
         names: its logical names, one per dimension; None for a call without names.
         rules: the rules in force there; None for none.
         mesh: the mesh that the call sees; None for none.
         fallback: flax's `RulesFallback` by name; `""` for a call that has none.
         effect: one of `EFFECTS`.
-        spec: the Spec that the array is constrained to; None where it is not.
-        resolution: how the rules resolve the names, whether or not that took effect;
-            None where there are no rules or names, or they cannot be resolved.
-        problem: what was wrong with the names or rules, or `""`.
+        spec: the Spec that the array is constrained to; None if it is not.
+        resolution: how the rules resolve the names, even if that had no effect; None
+            without rules or names, or if they cannot be resolved.
+        problem: the error of the names or rules; `""` if there is none.
 
     >>> from shardviz.axis_rules.resolution import resolve
     >>> found = resolve("batch embed", [("batch", "data"), ("mlp", "model")])
@@ -72,7 +71,7 @@ class Constraint:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """How the rules decide each dimension; `()` where nothing was resolved."""
+        """How the rules decide each dimension; `()` without a resolution."""
         if self.resolution is None:
             return ()
         return self.resolution.decisions
@@ -85,7 +84,7 @@ class Constraint:
         """
         if self.resolution is None or not self.resolution.names:
             return ()
-        # The first dimension of a name; a rule that is for none has a verdict on any.
+        # The first dimension of a name. A rule for another name has a verdict on each.
         dims: dict[object, int] = {}
         for dim, name in enumerate(self.resolution.names):
             dims.setdefault(name, dim)
@@ -97,22 +96,22 @@ class Constraint:
 
     @property
     def acts(self) -> bool:
-        """Whether the program is another one for this call."""
+        """True if the call constrains its array."""
         return self.effect == CONSTRAINED
 
     @property
     def wants_attention(self) -> bool:
-        """Whether it does less than its names and rules seem to say."""
+        """True if it does less than its names and rules suggest."""
         if not self.acts or undecided(self):
             return True
-        # Names that split nothing may be meant so, or be names that no rule has.
+        # Names that split nothing may be intended, or may be missing from the rules.
         named = self.names is not None and any(isinstance(n, str) for n in self.names)
         splits = self.spec is not None and bool(self.spec.axes)
         return named and not splits
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What is the same for calls that need not be shown twice."""
+        """A key: calls with equal keys are shown once."""
         # Calls of all layers of a model are alike in these.
         return self.effect, self.call, self.source, self.names, self.spec, self.shape
 
@@ -126,7 +125,7 @@ class Constraint:
 
     @property
     def sentence(self) -> str:
-        """What became of the call, and what to do where it did nothing."""
+        """The effect of the call, and what to do if it had none."""
         return display.sentence(self)
 
     def __str__(self) -> str:
@@ -153,7 +152,7 @@ def logical_name(name: object) -> str:
     return str(name)
 
 
-def undecided(one: Constraint) -> tuple[int, ...]:
+def undecided(constraint: Constraint) -> tuple[int, ...]:
     """The dimensions that have a name and that no rule decides.
 
     >>> from shardviz.axis_rules.resolution import resolve
@@ -161,9 +160,9 @@ def undecided(one: Constraint) -> tuple[int, ...]:
     >>> undecided(Constraint(LOGICAL, resolution=found))
     (1,)
     """
-    if one.resolution is None:
+    if constraint.resolution is None:
         return ()
-    names, winners = one.resolution.names, one.resolution.winners
+    names, winners = constraint.resolution.names, constraint.resolution.winners
     dims = []
     for dim, (name, winner) in enumerate(zip(names, winners, strict=True)):
         if winner is None and isinstance(name, str):
@@ -174,26 +173,26 @@ def undecided(one: Constraint) -> tuple[int, ...]:
 def fold_constraints(
     constraints: Iterable[Constraint],
 ) -> list[tuple[Constraint, int]]:
-    """The calls, those that did nothing first; alike ones are one, with their count.
+    """The calls with their counts, equal ones once; those without effect come first.
 
     >>> calls = [Constraint(LOGICAL, "m.py:3"), Constraint(LOGICAL, effect=NO_RULES)]
     >>> [(one.effect, count) for one, count in fold_constraints([*calls, *calls])]
     [('no rules in force', 2), ('constrained', 2)]
     """
     alike: dict[tuple[object, ...], list[Constraint]] = {}
-    for one in constraints:
-        alike.setdefault(one.key, []).append(one)
+    for constraint in constraints:
+        alike.setdefault(constraint.key, []).append(constraint)
     folds = [(calls[0], len(calls)) for calls in alike.values()]
-    # What needs attention comes first.
+    # Those that need attention come first.
     return sorted(folds, key=lambda fold: EFFECTS.index(fold[0].effect))
 
 
 def constraints_in_words(constraints: Iterable[Constraint]) -> str:
-    """How many calls there are, and what became of them.
+    """The number of calls with each effect.
 
     >>> constraints_in_words([Constraint(LOGICAL), Constraint(LOGICAL, effect=NO_MESH)])
     '2 calls: 1 no mesh in sight, 1 constrained'
     """
-    effects = [one.effect for one in constraints]
+    effects = [constraint.effect for constraint in constraints]
     counts = [f"{effects.count(e):,} {e}" for e in EFFECTS if e in effects]
     return f"{plural(len(effects), 'call')}: {', '.join(counts)}"

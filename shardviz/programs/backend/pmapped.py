@@ -1,7 +1,7 @@
-"""What `jax.pmap` was given, and how it lays out the arguments of a call.
+"""Reads the settings of `jax.pmap`, and lays out the arguments of a call.
 
-jax makes of `pmap` a function that calls `jax.jit(jax.shard_map(...))` over a mesh of
-one axis, with a sharding for every argument and result, whatever these had before.
+`jax.pmap` returns a function that calls `jax.jit(jax.shard_map(...))` over a mesh with
+one axis. It replaces the shardings of all arguments and results.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from shardviz.programs.backend.bridge import adopt_mesh
 
 @dataclass(frozen=True)
 class Pmapped:
-    """What `jax.pmap` was given with a function.
+    """The settings of `jax.pmap`.
 
     Attributes:
-        axis_name: of the mapped axis; jax has one of its own where none was given.
-        in_axes: the mapped dimension of each argument: a pytree prefix of them, None
-            for what is not mapped.
+        axis_name: the name of the mapped axis; jax chooses one if none was given.
+        in_axes: the mapped dimension of each argument, as a pytree prefix; None for
+            arguments that are not mapped.
         out_axes: the same for the results.
         devices: the devices it was given, or None.
         static: the positions of static arguments.
@@ -64,8 +64,7 @@ class Pmapped:
                 whose arrays are mapped over their first dimension.
 
         Raises:
-            ProgramError: where `in_axes` is no prefix of the arguments, or maps
-                nothing.
+            ProgramError: if `in_axes` is no prefix of the arguments, or maps nothing.
         """
         axes = []
         for position in positions:
@@ -75,7 +74,7 @@ class Pmapped:
                 axes.append(self.in_axes[position])
             else:
                 axes.append(self.in_axes)
-        # pmap moves every array to its own mesh, whatever sharding it has.
+        # pmap moves every array to its own mesh.
         leaves, tree = jax.tree.flatten(tuple(arguments))
         full = tree.unflatten(range(len(leaves)))
         specs = spread(self.specs(tuple(axes)), full, "in_axes of jax.pmap")
@@ -103,13 +102,13 @@ def _placed(leaf: Any, spec: PartitionSpec, mesh: Any) -> Any:
         return leaf.replace(spec=spec_of(spec), logical=None)
     if not is_array(leaf):
         return leaf
-    # As jax takes it: numpy's 64-bit types may become 32-bit ones.
-    taken = jax.eval_shape(lambda x: x, leaf)
-    return taken.update(sharding=NamedSharding(mesh, spec))
+    # jax may convert numpy's 64-bit types to 32 bits.
+    converted = jax.eval_shape(lambda x: x, leaf)
+    return converted.update(sharding=NamedSharding(mesh, spec))
 
 
 def read_pmap(fn: Any) -> Pmapped | None:
-    """What `jax.pmap` was given with the function it made; None where jax hides it.
+    """The settings of `jax.pmap` for a function that it made; None if unknown.
 
     >>> read_pmap(jax.pmap(abs, axis_name="batch", in_axes=1)).in_axes
     1
@@ -122,19 +121,19 @@ def read_pmap(fn: Any) -> Pmapped | None:
     counted = len(static) + max(inside["donate_tuple"], default=-1) + 1
     dynamic = [i for i in range(counted) if i not in static]
     return Pmapped(
-        inside["axis_name"],
-        inside["in_axes"],
-        jax.tree.unflatten(inside["out_axes_tree"], inside["out_axes_flat"]),
-        inside["devices"],
-        static,
-        tuple(dynamic[i] for i in inside["donate_tuple"]),
+        axis_name=inside["axis_name"],
+        in_axes=inside["in_axes"],
+        out_axes=jax.tree.unflatten(inside["out_axes_tree"], inside["out_axes_flat"]),
+        devices=inside["devices"],
+        static=static,
+        donate=tuple(dynamic[i] for i in inside["donate_tuple"]),
     )
 
 
 def check_devices(fn: Any, mesh: MeshSpec) -> None:
     """Refuses to trace under `jax.pmap` for more devices than this process has.
 
-    jax cuts the mesh down to the devices that there are, and then nothing fits.
+    jax reduces the mesh to the attached devices, and then the shapes do not fit.
 
     Raises:
         ProgramError: with both numbers, and what to do.

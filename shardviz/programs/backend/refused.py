@@ -1,4 +1,4 @@
-"""All that jax refuses of a program for its types, and the program that it accepts."""
+"""Finds every operation that jax refuses for its types, and an edited program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from shardviz.programs.backend.typed import TypedEvaluation, Unanswered
 from shardviz.programs.program import Program
 from shardviz.programs.refusals import TypeRefusal
 
-# What jax says of types inside of a shard_map, or at its end.
+# Patterns of jax's messages on types in a shard_map or of its results.
 _OF_SHARD_MAP = re.compile(r"varying|manual ax|shard_map|check_vma|out_specs")
 
 
@@ -44,13 +44,13 @@ class TypedForm:
     """A program under types that jax refuses.
 
     Attributes:
-        refusals: what it refuses, in the order of the program.
-        program: the program with an edit for each; None if one has none.
-        base: the program without these types; None if there is no other.
+        refusals: the refused operations, in the order of the program.
+        program: the program with an edit for each; None if one has no edit.
+        base: the program without these types; None if there is no such program.
         meaning: the edited program with a single device along the axes over which
-            results differed; None if none did. Its values are those to compare with.
-        is_part: whether these programs are a `shard_map` that jax refuses alone, since
-            nothing can edit the user's function around it.
+            results differed, whose values are the correct ones; None if none differed.
+        is_part: True if these programs are only the `shard_map` that jax refuses, because
+            the user's function around it cannot be edited.
     """
 
     refusals: tuple[TypeRefusal, ...] = ()
@@ -63,26 +63,27 @@ class TypedForm:
 def typed_form(
     program: Program, error: BaseException, chosen: Mapping[int, int] | None = None
 ) -> TypedForm:
-    """All that jax refuses of a program for its types, where it refused it with `error`.
+    """All operations of a program that jax refuses for their types.
 
-    Nothing is said where what is found does not begin with that error: then the program
-    cannot be traced without these types, or does something else than with them.
+    The form is empty if its first refusal is not `error`. Then the program cannot be
+    traced without these types, or does something else without them.
 
     Args:
         program: the program.
-        error: what tracing raised.
-        chosen: which edit to go on with, by the number of a refusal; else the first.
+        error: the error that tracing raised.
+        chosen: the index of the edit to continue with, by the number of a refusal; 0 for
+            refusals that are not in it.
     """
-    ways = []
+    find_forms = []
     if _OF_SHARD_MAP.search(str(error)):
-        ways.append(_varying_form)
+        find_forms.append(_varying_form)
     if "Explicit" in program.mesh.axis_types:
-        ways.append(explicit_form)
-    for way in ways:
+        find_forms.append(explicit_form)
+    for find_form in find_forms:
         try:
-            form = way(program, chosen)
+            form = find_form(program, chosen)
         # The user's function may raise anything without these types. `error`, which jax
-        # raised with them, is shown in any case; only what comes after stays unknown.
+        # raised with them, is shown in any case; only later refusals stay unknown.
         except Exception:  # noqa: BLE001
             continue
         first = next(iter(form.refusals), None)
@@ -98,16 +99,16 @@ def typed_form(
 def explicit_form(
     program: Program, chosen: Mapping[int, int] | None = None
 ) -> TypedForm:
-    """What jax refuses of a program on Explicit axes, and the program that it accepts.
+    """All operations that jax refuses on Explicit axes, and the edited program.
 
     Raises:
-        Exception: what the function raises where nothing is split, either.
+        Exception: any that the function raises even if nothing is split.
     """
     auto = ("Auto",) * len(program.mesh.axis_names)
     try:
         base = as_jaxpr(program.replace(mesh=program.mesh.replace(axis_types=auto)))
-    # What names Explicit axes needs them, so that nothing may be split. What the
-    # function raises then is raised.
+    # A function that names Explicit axes needs them, so its arrays are not split
+    # instead. Exceptions of that second trace are raised.
     except Exception:  # noqa: BLE001
         arrays = [one.replace(spec=Spec(), logical=None) for one in program.arrays]
         base = as_jaxpr(program.replace(arrays=tuple(arrays)))
@@ -129,7 +130,7 @@ def explicit_form(
 def _evaluated(
     jaxpr: Any, arguments: Any, mesh: Any, chosen: Mapping[int, int] | None
 ) -> tuple[tuple[TypeRefusal, ...], Any]:
-    """What is refused, and the edited jaxpr; None where an operation has no edit."""
+    """The refusals, and the edited jaxpr; None if an operation has no edit."""
     evaluation, made = TypedEvaluation(mesh, chosen or {}), None
     with contextlib.suppress(Unanswered):
         made = jax.make_jaxpr(partial(evaluation.run, jaxpr))(*arguments)
@@ -137,9 +138,9 @@ def _evaluated(
 
 
 def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedForm:
-    """The same for types in the `shard_map` that jax refuses first.
+    """The same for types in the first `shard_map` that jax refuses.
 
-    If it isn't the whole program, what comes after it is not known.
+    If it isn't the entire program, refusals after it stay unknown.
     """
     call, line = _refused_call(program)
     if call is None:
@@ -180,7 +181,7 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
         except Exception:  # noqa: BLE001
             for operation in operations(base):
                 if jax_compat.is_backward(operation.equation):
-                    # jax makes another gradient if it knows what varies.
+                    # With the check, jax makes another gradient.
                     return TypedForm()
             try:
                 results = ShardMapResults(evaluated, mesh, *arguments, types, line)
@@ -219,7 +220,7 @@ def _refused_call(program: Program) -> tuple[dict[str, Any] | None, str]:
     with jax_compat.complete_tracebacks():
         try:
             trace(program, abstract_mesh(program.mesh))
-        # Any exception: only the frames of its traceback are read.
+        # Only the frames of the traceback are read, so any exception will do.
         except Exception as error:  # noqa: BLE001
             for frame, number in traceback.walk_tb(error.__traceback__):
                 if found := jax_compat.shard_map_call(frame):

@@ -1,4 +1,4 @@
-"""A traced program once more: for one device, without prints, with specs of types."""
+"""Traces a program again: for one device, without prints, or with specs of its types."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ from shardviz.programs.program import Program
 
 
 def for_one_device(traced: Traced) -> Traced:
-    """A program on one device, without shardings over a mesh of more, which jax refuses
-    there.
+    """A program on one device, without shardings over a larger mesh.
+
+    jax refuses such shardings on one device.
 
     Raises:
-        ProgramError: where something else is over such a mesh, as a `shard_map` may be.
+        ProgramError: if another operation names such a mesh, such as a `shard_map`.
     """
     # Most programs name no mesh, and are the same on one device.
     if all(mesh.size == 1 for mesh, _ in meshes_in(traced.stage.jaxpr)):
@@ -59,9 +60,8 @@ def trace_unsharded(
 ) -> Traced:
     """The unsharded function of a program, traced for one device.
 
-    Some functions can be traced on their own mesh alone: jax refuses partial sums over
-    an axis that splits nothing. Then what was traced there is taken, without its
-    shardings.
+    Some functions can only be traced on their own mesh: jax refuses partial sums over an
+    axis of size 1. Then the trace on that mesh is used, without its shardings.
 
     Args:
         program: the program.
@@ -69,14 +69,14 @@ def trace_unsharded(
         on_one: traces `single`.
 
     Raises:
-        Exception: whatever the function raises on one device.
+        Exception: any that the function raises on one device.
     """
     try:
         return for_one_device(on_one(single))
     except Exception as refused:
         # Partial sums, which one device does not have, need Explicit axes.
         if "Explicit" in program.mesh.axis_types:
-            with contextlib.suppress(Exception):  # what was raised first says more
+            with contextlib.suppress(Exception):  # the first error is more useful
                 jaxpr = without_shardings(
                     trace(program, abstract_mesh(program.mesh)).stage.jaxpr
                 )
@@ -95,16 +95,16 @@ def unsharded(program: Program) -> Program:
     {'data': 1, 'model': 1}
     """
     mesh = program.mesh
-    # The axes keep their names, which the function may say: psum(x, "data").
+    # The function may name axes, as in psum(x, "data").
     ones = MeshSpec(mesh.axis_names, (1,) * len(mesh.axis_sizes), mesh.axis_types)
-    # Nothing is donated: both runs take the same values.
+    # Nothing is donated, since both runs read the same values.
     options = {k: v for k, v in program.options.items() if k != "donate"}
     arrays = tuple(a.replace(spec=Spec()) for a in program.arrays)
     return program.replace(mesh=ones, arrays=arrays, out_specs=None, options=options)
 
 
 def _refuse_meshes_of_more(jaxpr: Any) -> None:
-    """Refuses a program in which something is over a mesh of several devices.
+    """Refuses a program with an operation over a mesh of several devices.
 
     Raises:
         ProgramError: with the operation.
@@ -118,11 +118,11 @@ def _refuse_meshes_of_more(jaxpr: Any) -> None:
 
 
 def spec_of_type(aval: Any) -> Spec | None:
-    """How a value of a jax type is split, as Explicit axes say; else None."""
+    """The spec of a jax type on Explicit axes; None on other axes."""
     sharding = getattr(aval, "sharding", None)
     if sharding is None:
         return None
-    # On Auto axes a type says nothing, since the compiler chooses.
+    # On Auto axes the compiler chooses.
     explicit = any(t.name == "Explicit" for t in sharding.mesh.axis_types or ())
     return spec_of(sharding.spec) if explicit else None
 
@@ -133,24 +133,24 @@ def specs_of_types(traced: Traced) -> tuple[Spec | None, ...]:
 
 
 def with_specs_of_types(traced: Traced) -> Traced:
-    """A program whose results are requested as their types say, where nothing else is.
+    """A program that requests the specs of its types for results without `out_specs`.
 
-    For devices jax splits a result as its type says. Without any, it has to be given
-    the specs: the lowered module does not say them, and partial sums would be added up.
+    On devices jax splits a result by its type. On an abstract mesh the lowered module
+    does not have these specs, and partial sums would be added up.
 
     Args:
-        traced: a program on a mesh whose axes are all Explicit: jax takes no spec of
-            some alone.
+        traced: a program on a mesh with Explicit axes only, because jax needs a spec for
+            every result.
     """
     rows = zip(traced.outputs, traced.out_specs, specs_of_types(traced), strict=True)
-    specs = {output.name: own or typed for output, own, typed in rows}
+    specs = {output.name: spec or typed for output, spec, typed in rows}
     program = traced.program
-    found = trace(program.replace(out_specs=SpecsByName(specs)), traced.mesh)
-    return replace(found, program=program, out_specs=traced.out_specs)
+    traced_again = trace(program.replace(out_specs=SpecsByName(specs)), traced.mesh)
+    return replace(traced_again, program=program, out_specs=traced.out_specs)
 
 
 def with_partial_sums(traced: Traced) -> Traced:
-    """`with_specs_of_types` where all axes are Explicit and one is a partial sum."""
+    """`with_specs_of_types` if all axes are Explicit and a result is a partial sum."""
     specs = specs_of_types(traced)
     partial = any(spec is not None and spec.unreduced for spec in specs)
     explicit = set(traced.program.mesh.axis_types) == {"Explicit"}
@@ -160,7 +160,7 @@ def with_partial_sums(traced: Traced) -> Traced:
 def without_prints(traced: Traced) -> tuple[Traced, str]:
     """A program without `jax.debug.print` and `jax.debug.callback`, and a note on it.
 
-    For devices that cannot call Python: no result depends on what is left out.
+    For devices that cannot call Python. No result depends on these calls.
     """
     left_out: list[str] = []
 
@@ -181,14 +181,16 @@ def without_prints(traced: Traced) -> tuple[Traced, str]:
     specs = traced.out_specs
     if set(traced.program.mesh.axis_types) == {"Explicit"}:
         typed = specs_of_types(traced)
-        specs = tuple(own or spec for own, spec in zip(specs, typed, strict=True))
+        specs = tuple(
+            spec or by_type for spec, by_type in zip(specs, typed, strict=True)
+        )
     return _traced_again(traced, jaxpr, specs), note
 
 
 def _traced_again(
     traced: Traced, jaxpr: Any, out_specs: Sequence[Spec | None]
 ) -> Traced:
-    """A program with another jaxpr, traced where it was traced before."""
+    """A program with another jaxpr, traced in the same context."""
     program, mesh = traced.program, traced.mesh
     arguments = argument_structs(program, mesh)
     options: dict[str, Any] = {}

@@ -1,8 +1,9 @@
-"""Results of a `shard_map` that differ between devices although no `out_specs` say so.
+"""Finds edits for results of a `shard_map` that differ between devices.
 
-jax refuses them. Which edit is right follows from the relation between one device's
-value and that of the whole arrays (`block_values.py`): a part of a sum needs a
-`lax.psum`, a part of a mean a `lax.pmean`, a block `out_specs` that name the axis.
+jax refuses results that vary over an axis which `out_specs` do not name. The correct edit
+follows from the relation between one device's value and that of the whole arrays
+(`block_values.py`): a part of a sum needs a `lax.psum`, a part of a mean a `lax.pmean`,
+and a block needs `out_specs` that name the axis.
 """
 
 from __future__ import annotations
@@ -85,13 +86,13 @@ class ShardMapResults:
     """One call of a `shard_map`, and edits of its results.
 
     Attributes:
-        bodies: makes the body for a mesh.
+        bodies: returns the body for a mesh.
         mesh: its mesh.
-        in_specs: of each argument's leaves.
-        out_specs: as the user wrote them, for the tree of results.
+        in_specs: one per leaf of the arguments.
+        out_specs: those of the user, for the tree of results.
         axis_names: the axes that it maps over.
-        types: the arguments' leaves, as shapes.
-        line: where it is called; `""` if not in the user's code.
+        types: the shapes and dtypes of the arguments' leaves.
+        line: the source line of its call; `""` if not in the user's code.
         edits: the edits so far.
     """
 
@@ -116,14 +117,14 @@ class ShardMapResults:
 
     @property
     def has_all(self) -> bool:
-        """Whether the edits so far are all made in `function`."""
+        """True if `function` makes all edits so far."""
         return not any(isinstance(edit, CombineBeforeRead) for edit in self.edits)
 
     @property
     def reads_positions(self) -> bool:
-        """Whether the body depends on where a device is along the edited axes.
+        """True if the body depends on a device's position along the edited axes.
 
-        Then its values on fewer devices are not those to compare with.
+        Then its values on fewer devices are not the correct ones.
         """
         for operation in operations(self._jaxpr):
             if operation.name in (AXIS_INDEX, PPERMUTE):
@@ -133,20 +134,21 @@ class ShardMapResults:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes that the edits so far are about."""
-        found = dict[str, None]()
+        """The axes of the edits so far."""
+        axes = dict[str, None]()
         for edit in self.edits:
-            found.update(dict.fromkeys(edit.axes))
-        return tuple(found)
+            axes.update(dict.fromkeys(edit.axes))
+        return tuple(axes)
 
     def refusals(
         self, said: str, chosen: Mapping[int, int], first: int
     ) -> list[TypeRefusal]:
-        """What jax refuses, one refusal for all results that need the same edit.
+        """The refusals, one for all results that need the same edit.
 
         Args:
             said: jax's message for the first.
-            chosen: which edit to go on with, by the number of a refusal; else the first.
+            chosen: the index of the edit to continue with, by the number of a refusal;
+                0 for refusals that are not in it.
             first: the number of the first of these refusals.
         """
         refusals: list[TypeRefusal] = []
@@ -159,7 +161,7 @@ class ShardMapResults:
             refusals.append(TypeRefusal("shard_map", line, types, said, edits))
             number = chosen.get(first + len(refusals) - 1, 0)
             self.edits.append(edits[min(number, len(edits) - 1)])
-            # After the one no check follows, and the other isn't made here.
+            # After SkipCheck jax checks nothing, and CombineBeforeRead isn't made here.
             if isinstance(self.edits[-1], (SkipCheck, CombineBeforeRead)):
                 break
             said = said_by_jax(self.function(), self.types)
@@ -255,8 +257,7 @@ class ShardMapResults:
         return [SkipCheck(axes=tuple(axes), is_right=True), mean]
 
     def _in_order(self, axes: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
-        """The axes of one dimension in the order that an argument has; and whether that
-        is known."""
+        """The axes of one dimension in the order of an argument; False if unknown."""
         for spec in map(spec_of, self.in_specs):
             for dim in spec.dims:
                 if {*dim} == {*axes}:
@@ -273,7 +274,7 @@ class ShardMapResults:
         return remedies
 
     def _guesses(self, number: int, missing: list[str], spec: Spec) -> list[ResultEdit]:
-        """Edits that jax accepts, of which one is right, if any."""
+        """Edits that jax accepts. At most one of them is right."""
         axes = tuple(missing)
         edits: list[ResultEdit] = [
             CombineResults("psum", axes=axes),
@@ -307,7 +308,7 @@ class ShardMapResults:
         return False
 
     def _traced(self, mesh: Any, results: list[Any]) -> Any:
-        """The jaxpr of the body with results that differ as they may; adds their types."""
+        """The jaxpr of the body if all results may vary; adds the types of the results."""
         body = self.bodies(mesh)
 
         def accepted(*shards: Any) -> list[Any]:
@@ -315,7 +316,7 @@ class ShardMapResults:
             self._tree = body.tree
             leaves = [*map(jnp.asarray, returned)]
             results[:] = map(_Result.of, leaves)
-            # Only dimensions can be said to be split.
+            # `out_specs` can split only dimensions.
             return [leaf if leaf.ndim else jnp.expand_dims(leaf, 0) for leaf in leaves]
 
         mapped = jax.shard_map(
@@ -360,10 +361,10 @@ def _remedy(relation: Relation | None, size: int) -> _Remedy | None:
 
 
 def said_by_jax(function: Callable[..., Any], types: Sequence[Any]) -> str:
-    """What jax says when it refuses a function; `""` if it doesn't."""
+    """jax's message when it refuses a function; `""` if it accepts it."""
     try:
         jax.eval_shape(function, *types)
-    # jax refuses with ValueError and classes of its own.
+    # jax refuses with ValueError and private classes.
     except Exception as error:  # noqa: BLE001
         return str(error).strip()
     return ""

@@ -1,9 +1,9 @@
-"""A jaxpr evaluated once more, under types that jax refuses in places.
+"""Evaluates a jaxpr again under types that jax refuses, and tries edits.
 
-jax stops at the first operation that it refuses. Here each operation of a jaxpr that
-was traced without such types is bound again, with them: on Explicit axes, or in a
-`shard_map` that checks what varies. Where jax refuses one, edits are tried, and the
-evaluation goes on with one that jax accepts: it traces the edited program.
+jax stops at the first operation that it refuses. A jaxpr that was traced without these
+types is bound again with them, operation by operation: on Explicit axes, or in a
+`shard_map` with `check_vma`. If jax refuses an operation, edits are tried, and the
+evaluation continues with one that jax accepts. So it traces the edited program.
 """
 
 from __future__ import annotations
@@ -45,34 +45,35 @@ from shardviz.programs.refusals import (
     TypeRefusal,
 )
 
-_MOST, _MOST_TRIED = 4, 32  # edits of operands: kept and tried for a refusal
+_MAX_EDITS, _MAX_TRIED = 4, 32  # per refusal: edits that are kept, operands tried
 _CALLS = (*names.CALLS, names.CUSTOM_JVP, names.CUSTOM_VJP)
-# Operations that are told how to split their result, and the parameter for it.
-_TOLD = {
+# Operations with a parameter for the sharding of their result.
+_RESULT_SHARDINGS = {
     names.DOT_GENERAL: names.DOT_SHARDING,
     names.RESHAPE: names.RESHAPE_SHARDING,
 }
 # Parameters that name shardings. The first stands for the same name of a reshape.
 _SHARDINGS = (names.CONSTRAINT_SHARDING, names.DOT_SHARDING, names.RESHARD_SHARDING)
-# How a value is split, or in a `shard_map` the axes over which it varies.
+# The spec of a value, or in a `shard_map` the axes over which it varies.
 _Type = Spec | frozenset[str]
 _Call = Callable[[Sequence[Any]], Sequence[Any]]  # operands to results
 _Edits = Iterator[tuple[TypeEdit, _Call]]
 
 
 class Unanswered(Exception):
-    """An operation that jax refuses with every edit; it is noted already."""
+    """jax refuses an operation with every edit. Its refusal is recorded already."""
 
 
 class TypedEvaluation:
-    """Evaluates jaxprs under types, and notes what jax refuses.
+    """Evaluates jaxprs under types, and records the refused operations.
 
     Args:
         mesh: the mesh of Explicit axes; None in a `shard_map`.
-        chosen: which edit to go on with, by the number of a refusal; else the first.
+        chosen: the index of the edit to continue with, by the number of a refusal; 0 for
+            refusals that are not in it.
 
     Attributes:
-        refusals: what was refused, in order, by line and what jax said.
+        refusals: the refused operations, in order, by line and jax's message.
     """
 
     def __init__(self, mesh: AbstractMesh | None, chosen: Mapping[int, int]) -> None:
@@ -114,46 +115,49 @@ class TypedEvaluation:
                     call: _Call = partial(self._call, equation)
                     after = body.eqns[number + 1 : number + 2]
                     spec = self._spec_in_gradient(equation, operands, after)
-                    if spec is not None and equation.primitive.name in _TOLD:
+                    if (
+                        spec is not None
+                        and equation.primitive.name in _RESULT_SHARDINGS
+                    ):
                         _, call = self._split(equation, call, spec)
                     results = self._tried(equation, call, operands)
                     if spec is not None:
                         results = [self._like(results[0], spec), *results[1:]]
             values.update(zip(equation.outvars, results, strict=True))
         results = [*map(read, body.outvars)]
-        # For edits of what calls this jaxpr.
+        # For edits of the loop or branch that calls this jaxpr.
         self._ends[id(body)] = [*map(self._type, results)]
         return results
 
     def _tried(self, equation: Any, call: _Call, operands: Any) -> Sequence[Any]:
-        """The results of an operation, edited where jax refuses it."""
+        """The results of an operation, which is edited if jax refuses it."""
         line, name = self._line, equation.primitive.name
         try:
             return call(operands)
         except Unanswered:
             raise
-        # jax refuses with TypeError, ValueError and classes of its own. It is noted with
-        # its message, and raised from where no edit is accepted.
+        # jax refuses with TypeError, ValueError and private classes. The message is
+        # recorded, and the error raised again if no edit is accepted.
         except Exception as error:  # noqa: BLE001
             refused, said = error, str(error).strip()
         types, backward = map(jax.typeof, operands), id(equation) in self._backward
         noted = TypeRefusal(name, line, tuple(map(str, types)), said, (), backward)
         # Loops over layers and passes of jax refuse the same line repeatedly.
         key = (line, said)
-        # What was noted first keeps its edits, so that their numbers stay.
+        # The first refusal with this key keeps its edits, so that their numbers stay.
         noted = self.refusals.setdefault(key, noted)
         number = [*self.refusals].index(key)
         accepted: dict[TypeEdit, _Call] = {}
         for edit, edited in self._edits(equation, call, operands):
             if self._results(edited, operands) is not None:
-                # jax names the method that does the same. Under `jax.vmap` the user's
-                # array has fewer dimensions.
+                # jax's message names a method of .at that does the same. Under
+                # `jax.vmap` the user's array has fewer dimensions.
                 is_mapped = "vmap(" in str(equation.source_info.name_stack)
                 if isinstance(edit, AutoAxes) and ".at[" in said and not is_mapped:
                     method = AtGet if name == names.GATHER else AtSet
                     edit = method(edit.spec)
                 accepted.setdefault(edit, edited)
-            if len(accepted) == _MOST:
+            if len(accepted) == _MAX_EDITS:
                 break
         if not accepted:
             raise Unanswered from refused
@@ -163,12 +167,12 @@ class TypedEvaluation:
         return accepted.get(chosen, next(iter(accepted.values())))(operands)
 
     def _results(self, call: _Call, operands: Sequence[Any]) -> Any | None:
-        """The results as shapes with types; None where jax refuses the operation."""
+        """The results as shapes with types; None if jax refuses the operation."""
         before = {**self.refusals}
         try:
-            # Apart, so that what is tried leaves nothing in the program.
+            # In a separate trace, so that an attempt leaves nothing in the program.
             return jax.eval_shape(call, operands)
-        # As above: it may be any exception. What is refused is not proposed.
+        # As above: it may be any exception. A refused edit is not proposed.
         except Exception:  # noqa: BLE001
             return None
         finally:
@@ -231,7 +235,7 @@ class TypedEvaluation:
     def _shard_map(self, equation: Any, operands: Any, checked: bool) -> Sequence[Any]:
         jaxpr = names.SHARD_MAP_BODY.of(equation)
         mesh, body = self.mesh, partial(eval_jaxpr, jaxpr, ())
-        if mesh is not None:  # types say nothing in its body
+        if mesh is not None:  # in its body there are no Explicit axes
             checked = names.CHECK_VMA.of(equation)
         elif checked:
             body = partial(self.run, jaxpr)
@@ -257,14 +261,16 @@ class TypedEvaluation:
                     is_derived = id(equation) in self._backward and not is_reshard
                     params[parameter.name] = None if is_derived else on_mesh
             if primitive.name == names.SELECT:
-                # `where` gives a number that it broadcasts the type of the others.
-                given = [one for one in operands if id(one) not in self._numbers]
+                # `where` gives a broadcast number the type of the other operands.
+                arrays = [o for o in operands if id(o) not in self._numbers]
                 operands = [*operands]
                 for number, operand in enumerate(operands):
-                    if id(operand) in self._numbers and given[1:]:
-                        operands[number] = self._like(operand, self._type(given[1]))
+                    if id(operand) in self._numbers and arrays[1:]:
+                        operands[number] = self._like(operand, self._type(arrays[1]))
             if spec is not None:
-                params[_TOLD[primitive.name].name] = named_sharding(self.mesh, spec)
+                params[_RESULT_SHARDINGS[primitive.name].name] = named_sharding(
+                    self.mesh, spec
+                )
             if primitive.name == names.CONSTRAINT:
                 # The primitive compares nothing; and the function wants a mesh.
                 with jax.sharding.use_abstract_mesh(self.mesh):
@@ -286,23 +292,23 @@ class TypedEvaluation:
         return results if primitive.multiple_results else [results]
 
     def _spec_in_gradient(self, equation: Any, operands: Any, after: Any) -> Any:
-        """How jax splits a result in a gradient; None where that is not known.
+        """The spec that jax gives a result in a gradient; None if unknown.
 
-        As the value that it is the gradient of: an operand in the forward pass, here one
-        of the same line and shape. A product is then transposed to that, as in
-        `_dot_general_transpose_lhs` of jax.
+        It is the spec of the value that the result is the gradient of: an operand in the
+        forward pass, here one with the same line and shape. A product is then transposed
+        to that shape, as in `_dot_general_transpose_lhs` of jax.
         """
-        known = self._operands.setdefault(self._line, [])
+        forward = self._operands.setdefault(self._line, [])
         if self.mesh is None or id(equation) not in self._backward:
-            known += operands
+            forward += operands
             return None
         shape = equation.outvars[0].aval.shape
         order: Sequence[int] = range(len(shape))
         if after and after[0].invars == equation.outvars:
             order = names.PERMUTATION.find(after[0], order)
-        # What it reads itself is mostly another operand.
+        # The values it reads are mostly other operands, so they come last.
         read = [*map(id, operands)]
-        for value in sorted(known, key=lambda value: id(value) in read):
+        for value in sorted(forward, key=lambda value: id(value) in read):
             if value.shape == tuple(np.take(shape, order)):
                 spec = Spec().of_rank(len(shape))
                 for dim, axes in zip(order, self._type(value).dims, strict=True):
@@ -319,7 +325,7 @@ class TypedEvaluation:
         return spec_of(sharding.spec).of_rank(value.ndim)
 
     def _like(self, value: Any, type_: Any) -> Any:
-        """A value with another type, or that varies over more axes."""
+        """A value with another spec, or that varies over more axes."""
         if self.mesh is not None and isinstance(type_, Spec):
             if type_ == self._type(value):
                 return value
@@ -328,7 +334,7 @@ class TypedEvaluation:
         return jax.lax.pcast(value, missing, to="varying") if missing else value
 
     def _changed(self, numbers: Sequence[int], type_: _Type, call: _Call) -> Any:
-        """The edit that gives some operands another type, and what makes it."""
+        """The edit that gives operands another type, and the edited call."""
 
         def changed(operands: Sequence[Any]) -> Sequence[Any]:
             new = [*operands]
@@ -341,8 +347,8 @@ class TypedEvaluation:
         return CastOperands(tuple(numbers), tuple(sorted(type_))), changed
 
     def _split(self, equation: Any, call: _Call, spec: Spec) -> tuple[TypeEdit, _Call]:
-        """The edit that splits a result whatever the operands are, and what makes it."""
-        if equation.primitive.name in _TOLD:
+        """The edit that gives a result a spec for any operands, and the edited call."""
+        if equation.primitive.name in _RESULT_SHARDINGS:
             edit = OutSharding(spec)
             return edit, partial(self._call, equation, edit=edit)
         assert self.mesh is not None  # only there a type is a spec
@@ -352,7 +358,7 @@ class TypedEvaluation:
         return edit, lambda operands: run(*operands)
 
     def _edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
-        """Edits of a refused operation, with what makes each."""
+        """Edits of a refused operation, each with the edited call."""
         name, edit = equation.primitive.name, None
         if name in (names.SCAN, names.WHILE):
             yield from self._carry_edits(equation, call, operands)
@@ -360,7 +366,7 @@ class TypedEvaluation:
             yield from self._splits(equation, call, operands)
         elif name == names.COND:
             axes = frozenset[str]()
-            # What varies in one branch varies in all.
+            # Axes over which one branch's result varies must be those of all branches.
             for branch in names.BRANCHES.of(equation):
                 axes = axes.union(*self._ends.get(id(plain_jaxpr(branch)), ()))
             edit = CastBranches(tuple(sorted(axes)))
@@ -370,20 +376,20 @@ class TypedEvaluation:
             yield edit, partial(self._call, equation, edit=edit)
 
     def _carry_edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
-        """Values of a carry get the type before the loop that they have after a step."""
+        """Edits that give values of a carry, before the loop, their type after a step."""
         first, end = _carry(equation)
         is_scan = equation.primitive.name == names.SCAN
         body = (names.SCAN_BODY if is_scan else names.WHILE_BODY).of(equation)
         after = self._ends.get(id(plain_jaxpr(body)), ())
         moved: dict[_Type, list[int]] = {}
         for number, type_ in enumerate(after[: end - first], first):
-            own = self._type(operands[number])
+            before = self._type(operands[number])
             if self.mesh is None:
-                type_ -= own  # jax takes the others alone
-            if type_ and type_ != own:
+                type_ -= before  # pcast takes only the missing axes
+            if type_ and type_ != before:
                 moved.setdefault(type_, []).append(number)
         if self.mesh is None:
-            # What changes one value may change others a step later.
+            # An edit of one value may change others a step later.
             call = partial(self._tried, equation, call)
         for type_, numbers in moved.items():
             _, changed = self._changed(numbers, type_, call)
@@ -394,8 +400,9 @@ class TypedEvaluation:
                 yield CastCarry(in_carry, tuple(sorted(type_))), changed
 
     def _splits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
-        """On Explicit axes: an operand as another one, or less split; or the result as
-        it is split then, or with an axis of an operand on one more dimension.
+        """Edits on Explicit axes. An operand gets the spec of another operand, or is
+        split less. Or the result gets the spec that it then has, or an axis of an
+        operand in one more dimension.
         """
         name = equation.primitive.name
         specs, others = [*map(self._type, operands)], []
@@ -403,24 +410,24 @@ class TypedEvaluation:
             others = [spec_of(names.CONSTRAINT_SHARDING.of(equation).spec)]
         elif name == names.SHARD_MAP:
             others = [*map(spec_of, names.IN_SPECS.of(equation))]
-        # Each try evaluates the body of a loop, which may have many operands.
+        # Each attempt evaluates the body of a loop, which may have many operands.
         elif not JaxprOperation(equation).inner:
             others = specs
         tries, axes, reshards, results = [], [], [], []
-        # The first operand is mostly the activations, which are to stay split.
+        # The first operand is mostly the activations, which should stay split.
         for number, own in reversed([*enumerate(specs)]):
             axes += own.axes
             less = [_with(own, d, ()) for d in range(own.rank)]
             for spec in dict.fromkeys([*others, *less, Spec()]):
                 tries.append((number, own, spec.of_rank(own.rank)))
-        for number, own, spec in tries[:_MOST_TRIED]:
+        for number, own, spec in tries[:_MAX_TRIED]:
             edit, changed = self._changed([number], spec, call)
             if spec != own and (made := self._results(changed, operands)):
                 reshards.append((edit, changed))
                 if len(spec.axes) < len(own.axes):
                     results.append(self._type(made[0]))
-        if name not in _TOLD:
-            yield from reshards[: _MOST // 2]
+        if name not in _RESULT_SHARDINGS:
+            yield from reshards[: _MAX_EDITS // 2]
         rank = equation.outvars[0].aval.ndim
         for spec in (*results, Spec().of_rank(rank)) * (len(equation.outvars) == 1):
             yield self._split(equation, call, spec)
@@ -431,12 +438,12 @@ class TypedEvaluation:
 
 
 def _with(spec: Spec, dim: int, axes: tuple[str, ...]) -> Spec:
-    """The same spec, where other axes split a dimension."""
+    """The same spec with other axes for one dimension."""
     return Spec((*spec.dims[:dim], axes, *spec.dims[dim + 1 :]))
 
 
 def _carry(equation: Any) -> tuple[int, int]:
-    """Where the carry of a loop begins and ends among its operands."""
+    """The range of the carry of a loop among its operands: first index, end."""
     if equation.primitive.name == names.SCAN:
         first, count = jax_compat.scan_counts(equation)
         return first, first + count

@@ -22,11 +22,11 @@ _T = TypeVar("_T")
 
 
 class CallRefused(ProgramError):
-    """What a listener raises to end a call that begins; its caller receives it."""
+    """Raised by a listener to refuse a call that begins; its caller receives it."""
 
 
 class CallListener:
-    """What hears of the calls of a few functions; none of its methods may take long."""
+    """A listener for calls of a few functions. Its methods must be fast."""
 
     def watched(self) -> Mapping[str, CodeType]:
         """The code of the functions, by the name that the listener has for each."""
@@ -41,18 +41,18 @@ class CallListener:
             arguments: one value per parameter, in order.
 
         Raises:
-            CallRefused: the function is not to be called.
+            CallRefused: if the function must not be called.
         """
 
     def returned(self, frame: FrameType, value: Any) -> None:
-        """A function returns a value; not called where an exception leaves it."""
+        """A function returns a value. Not called if it raises."""
 
     def unseen(self, words: str) -> None:
-        """The calls cannot be seen, or no more of them, for this reason."""
+        """Calls cannot be seen, from now on at least, for this reason."""
 
 
 def watched(run: Callable[[], _T], listeners: Sequence[CallListener]) -> _T:
-    """What `run()` returns; the listeners hear of calls that this thread makes in it.
+    """Calls `run`; listeners are notified of calls that this thread makes meanwhile.
 
     Args:
         run: is called once.
@@ -116,8 +116,8 @@ class _Watch:
             self._broken(listener, error)
 
     def _broken(self, listener: CallListener, error: Exception) -> None:
-        """Ends what a listener hears, since it failed; what is watched goes on."""
-        for key in [k for k, known in self.by_code.items() if known[0] is listener]:
+        """Removes a listener that failed. The watched function goes on."""
+        for key in [k for k, entry in self.by_code.items() if entry[0] is listener]:
             del self.by_code[key]
         listener.unseen(str(RecordingFailed(f"{type(error).__name__}: {error}")))
 
@@ -129,21 +129,21 @@ class _Watch:
 
 def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
     """Python 3.11: by the hook for profilers."""
-    known = watch.by_code
+    by_code = watch.by_code
 
-    # It is called for every function: what is not watched has to cost next to nothing.
+    # Python calls it for every function, so other functions must cost almost nothing.
     def profile(frame: FrameType, event: str, value: Any) -> None:
-        if id(frame.f_code) not in known:
+        if id(frame.f_code) not in by_code:
             return
         if event == "call":
             watch.started(frame)
-        # None where an exception leaves the function; no watched one returns it.
+        # None if the function raises; no watched function returns None.
         elif event == "return" and value is not None:
             watch.returned(frame, value)
 
     before = sys.getprofile()
-    # A hook of ours is there where a plan is made while another one traces; that one
-    # goes on afterwards.
+    # Our own hook is set if a plan is made while another one traces. It is restored
+    # afterwards.
     ours = getattr(before, "__code__", None) is profile.__code__
     if before is not None and not ours:
         watch.unseen()
@@ -155,13 +155,14 @@ def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
             watch.unseen()
         return result
     finally:
-        # Nothing may stand before it: Python handles an interrupt before the next call.
+        # This must be the first statement: Python handles an interrupt before the next
+        # call.
         sys.setprofile(before)
 
 
 _lock = threading.Lock()
 _watches: list[_Watch] = []  # of all threads; of one thread the innermost last
-_codes: list[CodeType] = []  # those that Python tells us of
+_codes: list[CodeType] = []  # those with events
 _TOOL = "shardviz"
 # Ids of tools: those first that Python keeps for no particular use.
 _IDS = (3, 4, 5, 1, 2, 0)
@@ -176,7 +177,7 @@ def _monitored(run: Callable[[], _T], watch: _Watch) -> _T:
             watch.unseen()
         return run()
     finally:
-        # Twice, since an interrupt may end the first. Where it did not, the second does
+        # Twice, since an interrupt may end the first call. Otherwise the second does
         # nothing.
         try:
             _end(watch)
@@ -191,7 +192,7 @@ def _tool_id(name: str | None) -> int | None:
 
 
 def _begin(watch: _Watch) -> bool:
-    """Begins to watch; False where all tools are in use."""
+    """Begins to watch; False if all ids of tools are in use."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     events = monitoring.events
     # By name, so that a tool is found that an interrupt left behind.

@@ -42,18 +42,18 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a function returned or raised in the worker.
+    """The result of a function in the worker.
 
     Attributes:
-        value: what it returned.
-        error: what it raised; None where it returned.
+        value: the value that it returned.
+        error: the exception that it raised; None if it returned.
     """
 
     value: Any = None
     error: Exception | None = None
 
     def result(self) -> Any:
-        """What the function returned.
+        """The value; raises the error if there is one.
 
         >>> Answer(5).result()
         5
@@ -72,23 +72,25 @@ HostCallback = Callable[..., Any]
 def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
     """Takes the callbacks out of jax's own `Lowered`, which is then sent without them."""
     arguments = compile_arguments(lowered)
-    found = tuple(arguments["host_callbacks"])
+    callbacks = tuple(arguments["host_callbacks"])
     for name in _LISTS:
         arguments[name] = []
-    return found
+    return callbacks
 
 
 def put_callbacks(lowered: Any, callbacks: Sequence[HostCallback]) -> None:
-    """Gives jax's own `Lowered` callbacks, which take and give flat numpy arrays.
+    """Puts callbacks into jax's own `Lowered`.
 
-    They are in the order that `take_callbacks` found them in.
+    Args:
+        lowered: jax's `Lowered`.
+        callbacks: in the order of `take_callbacks`; from flat numpy arrays to such.
     """
     if callbacks:
         compile_arguments(lowered)["host_callbacks"] = list(callbacks)
 
 
 def compile_arguments(lowered: Any) -> dict[str, Any]:
-    """What jax compiles its own `Lowered` with."""
+    """The arguments with which jax compiles its own `Lowered`."""
     arguments = jax_compat.compile_arguments(lowered)
     if arguments is None or not all(name in arguments for name in _LISTS):
         raise ProgramError(
@@ -100,7 +102,7 @@ def compile_arguments(lowered: Any) -> dict[str, Any]:
 
 
 def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]:
-    """jax's own effects of these classes, the ordered ones and the other ones."""
+    """jax's effects of these classes: of the ordered ones, and of the others."""
     if not any(names):
         return frozenset()
 
@@ -109,28 +111,28 @@ def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]
             io_callback(print, None, x, ordered=ordered)
             jax.debug.callback(print, x, ordered=ordered)
 
-    wanted, found = {*names[0], *names[1]}, set()
+    classes, effects = {*names[0], *names[1]}, set()
     # jax does not export its effects, so they are taken from a program that has them
     # all.
     for effect in jax.make_jaxpr(with_all)(0.0).effects:
-        if type(effect).__name__ in wanted:
-            found.add(effect)
-    if len(found) < len(wanted):
+        if type(effect).__name__ in classes:
+            effects.add(effect)
+    if len(effects) < len(classes):
         raise ProgramError(
-            f"The program has effects ({listed(sorted(wanted))}) that cannot be sent to"
+            f"The program has effects ({listed(sorted(classes))}) that cannot be sent to"
             " another process. Run it on devices of this kernel, with target='attached'."
         )
-    return frozenset(found)
+    return frozenset(effects)
 
 
 @dataclass(frozen=True)
 class CallbackAddress:
-    """Where the worker sends its calls.
+    """The address to which the worker sends calls of callbacks.
 
     Attributes:
         address: the path of a socket.
         count: how many callbacks the program has.
-        unsharded: how many the unsharded function has.
+        unsharded: how many callbacks the unsharded function has.
     """
 
     address: str
@@ -139,7 +141,7 @@ class CallbackAddress:
 
     def callbacks(self, unsharded: bool = False) -> list[HostCallback]:
         """The functions that ask the kernel, in order. Called in the worker."""
-        threads = threading.local()  # each that calls has a connection of its own
+        threads = threading.local()  # one connection per thread that calls
 
         def function(number: int) -> HostCallback:
             def called(*arguments: Any) -> Any:
@@ -148,7 +150,7 @@ class CallbackAddress:
                 threads.connection.send((number, arguments))
                 answer, name, message = threads.connection.recv()
                 if name:
-                    # The same class and words, which jax writes into the run's error.
+                    # The same name and message, which jax writes into the run's error.
                     raise type(name, (Exception,), {"__module__": "builtins"})(message)
                 return answer
 
@@ -159,19 +161,19 @@ class CallbackAddress:
 
 
 def _root() -> str:
-    """A folder whose sockets have paths that the system takes: of at most 107 bytes."""
+    """A folder for sockets. The system allows paths of at most 107 bytes."""
     temporary = dump_root()
     if len(os.fsencode(temporary)) <= _MOST_OF_ROOT:
         return temporary
-    return "/tmp"  # a batch system's TMPDIR may be long
+    return "/tmp"  # the TMPDIR of a batch system may be long
 
 
 class CallbackServer:
     """The kernel's end: calls the user's functions, each connection in its own thread.
 
     Args:
-        callbacks: those of the program.
-        unsharded: those of the unsharded function.
+        callbacks: the callbacks of the program.
+        unsharded: the callbacks of the unsharded function.
 
     Attributes:
         raised: the last error that a callback raised; None for none.
@@ -192,12 +194,12 @@ class CallbackServer:
 
     @property
     def seconds_since_error(self) -> float:
-        """How long ago a callback raised; 0 where none did."""
+        """How long ago a callback raised; 0 if none did."""
         return 0.0 if self.raised is None else time.monotonic() - self._raised_at
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[CallbackAddress | None]:
-        """Answers calls within the `with` block; None where there are no callbacks."""
+        """Answers calls within the `with` block; None if there are no callbacks."""
         if not self._functions:
             yield None
             return
@@ -235,7 +237,7 @@ class CallbackServer:
         _THREAD.calls = True
         try:
             return self._functions[number](*arguments), "", ""
-        except BaseException as error:  # noqa: BLE001  whatever the user's function raises
+        except BaseException as error:  # noqa: BLE001  a user's function may raise anything
             self.raised, self._raised_at = error, time.monotonic()
             return None, type(error).__name__, str(error)
 
@@ -247,13 +249,13 @@ def refuse_in_callback(worker: bool) -> None:
     """Refuses a run that would wait for the program whose callback this thread runs.
 
     Args:
-        worker: whether the run is in a worker, which waits for its own callbacks, or in
-            this process, where XLA does.
+        worker: True if the run is in a worker, which waits for its callbacks; False in
+            this process, in which XLA waits.
     """
     if worker:
         waits = getattr(_THREAD, "calls", False)
-    else:  # a thread that XLA has begun, and not Python
-        # A callback of a run in this process comes from inside of jax.
+    else:  # a thread that XLA started
+        # jax is the outermost frame of a callback of a run in this process.
         frames = [frame for frame, _ in traceback.walk_stack(None)]
         waits = frames[-1].f_code.co_filename.startswith(os.path.dirname(jax.__file__))
     if waits:

@@ -1,9 +1,7 @@
-"""Worker processes: how they are started, kept for later calls, limited, and how they
-ended.
+"""Starts worker processes, keeps them for later calls, and ends them.
 
-A worker is sent calls over a socket and answers over the same. It ends by itself when
-its kernel does; it is ended where it exceeds a limit or the call is cancelled. A child
-that is forked off the kernel has none of its workers.
+Calls and answers go over a socket. A worker ends when its kernel ends. It is killed if it
+exceeds a limit, or if the call is cancelled. A forked child of the kernel has no workers.
 """
 
 from __future__ import annotations
@@ -48,11 +46,11 @@ class Process:
     """One worker process.
 
     Args:
-        settings: what kind of worker it is.
+        settings: the kind of worker.
 
     Attributes:
-        alive: whether calls can be sent to it.
-        lock: held during a call, so that an end ends the call of nobody else.
+        alive: True if calls can be sent to it.
+        lock: held during a call, so that `end` cannot end another caller's call.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -74,7 +72,7 @@ class Process:
 
     @property
     def usable(self) -> bool:
-        """Whether it can take a call: the system may have ended it while it waited."""
+        """True if it can take a call. The system may have killed it while it waited."""
         return self.alive and (self._system is None or self._system.poll() is None)
 
     def call(
@@ -89,10 +87,10 @@ class Process:
         """Calls a function in the worker, with a folder as its last argument.
 
         Args:
-            function: something that the worker can import by name.
+            function: a function that the worker can import by name.
             *arguments: plain data.
-            limits: those of this call.
-            poll: called repeatedly; what it raises ends the worker at once.
+            limits: the limits of this call.
+            poll: called repeatedly; an exception from it ends the worker immediately.
             progress: called with the name of every stage as it begins.
             poll_folder: called repeatedly with the folder of the call.
         """
@@ -110,7 +108,7 @@ class Process:
             call = (function, *arguments, str(folder))
             answer = self._exchange(call, limits, look, progress)
         except BaseException:
-            # An interrupt, too: nobody waits any more for what the worker is doing.
+            # Also after an interrupt, since the result is no longer needed.
             self.end()
             raise
         finally:
@@ -123,7 +121,7 @@ class Process:
             self._folder = None
 
     def end(self) -> None:
-        """Ends the worker at once; in a process that did not start it, only forgets it."""
+        """Kills the worker. A process that did not start it only forgets it."""
         self.alive = False
         if os.getpid() == self._maker:
             with self._starting:
@@ -132,7 +130,7 @@ class Process:
         self.forget()
 
     def forget(self) -> None:
-        """Lets go of it; in a forked child the parent keeps it."""
+        """Closes the connection. In a forked child, the parent keeps its own."""
         self.alive = False
         for file in (self._log, self._connection):
             if file is not None:
