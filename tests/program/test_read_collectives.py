@@ -349,3 +349,44 @@ def test_a_permutation_that_each_slice_does_in_its_own_way(monkeypatch, first, s
     text = ONE_SLICE.replace("FIRST", first).replace("SECOND", second)
     found = read_collectives(parsed(text), ("x", "y"), (2, 2))
     assert [c.groups for c in found] == ([] if groups is None else [groups])
+
+
+HOST = '_xla_host_transfer_rendezvous="r1"'
+BETWEEN = f"""HloModule f
+
+ENTRY %main {{
+  %p = f32[8,8] parameter(0), {W}
+  %n = f32[8,8] sine(%p), {SINE}
+  %k = token[] after-all()
+  %s = (f32[8,8], u32[], token[]) send(%n, %k), channel_id=1, is_host_transfer=true,
+    frontend_attributes={{{HOST}}}
+  %e = token[] send-done(%s), channel_id=1, is_host_transfer=true
+  %r = (f32[8,8], u32[], token[]) recv(%k), channel_id=2, is_host_transfer=true,
+    frontend_attributes={{{HOST},_xla_megascale_transfer_type="TYPE",_xla_megascale_target="GROUPS"}}
+  %d = (f32[8,8], token[]) recv-done(%r), channel_id=2, is_host_transfer=true
+  %g = f32[8,8] get-tuple-element(%d), index=0
+  ROOT %t = f32[8,8] tanh(%g), {DOT}
+}}
+"""
+ACROSS = f"{{{{0,{FIRST_ID}}},{{1,{FIRST_ID + 1}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("transfer", "target", "kind", "groups", "size"),
+    [
+        ("ALL_REDUCE", ACROSS, "all-reduce", ((0, 1), (2, 3)), 256),
+        ("ALL_GATHER", ACROSS, "all-gather", ((0, 1), (2, 3)), 256),
+        # Its bytes are those of the operand: of both members of a group.
+        ("REDUCE_SCATTER", ACROSS, "reduce-scatter", ((0, 1), (2, 3)), 512),
+        ("ONE_TO_ONE", f"{{{{0->{FIRST_ID}}}}}", "collective-permute", ((0, 1),), 256),
+    ],
+)
+def test_a_step_between_slices(monkeypatch, transfer, target, kind, groups, size):
+    monkeypatch.setattr(reading, "slices_of", lambda module, ids: TWO)
+    text = BETWEEN.replace("TYPE", transfer).replace("GROUPS", target)
+    (c,) = read_collectives(parsed(text), ("x", "y"), (2, 2))
+    assert (c.kind, c.groups, c.bytes_per_device, c.shape) == (kind, groups, size, "f32[8,8]")
+    assert (c.between_slices, c.is_async, c.operand) == (True, True, OPERATION)
+    # A sum completes the operation before it, a gather is for the one after it.
+    assert c.source == ("f.py:4" if kind in ("all-reduce", "reduce-scatter") else "f.py:3")
+    assert c.mesh_axes == ("y",)
