@@ -282,3 +282,29 @@ def test_the_dimension_that_is_gathered(instruction, dimension):
 def test_what_split_the_operand_before(instruction, before):
     gather = f"ROOT %g = f32[32,8] all-gather(%o), {GATHER}, {DOT}"
     assert read(P, f"%o = {instruction}", gather)[-1].cause.before == before
+
+
+def test_members_of_a_gather_without_readers_have_the_sources_of_their_operands():
+    gather = f"ROOT %r = (f32[32,8], f32[64,8]) all-gather(%n, %o), {GATHER}, {DOT}"
+    large = f"%o = f32[16,8] cosine(%l), {COSINE}"
+    (c,) = read(P, LARGE, SINED, large, gather)
+    assert [m.source for m in c.members] == ["f.py:5", "f.py:4"]
+
+
+def test_another_operand_of_the_reader():
+    # The sum of both is needed elsewhere, so the exchanged value follows the other one.
+    exchange = f"%e = f32[8,8] all-to-all(%p), dimensions={{0}}, {ALL}, {SINE}"
+    add = f"%s = f32[8,8] add(%e, %q), {SINE}"
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    reader = f"ROOT %d = f32[8,8] dot(%s, %s), {dims}, {DOT}"
+    (c,) = read(P, Q, exchange, add, reader)
+    assert (c.cause.code, c.cause.beside) == ("resplit", argument("x"))
+    # A gather has no such operand.
+    gather = "%e = f32[8,8] all-gather(%l), dimensions={0}, " + f"{ALL}, {SINE}"
+    small = '%l = f32[2,8] parameter(0), metadata={op_name="w"}'
+    (c,) = read(small, Q, gather, add, reader)
+    assert (c.cause.code, c.cause.beside) == ("gathered", None)
+    # Nor has a constraint behind the reader.
+    constraint = f"ROOT %c = f32[8,8] copy(%s), {named('sharding_constraint', 7)}"
+    (c,) = read(P, Q, exchange, add, constraint)
+    assert (c.cause.wanted_by, c.cause.beside) == (operation("sharding_constraint", 7), None)

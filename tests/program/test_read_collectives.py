@@ -390,3 +390,12 @@ def test_a_step_between_slices(monkeypatch, transfer, target, kind, groups, size
     # A sum completes the operation before it, a gather is for the one after it.
     assert c.source == ("f.py:4" if kind in ("all-reduce", "reduce-scatter") else "f.py:3")
     assert c.mesh_axes == ("y",)
+
+
+def test_collectives_that_all_slices_do_alike_stay_as_they_are(monkeypatch):
+    monkeypatch.setattr(reading, "slices_of", lambda module, ids: TWO)
+    permute = "%r = f32[8,8] collective-permute(%p), source_target_pairs={{0,1}}"
+    add = "ROOT %t = f32[8,8] all-reduce(%r), to_apply=%add, replica_groups={{0,1}}"
+    moved, total = read_collectives(parsed(f"{P}\n{permute}\n{add}"), ("x", "y"), (2, 2))
+    assert (moved.groups, moved.mesh_axes) == (((0, 2), (1, 3)), ("x",))
+    assert (total.groups, total.mesh_axes) == (((0, 2), (1, 3)), ("x",))
