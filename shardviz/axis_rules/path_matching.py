@@ -38,7 +38,7 @@ _NOT_PLAIN = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|\(\?[a-zA-Z]*[:)]?|\w[?*]")
 
 
 @lru_cache(maxsize=1 << 14)  # a table of one model is matched with thousands of paths
-def compiled(text: str, ignores_case: bool = False) -> re.Pattern[str]:
+def compiled(text: str, ignores_case: bool) -> re.Pattern[str]:
     """The regular expression of a pattern.
 
     Raises:
