@@ -1,4 +1,4 @@
-"""Effects: what a program does besides computing, and where it can run with that."""
+"""Effects: the side effects of a program, and on how many devices it may run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class EffectUse:
         name: the effect, such as `"io callback, ordered"`.
         kind: the name of jax's class; `""` for `"pure_callback"`, which is no effect:
             jax may drop, repeat or move it.
-        ordered: whether it keeps the order of the program.
-        shardable: whether a program with it may run on several devices.
+        ordered: True if it keeps the order of the program.
+        shardable: True if a program with it may run on several devices.
         nesting: the loops and calls around its operations: `"top level"`, `"shard_map >
             cond"`.
         calls: how many operations of the program have it.
         allowed: where jax allows it: of `control flow`, `remat`, `custom derivatives`
-            and `lowering`; None where jax does not say, and for what is no effect.
+            and `lowering`; None if unknown, and for calls that are no effects.
 
     >>> EffectUse("debug callback", "DebugEffect", False, True).ordered
     False
@@ -45,9 +45,9 @@ class Refusal(Fact):
 
     Attributes:
         stage: `"program"`, `"trace"` or `"lower"`.
-        said: what jax said, or what is wrong with the program.
+        said: jax's message, or the problem of the program.
         cause: `"not differentiable"`, `"ordered under vmap"`, `"branch under vmap"`;
-            `""` for any other, where jax's own words have to do.
+            `""` for any other.
 
     >>> print(Refusal("trace", "ValueError: IO callbacks do not support JVP."))
     refused at tracing, because ValueError: IO callbacks do not support JVP.
@@ -176,11 +176,11 @@ class Effects(Displayed):
         program: its name.
         uses: one EffectUse per kind of effect.
         host_calls: the same for calls of the host that are no effects.
-        mesh_size: how many devices its mesh has; None where no mesh was given.
-        fixed: how many devices the function itself names; None where it names none.
-        host_only: whether its results come from the host only, no argument being used:
-            jax cannot say how these are placed on a mesh of several devices.
-        refused: why it may not run on any number of devices; None where it may.
+        mesh_size: how many devices its mesh has; None without a mesh.
+        fixed: how many devices the function itself names; None if it names none.
+        host_only: True if its results come from the host only and it uses no argument.
+            jax cannot place such results on a mesh of several devices.
+        refused: why it may not run on any number of devices; None if it may.
 
     >>> use = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False)
     >>> found = Effects("f", (use,))
@@ -214,7 +214,7 @@ class Effects(Displayed):
         """On how many devices it may run: any number of devices, 1 device, or none."""
         count = self.fixed
         if self.host_only or any(not use.shardable for use in self.uses):
-            # What must be on one device cannot be where the function names several.
+            # It needs one device, so it cannot run if the function names several.
             count = 1 if self.fixed in (None, 1) else 0
         return str(DeviceCount(0 if self.refused else count))
 
@@ -222,7 +222,7 @@ class Effects(Displayed):
         """Whether it may run on so many devices, and why, in one sentence or two.
 
         Raises:
-            ProgramError: for what is no number of devices.
+            ProgramError: if `devices` is not a positive integer.
         """
         found = self.on(devices)
         return found.may, str(found)

@@ -23,13 +23,13 @@ from shardviz.base.mesh_context import MeshContext
 
 
 def function_name(fn: Any) -> str:
-    """What a function is called; a partial as what it wraps, an object as its class.
+    """The name of a function; of a partial its function's, of an object its class's.
 
     >>> import functools
     >>> function_name(functools.partial(abs, 1)), function_name(abs)
     ('abs', 'abs')
     """
-    # jax names it after what it wraps, too.
+    # jax does the same.
     while isinstance(fn, functools.partial):
         fn = fn.func
     wrapped = getattr(fn, "__wrapped__", None)
@@ -57,16 +57,13 @@ class Program(Displayed):
         options: compiler options, by name; `donate` holds the positions of donated
             arguments.
         name: the name shown for it.
-        notes: what the user should know about how it was made; plans and reports begin
-            with them.
-        context: which mesh was in force where it was made, as by `jax.set_mesh`; None
-            for none. It is traced as there, unless a mesh is in force where it is
-            planned, compiled or run. So it is with the rules of flax's
-            `nn.logical_axis_rules`.
-        mesh_from: where the mesh comes from: `"given"`, `"arrays"` (or what `jax.jit`
-            was given), `"context"` or `"function"`. A given mesh takes the place of the
-            one in context; otherwise the program is traced in the context of the user's
-            own call.
+        notes: notes for the user on how it was made; plans and reports begin with them.
+        context: the mesh, and the rules of flax's `nn.logical_axis_rules`, in force
+            when it was made; None for none. It is traced in this context, unless another
+            mesh or other rules are in force when it is planned, compiled or run.
+        mesh_from: the origin of the mesh: `"given"`, `"arrays"` (or shardings of
+            `jax.jit`), `"context"` or `"function"`. A given mesh replaces the one in
+            context; otherwise the program is traced in the context of the user's call.
 
     Raises:
         ProgramError: if the parts do not fit together.
@@ -90,7 +87,7 @@ class Program(Displayed):
             raise ProgramError(
                 f"A program needs a function to run; got {shown(self.fn)}."
             )
-        # The class is frozen, so that what is made here cannot be set otherwise.
+        # The class is frozen.
         object.__setattr__(self, "arrays", tuple(self.arrays))
         object.__setattr__(self, "name", self.name or function_name(self.fn))
         unique_names(self.arrays)
@@ -103,9 +100,9 @@ class Program(Displayed):
     def replace(self, **changes: Any) -> Program:
         """A copy with some parts changed, checked again.
 
-        A mesh counts with its axis types, and `sv.mesh` makes Auto axes. Text or a
-        mapping says no types: then axes keep the types that they have here, and new
-        ones get the type that all axes have here.
+        A mesh brings its axis types; those of `sv.mesh` are Auto. Text or a mapping has
+        no types: then axes keep their current types, and new axes get the type that all
+        axes of this program have.
 
         >>> from shardviz.base.mesh import make_mesh
         >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
@@ -140,7 +137,7 @@ class Program(Displayed):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What keeps the program from being laid out, one sentence per array."""
+        """Why arrays cannot be laid out, one sentence per array."""
         return tuple(f"{r.array.name}: {r.problem}" for r in self.requests if r.problem)
 
     def __repr__(self) -> str:
@@ -151,9 +148,9 @@ class Program(Displayed):
 
 def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
     """A mesh with the axis types of another mesh."""
-    other, *others = {*old.axis_types} or {"Auto"}
-    if others:
-        other = "Auto"  # which of several a new axis gets, the user has to say
-    known = dict(zip(old.axis_names, old.axis_types, strict=True))
-    types = tuple(known.get(name, other) for name in mesh.axis_names)
+    distinct_types = {*old.axis_types}
+    # If there are several types, only the user can choose the type of a new axis.
+    new_type = distinct_types.pop() if len(distinct_types) == 1 else "Auto"
+    old_types = dict(zip(old.axis_names, old.axis_types, strict=True))
+    types = tuple(old_types.get(name, new_type) for name in mesh.axis_names)
     return mesh.replace(axis_types=types)

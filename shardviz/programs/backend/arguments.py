@@ -52,11 +52,10 @@ def program_arrays(
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
     """The arrays in the arguments of a function, the tree they form, and their mesh.
 
-    An ArraySpec keeps its own name, unless another has it too. Other leaves are named
-    after the parameter and their path in it, such as `params.w_in` or `layers[0]`. The
-    names of axes that a library keeps in a box around an array become its logical
-    names. Where no rule is for them they are mesh axes, as for flax's `get_sharding`,
-    if the mesh has them all.
+    An ArraySpec keeps its name, unless another one has the same. Other leaves are named
+    after the parameter and their path in it, such as `params.w_in` or `layers[0]`. Axis
+    names in a library's box around an array become its logical names. If no rule is for
+    them and the mesh has them all, they are mesh axes, as in flax's `get_sharding`.
 
     Args:
         args: the positional arguments: pytrees of ArraySpecs, ShapeDtypeStructs and
@@ -64,11 +63,10 @@ def program_arrays(
         fn: the function that takes them.
         mesh: the mesh that was given; None for that of the arrays.
         rules: the rules that were given.
-        dialect: who reads the rules.
-        names: what the arguments are called; None for the names of the function's
-            parameters.
-        axis_names: called with the name and the array where nothing else says how an
-            array is split; it returns logical names, a PartitionSpec, or None.
+        dialect: how the rules are applied.
+        names: the names of the arguments; None for those of the function's parameters.
+        axis_names: called with the name and the array for arrays without a sharding or
+            names; it returns logical names, a PartitionSpec, or None.
 
     Raises:
         ProgramError: for a leaf that is no array, and for arrays on different meshes.
@@ -82,41 +80,41 @@ def program_arrays(
     leaves, tree = leaves_with_paths(tuple(args))
     if names is None:
         names = parameter_names(fn, len(args))
-    # Two layers may bring ArraySpecs of one name: then it says too little.
-    own = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
-    taken = {name for name, times in own.items() if times == 1}
+    # Two layers may have ArraySpecs with one name. These get longer names.
+    counts = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
+    used_names = {name for name, count in counts.items() if count == 1}
     arrays: list[ArraySpec] = []
     on = None
     for path, leaf, box in leaves:
-        name = unique(path_name(str(names[path[0].idx]), path[1:]), taken)
+        name = unique(path_name(str(names[path[0].idx]), path[1:]), used_names)
         if not isinstance(leaf, ArraySpec):
             array = _array(name, leaf)
         else:
-            array = leaf if own[leaf.name] == 1 else leaf.renamed(name)
-        taken.add(array.name)
+            array = leaf if counts[leaf.name] == 1 else leaf.renamed(name)
+        used_names.add(array.name)
         arrays.append(array)
         on = _same_mesh(on, leaf if box is None else box.value, array.name)
     if mesh is None:
         mesh = on
-    # Only now, since the names of axes may be those of the mesh of a later array.
+    # After the loop, since names of axes may be those of the mesh of a later array.
     for i, (_, leaf, box) in enumerate(leaves):
         value = leaf if box is None else box.value
         by_user = axis_names is not None and is_array(value)
         if (box is None and not by_user) or isinstance(value, ArraySpec):
             continue
-        said = read_leaf(arrays[i].name, value, box, axis_names)
-        if said.problem is not None:
-            raise ProgramError(f"{arrays[i].name}: {said.problem}")
-        placed = on_mesh(said, mesh, rules, dialect)
+        tree_leaf = read_leaf(arrays[i].name, value, box, axis_names)
+        if tree_leaf.problem is not None:
+            raise ProgramError(f"{arrays[i].name}: {tree_leaf.problem}")
+        placed = on_mesh(tree_leaf, mesh, rules, dialect)
         # Names that are mesh axes are a spec and no logical names.
-        mesh_axes = said.array.spec is None and placed.spec is not None
+        mesh_axes = tree_leaf.array.spec is None and placed.spec is not None
         logical = None if mesh_axes else placed.logical
         arrays[i] = arrays[i].replace(logical=logical, spec=placed.spec)
     return tuple(arrays), tree, on
 
 
 def argument_tree(program: Program) -> ArrayTree:
-    """A program's arguments by their paths, and which of them an optimizer keeps.
+    """A program's arguments by their paths, with those of an optimizer's state.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> x = ArraySpec("x", (8,))
@@ -124,7 +122,7 @@ def argument_tree(program: Program) -> ArrayTree:
     ['x']
     """
     kinds = [TreeLeaf(array, described=True) for array in program.arrays]
-    # A program that was made of arrays alone has no containers to name.
+    # A program made from arrays alone has no containers.
     if program.tree is None:
         paths = [array.name for array in program.arrays]
         return ArrayTree(paths, paths, kinds)
@@ -141,8 +139,8 @@ def argument_tree(program: Program) -> ArrayTree:
 
 def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
     """A path as audits write it: `state/params/w`."""
-    rest = jax.tree_util.keystr(tuple(path[1:]), simple=True, separator="/")
-    text = f"{names[path[0].idx]}/{rest}" if rest else str(names[path[0].idx])
+    steps = jax.tree_util.keystr(tuple(path[1:]), simple=True, separator="/")
+    text = f"{names[path[0].idx]}/{steps}" if steps else str(names[path[0].idx])
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -151,7 +149,7 @@ def leaves_with_paths(
 ) -> tuple[list[tuple[Any, Any, LeafMetadata | None]], Any]:
     """Every leaf with its path and its box, and the structure of the tree with boxes.
 
-    No box of flax has a step in a path.
+    Paths have no steps for boxes of flax.
 
     >>> leaves_with_paths({"w": 1})[0]
     [((DictKey(key='w'),), 1, None)]
@@ -165,9 +163,9 @@ def leaves_with_paths(
             continue
         inner = jax.tree_util.tree_leaves_with_path(leaf)
         for steps, value in inner:
-            # Names are for one array: those of a box around several say nothing.
-            alone = box if len(inner) == 1 else None
-            leaves.append(((*path, *steps[1:]), value, alone))
+            # The names in a box are for one array, and not used if it has several.
+            metadata = box if len(inner) == 1 else None
+            leaves.append(((*path, *steps[1:]), value, metadata))
     return leaves, jax.tree.structure(tree)
 
 
@@ -176,7 +174,7 @@ def _is_box(value: Any) -> bool:
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """What the function calls its first `count` positional arguments.
+    """The names of a function's first `count` positional arguments.
 
     >>> parameter_names(lambda x, *rest: x, 3)
     ['x', 'rest[0]', 'rest[1]']
@@ -204,18 +202,18 @@ def path_name(root: str, path: Iterable[Any]) -> str:
     """
     name = root + "".join(_step(key) for key in path)
     name = "".join(c if c.isprintable() else "?" for c in name).strip() or root
-    # The end of a long path says more than its beginning.
+    # The end of a long path is more useful than its beginning.
     return name if len(name) <= MAX_NAME - 8 else "…" + name[-(MAX_NAME - 9) :].lstrip()
 
 
-def unique(name: str, taken: Collection[str]) -> str:
-    """`name`, or `name_2`, `name_3` … where it is taken.
+def unique(name: str, used_names: Collection[str]) -> str:
+    """`name`, or `name_2`, `name_3` … if it is in use.
 
     >>> unique("w", {"w", "w_2"})
     'w_3'
     """
     tries, candidate = 1, name
-    while candidate in taken:
+    while candidate in used_names:
         tries += 1
         candidate = f"{name}_{tries}"
     return candidate
@@ -234,7 +232,7 @@ def _step(key: Any) -> str:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether jax takes it as an array: it has a shape and a type of elements.
+    """True if jax takes it as an array: it has a shape and a dtype.
 
     >>> is_array(np.zeros(3)), is_array("train"), is_array(np.float32)
     (True, False, False)
@@ -244,22 +242,22 @@ def is_array(leaf: Any) -> bool:
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether it is a number of Python, which numpy's float64 is by its class alone."""
+    """True for a number of Python. numpy's float64 is a subclass, but not one."""
     return isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype")
 
 
 def _array(name: str, leaf: Any) -> ArraySpec:
     if is_number(leaf):
         try:
-            made = jax.typeof(leaf)
+            number_type = jax.typeof(leaf)
         except (OverflowError, ValueError):  # Python writes no more than 4,300 digits
             raise ProgramError(
                 f"{name} is {shown(leaf, 30)}, which does not fit into jax's integers of"
                 " 32 bits."
             ) from None
-        # A weak type gives way to that of the array which it is added to.
-        weak = bool(made.weak_type)
-        return ArraySpec(name, (), None, dtype_name(made.dtype), weak_type=weak)
+        # In a sum with an array, a weak type gives way to the array's type.
+        weak = bool(number_type.weak_type)
+        return ArraySpec(name, (), None, dtype_name(number_type.dtype), weak_type=weak)
     if not is_array(leaf):
         raise ProgramError(
             f"{name} is no array: {shown(leaf)}. Give an array, a jax.ShapeDtypeStruct or"
@@ -268,7 +266,7 @@ def _array(name: str, leaf: Any) -> ArraySpec:
         )
     array = adopt_array(name, leaf)
     if isinstance(leaf, (np.ndarray, np.generic)):
-        # What jit does with numpy's 64-bit types where jax is set to 32 bits.
+        # As jit converts numpy's 64-bit types if jax is set to 32 bits.
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         array = array.replace(dtype=dtype_name(dtype))
     return array
@@ -279,27 +277,29 @@ def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         return mesh
-    own = adopt_mesh(sharding.mesh)
-    if mesh is None or own == mesh:
-        return own
-    alike = own.shape == mesh.shape and own.axis_types == mesh.axis_types
-    if alike and not (own.concrete and mesh.concrete):
-        # An abstract array, as eval_shape makes it, beside one that names devices.
-        return own if own.concrete else mesh
+    leaf_mesh = adopt_mesh(sharding.mesh)
+    if mesh is None or leaf_mesh == mesh:
+        return leaf_mesh
+    has_same_axes = (
+        leaf_mesh.shape == mesh.shape and leaf_mesh.axis_types == mesh.axis_types
+    )
+    if has_same_axes and not (leaf_mesh.concrete and mesh.concrete):
+        # For instance an abstract array of eval_shape and one with devices.
+        return leaf_mesh if leaf_mesh.concrete else mesh
     raise ProgramError(
-        f"{name} is on the mesh ({own}), the arrays before it on ({mesh}). A program has"
+        f"{name} is on the mesh ({leaf_mesh}), the arrays before it on ({mesh}). A program has"
         " one mesh: axes and their types, and devices in one order. Put all of its"
         " arrays on it."
     )
 
 
 def is_spec(value: Any) -> bool:
-    """Whether it is a leaf of a tree of specs: a spec in any form, or None for no wish.
+    """True for a leaf of a tree of specs: a spec in any form, or None for no request.
 
     >>> is_spec("data, None"), is_spec(None), is_spec(("data", None))
     (True, True, False)
     """
-    # A tuple is none: it may be the arguments, with a spec for each.
+    # A tuple is not a spec, since it may hold one spec per argument.
     return value is None or isinstance(value, (Spec, str, PartitionSpec, Sharding))
 
 
@@ -314,12 +314,12 @@ def spread(
     Args:
         prefix: a tree of entries, such as specs, which may end above the leaves.
         full: the tree itself, with any leaves but None.
-        what: what the prefix was given as, such as `in_specs`.
-        is_leaf: whether a value is an entry.
+        what: the name of the prefix in errors, such as `in_specs`.
+        is_leaf: returns True for an entry.
 
     Raises:
-        ProgramError: where the two differ, with jax's own words, or where the prefix
-            holds what is no entry.
+        ProgramError: if the structures differ, with jax's message, or if the prefix
+            holds a value that is no entry.
 
     >>> spread({"a": "x", "b": None}, {"a": 1, "b": (2, 3)}, "out_specs")
     ['x', None, None]
@@ -332,7 +332,7 @@ def spread(
                 f"{what} holds {shown(entry)}. A spec is text such as P('x', None), or"
                 " jax's own; None is no wish."
             )
-        # None in place of a container counts for all that is in it.
+        # None in place of a container is for all leaves in it.
         entries.extend([entry] * jax.tree.structure(below).num_leaves)
 
     try:
@@ -356,16 +356,16 @@ def spec_leaves(specs: Any, tree: Any, what: str) -> list[Any]:
     Args:
         specs: the prefix.
         tree: of the program.
-        what: what it was given as, such as `in_specs`.
+        what: the name of the prefix in errors, such as `in_specs`.
     """
-    # As jax.jit does: a list of specs is one for the tuple of arguments.
+    # Like jax.jit, read a list of specs as one for the tuple of arguments.
     if isinstance(specs, list):
         specs = tuple(specs)
     return spread(specs, tree.unflatten(range(tree.num_leaves)), what)
 
 
 def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
-    """An array with a spec in any form, unless it has one; None is no wish."""
+    """An array with a spec in any form, unless it has one; None is no request."""
     spec = as_spec(leaf)
     if spec is None or array.spec is not None:
         return array
@@ -381,7 +381,7 @@ def mesh_of_shardings(tree: Any) -> MeshSpec | None:
 
 
 def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list[str]:
-    """A note for arrays of a program without rules to which flax gave logical names."""
+    """A note if a program without rules has arrays with logical names of flax."""
     for array, leaf in zip(arrays, jax.tree.leaves(tuple(args)), strict=True):
         named = array.spec is None and any(array.logical or ())
         if named and not isinstance(leaf, ArraySpec):
@@ -393,14 +393,14 @@ def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
     """A tree of specs in any form as one of Specs, each with its memory.
 
     Raises:
-        ProgramError: for what is no spec, or one on another mesh than `mesh`.
+        ProgramError: for values that are no specs, and specs on another mesh.
     """
     if specs is None:
         return None
 
     def converted(leaf: Any) -> Spec | None:
         spec, kind = as_spec(leaf), foreign_memory(leaf)
-        # The mesh of jax.jit may be another one, which is only said.
+        # The mesh of jax.jit may be another one, which only gives a note.
         if mesh is not None:
             check_mesh(leaf, mesh, "out_specs")
         if spec is None or kind is None:
@@ -424,7 +424,7 @@ def check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
 
 
 def as_spec(value: Any) -> Spec | None:
-    """A spec in any form as a Spec; None for no wish.
+    """A spec in any form as a Spec; None for no request.
 
     Raises:
         ProgramError: for anything else, and for shardings that name no mesh axes.

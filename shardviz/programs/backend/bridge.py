@@ -1,16 +1,15 @@
 """From jax's own objects to ours, and back.
 
-`adopt` takes a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or
-Array; `to_jax` gives jax's object for a value of ours. Neither starts a backend, but
-for a mesh of devices that a real Mesh held, whose devices have to be looked up.
+`adopt` converts a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or
+Array; `to_jax` returns jax's object for a value of ours. Neither starts a backend, except
+for a mesh with device ids from a real Mesh, whose devices have to be looked up.
 
 jaxlib cannot compile for every name of a mesh axis, and such names are refused here
 before it tries. Tracing, lowering and planning carry any name. Compiling writes the
 meshes of a module into attributes of text and reads them back. In jaxlib 0.10 a letter
-beyond ASCII and most backslashes end the process there. In 0.12 a single quote or a
-backslash lose the shardings over that axis, and both together end the process. The
-names cannot be replaced on the way, since the function itself says them
-(`jax.lax.psum(x, "é")`).
+beyond ASCII and most backslashes end the process. In 0.12 a single quote or a backslash
+loses the shardings over that axis, and both together end the process. shardviz cannot
+rename the axes, since the function itself may name them (`jax.lax.psum(x, "é")`).
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def adopt(thing: Any) -> Any:
     where it has no sharding.
 
     Raises:
-        ShardvizError: for anything else, and for what has no counterpart.
+        ShardvizError: for anything else, and for objects without a counterpart.
 
     >>> adopt(PartitionSpec("x", None, ("y", "z"))).dims
     (('x',), (), ('y', 'z'))
@@ -101,12 +100,12 @@ def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
         raise ShardvizError(
             f"A mesh is text such as 'data=4, model=2', or a jax Mesh; got {shown(mesh)}."
         )
-    found = libraries.mesh_of(mesh)
-    if found is None:
+    adopted = libraries.mesh_of(mesh)
+    if adopted is None:
         raise ShardvizError(
             "The mesh is empty: it has no axes. Make one as sv.mesh(data=4)."
         )
-    return found
+    return adopted
 
 
 def adopt_array(name: str, thing: Any) -> ArraySpec:
@@ -181,23 +180,25 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
         boxes = sharding.devices_indices_map(tuple(shape))
     except ValueError as error:
         raise LayoutError(f"jax cannot lay out {shown(shape)} so: {error}") from error
-    # A sharding without a mesh has nothing but boxes.
-    held = {device.id: box or () for device, box in boxes.items()}
+    # A sharding without a mesh has only shard indices.
+    indices = {device.id: box or () for device, box in boxes.items()}
     processes = [device.process_index for device in boxes]
-    mesh = make_mesh({"device": len(held)}, device_ids=list(held), processes=processes)
-    return layout_from_indices(shape, dtype, held, mesh)
+    mesh = make_mesh(
+        {"device": len(indices)}, device_ids=list(indices), processes=processes
+    )
+    return layout_from_indices(shape, dtype, indices, mesh)
 
 
 def to_jax(thing: Any) -> Any:
     """jax's own object for a value of ours.
 
-    A MeshSpec gives an AbstractMesh, or a Mesh of the attached devices where its ids
-    came from devices; a Program its function under `jax.jit` with these shardings: it
-    lowers as it is, and runs inside `jax.set_mesh` of a real mesh. Rules give a tuple
-    of pairs as flax takes them.
+    A MeshSpec becomes an AbstractMesh, or a Mesh of the attached devices if its ids came
+    from devices. A Program becomes its function under `jax.jit` with its shardings, which
+    can be lowered directly, and runs inside `jax.set_mesh` of a real mesh. Rules become a
+    tuple of pairs for flax.
 
     Raises:
-        ShardvizError: where jax has no counterpart.
+        ShardvizError: if jax has no counterpart.
 
     >>> to_jax(ArraySpec("w", (512, 2048), None, "bfloat16"))
     ShapeDtypeStruct(shape=(512, 2048), dtype=bfloat16)
@@ -215,7 +216,7 @@ def jax_dtype(name: str) -> Any:
     """jax's dtype of that name.
 
     Raises:
-        ProgramError: for a type of 64 bits where jax is set to 32.
+        ProgramError: for a type of 64 bits if jax is set to 32.
 
     >>> jax_dtype("bfloat16"), jax_dtype("key<fry>")
     (dtype(bfloat16), key<fry>)
@@ -223,7 +224,7 @@ def jax_dtype(name: str) -> Any:
     if name.startswith("key<"):
         return _key_dtype(name)
     dtype = jax.numpy.dtype(name)
-    # jax narrows it without a word.
+    # jax would narrow it silently.
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ProgramError(
             f"jax is set to 32 bits and would turn {name} into"
@@ -234,7 +235,7 @@ def jax_dtype(name: str) -> Any:
 
 
 def key_implementation(name: str) -> str:
-    """What `jax.random.key` calls the implementation behind a key type.
+    """The name of a key type's implementation in `jax.random.key`.
 
     Raises:
         ProgramError: if there is none.
@@ -258,7 +259,7 @@ def _key_dtype(name: str) -> Any:
 
 
 def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
-    """The jax AbstractMesh with the axes of a mesh, also where the mesh names devices.
+    """The jax AbstractMesh with the axes of a mesh, without its devices.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> abstract_mesh(make_mesh(data=1024, model=8)).axis_sizes
@@ -289,16 +290,16 @@ def named_sharding(
 def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
     if not mesh.concrete:
         return abstract_mesh(mesh)
-    wanted = [int(i) for i in mesh.device_ids.flat]
+    device_ids = [int(i) for i in mesh.device_ids.flat]
     for platform in (None, "cpu"):  # the attached devices first
         try:
             attached = {d.id: d for d in jax.devices(platform)}
         except RuntimeError:
             continue
-        if all(i in attached for i in wanted):
-            return mesh_of([attached[i] for i in wanted], mesh)
+        if all(i in attached for i in device_ids):
+            return mesh_of([attached[i] for i in device_ids], mesh)
     raise TargetError(
-        f"The mesh holds devices {listed(wanted)}, which are not attached here; jax has"
+        f"The mesh holds devices {listed(device_ids)}, which are not attached here; jax has"
         f" {plural(jax.device_count(), 'device')}. Use a mesh without device ids for an"
         " AbstractMesh."
     )
@@ -312,7 +313,7 @@ def _array_to_jax(
 
 
 def _layout_to_jax(layout: Layout) -> NamedSharding:
-    # Boxes alone do not say which axis splits what.
+    # Shard indices do not determine which axis splits a dimension.
     if layout.spec is None:
         raise LayoutError(
             "This layout was made of shard indices and has no PartitionSpec, so it has no"
@@ -384,7 +385,7 @@ def check_lowered_names(lowered: Any) -> None:
     >>> import jax
     >>> check_lowered_names(jax.jit(abs).lower(1.0))
     """
-    # Of the module: a function may name meshes itself.
+    # All meshes of the module, since a function may name some itself.
     check_axis_names(_axis_names(lowered.compiler_ir("stablehlo")))
 
 

@@ -108,8 +108,9 @@ def lowering_without_backend() -> Iterator[None]:
 def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
     """A device for every position of a mesh, in row-major order.
 
-    Ids that the platform has mean its devices. Ids that it lacks are names: the lowest
-    of them is the first of `devices`, and so on, so that permuted ids permute devices.
+    If the platform has devices with all these ids, those are used. Otherwise ids are only
+    names: the lowest one stands for the first of `devices`, and so on, so that permuted
+    ids permute devices.
     """
     ids = mesh.device_ids.ravel().tolist()
     platform = devices[0].platform
@@ -146,34 +147,34 @@ class _NamedClient:
         return object()
 
 
-# One for all programs, since jax keeps what it lowered by the default device.
+# One for all programs, since jax caches lowered programs by the default device.
 _DEFAULT_DEVICE: Any = _NamedDevice(0, _NamedClient("cpu"))
 
 
 def chosen_cpus() -> int:
-    """How many CPU devices the user asked jax for; -1 where the user chose no number."""
-    own = getattr(jax.config, OPTION)
-    if own < 0 and (flag := _FLAG.search(os.environ.get("XLA_FLAGS", ""))):
-        own = int(flag[1])
-    return own
+    """The number of CPU devices that the user chose; -1 if the user chose none."""
+    count = getattr(jax.config, OPTION)
+    if count < 0 and (flag := _FLAG.search(os.environ.get("XLA_FLAGS", ""))):
+        count = int(flag[1])
+    return count
 
 
 def ask_for_cpus(count: int, exactly: bool = False) -> None:
-    """Makes jax simulate enough CPU devices, where the backend has not started yet.
+    """Makes jax simulate enough CPU devices, unless the backend has started.
 
-    Where the user chose no number, jax is asked for some more than are needed (64 take
-    7 ms and 10 MB more than 8), so that larger meshes run later.
+    If the user chose no number, jax simulates a few more than are needed, so that larger
+    meshes run later. 64 devices need 7 ms and 10 MB more than 8.
     """
-    # Then nothing can be chosen any more.
+    # After the start the number is fixed.
     if backend_started():
         return
-    count, own = min(count, MOST_SIMULATED), chosen_cpus()
-    if own >= count:
-        return  # the user chose a number, and it is enough
-    wanted = count if exactly or own >= 0 else max(count, LEAST_SIMULATED)
-    # jax refuses it where another thread has started the backend meanwhile.
+    count, chosen = min(count, MOST_SIMULATED), chosen_cpus()
+    if chosen >= count:
+        return
+    is_exact = exactly or chosen >= 0
+    # jax refuses the update if another thread has started the backend meanwhile.
     with contextlib.suppress(RuntimeError):
-        jax.config.update(OPTION, wanted)
+        jax.config.update(OPTION, count if is_exact else max(count, LEAST_SIMULATED))
 
 
 def attached_devices(platform: str | None) -> tuple[Any, ...]:
@@ -182,17 +183,17 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
         return tuple(jax.devices(platform))
     except (RuntimeError, AssertionError) as error:
         kind = f"{platform.upper()} device" if platform else "device"
-        # jax asserts, without a word, that any platform was found.
-        said = clause(": {}", str(error).strip().partition("\n")[0].rstrip("."))
+        # jax fails an assertion without a message if it finds no platform.
+        reason = clause(": {}", str(error).strip().partition("\n")[0].rstrip("."))
         raise TargetError(
-            f"jax finds no {kind} here{said}. Write 'cpu:8' for simulated devices, and"
+            f"jax finds no {kind} here{reason}. Write 'cpu:8' for simulated devices, and"
             " check the environment variables JAX_PLATFORMS and JAX_PLATFORM_NAME, which limit"
             " the platforms that jax looks for."
         ) from error
 
 
 def own_devices(devices: Sequence[Any]) -> list[Any]:
-    """Those of the devices that belong to this process."""
+    """The devices that belong to this process."""
     return [d for d in devices if d.process_index == jax.process_index()]
 
 

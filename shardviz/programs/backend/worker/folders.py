@@ -1,9 +1,8 @@
-"""Temporary folders that say which process they belong to.
+"""Temporary folders with a lock of the process they belong to.
 
-A process that was killed leaves its folders behind, and its memory with them where they
-lie in memory. Each holds a file that its process keeps locked: the system unlocks it
-when the process ends, however that happens, so that who finds it unlocked may remove
-the folder.
+A killed process leaves its folders behind, and with them memory if they are in memory.
+Each folder holds a file that its process keeps locked. The system unlocks the file when
+the process ends, so any process that finds it unlocked may remove the folder.
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ from pathlib import Path
 
 _MEMORY, _MIN_FREE = "/dev/shm", 2**28
 _LOCK = "owner.lock"
-# Of the folders of this process, the file descriptor that keeps the lock.
+# The file descriptors that keep the locks of this process's folders.
 _LOCKS: dict[Path, int] = {}
 # Folders of this process whose removal has begun.
 _REMOVED: set[Path] = set()
 
 
 def dump_root() -> str:
-    """Where to make folders for dumps: in memory where enough is free, else on the disk.
+    """A folder for dumps: in memory if enough is free, else on the disk.
 
-    A CPU compile dumps about 1 MiB, and writing that to a disk takes longer than all
-    else.
+    A CPU compile dumps about 1 MiB. On a disk this takes longer than all the rest.
 
     >>> os.path.isdir(dump_root())
     True
@@ -44,11 +42,11 @@ def make_folder(kind: str, root: str) -> Path:
     """A new folder of this process.
 
     Args:
-        kind: what it is for, one word of small letters: it is part of the name.
+        kind: its purpose, one word in small letters, which becomes part of the name.
         root: the folder to make it in.
 
     Raises:
-        OSError: where none can be made.
+        OSError: if it cannot be created.
 
     >>> folder = make_folder("example", tempfile.gettempdir())
     >>> remove_folder(folder)
@@ -59,7 +57,7 @@ def make_folder(kind: str, root: str) -> Path:
         folder.mkdir(0o700)
         _LOCKS[folder] = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(_LOCKS[folder], fcntl.LOCK_EX)
-        # Only now, locked, has the lock file its name: no process finds it unlocked.
+        # The lock file gets its name only now, so no process finds it unlocked.
         os.rename(folder / "new", folder / _LOCK)
     except BaseException:
         remove_folder(folder)
@@ -69,7 +67,7 @@ def make_folder(kind: str, root: str) -> Path:
 
 def remove_folder(folder: Path) -> None:
     """Removes a folder that `make_folder` made."""
-    # Until it is gone: an interrupt may come first, and `remove_abandoned` goes on.
+    # If an interrupt comes before the end, `remove_abandoned` finishes the removal.
     _REMOVED.add(folder)
     shutil.rmtree(folder, ignore_errors=True)
     lock = _LOCKS.pop(folder, None)
@@ -82,7 +80,7 @@ def remove_abandoned(*roots: str) -> None:
     """Removes the folders of processes that have ended.
 
     Args:
-        *roots: where to look; by default wherever `dump_root` may be.
+        *roots: the folders to search; by default those that `dump_root` may return.
     """
     for folder in _REMOVED.copy():
         remove_folder(folder)

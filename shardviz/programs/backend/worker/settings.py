@@ -11,9 +11,9 @@ from shardviz.base.errors import TargetError
 from shardviz.base.format import shown
 from shardviz.programs.backend.worker.xla_flags import xla_flags
 
-# Of the user's settings of jax a worker has only those that change what XLA makes of a
-# program. The kernel lowers it, with all of them. Some (a number of devices, a guard,
-# what forbids jax to compile) would keep the worker from its work.
+# A worker gets only those of the user's settings of jax that affect XLA's compile. The
+# kernel lowers the program with all settings. Others (a number of devices, a guard, a
+# setting that forbids jax to compile) would stop the worker.
 _KEPT = frozenset(
     {
         "JAX_DEFAULT_MATMUL_PRECISION",
@@ -29,11 +29,10 @@ _KEPT = frozenset(
         "JAX_USE_SHARDY_PARTITIONER",
     }
 )
-# A worker dumps to folders of its own.
+# A worker dumps to separate folders.
 _NOT_PASSED = ("--xla_force_host_platform_device_count=", "--xla_dump_")
-# Every worker sees CPU devices alone: what is attached belongs to the kernel. What
-# comes out of jax's cache on disk was not partitioned, so there would be nothing to
-# read.
+# A worker sees only CPU devices: attached devices belong to the kernel. A program from
+# jax's cache on disk is not partitioned again, so there would be no dump to read.
 _COMMON = {
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "JAX_PLATFORMS": "cpu",
@@ -49,7 +48,7 @@ _TPU = {
     "TPU_MIN_LOG_LEVEL": "2",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-_COUNTS = (64, 512)  # so many devices take 10 MB and 240 MB
+_COUNTS = (64, 512)  # simulated devices, which need 10 MB and 240 MB
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,10 @@ class Settings:
 
     @classmethod
     def of(cls, platform: str, needed: int, most: int) -> Settings:
-        """The worker for so many devices of a platform.
+        """The kind of worker for a number of devices of a platform.
 
-        Of CPU devices it has one of a few numbers, the last of which is `most`, so that
-        another mesh finds a worker running.
+        The number of CPU devices is rounded up to one of a few, of which `most` is the
+        last, so that a worker can be reused for other meshes.
 
         >>> [Settings.of("cpu", needed, 1024).devices for needed in (2, 65, 513)]
         [64, 512, 1024]
@@ -88,7 +87,7 @@ class Settings:
         """The environment of the worker.
 
         Args:
-            own: the environment of this process; the real one where not given.
+            own: the environment of this process; None for the real one.
 
         >>> Settings("cpu", 8).environment({"XLA_FLAGS": "--xla_a=1", "JAX_DISABLE_JIT": "1"})[
         ...     "XLA_FLAGS"
@@ -104,7 +103,7 @@ class Settings:
 
 
 def _quoted(flag: str) -> str:
-    """A flag as XLA reads it: a value with spaces stands in quotes.
+    """A flag for XLA, which needs quotes around a value with spaces.
 
     >>> _quoted("--xla_a=1"), _quoted("--xla_b=c d")
     ('--xla_a=1', "--xla_b='c d'")
@@ -119,7 +118,7 @@ class Limits:
 
     Attributes:
         seconds: how long one may take.
-        memory: bytes of memory that a worker may use; None for what the machine has.
+        memory: bytes of memory that a worker may use; None for no limit.
         poll: seconds between two polls.
 
     >>> Limits(memory=1 << 30).seconds
