@@ -109,6 +109,6 @@ def _collectives(
 
 
 def _bytes(document: Document) -> int | None:
-    """The bytes of all arrays on the fullest device; None if some are unknown."""
+    """The bytes of all arrays on the fullest device; None if any is unknown."""
     audit = audit_of(document.program, document.model)
     return None if audit.uncounted else audit.bytes_per_device

@@ -110,7 +110,7 @@ _PARSERS: Mapping[str, Callable[[str, MeshSpec], object]] = {
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape as people type it."""
+    """A shape as a user types it."""
     return ", ".join(map(str, shape))
 
 

@@ -380,7 +380,7 @@ def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
 
 
 def _opened(document: Document, program: Program, entry: str) -> Document:
-    """The Document of another program; target, device order and own program stay."""
+    """The Document of another program, with target, own program and arrangement kept."""
     parts = {name: getattr(document, name) for name in _KEPT}
     return Document.of(program, entry, **parts)
 

@@ -57,8 +57,8 @@ from shardviz.plans.panel.values_panel import ValuesPanel
 from shardviz.plans.plan import Plan
 from shardviz.runs.cache import ExecutableCache
 
-#: The parts of the page, in the order in which they are refreshed: later ones show
-#: what the stages have.
+#: The parts of the page, in the order of their refreshes: the stages come first, because
+#: other panels read their results.
 PANELS: tuple[type[Panel], ...] = (
     StagesPanel,
     ValuesPanel,
@@ -274,7 +274,7 @@ class Explorer(anywidget.AnyWidget):
         before = self._failed.get(task)
         try:
             yield
-        except Exception as error:  # noqa: BLE001  people must hear of any failure
+        except Exception as error:  # noqa: BLE001  the page shows any failure
             self._failed[task] = wording.FAILED.format(task, _why(error))
         else:
             self._failed.pop(task, None)
@@ -369,7 +369,7 @@ class Explorer(anywidget.AnyWidget):
         self._send_file(name.replace("/", "."), "image/svg+xml", drawing)
 
     def _send_file(self, name: str, media: str, text: str) -> None:
-        """Has the page offer a file for download."""
+        """Makes the page offer a file for download."""
         self.send({"kind": "file", "name": name, "media": media, "text": text})
 
     def _session_changed(self) -> None:

@@ -92,8 +92,8 @@ def saved_page(traits: JsonDict, alt: str) -> str:
     buffers: list[Buffer] = []
     state = _without_bytes({**traits, "offline": True}, [], buffers)
     data = json.dumps({"state": state, "buffers": buffers}, separators=(",", ":"))
-    # An unescaped `<` could end the script element; json.dumps has escaped all other
-    # letters that are not ASCII.
+    # A `<` could end the script element. json.dumps has escaped everything outside
+    # ASCII.
     data = data.replace("<", "\\u003c")
     module = base64.b64encode(bundled_module("explorer").encode()).decode()
     return _PAGE.format(

@@ -28,7 +28,7 @@ ViewName: TypeAlias = Literal["Layout", "Rules", "Model", "Program"]
 
 
 class Event(Enum):
-    """Something after which panels are refreshed."""
+    """An event after which panels are refreshed."""
 
     EDIT = auto()  # the session has another document
     MESSAGE = auto()  # a message of the page was handled, and edited nothing

@@ -29,7 +29,7 @@ class _ShownRemedies:
 
 
 class RulesPanel(Panel):
-    """Every rule with its effect, and why the chosen dimension is split as it is.
+    """Every rule with its effect, and why the chosen dimension is split or not.
 
     Attributes:
         cell: the chosen dimension, `array:dimension`.
