@@ -1,4 +1,4 @@
-"""What jax's own caches did, and the rows of shardviz's cache of executables."""
+"""Hits and misses of jax's own caches, and the rows of shardviz's executable cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why it compiled again: every kind of difference between two calls."""
+"""Every kind of difference between two calls, which explains a second compile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE = np.ones((8, 8), np.float32)
 
 
 class Odd:
-    """Equal to nothing but itself, and always read the same."""
+    """Equal only to itself, and with the same repr for all objects."""
 
     def __repr__(self) -> str:
         return "Odd"
@@ -60,7 +60,7 @@ def call(*args: Any, **kwargs: Any) -> Callable[[CachedFunction], Any]:
     return lambda cached: cached(*args, **kwargs)
 
 
-# Two calls of `fn`, with n static, and what tells the second from the first.
+# Two calls of `fn`, with n static, and the differences of the second from the first.
 ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[Difference]]] = {
     "shape": (
         lambda: call(np.ones((8, 4))),

@@ -1,4 +1,4 @@
-"""Many threads, one signature: one compile, one error, and nobody left behind."""
+"""Many threads with one signature: one compile, one error, and every thread returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS, ROUNDS = 64, 10
 
 
 def at_once(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
-    """What `work` gave or raised in each of many threads that begin together."""
+    """The result or error of `work` in each of many threads that start together."""
     ready, results = threading.Barrier(count), [None] * count
 
     def one(number: int) -> None:
@@ -58,7 +58,7 @@ def test_each_round_compiles_once():
 
 
 class Unlucky(RuntimeError):
-    """An error that cannot be made from its words."""
+    """An error whose constructor needs more than its message."""
 
     def __init__(self, code: int, *, words: str) -> None:
         super().__init__(words)

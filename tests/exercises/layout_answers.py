@@ -1,7 +1,6 @@
 """Right and wrong answers to the exercises on layouts, rules and memory.
 
-Of each exercise: right answers, each of another form or another way, and wrong ones, each with
-words that its hint must have.
+Each exercise has right answers in different forms, and wrong answers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from shardviz import exercises
 
 
 class Late:
-    """An answer that is made when it is needed."""
+    """An answer that is created only when it is checked."""
 
     def __init__(self, make: Any):
         self.make = make
@@ -35,7 +34,7 @@ def named(spec: P, **sizes: int) -> NamedSharding:
 
 
 def opened(mesh: str, rules: str, *arrays: sv.ArraySpec) -> Late:
-    """An Explorer with a mesh, rules and arrays typed into it."""
+    """An Explorer on a mesh, with rules and arrays."""
 
     def make() -> Any:
         return sv.explore(sv.audit(list(arrays) or [GIVEN_OUT], sv.rules(rules), sv.mesh(mesh)))

@@ -1,4 +1,4 @@
-"""Right and wrong answers to the exercises on programs; as `layout_answers`."""
+"""Right and wrong answers to the exercises on programs, as in `layout_answers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every exercise, with right and wrong answers, and with what nobody would answer."""
+"""Every exercise, with right, wrong and absurd answers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_no_hint_and_no_task_holds_an_answer(name):
 
 
 def literals(path: Path) -> set[str]:
-    """Every text and number in the code of a lesson, and every cell."""
+    """Every text in the code of a lesson, and the source of every cell."""
     found: set[str] = set()
     for cell in json.loads(path.read_text())["cells"]:
         source = "".join(cell["source"])
@@ -124,7 +124,7 @@ def test_an_answer_planted_in_a_lesson_is_found(tmp_path):
     assert [t for t in literals(path) if accepted("arrays/eight-shards", t)] == ["(host, chip)"]
 
 
-#: What nobody would answer.
+#: Absurd answers.
 ODD = (
     None, True, -1, 7, 10**30, 1e300, float("nan"), 2j, "", "x", "P(", "(((", "a -> b",
     "a[b] c[d]", "0x10", "1e999", "9" * 400, b"x", ..., object(), object, len, slice(1),
