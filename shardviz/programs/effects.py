@@ -159,7 +159,7 @@ class HostResults(RunsOn):
 
 @dataclass(frozen=True)
 class DeviceCount(Fact):
-    """On how many devices a program may run: `count`, or any number where it is None.
+    """On how many devices a program may run: `count`, or any number if it is None.
 
     >>> print(DeviceCount(0), DeviceCount(1), DeviceCount(None), sep="; ")
     none; 1 device; any number of devices

@@ -12,12 +12,12 @@ from shardviz.base.display import Fact, sentence
 from shardviz.programs.refusals import TypeRefusal
 
 #: Which processes an ended one belonged to: the worker of this kernel, engines that
-#: `sv.hosts` started, or engines that somebody else started.
+#: `sv.hosts` started, or engines started by others.
 Group = Literal["worker", "own", "foreign"]
 
 
 class FailureCause:
-    """What is known about a failure besides `Failure.said`.
+    """The cause of a failure, besides the text in `Failure.said`.
 
     >>> print(Failure("run", cause=CancelledAfter(3, repeat=10)).message)
     Cancelled after 3 of 10 runs.
@@ -280,7 +280,7 @@ class GroupEnd(Fact):
     """Several processes cannot be used any more, although none of them failed.
 
     Attributes:
-        name: what they are called.
+        name: their name.
     """
 
     name: str

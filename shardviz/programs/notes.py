@@ -106,7 +106,7 @@ class MeshNeeded(Note):
     """Traced with the program's mesh in context, because it fails without one.
 
     Attributes:
-        error: what was raised without a mesh, in words.
+        error: the exception without a mesh, in words.
     """
 
     error: str
@@ -148,7 +148,7 @@ class RecordingFailed(Note):
     """shardviz failed while it recorded calls.
 
     Attributes:
-        error: what was raised.
+        error: the exception, in words.
     """
 
     error: str

@@ -20,7 +20,7 @@ class TypeEdit(Fact):
 
     Attributes:
         is_right: whether the results are then those of whole arrays; None if unknown.
-        bytes: what each device sends in the program with this edit and the best edits
+        bytes: the bytes that each device sends in the program with this edit and the best edits
             of the refusals before, by the partitioner's answer; None if not compiled.
 
     >>> print(CastOperands((1,), ("x",)))

@@ -132,10 +132,10 @@ def result_relations(
     """
     comparison = _Comparison(axis, size)
     inputs = []
-    for variable, whole in zip(
+    for variable, in_whole in zip(
         plain_jaxpr(on_block).invars, plain_jaxpr(on_whole).invars, strict=True
     ):
-        inputs.append(comparison.of_shapes(_shape(variable), _shape(whole)))
+        inputs.append(comparison.of_shapes(_shape(variable), _shape(in_whole)))
     return comparison.run(on_block, on_whole, inputs)
 
 
@@ -174,31 +174,33 @@ class _Comparison:
         """The relations of a jaxpr's results, given those of its inputs."""
         body, whole_body = plain_jaxpr(on_block), plain_jaxpr(on_whole)
         relations: dict[Var, Relation | None] = {}
-        for constant, whole in zip(body.constvars, whole_body.constvars, strict=False):
-            relations[constant] = self.of_shapes(_shape(constant), _shape(whole))
+        for constant, in_whole in zip(
+            body.constvars, whole_body.constvars, strict=False
+        ):
+            relations[constant] = self.of_shapes(_shape(constant), _shape(in_whole))
         relations.update(zip(body.invars, inputs, strict=True))
 
-        def read(variable: Atom, whole: Atom) -> Relation | None:
+        def read(variable: Atom, in_whole: Atom) -> Relation | None:
             if is_literal(variable):
-                return _of_literals(variable, whole)
+                return _of_literals(variable, in_whole)
             return relations.get(variable)
 
         operations = [equation.primitive.name for equation in body.eqns]
         in_whole = [equation.primitive.name for equation in whole_body.eqns]
         if operations != in_whole:  # the body itself depends on the size of a block
             return [None] * len(body.outvars)
-        for equation, whole in zip(body.eqns, whole_body.eqns, strict=True):
-            operands = [*map(read, equation.invars, whole.invars)]
+        for equation, in_whole in zip(body.eqns, whole_body.eqns, strict=True):
+            operands = [*map(read, equation.invars, in_whole.invars)]
             if not self._depth:
                 self._line = users_line(equation) or self._line
             self._depth += 1
-            results = self._results(equation, whole, operands)
+            results = self._results(equation, in_whole, operands)
             self._depth -= 1
             relations.update(zip(equation.outvars, results, strict=True))
         return [*map(read, body.outvars, whole_body.outvars)]
 
     def _results(
-        self, equation: JaxprEqn, whole: JaxprEqn, operands: _Relations
+        self, equation: JaxprEqn, in_whole: JaxprEqn, operands: _Relations
     ) -> _Relations:
         name = equation.primitive.name
         unknown: list[Relation | None] = [None] * len(equation.outvars)
@@ -207,9 +209,9 @@ class _Comparison:
                 return [operand] * len(unknown)
         if name in _CALLS:
             called = JaxprOperation(equation).inner[0]
-            return self.run(called, JaxprOperation(whole).inner[0], operands)
+            return self.run(called, JaxprOperation(in_whole).inner[0], operands)
         if name == names.SCAN:
-            return self._scan(equation, whole, operands)
+            return self._scan(equation, in_whole, operands)
         if name in names.SUMS:
             return [self._summed(equation, operand) for operand in operands]
         if name in _COLLECTIVES:
@@ -219,28 +221,28 @@ class _Comparison:
             return [self._collective(equation, operand) for operand in operands]
         if name == names.PVARY:
             return operands
-        known = [operand for operand in operands if operand is not None]
-        if len(known) < len(operands):
+        relations = [operand for operand in operands if operand is not None]
+        if len(relations) < len(operands):
             return unknown
         rule = _RULES.get(name)
-        kinds: set[str] = {operand.kind for operand in known}
+        kinds: set[str] = {operand.kind for operand in relations}
         if "equal" in kinds and not JaxprOperation(equation).inner:
             is_equal = kinds <= {*EQUAL}
             return [Relation("equal") if is_equal else None] * len(unknown)
         if kinds & {"row", "total"}:
-            result = _of_rows(name, kinds, known)
+            result = _of_rows(name, kinds, relations)
         elif rule is not None:
-            result = rule(self, equation, whole, known)
+            result = rule(self, equation, in_whole, relations)
         elif name in _LINEAR:
-            result = known[0]
+            result = relations[0]
         elif name in _ELEMENTWISE:
-            result = _elementwise(known)
+            result = _elementwise(relations)
         elif name in _REDUCTIONS:
-            result = _reduced(equation, known[0], _REDUCTIONS[name])
+            result = _reduced(equation, relations[0], _REDUCTIONS[name])
         else:
-            return _of_equals(equation, whole, known)
+            return _of_equals(equation, in_whole, relations)
         if result is None:
-            result = self._read_early(name, known)
+            result = self._read_early(name, relations)
         return [result] * len(unknown)
 
     def _read_early(self, name: str, operands: Sequence[Relation]) -> Relation | None:
@@ -299,13 +301,13 @@ class _Comparison:
         )
 
     def _scan(
-        self, equation: JaxprEqn, whole: JaxprEqn, operands: _Relations
+        self, equation: JaxprEqn, in_whole: JaxprEqn, operands: _Relations
     ) -> _Relations:
         first, count = jax_compat.scan_counts(equation)
         constants, stacked = operands[:first], operands[first + count :]
         carry = [*operands[first : first + count]]
-        body, whole_body = names.SCAN_BODY.of(equation), names.SCAN_BODY.of(whole)
-        if names.LENGTH.of(equation) != names.LENGTH.of(whole):
+        body, whole_body = names.SCAN_BODY.of(equation), names.SCAN_BODY.of(in_whole)
+        if names.LENGTH.of(equation) != names.LENGTH.of(in_whole):
             return self._scan_over_blocks(body, whole_body, constants, carry, stacked)
         slices = [_with_dim_added(operand, -1) for operand in stacked]
         for _ in range(_MAX_ROUNDS):
@@ -366,20 +368,20 @@ def _of_rows(
     name: str, kinds: set[str], operands: Sequence[Relation]
 ) -> Relation | None:
     """The relation of a result computed from one index of a loop."""
-    first, *others = operands
+    first, *further = operands
     if "total" in kinds:
         if first.kind != "total" and name == "add":
-            first, others = others[0], [first]
+            first, further = further[0], [first]
         if first.kind != "total" or name not in ("add", "sub", names.ADD_ANY):
             return None
-        (added,) = others
+        (added,) = further
         if added.kind not in ("row", "zero") or first.scale not in (0, added.scale):
             return None
         return first if added.kind == "zero" else first._replace(scale=added.scale)
     if not kinds <= {"row", "same", "zero"}:
         return None
     if name in ("mul", "div"):
-        factor = others[0].scale if name == "mul" else 1 / others[0].scale
+        factor = further[0].scale if name == "mul" else 1 / further[0].scale
         return Relation("row", scale=first.scale).scaled(factor)
     is_linear = name in (
         names.REDUCE_SUM,
@@ -394,11 +396,11 @@ def _of_rows(
     return None
 
 
-def _of_literals(literal: JaxprLiteral, whole: Atom) -> Relation | None:
+def _of_literals(literal: JaxprLiteral, in_whole: Atom) -> Relation | None:
     """The relation of two numbers in the code."""
-    if not is_literal(whole):
+    if not is_literal(in_whole):
         return None
-    value, whole_value = np.asarray(literal.val), np.asarray(whole.val)
+    value, whole_value = np.asarray(literal.val), np.asarray(in_whole.val)
     if value.shape or whole_value.shape or value.dtype.kind not in "iufb":
         return _SAME if np.array_equal(value, whole_value) else None
     if value == whole_value:
@@ -409,12 +411,12 @@ def _of_literals(literal: JaxprLiteral, whole: Atom) -> Relation | None:
 
 
 def _of_equals(
-    equation: JaxprEqn, whole: JaxprEqn, operands: Sequence[Relation]
+    equation: JaxprEqn, in_whole: JaxprEqn, operands: Sequence[Relation]
 ) -> list[Relation | None]:
     """Equal operands give equal results, unless a collective is inside."""
     is_same = {*operands} <= {_SAME, _ZERO} and not JaxprOperation(equation).inner
     relations: list[Relation | None] = []
-    for result, whole_result in zip(equation.outvars, whole.outvars, strict=True):
+    for result, whole_result in zip(equation.outvars, in_whole.outvars, strict=True):
         # Tokens have no shape.
         shape = getattr(result.aval, "shape", None)
         is_whole = shape == getattr(whole_result.aval, "shape", None)
@@ -463,7 +465,7 @@ _Rule = Callable[
 def _converted(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     (operand,) = operands
@@ -476,7 +478,7 @@ def _converted(
 def _added(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     first, second = operands
@@ -490,7 +492,7 @@ def _added(
 def _multiplied(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     for first, second in (operands, operands[::-1]):
@@ -507,7 +509,7 @@ def _multiplied(
 def _divided(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     first, second = operands
@@ -525,7 +527,7 @@ def _divided(
 def _product(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     contracted, batch = names.DOT_DIMENSIONS.of(equation)
@@ -560,10 +562,10 @@ def _product(
 def _broadcast(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
-    operand, by_shape = operands[0], _by_shape(comparison, equation, whole)
+    operand, by_shape = operands[0], _by_shape(comparison, equation, in_whole)
     if by_shape is None:
         return None
     if operand.kind == "zero":
@@ -580,10 +582,10 @@ def _broadcast(
 def _reshaped(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
-    operand, by_shape = operands[0], _by_shape(comparison, equation, whole)
+    operand, by_shape = operands[0], _by_shape(comparison, equation, in_whole)
     if operand.kind != "block" or by_shape is None:
         return operand if by_shape == _SAME else None
     if by_shape.kind != "block":
@@ -598,7 +600,7 @@ def _reshaped(
 def _transposed(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     (operand,) = operands
@@ -610,7 +612,7 @@ def _transposed(
 def _squeezed(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     (operand,) = operands
@@ -623,10 +625,10 @@ def _squeezed(
 def _counted(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
-    by_shape = _by_shape(comparison, equation, whole)
+    by_shape = _by_shape(comparison, equation, in_whole)
     # Each device counts from zero along a dimension that is split.
     is_counted = by_shape == Relation("block", names.IOTA_DIM.of(equation))
     return None if is_counted else by_shape
@@ -635,7 +637,7 @@ def _counted(
 def _concatenated(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     relations = {*operands} - {_ZERO} or {_ZERO}
@@ -650,12 +652,12 @@ def _concatenated(
 def _looked_up(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     table, indices = operands
     if {table, indices} <= {_SAME, _ZERO}:
-        return _by_shape(comparison, equation, whole)
+        return _by_shape(comparison, equation, in_whole)
     if table != _SAME or indices.kind != "block" or indices.scale != 1:
         return None
     offset_dims = names.GATHER_DIMENSIONS.of(equation).offset_dims
@@ -669,7 +671,7 @@ def _looked_up(
 def _convolved(
     comparison: _Comparison,
     equation: JaxprEqn,
-    whole: JaxprEqn,
+    in_whole: JaxprEqn,
     operands: Sequence[Relation],
 ) -> Relation | None:
     images, kernel = operands
@@ -684,10 +686,12 @@ def _convolved(
 
 
 def _by_shape(
-    comparison: _Comparison, equation: JaxprEqn, whole: JaxprEqn
+    comparison: _Comparison, equation: JaxprEqn, in_whole: JaxprEqn
 ) -> Relation | None:
     """The relation that the shapes of an operation's result suggest."""
-    return comparison.of_shapes(_shape(equation.outvars[0]), _shape(whole.outvars[0]))
+    return comparison.of_shapes(
+        _shape(equation.outvars[0]), _shape(in_whole.outvars[0])
+    )
 
 
 def _shape(variable: Atom) -> tuple[int, ...]:

@@ -57,12 +57,12 @@ if _VERSION > (0, 10):
 _KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
 
-def adopt(thing: Any) -> Any:
+def adopt(value: Any) -> Any:
     """jax's object as ours.
 
     A Mesh or AbstractMesh becomes a MeshSpec, a PartitionSpec a Spec, a NamedSharding
     the pair of them. An array or ShapeDtypeStruct becomes a Layout, or an ArraySpec
-    where it has no sharding.
+    if it has no sharding.
 
     Raises:
         ShardvizError: for anything else, and for objects without a counterpart.
@@ -70,19 +70,19 @@ def adopt(thing: Any) -> Any:
     >>> adopt(PartitionSpec("x", None, ("y", "z"))).dims
     (('x',), (), ('y', 'z'))
     """
-    if isinstance(thing, (Mesh, AbstractMesh)):
-        return adopt_mesh(thing)
-    if isinstance(thing, PartitionSpec):
-        return libraries.spec_of(thing)
-    if isinstance(thing, NamedSharding):
-        return adopt_mesh(thing.mesh), libraries.spec_of(thing.spec)
-    if isinstance(thing, (jax.Array, jax.ShapeDtypeStruct, np.ndarray)):
-        if getattr(thing, "sharding", None) is not None:
-            return adopt_layout(thing)
-        return adopt_array("array", thing)
+    if isinstance(value, (Mesh, AbstractMesh)):
+        return adopt_mesh(value)
+    if isinstance(value, PartitionSpec):
+        return libraries.spec_of(value)
+    if isinstance(value, NamedSharding):
+        return adopt_mesh(value.mesh), libraries.spec_of(value.spec)
+    if isinstance(value, (jax.Array, jax.ShapeDtypeStruct, np.ndarray)):
+        if getattr(value, "sharding", None) is not None:
+            return adopt_layout(value)
+        return adopt_array("array", value)
     raise ShardvizError(
         "From jax come meshes, PartitionSpecs, NamedShardings, ShapeDtypeStructs and"
-        f" arrays; got {shown(thing)}. Other shardings need a shape: sv.layout(shape,"
+        f" arrays; got {shown(value)}. Other shardings need a shape: sv.layout(shape,"
         " sharding)."
     )
 
@@ -108,7 +108,7 @@ def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
     return adopted
 
 
-def adopt_array(name: str, thing: Any) -> ArraySpec:
+def adopt_array(name: str, value: Any) -> ArraySpec:
     """The ArraySpec of an array or ShapeDtypeStruct, with the spec of a NamedSharding.
 
     Raises:
@@ -117,18 +117,18 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     >>> adopt_array("x", np.zeros((8, 4), np.float32)).short
     'f32[8, 4]'
     """
-    sharding = getattr(thing, "sharding", None)
+    sharding = getattr(value, "sharding", None)
     spec = (
         libraries.spec_of(sharding.spec)
         if isinstance(sharding, NamedSharding)
         else None
     )
     kind = libraries.foreign_memory(sharding)
-    weak = bool(getattr(thing, "weak_type", False))
-    shape = read_shape(thing.shape)
+    weak = bool(getattr(value, "weak_type", False))
+    shape = read_shape(value.shape)
     # numpy's arrays are on no device, so jax may place them.
-    free = len(shape) > 0 and not getattr(thing, "committed", sharding is not None)
-    return ArraySpec(name, shape, None, dtype_name(thing.dtype), spec, kind, weak, free)
+    free = len(shape) > 0 and not getattr(value, "committed", sharding is not None)
+    return ArraySpec(name, shape, None, dtype_name(value.dtype), spec, kind, weak, free)
 
 
 def tree_children(value: Any) -> list[tuple[str, Any]] | None:
@@ -147,19 +147,19 @@ def tree_children(value: Any) -> list[tuple[str, Any]] | None:
     return parts
 
 
-def adopt_layout(thing: Any) -> Layout:
+def adopt_layout(value: Any) -> Layout:
     """The Layout of a live array, or of a ShapeDtypeStruct with a sharding.
 
     Raises:
         LayoutError: if it has no sharding, or one whose blocks differ in shape.
     """
-    sharding = getattr(thing, "sharding", None)
+    sharding = getattr(value, "sharding", None)
     if sharding is None:
         raise LayoutError(
-            f"A layout needs a sharding; {shown(thing)} has none. Give a PartitionSpec"
+            f"A layout needs a sharding; {shown(value)} has none. Give a PartitionSpec"
             " and a mesh beside it."
         )
-    return sharding_layout(thing.shape, thing.dtype, sharding)
+    return sharding_layout(value.shape, value.dtype, sharding)
 
 
 def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
@@ -189,7 +189,7 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
     return layout_from_indices(shape, dtype, indices, mesh)
 
 
-def to_jax(thing: Any) -> Any:
+def to_jax(value: Any) -> Any:
     """jax's own object for a value of ours.
 
     A MeshSpec becomes an AbstractMesh, or a Mesh of the attached devices if its ids came
@@ -204,10 +204,10 @@ def to_jax(thing: Any) -> Any:
     ShapeDtypeStruct(shape=(512, 2048), dtype=bfloat16)
     """
     for kind, convert in _CONVERT.items():
-        if isinstance(thing, kind):
-            return convert(thing)
+        if isinstance(value, kind):
+            return convert(value)
     raise ShardvizError(
-        f"jax has no counterpart of {shown(thing)}. There is one for"
+        f"jax has no counterpart of {shown(value)}. There is one for"
         f" {listed([k.__name__ for k in _CONVERT])}."
     )
 

@@ -210,12 +210,12 @@ def count_of(platform: str | None) -> int:
         return 0
 
 
-def refuse_too_few(platform: str, there: int, needed: int) -> None:
+def refuse_too_few(platform: str, attached: int, needed: int) -> None:
     """Refuses a mesh that has more devices than this kernel."""
-    if there < needed:
+    if attached < needed:
         raise TargetError(
             f"The mesh has {plural(needed, 'device')} and jax has"
-            f" {plural(there, f'{platform.upper()} device')} here, a number that was fixed"
+            f" {plural(attached, f'{platform.upper()} device')} here, a number that was fixed"
             " when jax started. Use a smaller mesh; or for simulated devices write"
             f" 'cpu:{needed}', or restart the kernel and begin with"
             f" jax.config.update('{OPTION}', {needed}), up to {MOST_SIMULATED:,}. Layouts,"

@@ -1,7 +1,7 @@
 """Checks that jaxprs of this jax have the primitives and parameters that shardviz reads.
 
 Each primitive of `jaxpr_names.py` has an example here, which is traced.
-`python -m shardviz doctor` prints the result; `commands/words/doctor.py` has what is lost
+`python -m shardviz doctor` prints the result; `commands/words/doctor.py` lists the losses
 without a name.
 """
 
@@ -49,7 +49,7 @@ def _on_devices(function: Callable[..., jax.Array]) -> Callable[[], ClosedJaxpr]
 
 
 def _sum_of_devices(x: jax.Array) -> jax.Array:
-    # What varies is added to a sum, which does not: this makes a pvary.
+    # A varying value is added to a sum that does not vary, so jax adds a pvary.
     return jax.lax.psum(x, "x") + x
 
 

@@ -16,12 +16,12 @@ from shardviz.programs.program import Program
 
 @dataclass(frozen=True, eq=False)
 class JaxprFunction:
-    """A function that is a jaxpr, with the arguments and results of what was traced.
+    """A function that is a jaxpr, with the arguments and results of a traced function.
 
     Attributes:
         jaxpr: the closed jaxpr.
-        returned: how its results form what the function returned.
-        name: what the function is called.
+        returned: builds the function's result from the results of the jaxpr.
+        name: the name of the function.
     """
 
     jaxpr: Any
@@ -29,15 +29,15 @@ class JaxprFunction:
     name: str
 
     def __post_init__(self) -> None:
-        # Under this name jax looks for it.
+        # jax reads the name from this attribute.
         object.__setattr__(self, "__name__", self.name)
 
     def __call__(self, *arguments: Any) -> Any:
         results = jaxpr_as_fun(self.jaxpr)(*jax.tree.leaves(arguments))
         if any(self.returned.before):
-            # What the function changed in place is no part of a tree.
+            # Arguments changed in place are not part of the result's tree.
             return tuple(results)
-        # Nor can it return what is no array, unless equinox traces it.
+        # Leaves that are no arrays become None.
         arrays = replace(
             self.returned, non_arrays=dict.fromkeys(self.returned.non_arrays)
         )
@@ -49,10 +49,10 @@ class JaxprFunction:
 
 
 def as_jaxpr(program: Program, traced: Traced | None = None) -> Program:
-    """The same program with a JaxprFunction, traced here unless that has happened.
+    """The same program with a JaxprFunction, traced here unless `traced` is given.
 
     Raises:
-        Exception: whatever the function raises when it is traced.
+        Exception: any that the function raises when it is traced.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh

@@ -109,9 +109,9 @@ def context_of(recorded: MeshContext | None) -> MeshContext:
     Args:
         recorded: the context that the program was made in; None for none.
     """
-    here = mesh_context()
-    if recorded is None or here.in_force != "none":
-        return here
+    current = mesh_context()
+    if recorded is None or current.in_force != "none":
+        return current
     return recorded
 
 
@@ -130,15 +130,15 @@ def users_mesh(context: MeshContext) -> AbstractMesh | None:
     Args:
         context: the user's context, of this call or of the program's creation.
     """
-    here = jax.sharding.get_abstract_mesh()
-    if not here.empty:
-        return here
+    current = jax.sharding.get_abstract_mesh()
+    if not current.empty:
+        return current
     # The program was made in this context, which may have ended since.
-    made = context.current or context.abstract
-    if made is None:
+    recorded = context.current or context.abstract
+    if recorded is None:
         return None
     try:
-        return to_jax(made).abstract_mesh
+        return to_jax(recorded).abstract_mesh
     except ShardvizError:  # another process has its devices
         return None
 

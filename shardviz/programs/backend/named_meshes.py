@@ -137,7 +137,7 @@ def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
     a plan does not depend on it.
 
     Raises:
-        ProgramError: with both meshes, and what differs.
+        ProgramError: naming both meshes.
     """
     named = conflict.named
     if named is None or _axes(named) == _axes(conflict.context):

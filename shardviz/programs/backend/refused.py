@@ -131,10 +131,10 @@ def _evaluated(
     jaxpr: Any, arguments: Any, mesh: Any, chosen: Mapping[int, int] | None
 ) -> tuple[tuple[TypeRefusal, ...], Any]:
     """The refusals, and the edited jaxpr; None if an operation has no edit."""
-    evaluation, made = TypedEvaluation(mesh, chosen or {}), None
+    evaluation, edited = TypedEvaluation(mesh, chosen or {}), None
     with contextlib.suppress(Unanswered):
-        made = jax.make_jaxpr(partial(evaluation.run, jaxpr))(*arguments)
-    return tuple(evaluation.refusals.values()), made
+        edited = jax.make_jaxpr(partial(evaluation.run, jaxpr))(*arguments)
+    return tuple(evaluation.refusals.values()), edited
 
 
 def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedForm:
@@ -187,27 +187,29 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
                 results = ShardMapResults(evaluated, mesh, *arguments, types, line)
             except Unanswered:
                 return TypedForm(tuple(evaluations[0].refusals.values()))
-        found = [*evaluations[0].refusals.values()] if evaluations else []
-        said = said_by_jax(results.function(), types)
-        found += results.refusals(said, chosen or {}, len(found))
+        refusals = [*evaluations[0].refusals.values()] if evaluations else []
+        message = said_by_jax(results.function(), types)
+        refusals += results.refusals(message, chosen or {}, len(refusals))
         if not results.has_all:
-            return TypedForm(tuple(found))
+            return TypedForm(tuple(refusals))
         edited, axes = results.function(), results.axes
         narrow = results.narrow_mesh(axes)
-        made = jax.make_jaxpr(edited)(*types)
+        edited_jaxpr = jax.make_jaxpr(edited)(*types)
     arrays = program.arrays
     if line:
         arrays = _arrays(types, in_specs)
-    whole = program.replace(arrays=arrays, tree=None, out_specs=None, rules=None)
+    mapped_program = program.replace(
+        arrays=arrays, tree=None, out_specs=None, rules=None
+    )
     meaning = None
     if axes and not results.reads_positions:
         sizes: dict[str, Any] = {**program.mesh.shape, **dict.fromkeys(axes, 1)}
         small = make_mesh(axis_types=program.mesh.axis_types, **sizes)
-        meaning = whole.replace(fn=results.function(narrow), mesh=small)
+        meaning = mapped_program.replace(fn=results.function(narrow), mesh=small)
     return TypedForm(
-        tuple(found),
-        whole.replace(fn=jaxpr_as_fun(made)),
-        whole.replace(fn=jaxpr_as_fun(base)),
+        tuple(refusals),
+        mapped_program.replace(fn=jaxpr_as_fun(edited_jaxpr)),
+        mapped_program.replace(fn=jaxpr_as_fun(base)),
         meaning,
         is_part=bool(line),
     )
@@ -223,8 +225,8 @@ def _refused_call(program: Program) -> tuple[dict[str, Any] | None, str]:
         # Only the frames of the traceback are read, so any exception will do.
         except Exception as error:  # noqa: BLE001
             for frame, number in traceback.walk_tb(error.__traceback__):
-                if found := jax_compat.shard_map_call(frame):
-                    call, line = found, users
+                if shard_map_call := jax_compat.shard_map_call(frame):
+                    call, line = shard_map_call, users
                 name = frame.f_code.co_filename
                 if is_user_file(name):
                     users = line_in_words(name, number)
@@ -234,8 +236,8 @@ def _refused_call(program: Program) -> tuple[dict[str, Any] | None, str]:
 def _arrays(types: Sequence[Any], specs: Sequence[Any]) -> tuple[ArraySpec, ...]:
     """The arguments of a `shard_map` as those of a program."""
     arrays = []
-    for number, (one, spec) in enumerate(zip(types, specs, strict=True)):
-        array = ArraySpec(f"argument {number}", one.shape, None, str(one.dtype))
+    for number, (struct, spec) in enumerate(zip(types, specs, strict=True)):
+        array = ArraySpec(f"argument {number}", struct.shape, None, str(struct.dtype))
         arrays.append(array.replace(spec=spec_of(spec)))
     return tuple(arrays)
 

@@ -96,11 +96,15 @@ def unsharded(program: Program) -> Program:
     """
     mesh = program.mesh
     # The function may name axes, as in psum(x, "data").
-    ones = MeshSpec(mesh.axis_names, (1,) * len(mesh.axis_sizes), mesh.axis_types)
+    single_mesh = MeshSpec(
+        mesh.axis_names, (1,) * len(mesh.axis_sizes), mesh.axis_types
+    )
     # Nothing is donated, since both runs read the same values.
     options = {k: v for k, v in program.options.items() if k != "donate"}
     arrays = tuple(a.replace(spec=Spec()) for a in program.arrays)
-    return program.replace(mesh=ones, arrays=arrays, out_specs=None, options=options)
+    return program.replace(
+        mesh=single_mesh, arrays=arrays, out_specs=None, options=options
+    )
 
 
 def _refuse_meshes_of_more(jaxpr: Any) -> None:

@@ -46,7 +46,7 @@ _COMBINATIONS: Mapping[str, Combination] = {
 }
 
 
-# A collective over a result, its axes in `out_specs`, or no check of what varies.
+# A collective over a result, its axes in `out_specs`, or `check_vma=False`.
 _Remedy = Combination | Literal["out_specs", "check_vma"]
 
 
@@ -282,8 +282,8 @@ class ShardMapResults:
         ]
         rank = self._results[number].rank
         if rank:
-            first, *others = spec.padded(rank)
-            named = Spec(((*first, *axes), *others))
+            first, *further_dims = spec.padded(rank)
+            named = Spec(((*first, *axes), *further_dims))
             edits.append(NameInOutSpecs(named, axes=axes))
         edits.append(SkipCheck(axes=axes))
         return edits
@@ -291,13 +291,15 @@ class ShardMapResults:
     def _relation(self, axis: str) -> list[Relation | None]:
         if axis not in self._relations:
             try:
-                whole = self._traced(self.narrow_mesh([axis]), [])
+                on_whole = self._traced(self.narrow_mesh([axis]), [])
             # The user's function may raise anything on blocks of another size.
             except Exception:  # noqa: BLE001
                 self._relations[axis] = [None] * len(self._results)
             else:
                 size = self.mesh.shape[axis]
-                self._relations[axis] = result_relations(self._jaxpr, whole, axis, size)
+                self._relations[axis] = result_relations(
+                    self._jaxpr, on_whole, axis, size
+                )
         return self._relations[axis]
 
     @property
@@ -348,7 +350,7 @@ def _is_spec(value: Any) -> bool:
 
 
 def _remedy(relation: Relation | None, size: int) -> _Remedy | None:
-    """What makes the value of the whole arrays; None if nothing is known to."""
+    """The remedy that gives the value of the whole arrays; None if unknown."""
     if relation is None:
         return None
     if relation.kind == "sum" and relation.scale == size:

@@ -42,9 +42,12 @@ class UnboundShardMaps(CallListener):
         if mesh is not None or frame.f_back is None:
             return
         called = frame.f_back.f_locals.get("f"), in_specs, out_specs
-        for made in self._made:
+        for shard_map in self._made:
             # By identity: two functions with equal specs are two shard_maps.
-            if all(one is other for one, other in zip(made, called, strict=True)):
+            if all(
+                part is called_part
+                for part, called_part in zip(shard_map, called, strict=True)
+            ):
                 return
         raise CallRefused(
             "A shard_map without mesh= was made outside of the function, and jax binds it"

@@ -183,7 +183,7 @@ class _FailedWithoutMesh:
     """The function raises an error in the user's context, which has no mesh.
 
     Attributes:
-        error: what was raised.
+        error: the exception.
         asks_for_mesh: True if jax or a library asks for a mesh in context. jax does not
             always do so, for instance for operations that only Explicit axes allow.
     """
@@ -523,8 +523,8 @@ def flat_names(program: Program) -> list[str]:
     """
     # XLA puts them into the metadata of operations.
     names = [re.sub(r"\W+", "_", a.name).strip("_") or "a" for a in program.arrays]
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for i, name in enumerate(names):
-        names[i] = unique(name if name.isidentifier() else f"a_{name}", taken)
-        taken.add(names[i])
+        names[i] = unique(name if name.isidentifier() else f"a_{name}", used_names)
+        used_names.add(names[i])
     return names

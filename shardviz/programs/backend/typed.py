@@ -139,11 +139,11 @@ class TypedEvaluation:
         # jax refuses with TypeError, ValueError and private classes. The message is
         # recorded, and the error raised again if no edit is accepted.
         except Exception as error:  # noqa: BLE001
-            refused, said = error, str(error).strip()
+            refused, message = error, str(error).strip()
         types, backward = map(jax.typeof, operands), id(equation) in self._backward
-        noted = TypeRefusal(name, line, tuple(map(str, types)), said, (), backward)
+        noted = TypeRefusal(name, line, tuple(map(str, types)), message, (), backward)
         # Loops over layers and passes of jax refuse the same line repeatedly.
-        key = (line, said)
+        key = (line, message)
         # The first refusal with this key keeps its edits, so that their numbers stay.
         noted = self.refusals.setdefault(key, noted)
         number = [*self.refusals].index(key)
@@ -153,7 +153,7 @@ class TypedEvaluation:
                 # jax's message names a method of .at that does the same. Under
                 # `jax.vmap` the user's array has fewer dimensions.
                 is_mapped = "vmap(" in str(equation.source_info.name_stack)
-                if isinstance(edit, AutoAxes) and ".at[" in said and not is_mapped:
+                if isinstance(edit, AutoAxes) and ".at[" in message and not is_mapped:
                     method = AtGet if name == names.GATHER else AtSet
                     edit = method(edit.spec)
                 accepted.setdefault(edit, edited)
@@ -199,7 +199,7 @@ class TypedEvaluation:
             axes = frozenset(edit.axes if isinstance(edit, CastBranches) else ())
 
             def branch(jaxpr: Any, *inputs: Any) -> list[Any]:
-                return [self._like(one, axes) for one in self.run(jaxpr, *inputs)]
+                return [self._like(result, axes) for result in self.run(jaxpr, *inputs)]
 
             branches = [partial(branch, jaxpr) for jaxpr in names.BRANCHES.of(equation)]
             return jax.lax.switch(operands[0], branches, *operands[1:])
@@ -405,27 +405,29 @@ class TypedEvaluation:
         operand in one more dimension.
         """
         name = equation.primitive.name
-        specs, others = [*map(self._type, operands)], []
+        specs, other_specs = [*map(self._type, operands)], []
         if name == names.CONSTRAINT:
-            others = [spec_of(names.CONSTRAINT_SHARDING.of(equation).spec)]
+            other_specs = [spec_of(names.CONSTRAINT_SHARDING.of(equation).spec)]
         elif name == names.SHARD_MAP:
-            others = [*map(spec_of, names.IN_SPECS.of(equation))]
+            other_specs = [*map(spec_of, names.IN_SPECS.of(equation))]
         # Each attempt evaluates the body of a loop, which may have many operands.
         elif not JaxprOperation(equation).inner:
-            others = specs
+            other_specs = specs
         tries, axes, reshards, results = [], [], [], []
         # The first operand is mostly the activations, which should stay split.
-        for number, own in reversed([*enumerate(specs)]):
-            axes += own.axes
-            less = [_with(own, d, ()) for d in range(own.rank)]
-            for spec in dict.fromkeys([*others, *less, Spec()]):
-                tries.append((number, own, spec.of_rank(own.rank)))
-        for number, own, spec in tries[:_MAX_TRIED]:
+        for number, operand_spec in reversed([*enumerate(specs)]):
+            axes += operand_spec.axes
+            less = [_with(operand_spec, d, ()) for d in range(operand_spec.rank)]
+            for spec in dict.fromkeys([*other_specs, *less, Spec()]):
+                tries.append((number, operand_spec, spec.of_rank(operand_spec.rank)))
+        for number, operand_spec, spec in tries[:_MAX_TRIED]:
             edit, changed = self._changed([number], spec, call)
-            if spec != own and (made := self._results(changed, operands)):
+            if spec != operand_spec and (
+                edited_results := self._results(changed, operands)
+            ):
                 reshards.append((edit, changed))
-                if len(spec.axes) < len(own.axes):
-                    results.append(self._type(made[0]))
+                if len(spec.axes) < len(operand_spec.axes):
+                    results.append(self._type(edited_results[0]))
         if name not in _RESULT_SHARDINGS:
             yield from reshards[: _MAX_EDITS // 2]
         rank = equation.outvars[0].aval.ndim

@@ -1,1 +1,1 @@
-"""What this feature says, in English."""
+"""The facts of this feature in English."""

@@ -1,4 +1,4 @@
-"""Effects: what a program does besides computing, and where it may run."""
+"""Effects in words: the side effects of a program, and where it may run."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _without_advice(error: Failure) -> str:
     return said
 
 
-# What jax and XLA mean where several processes run; their own words follow.
+# Explanations of errors of jax and XLA among several processes.
 _AMONG_PROCESSES: Mapping[type[FailureCause], str] = {
     SpreadArray: (
         "An array lies on devices of several processes, and each process can read its own"
@@ -154,7 +154,7 @@ _AFTER = {
 
 
 def _exit(code: int | None) -> str:
-    """An exit code or signal as people say it.
+    """An exit code or signal in words.
 
     >>> _exit(3), _exit(-15), _exit(None)
     ('it left with exit code 3', 'asked to end from outside (SIGTERM)', 'it left without a word')

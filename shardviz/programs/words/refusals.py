@@ -120,7 +120,7 @@ def _accepted(fact: TypeRefusal) -> str:
 
 
 def refusals(facts: Sequence[TypeRefusal]) -> str:
-    """What follows the message of the first refusal."""
+    """The text after the message of the first refusal."""
     words = [_accepted(fact) for fact in facts[:1]]
     if facts[1:]:
         words.append(

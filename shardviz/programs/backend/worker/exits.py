@@ -1,4 +1,4 @@
-"""How a worker process ended: its exit code, and what it printed of the cause."""
+"""Reads how a worker process ended from its exit code and its output."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class WorkerError(TargetError):
 
     @property
     def crashed(self) -> bool:
-        """Whether what it did ended it; else it reached a limit, or somebody ended it."""
+        """True if it crashed; False if it reached a limit or was killed from outside."""
         return isinstance(self.end, Exited) and -(self.end.code or 0) in _CRASHES
 
 
@@ -73,7 +73,7 @@ def read_log(log: BinaryIO) -> str:
 
 
 def cause(text: str) -> str:
-    """The lines of a worker's output that say why it ended, on one line.
+    """The lines of a worker's output that name the cause of its end, on one line.
 
     Those in which a compiler, the C library or Python names the fault; else the last
     lines, without stacks and what Python's fault handler adds.

@@ -142,8 +142,8 @@ class Process:
     def _start(self) -> None:
         remove_abandoned()
         self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        self._connection, theirs = Pipe()
-        socket, path = theirs.fileno(), _import_path()
+        self._connection, worker_end = Pipe()
+        socket, path = worker_end.fileno(), _import_path()
         main = _MAIN.format(
             path=path, module=answering.__name__, socket=socket, kernel=os.getpid()
         )
@@ -151,7 +151,7 @@ class Process:
         errors: list[Exception] = []
 
         def start() -> None:
-            with theirs, self._starting:
+            with worker_end, self._starting:
                 if not self.alive:
                     return
                 try:
@@ -228,18 +228,18 @@ class Process:
 
 
 def _import_path() -> list[str]:
-    """Where the worker looks for modules: as here, and last beside the notebook.
+    """The worker's import path: that of this kernel, then the notebook's folder.
 
     A file there may have the name of a module that this kernel imported before it
     looked there.
     """
-    here = _working_folder()
-    if here is None:
+    folder = _working_folder()
+    if folder is None:
         return [p for p in sys.path if isinstance(p, str) and p]
-    path = [p or here for p in sys.path if isinstance(p, str)]
-    if str(Path(__file__).parents[4]) == here:  # this package is itself found there
+    path = [p or folder for p in sys.path if isinstance(p, str)]
+    if str(Path(__file__).parents[4]) == folder:  # this package is itself found there
         return path
-    return [*(p for p in path if p != here), here]
+    return [*(p for p in path if p != folder), folder]
 
 
 def _working_folder() -> str | None:
@@ -266,7 +266,7 @@ def _kill(system: subprocess.Popen[bytes]) -> None:
 
 
 def memory_of(pid: int | None) -> int | None:
-    """Bytes of memory that a process uses; None where the system does not say.
+    """Bytes of memory that a process uses; None if the system does not report it.
 
     >>> memory_of(None)
     """

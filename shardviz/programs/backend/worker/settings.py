@@ -67,10 +67,10 @@ class Settings:
     devices: int = 1
 
     @classmethod
-    def of(cls, platform: str, needed: int, most: int) -> Settings:
+    def of(cls, platform: str, needed: int, maximum: int) -> Settings:
         """The kind of worker for a number of devices of a platform.
 
-        The number of CPU devices is rounded up to one of a few, of which `most` is the
+        The number of CPU devices is rounded up to one of a few, of which `maximum` is the
         last, so that a worker can be reused for other meshes.
 
         >>> [Settings.of("cpu", needed, 1024).devices for needed in (2, 65, 513)]
@@ -81,25 +81,29 @@ class Settings:
         for count in _COUNTS:
             if needed <= count:
                 return cls(platform, count)
-        return cls(platform, max(most, needed))
+        return cls(platform, max(maximum, needed))
 
-    def environment(self, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of the worker.
 
         Args:
-            own: the environment of this process; None for the real one.
+            variables: the environment of this process; None for the real one.
 
         >>> Settings("cpu", 8).environment({"XLA_FLAGS": "--xla_a=1", "JAX_DISABLE_JIT": "1"})[
         ...     "XLA_FLAGS"
         ... ]
         '--xla_a=1 --xla_force_host_platform_device_count=8'
         """
-        own = os.environ if own is None else own
-        kept = {n: v for n, v in own.items() if not n.startswith("JAX_") or n in _KEPT}
-        flags = [_quoted(f) for f in xla_flags(own) if not f.startswith(_NOT_PASSED)]
+        variables = os.environ if variables is None else variables
+        passed_on = {
+            n: v for n, v in variables.items() if not n.startswith("JAX_") or n in _KEPT
+        }
+        flags = [
+            _quoted(f) for f in xla_flags(variables) if not f.startswith(_NOT_PASSED)
+        ]
         flags.append(f"--xla_force_host_platform_device_count={self.devices}")
         extra = _TPU if self.kind == "tpu" else {}
-        return {**kept, **_COMMON, **extra, "XLA_FLAGS": " ".join(flags)}
+        return {**passed_on, **_COMMON, **extra, "XLA_FLAGS": " ".join(flags)}
 
 
 def _quoted(flag: str) -> str:
