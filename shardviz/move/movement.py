@@ -164,34 +164,34 @@ class Movement(Displayed):
         Raises:
             ProgramError: for another step, or a group of more than MOST_LISTED devices.
         """
-        done = check_step(self, step)
-        held = list(self._history())[done]
+        step_number = check_step(self, step)
+        holdings = list(self._history())[step_number]
         if not self.sums:
-            return (held != 0)[:, :, None]
+            return (holdings != 0)[:, :, None]
         bits = np.arange(self.size, dtype=np.uint64)
-        return (held[:, :, None] >> bits & np.uint64(1)).astype(bool)
+        return (holdings[:, :, None] >> bits & np.uint64(1)).astype(bool)
 
     def counts(self) -> Iterator[np.ndarray]:
         """At the start, then after each step: int64 [devices, chunks], contributions."""
-        for held in self._history():
-            bits = np.unpackbits(held[..., None].view(np.uint8), axis=-1)
+        for holdings in self._history():
+            bits = np.unpackbits(holdings[..., None].view(np.uint8), axis=-1)
             yield bits.sum(-1, dtype=np.int64)
 
     def _history(self) -> Iterator[np.ndarray]:
         """uint64 [devices, chunks]: a bit per contributor, at the start and on."""
         start, _ = self._listed()
-        held = start.astype(np.uint64)
+        holdings = start.astype(np.uint64)
         if self.sums:
-            held <<= np.arange(self.size, dtype=np.uint64)[:, None]
-        yield held.copy()
+            holdings <<= np.arange(self.size, dtype=np.uint64)[:, None]
+        yield holdings.copy()
         for step in self.steps:
-            sent = held[step.source, step.chunk]
+            sent = holdings[step.source, step.chunk]
             if not step.keeps:
-                held[step.source, step.chunk] = 0
+                holdings[step.source, step.chunk] = 0
             if step.adds:
-                sent |= held[step.target, step.chunk]
-            held[step.target, step.chunk] = sent
-            yield held.copy()
+                sent |= holdings[step.target, step.chunk]
+            holdings[step.target, step.chunk] = sent
+            yield holdings.copy()
 
     def _listed(self) -> tuple[np.ndarray, np.ndarray]:
         if self.start is None or self.end is None:
@@ -239,20 +239,20 @@ class Movement(Displayed):
                 f"This movement takes {plural(self.size, 'array')} of one shape, one per"
                 f" device; got {len(arrays):,} of {listed(sorted(shapes))}."
             )
-        held = np.full(start.shape, None, object)
+        parts_held = np.full(start.shape, None, object)
         for device, array in enumerate(arrays):
             numbers = np.flatnonzero(start[device])
             for number, part in zip(numbers, self._parts(array), strict=True):
-                held[device, number] = part
+                parts_held[device, number] = part
         for step in self.steps:
             # All is sent at the same time, so it is taken before anything is stored.
-            sent = held[step.source, step.chunk]
+            sent = parts_held[step.source, step.chunk]
             if step.adds:
-                sent = held[step.target, step.chunk] + sent
-            held[step.target, step.chunk] = sent
+                sent = parts_held[step.target, step.chunk] + sent
+            parts_held[step.target, step.chunk] = sent
         results = []
         for device, array in enumerate(arrays):
-            parts = held[device, end[device]].tolist()
+            parts = parts_held[device, end[device]].tolist()
             results.append(self._joined(parts, array))
         return results
 
@@ -300,14 +300,14 @@ def _alike(step: MovementStep) -> Any:
 
 def check_step(movement: Movement, step: Any) -> int:
     """How many steps are done, if there are so many."""
-    done = check_size(step, "step=", ProgramError)
+    step_number = check_size(step, "step=", ProgramError)
     last = len(movement.steps)
-    if not 0 <= done <= last:
+    if not 0 <= step_number <= last:
         raise ProgramError(
             f"There are {plural(last, 'step')}, so 0 to {last:,} can be done; got"
-            f" {shown(done)}."
+            f" {shown(step_number)}."
         )
-    return done
+    return step_number
 
 
 def collective_movement(
@@ -413,13 +413,13 @@ def movement_of(
             if topology.chip.axes:
                 hops = int(links.hops[0])
     ids, hosts, parts = mesh.device_ids.reshape(-1)[at], hosts[at], parts[at]
-    more = (collective.mesh_axes, seconds, topology, hops)
+    facts = (collective.mesh_axes, seconds, topology, hops)
     total = collective.bytes_per_device
     if collective.kind == PERMUTE:
         place = {int(position): n for n, position in enumerate(at)}
         inside = [pair for pair in collective.groups if pair[0] in place]
-        pairs = np.array([[place[one], place[other]] for one, other in inside])
-        return _permutation(ids, hosts, parts, total, pairs, more)
+        pairs = np.array([[place[source], place[target]] for source, target in inside])
+        return _permutation(ids, hosts, parts, total, pairs, facts)
     kind, count = collective.kind, len(at)
     if count > MOST_DEVICES:
         raise ProgramError(
@@ -434,7 +434,7 @@ def movement_of(
     steps = tuple(regular_steps(kind, method, chunks, parts, total))
     sent = Collective(kind, (), total, group_size=count).sent_bytes or 0
     return Movement(
-        kind, ids, hosts, chunks, steps, method, total, sent, start, end, *more
+        kind, ids, hosts, chunks, steps, method, total, sent, start, end, *facts
     )
 
 
@@ -446,8 +446,8 @@ def groups_of(collective: Collective, mesh: MeshSpec) -> Any:
             return chains_of(np.asarray(collective.groups, np.int64))
         return collective.groups
     # A part of an axis is no axis of the mesh; of no axes there is nothing to go by.
-    known = bool(axes) and mesh.shape.keys() >= set(axes)
-    if not known or collective.kind == PERMUTE:
+    are_known = bool(axes) and mesh.shape.keys() >= set(axes)
+    if not are_known or collective.kind == PERMUTE:
         raise ProgramError(
             f"The groups of devices of this {collective.kind} are not known. Take one"
             " of a compiled program, or give its kind, a mesh and axes=."
@@ -458,14 +458,14 @@ def groups_of(collective: Collective, mesh: MeshSpec) -> Any:
 def _ends(kind: str, chunks: Chunks, count: int) -> tuple[np.ndarray, np.ndarray]:
     """What every device has at the start, and what it needs at the end."""
     numbers, devices = np.arange(len(chunks.labels)), np.arange(count)[:, None]
-    own, every = chunks.group == devices, np.ones((count, len(numbers)), bool)
+    own_chunks, every = chunks.group == devices, np.ones((count, len(numbers)), bool)
     starts = {
-        Effect.GATHER: own,
+        Effect.GATHER: own_chunks,
         Effect.SUM: every,
         Effect.EXCHANGE: numbers // count == devices,
     }
     definition = KINDS[kind]
-    end = every if definition.steps[-1] == "gather" else own
+    end = every if definition.steps[-1] == "gather" else own_chunks
     return starts[definition.effect], end
 
 
@@ -475,7 +475,7 @@ def _permutation(
     parts: np.ndarray,
     total: int,
     pairs: np.ndarray,
-    more: tuple[Any, ...],
+    facts: tuple[Any, ...],
 ) -> Movement:
     count = len(ids)
     labels = tuple(map(str, range(count)))
@@ -497,5 +497,5 @@ def _permutation(
     if count > MOST_LISTED:
         start = end = None
     return Movement(
-        PERMUTE, ids, hosts, chunks, steps, method, total, sent, start, end, *more
+        PERMUTE, ids, hosts, chunks, steps, method, total, sent, start, end, *facts
     )

@@ -166,15 +166,15 @@ class Method(NamedTuple):
 
 def check_kind(kind: Any) -> None:
     """Raises a ProgramError for a kind of collective without steps."""
-    known = (*REGULAR, PERMUTE)
+    kinds = (*REGULAR, PERMUTE)
     if kind in KINDS and KINDS[kind].route is Route.UNKNOWN:
         raise ProgramError(
             "What a ragged exchange sends is known only when it runs, so it has no steps here."
         )
-    if kind not in known:
+    if kind not in kinds:
         raise ProgramError(
-            f"No steps are known for {shown(kind)}; they are for {listed(known)}."
-            f"{suggestion(kind, known)}"
+            f"No steps are known for {shown(kind)}; they are for {listed(kinds)}."
+            f"{suggestion(kind, kinds)}"
         )
 
 
@@ -245,11 +245,11 @@ def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
 
 def _levels(parts: np.ndarray) -> Method | None:
     """Hosts, and the devices of each; None for one, or where they have unequal numbers."""
-    places, which = np.unique(parts, return_inverse=True)
-    each = np.bincount(which.reshape(-1))
-    if len(places) < 2 or each.min() < 2 or each.min() != each.max():
+    places, part_of = np.unique(parts, return_inverse=True)
+    sizes = np.bincount(part_of.reshape(-1))
+    if len(places) < 2 or sizes.min() < 2 or sizes.min() != sizes.max():
         return None
-    grid = np.argsort(which.reshape(-1), kind="stable").reshape(len(places), -1)
+    grid = np.argsort(part_of.reshape(-1), kind="stable").reshape(len(places), -1)
     return Method("hosts", grid, ("hosts", "devices"))
 
 
@@ -292,12 +292,12 @@ def regular_steps(
             order.reverse()
         for number, axis in enumerate(order):
             # A scatter sends what is still to be scattered along the other axes, too.
-            done = order[:number]
-            free = done
+            earlier = order[:number]
+            free = earlier
             if action == "scatter":
                 free = order[number + 1 :]
-            sent = math.prod(grid.shape[other] for other in free)
-            reached = math.prod(grid.shape[other] for other in done)
+            sent = math.prod(grid.shape[earlier_axis] for earlier_axis in free)
+            reached = math.prod(grid.shape[earlier_axis] for earlier_axis in earlier)
             for turn in range(1, grid.shape[axis]):
                 about = RegularSent(
                     action,
@@ -310,23 +310,27 @@ def regular_steps(
                 )
                 adds, keeps = action == "scatter", action == "gather"
                 if grid.size > MOST_LISTED:
-                    most = sent * total // grid.size
+                    most_bytes = sent * total // grid.size
                     none = _NOTHING
-                    yield MovementStep(about, none, none, none, none, adds, keeps, most)
+                    yield MovementStep(
+                        about, none, none, none, none, adds, keeps, most_bytes
+                    )
                     continue
                 moved = []
-                for part, way in enumerate(ways):
+                for part, direction in enumerate(ways):
                     if action == "exchange":
                         moved.append(_exchanged(grid.size, turn))
                         continue
                     distance = turn if action == "gather" else turn + 1
-                    source, target, block = _along(grid, axis, way, distance, free)
+                    source, target, block = _along(
+                        grid, axis, direction, distance, free
+                    )
                     moved.append(np.stack([source, target, block * len(ways) + part]))
                 source, target, chunk = np.concatenate(moved, axis=1)
-                most = int(np.bincount(source, chunks.bytes[chunk]).max())
+                most_bytes = int(np.bincount(source, chunks.bytes[chunk]).max())
                 network = parts[source] != parts[target]
                 yield MovementStep(
-                    about, source, target, chunk, network, adds, keeps, most
+                    about, source, target, chunk, network, adds, keeps, most_bytes
                 )
 
 
@@ -338,17 +342,21 @@ def _exchanged(count: int, turn: int) -> np.ndarray:
 
 
 def _along(
-    grid: np.ndarray, axis: int, way: int, distance: int, free: Sequence[int]
+    grid: np.ndarray, axis: int, direction: int, distance: int, free: Sequence[int]
 ) -> np.ndarray:
     """What goes one way along an axis: int64 [3, transfers]: source, target, block.
 
     Every device gets from its neighbour the blocks of the devices that are `distance`
     away, with any coordinates along the axes `free`.
     """
-    order = [other for other in range(grid.ndim) if other not in free] + list(free)
-    count = math.prod(grid.shape[other] for other in free)
+    order = [dim for dim in range(grid.ndim) if dim not in free] + list(free)
+    count = math.prod(grid.shape[dim] for dim in free)
     rows = []
-    for rolled in (np.roll(grid, way, axis), grid, np.roll(grid, way * distance, axis)):
+    for rolled in (
+        np.roll(grid, direction, axis),
+        grid,
+        np.roll(grid, direction * distance, axis),
+    ):
         rows.append(rolled.transpose(order).reshape(-1, count))
     source, target, block = rows
     return np.stack(
@@ -373,13 +381,13 @@ def chains_of(pairs: np.ndarray) -> list[np.ndarray]:
     receivers = set(following.values())
     # A chain begins at a device that receives nothing; what is left are rings.
     starts = [s for s in following if s not in receivers] + sorted(following)
-    seen: set[int] = set()
+    visited: set[int] = set()
     chains = []
     for start in starts:
         chain = []
         at: int | None = start
-        while at is not None and at not in seen:
-            seen.add(at)
+        while at is not None and at not in visited:
+            visited.add(at)
             chain.append(at)
             at = following.get(at)
         if chain:

@@ -1,8 +1,9 @@
-"""process_rows() -> ProcessRows: what every process loads of an array.
+"""process_rows() -> ProcessRows: the part of an array that every process loads.
 
-`jax.make_array_from_process_local_data` takes from every process what its devices hold:
-along each dimension the blocks of any of its devices, in ascending order and without
-the gaps. Compared with JAX's own functions in `tests/layout/test_process_rows.py`.
+`jax.make_array_from_process_local_data` expects from every process the part that its
+devices hold: along each dimension the blocks of all of its devices, in ascending order
+and without gaps. `tests/layout/test_process_rows.py` compares this with JAX's own
+functions.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class ProcessPart:
-    """What one process yields.
+    """The part of an array that one process yields.
 
     Attributes:
-        process: its index.
-        ranges: per dimension the (start, stop) of what it yields, ascending and merged.
-        shape: of its local array: the ranges of each dimension, one after the other.
-        bytes: of its local array.
+        process: the index of the process.
+        ranges: for each dimension the (start, stop) pairs that it yields, ascending and
+            merged.
+        shape: the shape of its local array: the ranges of each dimension, one after the
+            other.
+        bytes: the bytes of its local array.
 
     >>> part = ProcessPart(1, (((0, 2), (6, 8)), ((0, 3),)), (4, 3), 48)
     >>> part.rows, part.local(np.arange(24).reshape(8, 3))[:, 0].tolist()
@@ -52,19 +55,19 @@ class ProcessPart:
     def local(self, values: Any) -> Any:
         """The local array of this process, cut out of an array of the global shape."""
         for dim, ranges in enumerate(self.ranges):
-            indices = np.concatenate([np.arange(*one) for one in ranges])
+            indices = np.concatenate([np.arange(*start_stop) for start_stop in ranges])
             values = np.take(values, indices, axis=dim)
         return values
 
 
-def ranges_text(ranges: Ranges, most: int = 4) -> str:
+def ranges_text(ranges: Ranges, limit: int = 4) -> str:
     """Ranges as slices, the first and the last of many.
 
     >>> ranges_text(((0, 64), (128, 192))), ranges_text(tuple((i, i + 1) for i in range(0, 20, 2)))
     ('0:64 + 128:192', '0:1 + 2:3 … 18:19 (10 ranges)')
     """
-    texts = [f"{start}:{stop}" for start, stop in ranges[:most]]
-    if len(ranges) <= most:
+    texts = [f"{start}:{stop}" for start, stop in ranges[:limit]]
+    if len(ranges) <= limit:
         return " + ".join(texts)
     last = ranges[-1]
     return f"{' + '.join(texts[:2])} … {last[0]}:{last[1]} ({len(ranges):,} ranges)"
@@ -72,7 +75,9 @@ def ranges_text(ranges: Ranges, most: int = 4) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProcessRows(Displayed):
-    """What every process yields of an array; made by `shardviz.process_rows`.
+    """The parts of an array that all processes yield.
+
+    Created by `shardviz.process_rows`.
 
     Attributes:
         layout: the array on its devices.
@@ -100,18 +105,18 @@ class ProcessRows(Displayed):
 
     @property
     def bytes_loaded(self) -> int:
-        """What all processes yield together, in bytes."""
+        """The bytes that all processes yield together."""
         return sum(part.bytes for part in self.parts)
 
     @property
     def bytes_repeated(self) -> int:
-        """How much of that another process yields as well, in bytes."""
+        """The bytes among them that another process yields too."""
         once = size_in_bytes(math.prod(self.layout.shape), self.layout.dtype)
         return self.bytes_loaded - once
 
     @property
     def apart(self) -> int:
-        """How many processes yield several ranges of a dimension, which have gaps."""
+        """How many processes yield several ranges of a dimension, with gaps between."""
         count = 0
         for part in self.parts:
             count += any(len(ranges) > 1 for ranges in part.ranges)
@@ -119,7 +124,7 @@ class ProcessRows(Displayed):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What a loader has to heed."""
+        """The rules that a loader must follow."""
         return tuple(explanation(self).split("\n"))
 
     def __repr__(self) -> str:
@@ -128,7 +133,11 @@ class ProcessRows(Displayed):
 
 
 def process_rows(layout: Layout) -> ProcessRows:
-    """What every process yields of an array, from its layout."""
+    """The part of an array that every process yields, from its layout.
+
+    Raises:
+        LayoutError: for an unreduced array.
+    """
     if layout.spec is not None and layout.spec.unreduced:
         raise LayoutError(
             f"An array that is unreduced over {shown(sorted(layout.spec.unreduced))} holds"
@@ -153,7 +162,7 @@ def process_rows(layout: Layout) -> ProcessRows:
 def _blocks_by_process(
     layout: Layout, dim: int, ranks: np.ndarray
 ) -> list[tuple[int, ...]]:
-    """Of every process the ascending numbers of its blocks along a dimension."""
+    """For every process the ascending numbers of its blocks along a dimension."""
     count, mesh = layout.block_counts[dim], layout.mesh
     block = layout.blocks[dim]
     if block is None:

@@ -1,10 +1,10 @@
 """plan_restore() -> Restore: what every process reads to restore a checkpoint.
 
-By default a process of orbax reads, for every distinct shard of its devices, all chunks
-that the shard meets (`_read_and_create_array` of its module `serialization`). A chunk
-that several shards of a process meet is asked for once for each, and fetched once or
-more, as it happens to be in memory still. tests/backend compares this with what
-tensorstore counts while orbax restores.
+By default an orbax process reads, for every distinct shard of its devices, all chunks
+that the shard overlaps (`_read_and_create_array` of orbax's module `serialization`). A
+chunk that several shards of a process overlap is requested once for each. It is fetched
+once or more often, depending on whether it is still in memory. tests/backend compares
+these numbers with tensorstore's counts while orbax restores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 
-# Of one array: its chunks, and the pairs of a shard with a chunk that it meets.
+# Chunks of one array, and pairs of a shard and a chunk that it overlaps.
 MOST_CHUNKS, MOST_PAIRS = 1 << 24, 1 << 25
 
 
@@ -36,11 +36,12 @@ class SavedArray:
     Attributes:
         path: the keys that lead to it, joined by `/`.
         shape, chunk_shape: in elements.
-        dtype, itemsize: of the elements as stored, and their bytes in memory.
-        kind: what was saved: `"array"` of jax, `"one device"` for one that was on one
-            device alone, `"numpy"` or `"scalar"`.
+        dtype: the element type as stored.
+        itemsize: the bytes of an element in memory.
+        kind: `"array"` for an array of jax, `"one device"` for one on a single device,
+            `"numpy"` or `"scalar"`.
         spec, mesh: those that it was saved with, or None.
-        random_key: the algorithm where it holds random keys, or `""`.
+        random_key: the algorithm of its random keys; `""` if it has none.
 
     >>> saved = SavedArray("w", (10, 4), "float32", 4, (4, 4))
     >>> saved.chunk_counts, saved.chunk_bytes, saved.bytes
@@ -59,18 +60,18 @@ class SavedArray:
 
     @property
     def chunk_counts(self) -> tuple[int, ...]:
-        """Into how many chunks each dimension is split."""
+        """The number of chunks along each dimension."""
         pairs = zip(self.shape, self.chunk_shape, strict=True)
         return tuple(-(-size // chunk) for size, chunk in pairs)
 
     @property
     def chunk_bytes(self) -> int:
-        """What one chunk takes in memory, in bytes; those at the edge take as much."""
+        """The bytes of one chunk in memory; a chunk at the edge is as large."""
         return math.prod(self.chunk_shape) * self.itemsize
 
     @property
     def bytes(self) -> int:
-        """What the array takes in memory, in bytes."""
+        """The bytes of the array in memory."""
         return math.prod(self.shape) * self.itemsize
 
 
@@ -81,8 +82,9 @@ class SavedCheckpoint:
     Attributes:
         path: the folder of its arrays.
         step, item: of a CheckpointManager, or None and `""`.
-        arrays, others: its arrays, and the paths of what else it holds, such as text.
-        has_shardings: whether it says how arrays were split (the file `_sharding`).
+        arrays: its arrays.
+        others: the paths of its other items, such as text.
+        has_shardings: whether it knows how arrays were split (the file `_sharding`).
 
     >>> SavedCheckpoint("/run/5", 5, "", ()).bytes
     0
@@ -97,19 +99,19 @@ class SavedCheckpoint:
 
     @property
     def bytes(self) -> int:
-        """What the arrays take in memory, in bytes, each once."""
+        """The bytes of all arrays in memory, each counted once."""
         return sum(array.bytes for array in self.arrays)
 
 
 class Reads(NamedTuple):
-    """What every process reads of one array: int64 [processes] each.
+    """The parts of one array that every process reads: int64 [processes] each.
 
     Attributes:
-        chunks: the chunks that its shards meet, each counted once.
-        reads: the same, a chunk counted for each distinct shard that meets it.
-        needed: the distinct shards of its devices, in bytes.
-        at_least, at_most: the chunks and the reads, in bytes of memory; what is fetched
-            lies between.
+        chunks: the chunks that its shards overlap, each counted once.
+        reads: the same, with a chunk counted for each distinct shard that overlaps it.
+        needed: the bytes of the distinct shards of its devices.
+        at_least, at_most: the bytes of the chunks and of the reads in memory; the bytes
+            that are fetched lie between.
 
     >>> Reads(*np.arange(10).reshape(5, 2)).needed.tolist()
     [4, 5]
@@ -123,7 +125,7 @@ class Reads(NamedTuple):
 
 
 class ProcessReads(NamedTuple):
-    """What one process reads of all arrays, in chunks and in bytes, as of Reads.
+    """The chunks and bytes that one process reads of all arrays; see Reads.
 
     >>> ProcessReads(0, 1, 4, 64, 64, 256).bytes_at_most
     256
@@ -139,14 +141,13 @@ class ProcessReads(NamedTuple):
 
 @dataclass(frozen=True)
 class RestoreProblem(Fact):
-    """Why an array cannot be restored as wanted.
+    """Why an array cannot be restored as requested.
 
     Attributes:
-        code: `"shape"` where another one was saved, `"no spec"` where nothing says how
-            it is to be split, `"layout"` where it cannot be laid out so, or not be
-            counted.
-        saved, wanted: the two shapes.
-        reason: why it cannot be laid out, in the words of its layout.
+        code: `"shape"` if another shape was saved, `"no spec"` if its split is unknown,
+            `"layout"` if it cannot be laid out like that, or its chunks cannot be counted.
+        saved, wanted: the shape that was saved, and the one that is requested.
+        reason: the error of its layout.
 
     >>> RestoreProblem("shape", (8,), (4,)).wanted
     (4,)
@@ -160,16 +161,16 @@ class RestoreProblem(Fact):
 
 @dataclass(frozen=True, eq=False)
 class RestoreRow:
-    """One array: how it was saved, how it is wanted, and what is read for it.
+    """One array: as saved, as requested, and the reads that restore it.
 
     Attributes:
         saved: the array in the checkpoint.
-        spec: the spec that is wanted; None where nothing says so.
-        dtype: the element type that is wanted, into which it is converted.
-        layout: the wanted layout of what is stored, or None.
-        reads: what every process reads, in the order of `Restore.process_numbers`; None
-            where it cannot be restored so.
-        problem: why not, or None.
+        spec: the requested spec; None if it is unknown.
+        dtype: the requested element type, to which it is converted.
+        layout: the requested layout of the stored array, or None.
+        reads: the reads of every process, in the order of `Restore.process_numbers`;
+            None if it cannot be restored.
+        problem: why it cannot be restored, or None.
 
     >>> RestoreRow(SavedArray("w", (8,), "int8", 1, (4,)), None, "int8").bytes_at_most
     0
@@ -189,7 +190,7 @@ class RestoreRow:
 
     @cached_property
     def bytes_at_most(self) -> int:
-        """What all processes read, in bytes of memory, with every chunk as asked for."""
+        """The bytes that all processes read if no chunk is still in memory."""
         if self.reads is None:
             return 0
         return int(self.reads.at_most.sum())
@@ -197,17 +198,18 @@ class RestoreRow:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Restore(Displayed, Fact):
-    """What restoring a checkpoint reads; made by `sv.restore`.
+    """The reads that restore a checkpoint; created by `sv.restore`.
 
     Attributes:
         checkpoint: its metadata.
         mesh: the mesh that it is restored on.
-        rows: one an array of the checkpoint that is wanted.
+        rows: one per requested array of the checkpoint.
         process_numbers: int64, ascending: the processes with devices of the mesh.
-        missing: paths that are wanted and not in the checkpoint.
-        not_wanted: paths in the checkpoint that nothing wants.
-        notes: what the checkpoint does not say, as codes: `"no shardings"`: how its
-            arrays were split; `"one process"`: which process has which device.
+        missing: requested paths that are not in the checkpoint.
+        not_wanted: paths in the checkpoint that are not requested.
+        notes: codes of what is unknown: `"no shardings"` if the checkpoint lacks how
+            its arrays were split, `"one process"` if the process of each device is
+            unknown.
 
     >>> checkpoint = SavedCheckpoint("/run/5", 5, "", ())
     >>> Restore(checkpoint, MeshSpec(("x",), (2,)), (), np.arange(1)).works
@@ -224,24 +226,24 @@ class Restore(Displayed, Fact):
 
     @cached_property
     def processes(self) -> tuple[ProcessReads, ...]:
-        """What each process reads, the one that reads most first."""
+        """The reads of each process, the one that reads most first."""
         totals = np.zeros((len(Reads._fields), len(self.process_numbers)), np.int64)
         for row in self.rows:
             if row.reads is not None:
                 totals += np.stack(row.reads)
-        made = []
+        reads = []
         for process, numbers in zip(self.process_numbers, totals.T, strict=True):
-            made.append(ProcessReads(int(process), *numbers.tolist()))
-        return tuple(sorted(made, key=lambda p: (-p.bytes_at_most, p.process)))
+            reads.append(ProcessReads(int(process), *numbers.tolist()))
+        return tuple(sorted(reads, key=lambda p: (-p.bytes_at_most, p.process)))
 
     @property
     def problems(self) -> Mapping[str, RestoreProblem]:
-        """Why arrays cannot be restored as wanted, by path."""
+        """Why arrays cannot be restored as requested, by path."""
         return {row.path: row.problem for row in self.rows if row.problem is not None}
 
     @property
     def works(self) -> bool:
-        """Whether there is no problem, and exactly what is wanted is there."""
+        """Whether the checkpoint has exactly the requested arrays, without problems."""
         return not (self.problems or self.missing or self.not_wanted)
 
     def __repr__(self) -> str:
@@ -249,12 +251,13 @@ class Restore(Displayed, Fact):
 
 
 class Wanted(NamedTuple):
-    """How the arrays of a checkpoint are wanted.
+    """The arrays to restore from a checkpoint.
 
     Attributes:
-        requests: the wanted spec and layout by the path in the checkpoint.
-        missing: what is wanted and not in the checkpoint.
-        notes: what to say of all.
+        requests: the requested spec and layout by the path in the checkpoint.
+        mesh: the mesh to restore on.
+        missing: requested paths that are not in the checkpoint.
+        notes: codes of what is unknown; see Restore.
     """
 
     requests: Mapping[str, Request]
@@ -264,7 +267,7 @@ class Wanted(NamedTuple):
 
 
 def plan_restore(checkpoint: SavedCheckpoint, wanted: Wanted) -> Restore:
-    """What every process reads to restore a checkpoint as wanted.
+    """The reads of every process that restore a checkpoint as requested.
 
     >>> saved = SavedArray("w", (8, 4), "float32", 4, (8, 4))
     >>> checkpoint = SavedCheckpoint("/c", None, "", (saved,))
@@ -274,19 +277,19 @@ def plan_restore(checkpoint: SavedCheckpoint, wanted: Wanted) -> Restore:
     512
     """
     numbers = set(wanted.mesh.processes)
-    for one in wanted.requests.values():
-        if one.layout is not None:
-            numbers.update(one.layout.mesh.processes)
+    for array_request in wanted.requests.values():
+        if array_request.layout is not None:
+            numbers.update(array_request.layout.mesh.processes)
     processes = np.array(sorted(numbers), np.int64)
-    # Arrays that are split and stored alike are read alike.
+    # Arrays that are split and stored alike have equal reads.
     memo: dict[Any, Reads] = {}
-    rows, left = [], []
+    rows, not_wanted = [], []
     for array in checkpoint.arrays:
-        asked = wanted.requests.get(array.path)
-        if asked is None:
-            left.append(array.path)
+        array_request = wanted.requests.get(array.path)
+        if array_request is None:
+            not_wanted.append(array.path)
         else:
-            rows.append(_row(array, asked, processes, memo))
+            rows.append(_row(array, array_request, processes, memo))
     notes = wanted.notes
     if not checkpoint.has_shardings:
         notes += ("no shardings",)
@@ -296,44 +299,50 @@ def plan_restore(checkpoint: SavedCheckpoint, wanted: Wanted) -> Restore:
         tuple(rows),
         processes,
         wanted.missing,
-        tuple(left),
+        tuple(not_wanted),
         notes,
     )
 
 
 def _row(
-    array: SavedArray, wanted: Request, processes: np.ndarray, memo: dict[Any, Reads]
+    array: SavedArray,
+    array_request: Request,
+    processes: np.ndarray,
+    memo: dict[Any, Reads],
 ) -> RestoreRow:
-    layout, dtype, problem = wanted.layout, wanted.dtype, None
-    # What is stored of random keys has a dimension more than the keys.
+    layout, dtype, problem = array_request.layout, array_request.dtype, None
+    # Random keys are stored with one more dimension.
     if array.random_key and dtype.startswith("key<") and layout is not None:
-        stored = ArraySpec("array", array.shape, None, array.dtype, wanted.spec)
-        wanted = request(stored, layout.mesh, None)
-        layout, dtype = wanted.layout, array.dtype
-    if wanted.shape != array.shape:
-        problem = RestoreProblem("shape", array.shape, wanted.shape)
-    elif wanted.problem is not None:
-        problem = RestoreProblem("layout", reason=str(wanted.problem))
+        stored = ArraySpec("array", array.shape, None, array.dtype, array_request.spec)
+        array_request = request(stored, layout.mesh, None)
+        layout, dtype = array_request.layout, array.dtype
+    if array_request.shape != array.shape:
+        problem = RestoreProblem("shape", array.shape, array_request.shape)
+    elif array_request.problem is not None:
+        problem = RestoreProblem("layout", reason=str(array_request.problem))
     elif layout is None:
         problem = RestoreProblem("no spec")
     if problem is not None or layout is None:
-        return RestoreRow(array, wanted.spec, dtype, layout, problem=problem)
+        return RestoreRow(array, array_request.spec, dtype, layout, problem=problem)
     key = (array.shape, array.chunk_shape, array.itemsize)
-    # Without a spec nobody can say which layouts are alike.
+    # Layouts without a spec are never treated as equal.
     key += (layout.spec or id(layout), id(layout.mesh))
     try:
         if key not in memo:
             memo[key] = count_reads(array, layout, processes)
     except LayoutError as error:
         problem = RestoreProblem("layout", reason=str(error))
-        return RestoreRow(array, wanted.spec, dtype, layout, problem=problem)
-    return RestoreRow(array, wanted.spec, dtype, layout, memo[key])
+        return RestoreRow(array, array_request.spec, dtype, layout, problem=problem)
+    return RestoreRow(array, array_request.spec, dtype, layout, memo[key])
 
 
 class ProcessChunks(NamedTuple):
-    """Every process with every chunk of it, by their numbers (int64).
+    """Every pair of a process and a chunk that it reads.
 
-    `shards` of the process meet the chunk; `held` is how many each process has.
+    Attributes:
+        process, chunk: int64 [pairs]: their numbers.
+        shards: int64 [pairs]: how many shards of the process overlap the chunk.
+        held: int64 [processes]: how many distinct shards each process has.
     """
 
     process: np.ndarray
@@ -348,7 +357,7 @@ def process_chunks(
     """Which chunks each process reads for the shards of its devices.
 
     Args:
-        layout: how the array is wanted.
+        layout: the requested layout.
         chunk_shape: in elements.
         processes: int64, ascending: the processes to count for.
 
@@ -363,7 +372,7 @@ def process_chunks(
     # Devices of a process with the same shard share a read.
     shards = np.unique(owner * layout.num_blocks + layout.groups)
     owner, block = np.divmod(shards, layout.num_blocks)
-    held = np.bincount(owner, minlength=len(processes))
+    shard_counts = np.bincount(owner, minlength=len(processes))
     numbers = np.unravel_index(block, layout.block_counts or (1,))[:rank]
     step = np.array(layout.shard_shape, np.int64)[:, None]
     chunk = np.array(chunk_shape, np.int64)[:, None]
@@ -372,30 +381,31 @@ def process_chunks(
     counts = np.maximum(-(-(starts + step) // chunk) - first, 0) * (step > 0)
     grid = [-(-n // c) for n, c in zip(layout.shape, chunk_shape, strict=True)]
     total = max(math.prod(grid), 1)
-    each = counts.prod(axis=0, dtype=np.int64)
-    if total > MOST_CHUNKS or each.sum() > MOST_PAIRS:
+    chunks_per_shard = counts.prod(axis=0, dtype=np.int64)
+    if total > MOST_CHUNKS or chunks_per_shard.sum() > MOST_PAIRS:
         raise LayoutError(
             f"The array has {total:,} chunks, more than are counted here for"
             f" {len(shards):,} shards."
         )
-    # Every pair of shard and chunk. The pairs of a shard are numbered from 0, and a
-    # number is read as a place among its chunks.
-    row = np.repeat(np.arange(len(each)), each)
-    rest = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)
+    # One row per pair of shard and chunk. The pairs of a shard are numbered from 0, and
+    # each number is then split into a chunk position per dimension.
+    row = np.repeat(np.arange(len(chunks_per_shard)), chunks_per_shard)
+    first_row = np.cumsum(chunks_per_shard) - chunks_per_shard
+    number = np.arange(len(row)) - np.repeat(first_row, chunks_per_shard)
     flat, stride = np.zeros(len(row), np.int64), 1
     for dim in reversed(range(rank)):
-        rest, at = np.divmod(rest, counts[dim, row])
+        number, at = np.divmod(number, counts[dim, row])
         flat += (first[dim, row] + at) * stride
         stride *= grid[dim]
     key, times = np.unique(owner[row] * total + flat, return_counts=True)
-    return ProcessChunks(key // total, key % total, times, held)
+    return ProcessChunks(key // total, key % total, times, shard_counts)
 
 
 def count_reads(array: SavedArray, layout: Layout, processes: np.ndarray) -> Reads:
-    """What every process reads of one array.
+    """The reads of every process for one array.
 
     Raises:
-        LayoutError: for more chunks than are counted.
+        LayoutError: for more than MOST_CHUNKS chunks, or MOST_PAIRS pairs.
     """
     pairs = process_chunks(layout, array.chunk_shape, processes)
     chunks = np.bincount(pairs.process, minlength=len(processes))
