@@ -144,8 +144,8 @@ class Lock:
         with contextlib.suppress(ProgramError):  # there is none yet, or it is none
             before = read_lock(path)
         if before is not None:
-            both = (before.collectives is None) == (self.collectives is None)
-            if both and before.diff(self).same:
+            same_content = (before.collectives is None) == (self.collectives is None)
+            if same_content and before.diff(self).same:
                 return False
         self.write(path)
         return True
@@ -205,9 +205,9 @@ def _escaped(name: str) -> str:
     return name.replace("{", "{{").replace("}", "}}")
 
 
-def folded_layers(some: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def folded_layers(by_name: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Names and values, those of all layers as one, in their order."""
-    folds = fold(some.items(), itemgetter(0), itemgetter(1))
+    folds = fold(by_name.items(), itemgetter(0), itemgetter(1))
     return [(one.name, one.items[0][1]) for one in folds]
 
 
@@ -357,10 +357,12 @@ def _lock_collectives(
         return traffic_of(c), function(c)
 
     counts: Counter[LockedCollective] = Counter()
-    for one in fold(collectives, lambda c: _escaped(path_in_words(c.op)), alike):
-        c = one.items[0]
+    for folded_row in fold(collectives, lambda c: _escaped(path_in_words(c.op)), alike):
+        c = folded_row.items[0]
         facts = traffic_of(c)
-        counts[LockedCollective(*facts, 1, one.name + function(c))] += len(one.items)
+        counts[LockedCollective(*facts, 1, folded_row.name + function(c))] += len(
+            folded_row.items
+        )
     folded = [locked._replace(count=count) for locked, count in counts.items()]
     folded.sort(key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0))
     return tuple(folded)

@@ -20,7 +20,7 @@ from shardviz.plans.plan_values import bytes_per_device
 
 
 class Estimate(NamedTuple):
-    """What a plan says of a program on each device; the smaller one is the better.
+    """The time and memory of a program on each device, by its plan; less is better.
 
     >>> Estimate(0.1, 0.3, values=100, held=60) < Estimate(0.2, 0.2, values=10, held=5)
     True
@@ -36,8 +36,8 @@ class PlannedPoint(NamedTuple):
     """A combination that was planned.
 
     Attributes:
-        edits: what it changes.
-        estimate: what its plan says.
+        edits: the edits of the combination.
+        estimate: its time and memory by the plan.
         needed: the bytes that its compile needs on each device; None if it was not
             compiled, or fits.
 
@@ -51,7 +51,7 @@ class PlannedPoint(NamedTuple):
 
 
 def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
-    """What a plan says of its program on a mesh, which may have another axis order."""
+    """The estimate of a plan on a mesh, which may have another order of axes."""
     seconds = {"compute": 0.0, "memory": 0.0}
     for row in total_bounds(topology.chip, op_costs(plan)):
         seconds[row.part] += row.seconds or 0.0
@@ -61,23 +61,27 @@ def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
 
 
 def _sent_seconds(plan: Plan, topology: Topology, mesh: MeshSpec) -> float:
-    """The least time of a plan's collectives, as compilers for TPUs and GPUs make them."""
-    seconds: dict[Any, float] = {}
-    for number, one in enumerate(plan.collectives):
-        key: Any = number
-        axes, value = set(one.mesh_axes), plan.by_name.get(one.value)
-        # Of a sum that is split, a device receives its part only, of all that others add.
-        if one.kind == "all-reduce" and value and axes <= set(value.spec.axes):
-            size = bytes_per_device(value, plan.mesh) * one.group_size
-            one = replace(one, kind="reduce-scatter", bytes_per_device=size)
-        # Who sends to whom is not known; a device sends all that it has.
-        elif one.kind == "collective-permute" and not one.groups:
-            one = replace(one, kind="all-to-all")
-        # What the forward pass gathers is there for the backward pass.
-        elif one.kind == "all-gather" and isinstance(one.cause, MoveCause):
-            key = number if one.in_loop else (one.cause.value, one.mesh_axes, one.shape)
-        # Of a collective whose groups or rate nobody knows, nothing is counted.
-        bound = collective_bound(one, topology.chip, topology, mesh)
+    """The least time of a plan's collectives on TPUs and GPUs."""
+    seconds: dict[object, float] = {}
+    for number, collective in enumerate(plan.collectives):
+        key: object = number
+        axes, value = set(collective.mesh_axes), plan.by_name.get(collective.value)
+        # TPU and GPU compilers turn a sum whose result is split into a reduce-scatter.
+        if collective.kind == "all-reduce" and value and axes <= set(value.spec.axes):
+            size = bytes_per_device(value, plan.mesh) * collective.group_size
+            collective = replace(
+                collective, kind="reduce-scatter", bytes_per_device=size
+            )
+        # Its senders are unknown; in an all-to-all a device sends all its bytes.
+        elif collective.kind == "collective-permute" and not collective.groups:
+            collective = replace(collective, kind="all-to-all")
+        # Values that the forward pass gathers are kept for the backward pass.
+        elif collective.kind == "all-gather" and not collective.in_loop:
+            if isinstance(collective.cause, MoveCause):
+                value_name = collective.cause.value
+                key = (value_name, collective.mesh_axes, collective.shape)
+        # A collective with unknown groups or rate counts nothing.
+        bound = collective_bound(collective, topology.chip, topology, mesh)
         seconds[key] = bound.seconds or 0.0
     return sum(seconds.values())
 
@@ -97,7 +101,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Preference(Fact):
-    """Why one candidate and not another.
+    """Why one candidate is preferred to another.
 
     >>> Preference.__match_args__
     ('first', 'second')
@@ -108,19 +112,19 @@ class Preference(Fact):
 
     @property
     def rows(self) -> tuple[Difference, ...]:
-        """What differs in their rooflines, the largest difference first."""
+        """The differences of their rooflines, the largest first."""
         # Collectives of a kind and axes count as one.
         seconds: dict[str, list[float]] = {}
         sources: dict[str, dict[str, None]] = {}
-        for side, one in enumerate((self.first, self.second)):
-            for row in one.report.roofline.rows:
+        for side, candidate in enumerate((self.first, self.second)):
+            for row in candidate.report.roofline.rows:
                 seconds.setdefault(row.name, [0.0, 0.0])[side] += row.seconds or 0.0
                 sources.setdefault(row.name, {})[row.source] = None
         rows = []
-        for name, (mine, other) in seconds.items():
-            if mine != other:
+        for name, (first, second) in seconds.items():
+            if first != second:
                 where = tuple(filter(None, sources[name]))
-                rows.append(Difference(name, mine, other, where))
+                rows.append(Difference(name, first, second, where))
         return tuple(sorted(rows, key=lambda row: -abs(row.other - row.seconds)))
 
     def __repr__(self) -> str:
@@ -131,16 +135,17 @@ class Search(tuple[Candidate, ...], Displayed):
     """Candidates that compile and fit, the least time first.
 
     Attributes:
-        before: the compile of the program as it was.
-        refused: what was tried and dropped, with why; specs that do not divide left out.
-        points: how many combinations there are to choose from.
+        before: the compile of the original program.
+        refused: combinations that were tried and rejected, with the reasons; specs that
+            do not divide an array are left out.
+        points: the number of combinations.
         planned, compiled: how many of them were planned, and compiled.
-        ended: why it ended: `"all compiled"`, except for those whose arguments and
-            results alone need more memory; `"no better"`, where plans promise nothing
-            better of all others; `"no room"`, where they promise that nothing fits;
-            `"budget"` of compiles, `"seconds"` or `"interrupted"`.
+        ended: why it ended: `"all compiled"`, except those whose arguments and results
+            alone need more memory; `"no better"` if plans promise that no other is
+            better; `"no room"` if plans promise that nothing fits; `"budget"` of
+            compiles; `"seconds"` or `"interrupted"`.
         plans: all points that were planned, the fewest bytes first.
-        limit: the bytes that each device has for it; None where that is not known.
+        limit: the bytes available on each device; None if that is unknown.
 
     >>> Search.of([], ended="seconds").exhaustive
     False
@@ -156,22 +161,22 @@ class Search(tuple[Candidate, ...], Displayed):
     limit: int | None = None
 
     @classmethod
-    def of(cls, found: Iterable[Candidate | Refusal], **facts: Any) -> Search:
-        """Candidates and refusals in any order, with what is known of the search."""
-        kept: list[Candidate] = []
+    def of(cls, results: Iterable[Candidate | Refusal], **facts: Any) -> Search:
+        """A search from its candidates and refusals in any order, and its other facts."""
+        candidates: list[Candidate] = []
         refused: list[Refusal] = []
-        for one in found:
-            if isinstance(one, Candidate):
-                kept.append(one)
+        for result in results:
+            if isinstance(result, Candidate):
+                candidates.append(result)
             else:
-                refused.append(one)
-        made = cls(sorted(kept, key=_rank))
-        vars(made).update(facts, refused=tuple(refused))
-        return made
+                refused.append(result)
+        search = cls(sorted(candidates, key=_rank))
+        vars(search).update(facts, refused=tuple(refused))
+        return search
 
     @property
     def best(self) -> Candidate | None:
-        """The one with the least time; None where nothing compiles and fits."""
+        """The candidate with the least time; None if nothing compiles and fits."""
         return self[0] if self else None
 
     @property
@@ -181,33 +186,45 @@ class Search(tuple[Candidate, ...], Displayed):
 
     @property
     def frontier(self) -> tuple[Candidate, ...]:
-        """Those that none beats in both time and memory, the fastest first."""
-        kept: list[Candidate] = []
-        # From the fastest on, each that needs less memory than all before.
-        for one in sorted(
+        """The candidates that none beats in both time and memory, the fastest first."""
+        frontier: list[Candidate] = []
+        # From the fastest on, each candidate that needs less memory than all before.
+        for candidate in sorted(
             self, key=lambda c: (c.least_seconds or 0.0, c.peak_bytes or 0)
         ):
-            if not kept or (one.peak_bytes or 0) < (kept[-1].peak_bytes or 0):
-                kept.append(one)
-        return tuple(kept)
+            if not frontier or (candidate.peak_bytes or 0) < (
+                frontier[-1].peak_bytes or 0
+            ):
+                frontier.append(candidate)
+        return tuple(frontier)
 
     def explain(
         self, first: Candidate | None = None, second: Candidate | None = None
     ) -> Preference:
-        """Why one candidate (the best) and not another (the program as it was).
+        """Why one candidate is preferred to another.
+
+        Args:
+            first: the preferred candidate; by default the best.
+            second: the other one; by default the original program.
 
         Raises:
-            ProgramError: where one of them does not compile, so has no least time.
+            ProgramError: if one of them does not compile, and so has no least time.
         """
-        one = first or self.best
-        if second is None and one is not None:
-            second = Candidate((), one.program, one.before, one.before)
-        if not one or not second or None in (one.least_seconds, second.least_seconds):
+        preferred = first or self.best
+        if second is None and preferred is not None:
+            second = Candidate(
+                (), preferred.program, preferred.before, preferred.before
+            )
+        if (
+            not preferred
+            or not second
+            or None in (preferred.least_seconds, second.least_seconds)
+        ):
             raise ProgramError(
                 "One of the two did not compile, so there is no least time to compare"
                 " with. Give two of the search's candidates."
             )
-        return Preference(one, second)
+        return Preference(preferred, second)
 
     def __repr__(self) -> str:
         return sentence(self)
@@ -215,5 +232,10 @@ class Search(tuple[Candidate, ...], Displayed):
 
 def _rank(candidate: Candidate) -> tuple[float, float, int, int]:
     """Least time, then the sum of its parts, then memory."""
-    known, size = candidate.report.roofline, candidate.peak_bytes or 0
-    return known.seconds or 0.0, sum(known.parts.values()), size, len(candidate.edits)
+    roofline, size = candidate.report.roofline, candidate.peak_bytes or 0
+    return (
+        roofline.seconds or 0.0,
+        sum(roofline.parts.values()),
+        size,
+        len(candidate.edits),
+    )

@@ -1,4 +1,4 @@
-"""What a search may vary of a program: meshes, specs of arguments, rules."""
+"""The choices of a search: meshes, specs of arguments, rules."""
 
 from __future__ import annotations
 
@@ -22,22 +22,27 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 
 OVER = ("mesh", "arguments", "rules", "donate", "remat", "device order")
-#: For each choice the number of the option that is taken; 0 is how it is now.
+#: For each choice the number of the chosen option; 0 is the present one.
 Point = tuple[int, ...]
-_SMALL = 1000  # arrays that have a thousandth of all bytes or less stay as they are
+_SMALL = 1000  # arrays with a thousandth of all bytes or less are not varied
 
 
 class Choice(NamedTuple):
-    """One thing that may vary."""
+    """One choice of a search.
 
-    kind: str  # of `OVER`
-    # Meshes, Specs, mesh axes or edits; None for as it is now, which is first.
+    Attributes:
+        kind: one of `OVER`.
+        options: meshes, specs, mesh axes or edits; the first is None for no change.
+        names: the arrays that share a spec, or the logical name of a rule.
+    """
+
+    kind: str
     options: tuple[Any, ...]
-    names: tuple[str, ...] = ()  # the arrays that share a spec, or the logical name
+    names: tuple[str, ...] = ()
 
 
 def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[Edit]:
-    """What a point changes of a program, one edit for all rules."""
+    """The edits of a point: one for each array, and one for all rules."""
     edits: list[Edit] = []
     steps: list[TableAction] = []
     rules, mesh = program.rules, program.mesh
@@ -70,12 +75,12 @@ def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[
 
 
 def _specs_now(program: Program) -> dict[str, Any]:
-    """The spec of each argument, whoever gave it: without one an array is not split."""
+    """The spec of each argument, its own or that of the rules."""
     return {request.array.name: request.spec for request in program.requests}
 
 
 def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, TableAction]:
-    """The table with one rule for a logical name, and what that changes."""
+    """The table with one rule for a logical name, and the action that makes it."""
     lines = rules.by_name.get(new.logical, ())
     table = [rule for rule in rules if rule.logical != new.logical]
     place = lines[0] if lines else len(table)
@@ -89,23 +94,25 @@ def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, TableAction]:
 def choices_of(
     program: Program, plan: Plan, over: Sequence[str] | None
 ) -> tuple[Choice, ...]:
-    """What varies, the mesh first. `sv.search` explains `over`.
+    """The choices, the mesh first. `sv.search` explains `over`.
 
     Raises:
-        ProgramError: for what cannot vary.
+        ProgramError: for something that cannot vary.
     """
     if over is None:
         over = ("mesh", "arguments" if program.rules is None else "rules")
     now = _specs_now(program)
-    for one in over:
-        if one not in (*OVER, *now) or (one == "rules" and program.rules is None):
+    for variation in over:
+        if variation not in (*OVER, *now) or (
+            variation == "rules" and program.rules is None
+        ):
             raise ProgramError(
                 f"A search varies {listed(OVER)} (rules where the program has them), or"
-                f" arguments by name; got {shown(one)}."
+                f" arguments by name; got {shown(variation)}."
             )
     mesh, meshes = program.mesh, []
     axes = list(dict(_split(mesh)))
-    # Ids that somebody chose say where each device is, whatever the sizes.
+    # If the user chose device ids, other sizes would move devices.
     if "mesh" in over and mesh.ids_are_positions:
         meshes, axes = _meshes(mesh), list(mesh.axis_names)
     choices = [Choice("mesh", (None, *meshes))]
@@ -134,13 +141,15 @@ def _meshes(mesh: MeshSpec) -> list[MeshSpec]:
     """The mesh with other sizes of its axes, in each order of those above 1."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     sizes = [n for n in range(1, mesh.size + 1) if mesh.size % n == 0]
-    # The present one comes first, and is no option by itself.
+    # The present mesh comes first, and is not returned.
     meshes = {_split(mesh): mesh}
     for names in itertools.permutations(mesh.axis_names):
-        for some in itertools.product(sizes, repeat=len(names)):
-            if math.prod(some) == mesh.size:
-                made = MeshSpec(names, some, tuple(map(types.__getitem__, names)))
-                meshes.setdefault(_split(made), made)
+        for split_sizes in itertools.product(sizes, repeat=len(names)):
+            if math.prod(split_sizes) == mesh.size:
+                new_mesh = MeshSpec(
+                    names, split_sizes, tuple(map(types.__getitem__, names))
+                )
+                meshes.setdefault(_split(new_mesh), new_mesh)
     return list(meshes.values())[1:]
 
 
@@ -159,11 +168,11 @@ def _specs(rank: int, axes: Sequence[str]) -> Iterator[Spec]:
 
 
 def _alike(program: Program, plan: Plan, over: Sequence[str]) -> list[list[ArraySpec]]:
-    """The arguments that may vary, those together that share a spec.
+    """The arguments that may vary, in groups that share a spec.
 
-    They share one where they have one shape, and either meet the same values first, as
-    the weights of queries and keys, or their paths end alike, as those of layers of a
-    list and of what an optimizer keeps of a parameter.
+    Arguments share a spec if they have the same shape, and either are first combined
+    with the same values, like the weights of queries and keys, or their paths end
+    alike, like those of the layers of a list or of a parameter and its moments.
     """
     total = sum(map(operator.attrgetter("bytes"), program.arrays))
     groups: list[list[ArraySpec]] = []
@@ -182,21 +191,21 @@ def _alike(program: Program, plan: Plan, over: Sequence[str]) -> list[list[Array
     return groups
 
 
-def _same_role(plan: Plan, one: str, other: str) -> bool:
+def _same_role(plan: Plan, first: str, second: str) -> bool:
     paths = []
-    for name in (one, other):
+    for name in (first, second):
         # Without the argument that it begins with, and numbers of layers; the end first.
         words = re.findall(r"\b[^\W\d]\w*", name)
         paths.append(words[:0:-1] or words)
     ends_alike = all(map(operator.eq, *paths))
-    return ends_alike or _first_use(plan, one) == _first_use(plan, other)
+    return ends_alike or _first_use(plan, first) == _first_use(plan, second)
 
 
 def _first_use(plan: Plan, name: str) -> tuple[str, ...]:
-    """The operation that a value first meets others in, and these others."""
+    """The first operation that combines a value with others, and these others."""
     for op in plan.ops:
         if op.kind == "op" and name in op.operands:
-            others = [other for other in op.operands if other != name]
-            # What only converts or moves it says nothing of its role.
-            return (op.opcode, "", *others) if others else _first_use(plan, op.name)
+            operands = [other for other in op.operands if other != name]
+            # Conversions and copies do not show its role.
+            return (op.opcode, "", *operands) if operands else _first_use(plan, op.name)
     return ("", name)

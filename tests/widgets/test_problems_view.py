@@ -277,3 +277,25 @@ def test_an_empty_table_is_said_once():
     codes = [row["code"] for row in view(made)["rows"]]
     assert codes == ["replicated", "unmatched"]
     assert make_mesh(data=4, model=2).size == made.mesh.size
+
+
+def test_a_report_that_stopped_for_a_known_reason_is_not_said_again():
+    made = session(SPLIT)
+    error = Failure("compile", "No.")
+    plan = Plan("f", made.now.mesh, error=Failure("trace", "No."))
+    report = Report("f", "cpu", error=error)
+    now = made.now
+    both = StageResults(
+        plan, now.revision, report=report, report_revision=now.revision, target=now.target
+    )
+    assert {"no plan"} <= found(made, both).keys()
+    assert "stopped" not in found(made, both)
+    unlaid = session([("a", (6, 64), "batch mlp")])
+    assert "stopped" not in found(unlaid, reported(unlaid, error=error))
+
+
+def test_axes_that_are_free_and_names_without_rules_are_named():
+    made = session([("a", (64, 64), "batch x")], mesh="data=4, model=2, flat=1")
+    assert {p.code: p for p in problems(made)}["replicated"].axes == ("model",)
+    names = found(session([("a", (64, 64), "batch zzz")]))["unmatched"]
+    assert (names.severity, names.mends) == ("know", False)

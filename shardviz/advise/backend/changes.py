@@ -129,9 +129,11 @@ def find_changes(
         # Only this target's partitioner makes it, such as for a decomposition on TPUs.
         trials.on_target = True
         before = trials.partitioned(program)
-    known = before.collectives or trials.before.collectives or ()
+    collectives = before.collectives or trials.before.collectives or ()
     plan = plan_program(program)
-    unwanted = UnwantedCollective(trials, _as_partitioned(collective, known), plan)
+    unwanted = UnwantedCollective(
+        trials, _as_partitioned(collective, collectives), plan
+    )
     most_planned = _PLANNED_OPERATIONS // max(len(plan.ops), 1)
     limits = {PLAN: max(_LEAST_PLANNED, most_planned)}
     limits |= {PARTITION: _MOST_PARTITIONED, COMPILE: _MOST_COMPILED}
@@ -354,9 +356,11 @@ def _operations(collective: Collective) -> set[tuple[str, str]]:
     return {(part.op, part.source) for part in parts} - {("", "")}
 
 
-def _as_partitioned(collective: Collective, known: Sequence[Collective]) -> Collective:
+def _as_partitioned(
+    collective: Collective, collectives: Sequence[Collective]
+) -> Collective:
     """The partitioner's collective that became one of a plan or final program."""
-    if collective.members or collective in known:
+    if collective.members or collective in collectives:
         return collective
 
     def likeness(other: Collective) -> tuple[bool, ...]:
@@ -367,5 +371,5 @@ def _as_partitioned(collective: Collective, known: Sequence[Collective]) -> Coll
         # A function without a line of its own has its caller's.
         return same_operation, same_line and same_kind, same_line, same_axes
 
-    match = max(known, key=likeness, default=collective)
+    match = max(collectives, key=likeness, default=collective)
     return match if any(likeness(match)) else collective

@@ -146,16 +146,16 @@ def with_constrained_argument(
 
 def _constrained(equation: Any, spec: Spec, mesh: MeshSpec) -> list[Any]:
     """An equation with a constraint of its first result."""
-    result, *others = equation.outvars
-    made = _constraint(result.aval, spec, mesh)
-    made = made.replace(source_info=equation.source_info)
+    result, *other_results = equation.outvars
+    constraint = _constraint(result.aval, spec, mesh)
+    constraint = constraint.replace(source_info=equation.source_info)
     if equation.primitive.name in CONSTRAINTS:
         # One that stands there is changed; with a second one both would hold.
-        return [made.replace(invars=equation.invars, outvars=equation.outvars)]
+        return [constraint.replace(invars=equation.invars, outvars=equation.outvars)]
     # The operation gets a new variable, and the constraint makes the old one of it,
     # which is what all others read.
-    equation = equation.replace(outvars=[made.invars[0], *others])
-    return [equation, made.replace(outvars=[result])]
+    equation = equation.replace(outvars=[constraint.invars[0], *other_results])
+    return [equation, constraint.replace(outvars=[result])]
 
 
 def _with_constrained_operand(
@@ -165,10 +165,12 @@ def _with_constrained_operand(
     operands, equations = list(equation.invars), []
     value = operands[operand]
     if value not in constrained:
-        made = _constraint(value.aval, spec, mesh)
-        made = made.replace(invars=[value], source_info=equation.source_info)
-        constrained[value] = made.outvars[0]
-        equations.append(made)
+        constraint = _constraint(value.aval, spec, mesh)
+        constraint = constraint.replace(
+            invars=[value], source_info=equation.source_info
+        )
+        constrained[value] = constraint.outvars[0]
+        equations.append(constraint)
     operands[operand] = constrained[value]
     return [*equations, equation.replace(invars=operands)]
 
@@ -181,8 +183,8 @@ def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
         on, constrain = aval.sharding.mesh, jax.sharding.reshard
     sharding = named_sharding(on, spec)
     shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-    made = jax.make_jaxpr(lambda x: constrain(x, sharding))(shape)
-    (constraint,) = plain_jaxpr(made).eqns
+    traced = jax.make_jaxpr(lambda x: constrain(x, sharding))(shape)
+    (constraint,) = plain_jaxpr(traced).eqns
     return constraint
 
 
@@ -222,32 +224,38 @@ def values_of(program: Program) -> list[TracedValue]:
     a gradient are not known.
     """
     makers: dict[int, PlacedOperation] = {}  # by the id of a variable
-    same: dict[Any, list[PlacedOperation]] = {}  # of one line and name, in order
+    by_line: dict[Any, list[PlacedOperation]] = {}  # of one line and name, in order
     read: set[int] = set()  # ids of variables that another line reads
     readers: dict[int, list[PlacedOperation]] = {}  # by the id of a variable
-    for one in placed_operations(program.fn.jaxpr):  # type: ignore[attr-defined]
-        for variable in one.equation.invars:
-            readers.setdefault(id(variable), []).append(one)
+    for operation in placed_operations(program.fn.jaxpr):  # type: ignore[attr-defined]
+        for variable in operation.equation.invars:
+            readers.setdefault(id(variable), []).append(operation)
             maker = makers.get(id(variable))
-            if maker is not None and maker.line != one.line and not one.is_backward:
+            if (
+                maker is not None
+                and maker.line != operation.line
+                and not operation.is_backward
+            ):
                 read.add(id(variable))
-        for variable in one.equation.outvars:
-            makers[id(variable)] = one
-        same.setdefault((users_line(one.equation), one.name), []).append(one)
+        for variable in operation.equation.outvars:
+            makers[id(variable)] = operation
+        by_line.setdefault((users_line(operation.equation), operation.name), []).append(
+            operation
+        )
     values = []
-    for (source, name), found in same.items():
+    for (source, name), alike in by_line.items():
         forward: dict[Any, list[tuple[int, PlacedOperation]]] = {}
-        for number, one in enumerate(found):
-            if one.shape and not one.is_backward:
-                forward.setdefault(one.shape, []).append((number, one))
+        for number, operation in enumerate(alike):
+            if operation.shape and not operation.is_backward:
+                forward.setdefault(operation.shape, []).append((number, operation))
         for shape, numbered in forward.items():
             first, variable = numbered[0][1], ""
             places: list[Place] = []
             expressions = set()
-            for number, one in numbered:
+            for number, operation in numbered:
                 places.append((number, None))
-                expressions.add(expression_of(one.equation, one.line[0]))
-            cotangents = _cotangents(found, shape, makers)
+                expressions.add(expression_of(operation.equation, operation.line[0]))
+            cotangents = _cotangents(alike, shape, makers)
             if len(expressions) > 1 or ("jvp(" in first.around and not cotangents):
                 continue
             if id(first.equation.outvars[0]) in read:
@@ -265,21 +273,21 @@ def values_of(program: Program) -> list[TracedValue]:
 
 
 def _is_inner(
-    one: PlacedOperation, readers: Mapping[int, Sequence[PlacedOperation]]
+    operation: PlacedOperation, readers: Mapping[int, Sequence[PlacedOperation]]
 ) -> bool:
     """Whether the expression that makes a value goes on and gives one of another shape,
     as an einsum transposes its product."""
-    expression = expression_of(one.equation, one.line[0])
-    for reader in readers.get(id(one.equation.outvars[0]), ()):
-        same = reader.line == one.line and reader.shape != one.shape
-        if same and expression is not None and not reader.is_backward:
+    expression = expression_of(operation.equation, operation.line[0])
+    for reader in readers.get(id(operation.equation.outvars[0]), ()):
+        on_line = reader.line == operation.line and reader.shape != operation.shape
+        if on_line and expression is not None and not reader.is_backward:
             if expression_of(reader.equation, reader.line[0]) == expression:
                 return True
     return False
 
 
 def _cotangents(
-    found: Sequence[PlacedOperation],
+    alike: Sequence[PlacedOperation],
     shape: tuple[int, ...],
     makers: Mapping[int, PlacedOperation],
 ) -> list[Place]:
@@ -294,22 +302,22 @@ def _cotangents(
         None of them where it is not sure which operands they are.
     """
     places: list[Place] = []
-    for place, one in enumerate(found):
-        fitting, made = [], []
-        for number, variable in enumerate(one.equation.invars):
+    for place, operation in enumerate(alike):
+        fitting, computed = [], []
+        for number, variable in enumerate(operation.equation.invars):
             maker = makers.get(id(variable))
             is_saved = maker is not None and not maker.is_backward
             is_literal = hasattr(variable, "val")
             if variable.aval.shape == shape and not is_saved and not is_literal:
                 fitting.append(number)
-                made += [number] * (maker is not None)
+                computed += [number] * (maker is not None)
         # jax's rule for products has the cotangent first.
-        if one.name == "dot_general":
+        if operation.name == "dot_general":
             fitting = [number for number in fitting if number == 0]
-        elif len(made) == 1:
-            fitting = made
-        if one.is_backward and len(fitting) > 1:
+        elif len(computed) == 1:
+            fitting = computed
+        if operation.is_backward and len(fitting) > 1:
             return []
-        if one.is_backward and fitting:
+        if operation.is_backward and fitting:
             places.append((place, fitting[0]))
     return places

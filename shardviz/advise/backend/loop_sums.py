@@ -204,9 +204,9 @@ class _SummedAfter(TypedEvaluation):
         super().__init__(None, {})
         self._loops: dict[int, list[LoopSums]] = {}
         self._left_out: set[int] = set()
-        for one in waiting:
-            self._loops.setdefault(id(one.loop), []).append(one)
-            self._left_out |= {*map(id, one.sums)}
+        for waiting_sum in waiting:
+            self._loops.setdefault(id(waiting_sum.loop), []).append(waiting_sum)
+            self._left_out |= {*map(id, waiting_sum.sums)}
 
     def _call(self, equation: Any, operands: Any, edit: Any = None) -> Any:
         waiting = self._loops.get(id(equation), ())
@@ -214,17 +214,17 @@ class _SummedAfter(TypedEvaluation):
             return super()._call(equation, operands, edit)
         first, _ = jax_compat.scan_counts(equation)
         operands, before = [*operands], {}
-        for one in waiting:
-            for number in one.carries:
+        for waiting_sum in waiting:
+            for number in waiting_sum.carries:
                 before[number] = operands[first + number]
                 zeros = jnp.zeros_like(before[number])
-                axes = frozenset(one.axes) | self._type(before[number])
+                axes = frozenset(waiting_sum.axes) | self._type(before[number])
                 operands[first + number] = self._like(zeros, axes)
         results = [*super()._call(equation, operands, edit)]
-        for one in waiting:
-            with jax_compat.at_line_of(one.sums[0]):
-                for number in one.carries:
-                    summed = jax.lax.psum(results[number], one.axes)
+        for waiting_sum in waiting:
+            with jax_compat.at_line_of(waiting_sum.sums[0]):
+                for number in waiting_sum.carries:
+                    summed = jax.lax.psum(results[number], waiting_sum.axes)
                     results[number] = before[number] + summed
         return results
 
@@ -234,8 +234,8 @@ class _SummedAfter(TypedEvaluation):
         if equation.primitive.name == names.PVARY:
             # What waits varies already.
             return [
-                self._like(one, frozenset(names.SUMMED_AXES.of(equation)))
-                for one in operands
+                self._like(operand, frozenset(names.SUMMED_AXES.of(equation)))
+                for operand in operands
             ]
         return super()._bind(equation, operands, spec)
 
@@ -299,10 +299,10 @@ def with_sums_after_loop(
         if equation.primitive.name != names.SHARD_MAP:
             return [with_inner(equation, lambda inner: rewritten(inner, change))]
         waiting = []
-        for one in loop_sums(_Equations([equation])):
-            lines = {*map(users_line, one.sums)}
-            if edit.source in lines and one.axes == edit.axes:
-                waiting.append(one)
+        for waiting_sum in loop_sums(_Equations([equation])):
+            lines = {*map(users_line, waiting_sum.sums)}
+            if edit.source in lines and waiting_sum.axes == edit.axes:
+                waiting.append(waiting_sum)
         if not waiting:
             return [equation]
         body, evaluation = names.SHARD_MAP_BODY.of(equation), _SummedAfter(waiting)
@@ -313,11 +313,13 @@ def with_sums_after_loop(
             out_specs=[*names.OUT_SPECS.of(equation)],
             axis_names={*names.MANUAL_AXES.of(equation)},
         )
-        (made,) = plain_jaxpr(
+        (call_equation,) = plain_jaxpr(
             jax.make_jaxpr(call)(*(v.aval for v in equation.invars))
         ).eqns
-        made = made.replace(invars=equation.invars, outvars=equation.outvars)
-        return [made.replace(source_info=equation.source_info)]
+        call_equation = call_equation.replace(
+            invars=equation.invars, outvars=equation.outvars
+        )
+        return [call_equation.replace(source_info=equation.source_info)]
 
     return rewritten(jaxpr, change)
 

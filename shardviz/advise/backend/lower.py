@@ -239,7 +239,7 @@ def _state_and_batch(trials: Trials) -> tuple[set[int], list[str]]:
     Returns:
         Positions of arguments, and names of arrays.
     """
-    program, others = trials.program, list[ArraySpec]()
+    program, rest_arrays = trials.program, list[ArraySpec]()
     free = Counter(map(_shape_and_type, trials.traced.outputs))
     donated = program.options.get("donate", ())
     state, tree = set(donated), program.tree
@@ -253,10 +253,10 @@ def _state_and_batch(trials: Trials) -> tuple[set[int], list[str]]:
             state.add(argument)
             free -= needed
         else:
-            others += [array for array in arrays if array.rank]
-    largest = max(others, key=attrgetter("bytes"), default=None)
+            rest_arrays += [array for array in arrays if array.rank]
+    largest = max(rest_arrays, key=attrgetter("bytes"), default=None)
     batch = []
-    for array in others:
+    for array in rest_arrays:
         if largest is not None and array.shape[0] == largest.shape[0]:
             batch.append(array.name)
     return state, batch

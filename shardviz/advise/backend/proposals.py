@@ -301,8 +301,8 @@ def _value_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
 def planned_spec(plan: Plan, value: TracedValue) -> Spec:
     """The spec that propagation gives a value, without parts of axes."""
     for op in plan.ops:
-        same = op.source == value.source and op.shape == value.shape
-        if same and op.name.startswith(value.operation) and not op.backward:
+        is_value = op.source == value.source and op.shape == value.shape
+        if is_value and op.name.startswith(value.operation) and not op.backward:
             dims = []
             for dim in op.spec.padded(len(value.shape)):
                 dims.append(tuple(axis for axis in dim if axis in plan.mesh.shape))

@@ -76,53 +76,56 @@ class _Loops:
         consts, count = scan_counts(equation)
         reverse = names.REVERSE.of(equation)
         start = consts + count
-        same, slices = operands[:consts], operands[start:]
+        constants, slices = operands[:consts], operands[start:]
         # Steps of microbatches are loops around the loops over layers.
         jaxpr = inlined(names.SCAN_BODY.of(equation), self.function_for)
         body = jaxprs.plain_jaxpr(jaxpr)
         before, after = body.invars, body.outvars
         saved, computing, computed = before[consts:start], [], set()
-        for one in body.eqns:
-            avals = [variable.aval for variable in one.invars]
-            if self.may_save(one.primitive, *avals, **one.params):
-                saved = saved + one.outvars
+        for operation in body.eqns:
+            avals = [variable.aval for variable in operation.invars]
+            if self.may_save(operation.primitive, *avals, **operation.params):
+                saved = saved + operation.outvars
             else:
-                computing.append(one)
-                computed.update(map(id, one.outvars))
+                computing.append(operation)
+                computed.update(map(id, operation.outvars))
         once = function_of(jaxpr, outvars=after + saved)
-        given = before[:consts] + before[start:] + saved
-        again = function_of(jaxpr, invars=given, eqns=computing, outvars=after[count:])
+        values = before[:consts] + before[start:] + saved
+        again = function_of(jaxpr, invars=values, eqns=computing, outvars=after[count:])
         needed, values_of_step = (), dict  # none
         for stack in slices:
-            found = self.again.get((id(stack), reverse))
-            if found is not None:
-                line, needed, values_of_step = found
+            step_results = self.again.get((id(stack), reverse))
+            if step_results is not None:
+                line, needed, values_of_step = step_results
                 self.lines[line] = None
 
-        def step(carried: Any, given: Any) -> Any:
-            own, others = list(given[0]), given[1]
+        def step(carried: Any, values: Any) -> Any:
+            own_slices, saved_slices = list(values[0]), values[1]
             # What the forward loop would have stacked of this step.
-            known = values_of_step(*others)
+            again_values = values_of_step(*saved_slices)
             for i, stack in enumerate(slices):
-                own[i] = known.get(id(stack), own[i])
-            found = once(*same, *carried, *own)
-            return found[:count], (found[count : len(after)], found[len(after) :])
+                own_slices[i] = again_values.get(id(stack), own_slices[i])
+            step_results = once(*constants, *carried, *own_slices)
+            return step_results[:count], (
+                step_results[count : len(after)],
+                step_results[len(after) :],
+            )
 
         length, unroll = names.LENGTH.of(equation), names.UNROLL.of(equation)
         carry = list(operands[consts:start])
-        end, (stacks, kept) = jax.lax.scan(
+        end, (stacks, saved_stacks) = jax.lax.scan(
             step, carry, (slices, needed), length=length, reverse=reverse, unroll=unroll
         )
 
-        def values_again(*given: Any) -> dict[int, Any]:
-            return dict(zip(map(id, stacks), again(*same, *given), strict=True))
+        def values_again(*values: Any) -> dict[int, Any]:
+            return dict(zip(map(id, stacks), again(*constants, *values), strict=True))
 
         for stack, variable in zip(stacks, after[count:], strict=True):
             # To copy what is saved is not worth another loop.
             if id(variable) in computed:
                 key = id(stack), not reverse
                 line = jaxprs.users_line(equation)
-                self.again[key] = line, (*slices, *kept), values_again
+                self.again[key] = line, (*slices, *saved_stacks), values_again
         return [*end, *stacks]
 
 

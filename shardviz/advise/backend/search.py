@@ -321,10 +321,10 @@ class _Run:
         # Edits that make no program are worse than any program.
         if planned is None:
             return (math.inf,)
-        known = planned.estimate
+        values = planned.estimate
         # Programs that do not fit are compared by how much they exceed the limit.
-        excess = max(0.0, known.held - self.limit)
-        return excess, known.seconds * known.values**weight, *known
+        excess = max(0.0, values.held - self.limit)
+        return excess, values.seconds * values.values**weight, *values
 
     def plan(self, edits: Edits) -> _Planned | None:
         """The planned point of some edits; None if they make no program."""
@@ -337,8 +337,8 @@ class _Run:
         if trial.plan.error is not None:
             self.results[edits] = DoesNotCompile(edits, str(trial.plan.error))
             return None
-        known = estimate(trial.plan, self.topology, trial.program.mesh)
-        return _Planned(known, edits, trial.program)
+        point = estimate(trial.plan, self.topology, trial.program.mesh)
+        return _Planned(point, edits, trial.program)
 
     def compile_points(self) -> str:
         """Compiles points in the order of their planned times; returns why it ended."""

@@ -329,9 +329,9 @@ class Trials:
             skips: whether the caller skips some items, and so checks the budget itself.
         """
         self.untried += len(items)
-        left, count = self.budget.left(step), len(items)
-        if left is not None and not skips:
-            count = min(left, count)
+        allowed, count = self.budget.left(step), len(items)
+        if allowed is not None and not skips:
+            count = min(allowed, count)
         for number, item in enumerate(items[:count], 1):
             if self.cancelled():
                 break
@@ -374,8 +374,10 @@ class Trials:
 
         Other programs are returned unchanged.
         """
-        same = program.fn is self.program.fn and program.mesh == self.program.mesh
-        if not same or not _is_auto(program.mesh):
+        is_original = (
+            program.fn is self.program.fn and program.mesh == self.program.mesh
+        )
+        if not is_original or not _is_auto(program.mesh):
             return program
         return self._with_function_of(program, self.as_jaxpr)
 
@@ -427,8 +429,12 @@ class Trials:
         if why_not:
             return Check("values", None, ChangeNotRun(why_not))
         dtypes, checks = [array.dtype for array in program.arrays], []
-        for number, (result, other) in enumerate(zip(results, expected, strict=True)):
-            comparison = Comparison(f"output[{number}]", result, other, dtypes, "cpu")
+        for number, (result, expected_result) in enumerate(
+            zip(results, expected, strict=True)
+        ):
+            comparison = Comparison(
+                f"output[{number}]", result, expected_result, dtypes, "cpu"
+            )
             if not comparison.decided:
                 comparison.add(self._unsplit[number])
             checks.append(comparison.check())

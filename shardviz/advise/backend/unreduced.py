@@ -51,12 +51,12 @@ def product_sums(loop: Any) -> Iterator[LoopSums]:
 
 def _summed_axes(product: Any) -> tuple[str, ...]:
     """The mesh axes that split a dimension along which both operands are summed."""
-    left, right = (spec_of_variable(variable) for variable in product.invars)
+    left_spec, right_spec = (spec_of_variable(variable) for variable in product.invars)
     (lefts, rights), _ = names.DOT_DIMENSIONS.of(product)
     axes: list[str] = []
-    for one, other in zip(lefts, rights, strict=True):
-        if left.dims[one] == right.dims[other]:
-            axes += left.dims[one]
+    for left_dim, right_dim in zip(lefts, rights, strict=True):
+        if left_spec.dims[left_dim] == right_spec.dims[right_dim]:
+            axes += left_spec.dims[left_dim]
     result = spec_of_variable(product.outvars[0])
     return () if result.unreduced or result.reduced else tuple(axes)
 
@@ -74,8 +74,8 @@ class _Evaluation:
 
     def __init__(self, waiting: Sequence[LoopSums], mesh: Any) -> None:
         self._mesh, self._axes = mesh, dict[int, tuple[str, ...]]()
-        for one in waiting:
-            self._axes |= dict.fromkeys(map(id, one.sums), one.axes)
+        for sums in waiting:
+            self._axes |= dict.fromkeys(map(id, sums.sums), sums.axes)
 
     def run(self, jaxpr: Any, *arguments: Any) -> list[Any]:
         body = plain_jaxpr(jaxpr)
@@ -109,10 +109,10 @@ def with_unreduced_products(jaxpr: Any, edit: SumUnreduced, mesh: MeshSpec) -> A
 
     def change(equation: Any) -> list[Any]:
         waiting = []
-        for one in product_sums(equation):
-            lines = {*map(users_line, one.sums)}
-            if edit.source in lines and one.axes == edit.axes:
-                waiting.append(one)
+        for sums in product_sums(equation):
+            lines = {*map(users_line, sums.sums)}
+            if edit.source in lines and sums.axes == edit.axes:
+                waiting.append(sums)
         if not waiting:
             return [with_inner(equation, lambda inner: rewritten(inner, change))]
         return [_summed_after(equation, waiting)]
@@ -124,7 +124,7 @@ def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
     """A call of the loop with sums after it."""
     first, count = jax_compat.scan_counts(loop)
     end, body = first + count, names.SCAN_BODY.of(loop)
-    variables = [one for one in loop.invars if not hasattr(one, "val")]
+    variables = [variable for variable in loop.invars if not hasattr(variable, "val")]
     on = loop.outvars[waiting[0].carries[0]].aval.sharding.mesh
     evaluation = _Evaluation(waiting, on)
     options: dict[str, Any] = {}
@@ -132,16 +132,16 @@ def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
         options[parameter.name] = parameter.of(loop)
 
     def call(*values: Any) -> list[Any]:
-        given = dict(zip(variables, values, strict=True))
+        by_variable = dict(zip(variables, values, strict=True))
         operands = []
         for variable in loop.invars:
             is_literal = hasattr(variable, "val")
-            operands.append(variable.val if is_literal else given[variable])
+            operands.append(variable.val if is_literal else by_variable[variable])
         before, carry = {}, operands[first:end]
-        for one in waiting:
-            for number in one.carries:
+        for sums in waiting:
+            for number in sums.carries:
                 before[number] = carry[number]
-                spec = _unreduced(spec_of_variable(loop.outvars[number]), one.axes)
+                spec = _unreduced(spec_of_variable(loop.outvars[number]), sums.axes)
                 zeros = jnp.zeros_like(carry[number])
                 carry[number] = jax.sharding.reshard(zeros, named_sharding(on, spec))
 
@@ -150,9 +150,9 @@ def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
             return results[:count], results[count:]
 
         last, stacked = jax.lax.scan(step, carry, operands[end:], **options)
-        for one in waiting:
-            with jax_compat.at_line_of(one.sums[0]):
-                for number in one.carries:
+        for sums in waiting:
+            with jax_compat.at_line_of(sums.sums[0]):
+                for number in sums.carries:
                     sharding = loop.outvars[number].aval.sharding
                     summed = jax.sharding.reshard(last[number], sharding)
                     last[number] = before[number] + summed
@@ -163,6 +163,6 @@ def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
             jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, sharding=v.aval.sharding)
             for v in variables
         ]
-        (made,) = plain_jaxpr(jax.make_jaxpr(jax.jit(call))(*types)).eqns
-    made = made.replace(invars=variables, outvars=loop.outvars)
-    return made.replace(source_info=loop.source_info)
+        (call_equation,) = plain_jaxpr(jax.make_jaxpr(jax.jit(call))(*types)).eqns
+    call_equation = call_equation.replace(invars=variables, outvars=loop.outvars)
+    return call_equation.replace(source_info=loop.source_info)

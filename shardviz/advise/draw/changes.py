@@ -15,50 +15,54 @@ from shardviz.draw.tables import Bar, Table
 _HEADS = ("sent per device", "memory", "least time", "change")
 
 
-def draw_changes(found: Changes | Candidate, title: str | None = None) -> Picture:
+def draw_changes(changes: Changes | Candidate, title: str | None = None) -> Picture:
     """Today's program and each change of it: a row of bytes, memory, time and edit."""
     rows: list[Bar] = []
-    for one in found if isinstance(found, Changes) else (found,):
+    for candidate in changes if isinstance(changes, Changes) else (changes,):
         if not rows:
-            rows.append(_row(Candidate((), one.program, one.before, one.before)))
-        rows.append(_row(one))
-    lines = _lines(found)
+            rows.append(
+                _row(
+                    Candidate((), candidate.program, candidate.before, candidate.before)
+                )
+            )
+        rows.append(_row(candidate))
+    lines = _lines(changes)
     return Table(_HEADS, tuple(rows)).picture(
         title=titled(title, lines[0]),
         alt=sentences(lines),
     )
 
 
-def _row(one: Candidate) -> Bar:
+def _row(candidate: Candidate) -> Bar:
     memory = time = ""
     # The collectives of a program that does not fit are unknown.
-    sent = None if one.report.collectives is None else one.bytes
-    if one.peak_bytes is not None:
-        memory = bytes_text(one.peak_bytes)
-    if one.least_seconds is not None:
-        time = seconds_text(one.least_seconds)
-    words = (memory, time, edits_in_words(one.edits))
+    sent = None if candidate.report.collectives is None else candidate.bytes
+    if candidate.peak_bytes is not None:
+        memory = bytes_text(candidate.peak_bytes)
+    if candidate.least_seconds is not None:
+        time = seconds_text(candidate.least_seconds)
+    words = (memory, time, edits_in_words(candidate.edits))
     return Bar(sent, "" if sent is None else bytes_text(sent), words)
 
 
-def changes_text(found: Changes | Candidate, width: int) -> str:
+def changes_text(changes: Changes | Candidate, width: int) -> str:
     """All changes with their code, then what was tried and dropped."""
-    return paragraphs(_lines(found), width)
+    return paragraphs(_lines(changes), width)
 
 
-def _lines(found: Changes | Candidate) -> list[str]:
-    if isinstance(found, Candidate):
-        return [sentence(found), *found.code().splitlines()]
-    lines = [sentence(found)]
-    for number, one in enumerate(found, 1):
-        lines.append(f"{number}. {one.edit}")
-        lines += [f"     {line}" for line in one.code().splitlines()]
-    for fact in found.advice:
+def _lines(changes: Changes | Candidate) -> list[str]:
+    if isinstance(changes, Candidate):
+        return [sentence(changes), *changes.code().splitlines()]
+    lines = [sentence(changes)]
+    for number, candidate in enumerate(changes, 1):
+        lines.append(f"{number}. {candidate.edit}")
+        lines += [f"     {line}" for line in candidate.code().splitlines()]
+    for fact in changes.advice:
         lines.append(str(fact))
         if isinstance(fact, Advice):
             lines += [f"     {line}" for line in fact.code().splitlines()]
-    if words := untried(found):
+    if words := untried(changes):
         lines.append(words)
-    if found.refused:
+    if changes.refused:
         lines.append(DROPPED)
-    return lines + [str(one) for one in found.refused]
+    return lines + [str(candidate) for candidate in changes.refused]

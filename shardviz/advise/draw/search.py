@@ -42,25 +42,35 @@ def _lines(search: Search) -> list[str]:
 
 def _table(search: Search) -> tables.Table:
     rows = []
-    listed = [(str(number), one) for number, one in enumerate(search.frontier, 1)]
-    for one in search:
+    listed = [
+        (str(number), candidate) for number, candidate in enumerate(search.frontier, 1)
+    ]
+    for candidate in search:
         # Today's program is what the others are compared with.
-        if not one.edits and one not in search.frontier:
-            listed.append(("", one))
-    for number, one in listed:
-        size, edits = bytes_text(one.peak_bytes or 0), edits_in_words(one.edits)
+        if not candidate.edits and candidate not in search.frontier:
+            listed.append(("", candidate))
+    for number, candidate in listed:
+        size, edits = (
+            bytes_text(candidate.peak_bytes or 0),
+            edits_in_words(candidate.edits),
+        )
         words = number, size, edits
         rows.append(
-            tables.Bar(one.least_seconds, seconds_text(one.least_seconds), words)
+            tables.Bar(
+                candidate.least_seconds, seconds_text(candidate.least_seconds), words
+            )
         )
     return tables.Table((wording.TIME, "", wording.MEMORY, ""), tuple(rows))
 
 
 def _plot(search: Search) -> Picture:
     """A dot for each candidate, on axes from the least to the most of both."""
-    numbers = {id(one): str(number) for number, one in enumerate(search.frontier, 1)}
-    times = [one.least_seconds or 0.0 for one in search]
-    sizes = [one.peak_bytes or 0 for one in search]
+    numbers = {
+        id(candidate): str(number)
+        for number, candidate in enumerate(search.frontier, 1)
+    }
+    times = [candidate.least_seconds or 0.0 for candidate in search]
+    sizes = [candidate.peak_bytes or 0 for candidate in search]
     # What the plot leaves out is on the axes in words: their least and their most.
     low, right = _TOP + _HEIGHT + 2 * _DOT, _LEFT + _WIDTH
     labels = [
@@ -72,11 +82,11 @@ def _plot(search: Search) -> Picture:
         Label(0.0, _DOT, wording.MEMORY, "start"),
     ]
     dots = []
-    for one, time, size in zip(search, times, sizes, strict=True):
+    for candidate, time, size in zip(search, times, sizes, strict=True):
         # Where all are alike, in time or in memory, there is nothing to divide by.
         x = _LEFT + _WIDTH * (time - min(times)) / (max(times) - min(times) or 1.0)
         y = _TOP + _HEIGHT * (max(sizes) - size) / (max(sizes) - min(sizes) or 1)
-        number = numbers.get(id(one))
+        number = numbers.get(id(candidate))
         group = tables.NORMAL if number is None else tables.HIGHLIGHTED
         corner = x - _DOT / 2, y - _DOT / 2
         dots.append(tables.Rectangle(*corner, _DOT, _DOT, group))

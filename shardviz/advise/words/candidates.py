@@ -72,16 +72,18 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
     before, after = fact.before.memory, fact.peak_bytes
     sides = fact.before.collectives, fact.report.collectives
     # The collectives of a program that does not fit are unknown.
-    known = [side for side in sides if side is not None]
+    sides_known = [side for side in sides if side is not None]
     parts = []
     if about is not None:
         name, alike = about.name_with_axes, []
-        for some in known:
-            same = [one for one in some if one.name_with_axes == name]
-            alike.append(bytes_text(sent_bytes(same)))
+        for some in sides_known:
+            matches = [one for one in some if one.name_with_axes == name]
+            alike.append(bytes_text(sent_bytes(matches)))
         parts.append(_pair(name, *alike))
-    if any(map(sent_bytes, known)):
-        parts.append(_pair("sends", *(bytes_text(sent_bytes(side)) for side in known)))
+    if any(map(sent_bytes, sides_known)):
+        parts.append(
+            _pair("sends", *(bytes_text(sent_bytes(side)) for side in sides_known))
+        )
     if (needed := peak_bytes(before)) is not None and after is not None:
         parts.append(_pair("memory", bytes_text(needed), bytes_text(after)))
     least, seconds = fact.before.roofline, fact.least_seconds

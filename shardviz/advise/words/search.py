@@ -1,4 +1,4 @@
-"""What a search found, and why one candidate and not another."""
+"""Searches in words: the best candidate, and why it is preferred to another."""
 
 from __future__ import annotations
 
@@ -18,36 +18,39 @@ _ENDED = {
 }
 
 
-def candidate(one: Candidate) -> str:
-    """What a candidate changes, its least time and its memory."""
-    time, size = seconds_text(one.least_seconds), bytes_text(one.peak_bytes or 0)
-    return f"{edits_in_words(one.edits)}: at least {time}, {size} per device."
+def candidate(fact: Candidate) -> str:
+    """The edits of a candidate, its least time and its memory."""
+    time, size = (
+        seconds_text(fact.least_seconds),
+        bytes_text(fact.peak_bytes or 0),
+    )
+    return f"{edits_in_words(fact.edits)}: at least {time}, {size} per device."
 
 
-def search(found: Search) -> str:
-    """What the best is, and how far the search came."""
+def search(fact: Search) -> str:
+    """The best candidate, and how much of the space was tried."""
     best = "Nothing was compiled."
-    if found.compiled:
+    if fact.compiled:
         best = (
             "Nothing that was compiled fits. over=('remat', 'donate') also varies what"
             " loops save, and which arguments are donated."
         )
-    if found.best is not None:
-        best = f"Best of {found.points:,}: {candidate(found.best)}"
-    counts = f"{found.planned:,} planned, {found.compiled:,} compiled."
-    return f"{best} {counts} {_ENDED[found.ended]}"
+    if fact.best is not None:
+        best = f"Best of {fact.points:,}: {candidate(fact.best)}"
+    counts = f"{fact.planned:,} planned, {fact.compiled:,} compiled."
+    return f"{best} {counts} {_ENDED[fact.ended]}"
 
 
 PLANNED = "Planned, the fewest bytes first:"
 
 
 def planned(point: PlannedPoint) -> str:
-    """What a planned point changes, and its bytes: of its plan, and of its compile."""
-    known = point.estimate
+    """The edits of a planned point, and its bytes by plan and by compile."""
+    estimate = point.estimate
     words = (
-        f"{edits_in_words(point.edits)}: {bytes_text(known.held)} of arguments and results,"
-        f" {bytes_text(known.values)} of all values as if none were freed, at least"
-        f" {seconds_text(known.seconds)}"
+        f"{edits_in_words(point.edits)}: {bytes_text(estimate.held)} of arguments and results,"
+        f" {bytes_text(estimate.values)} of all values as if none were freed, at least"
+        f" {seconds_text(estimate.seconds)}"
     )
     if point.needed is not None:
         words += f"; compiled, it needs {bytes_text(point.needed)}"
@@ -55,7 +58,7 @@ def planned(point: PlannedPoint) -> str:
 
 
 def preference(value: Preference) -> str:
-    """Why one candidate and not another, a line for each part that differs."""
+    """Why a candidate is preferred, with a line for each part that differs."""
     lines = [candidate(value.first), candidate(value.second)]
     for row in value.rows:
         # An operation of every layer has many lines.

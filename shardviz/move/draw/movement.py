@@ -69,14 +69,14 @@ def draw_movement(
     if last >= MOST_PANELS:
         chosen = np.linspace(0, last, MOST_PANELS).round().astype(int).tolist()
     stills = []
-    for done in chosen:
-        name = wording.still_title(movement, done)
-        stills.append(_still(movement, done, counts[done], name, []))
-    more = and_more(len(counts) - len(stills), "still")
+    for steps_done in chosen:
+        name = wording.still_title(movement, steps_done)
+        stills.append(_still(movement, steps_done, counts[steps_done], name, []))
+    notes = and_more(len(counts) - len(stills), "still")
     return side_by_side(
         stills,
         title=head,
-        notes=[*about, *wording.step_lines(movement, 4), *more],
+        notes=[*about, *wording.step_lines(movement, 4), *notes],
         alt=alt,
         width=STRIP_WIDE,
     )
@@ -88,7 +88,7 @@ def is_drawn(m: Movement) -> bool:
 
 
 def _still(
-    m: Movement, done: int, counts: np.ndarray, title: str, notes: list[str]
+    m: Movement, steps_done: int, counts: np.ndarray, title: str, notes: list[str]
 ) -> Picture:
     """What every device has after some steps; a cell is as full as its chunk."""
     labels, chunks = [], len(m.chunks.labels)
@@ -113,8 +113,8 @@ def _still(
             x = left + column * (long + GAP) + long / 2
             labels.append(Label(x, 7.0, name, role="tick"))
     row, column = np.nonzero(counts)
-    held, texts = counts[row, column], []
-    for chunk, count in np.stack([column, held], 1).tolist():
+    holdings, texts = counts[row, column], []
+    for chunk, count in np.stack([column, holdings], 1).tolist():
         name = m.chunks.labels[chunk]
         # Of a sum, a cell says how many devices have added to it.
         if m.sums:
@@ -123,7 +123,7 @@ def _still(
     tiles = make_tiles(
         left + columns[column] * (long + GAP),
         TOP + PITCH * places[row],
-        np.maximum(1.0, long * held / m.contributors),
+        np.maximum(1.0, long * holdings / m.contributors),
         HIGH,
         m.chunks.group[column],
         m.devices[row],
@@ -138,7 +138,7 @@ def _still(
         size=(left + chunks * (long + GAP), TOP + PITCH * m.size),
         colormap="blocks",
         groups=int(m.chunks.group.max(initial=0)) + 1,
-        alt=f"{title}. {wording.caption(m, done)}",
+        alt=f"{title}. {wording.caption(m, steps_done)}",
     )
 
 
@@ -185,9 +185,9 @@ def _tables(m: Movement, width: int, rows: int) -> list[str]:
     across = (width - side - 2) // wide
     if across < 1:
         return []
-    most = across * max(1, rows // (m.size + 2))
-    if len(tables) > most:
-        tables = [*tables[: max(most - 1, 0)], tables[-1]]
+    largest = across * max(1, rows // (m.size + 2))
+    if len(tables) > largest:
+        tables = [*tables[: max(largest - 1, 0)], tables[-1]]
     lines = []
     for first in range(0, len(tables), across):
         lines.append("")

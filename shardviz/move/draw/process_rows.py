@@ -24,10 +24,10 @@ def draw_process_rows(
         name: what the array is called.
     """
     bars, head = _bars(rows), _title(rows, name)
-    more = and_more(len(bars) - MOST_ROWS, "row")
+    notes = and_more(len(bars) - MOST_ROWS, "row")
     return Table(HEADS, tuple(bars[:MOST_ROWS])).picture(
         title=titled(title, head),
-        notes=[*more, *rows.sentences],
+        notes=[*notes, *rows.sentences],
         alt=sentences([head, *rows.sentences]),
     )
 
@@ -37,17 +37,17 @@ def process_rows_text(rows: ProcessRows, width: int, name: str = "") -> str:
     bars = _bars(rows)
     shown = bars[:MOST_ROWS]
     names = max(len(bar.words[0]) for bar in shown)
-    held = max(len(bar.words[1]) for bar in shown)
+    holdings = max(len(bar.words[1]) for bar in shown)
     lines, narrow = [], []
     for bar in shown:
         process, elements, shape = bar.words
         local = f"local shape {shape}, {bar.text}"
-        lines.append(f"  {process:<{names}}  {elements:<{held}}  {local}")
+        lines.append(f"  {process:<{names}}  {elements:<{holdings}}  {local}")
         narrow.append(f"  {process}: {elements}, {local}")
     if max(map(len, lines)) > width:
         lines = narrow
-    more = and_more(len(bars) - len(shown), "row")
-    return paragraphs([_title(rows, name), *lines, *more, *rows.sentences], width)
+    notes = and_more(len(bars) - len(shown), "row")
+    return paragraphs([_title(rows, name), *lines, *notes, *rows.sentences], width)
 
 
 def _bars(rows: ProcessRows) -> list[Bar]:
@@ -61,8 +61,8 @@ def _bars(rows: ProcessRows) -> list[Bar]:
         part, noun = parts[group[0]], "process"
         if len(group) > 1:
             noun = "processes"
-        held = ", ".join(map(ranges_text, part.ranges))
-        words = (f"{noun} {ids_text(group)}", f"[{held}]", str(list(part.shape)))
+        holdings = ", ".join(map(ranges_text, part.ranges))
+        words = (f"{noun} {ids_text(group)}", f"[{holdings}]", str(list(part.shape)))
         bars.append(Bar(part.bytes, bytes_text(part.bytes), words))
     return bars
 

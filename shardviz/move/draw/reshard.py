@@ -71,8 +71,8 @@ def reshard_text(reshard: Reshard, width: int, full: bool = False) -> str:
     if len(reshard.rows) > 1 and shown:
         lines += [wording.LARGEST_FIRST, *_table(shown).lines()]
     if len(reshard.rows) > 1 and shown and not full:
-        for more in and_more(len(unfolded(folds[MOST_LINES:])), "array"):
-            lines.append(f"  {more}")
+        for hidden in and_more(len(unfolded(folds[MOST_LINES:])), "array"):
+            lines.append(f"  {hidden}")
         still = len(reshard.rows) - len(unfolded(folds))
         if still:
             lines.append(f"  {wording.not_sent(still)}")
@@ -81,14 +81,14 @@ def reshard_text(reshard: Reshard, width: int, full: bool = False) -> str:
 
 def _table(folds: Sequence[Fold[ReshardRow]]) -> Table:
     rows = []
-    for one in folds:
-        short, before, after, kind = wording.words(one.items[0])
+    for layer_rows in folds:
+        short, before, after, kind = wording.words(layer_rows.items[0])
         specs = before
         if before != after:
             specs += f" → {after}"
-        amount = f"{one.count}{bytes_text(one.items[0].bytes_moved)}"
-        words = (one.name, short, specs, kind or "stays")
-        rows.append(Bar(wording.fold_bytes(one), amount, words))
+        amount = f"{layer_rows.count}{bytes_text(layer_rows.items[0].bytes_moved)}"
+        words = (layer_rows.name, short, specs, kind or "stays")
+        rows.append(Bar(wording.fold_bytes(layer_rows), amount, words))
     return Table(HEADS, tuple(rows))
 
 
@@ -114,16 +114,16 @@ def _side(reshard: Reshard) -> _Side:
     # Of many devices, a row is a host; of too many hosts, several.
     if len(ids) > MOST_SIDE and len(hosts) > 1:
         noun, numbers, row = "host", hosts, np.searchsorted(hosts, reshard.hosts)
-    each = -(-len(numbers) // MOST_SIDE)
+    per_row = -(-len(numbers) // MOST_SIDE)
     short, names = [], []
-    for first in range(0, len(numbers), each):
-        run = numbers[first : first + each]
+    for first in range(0, len(numbers), per_row):
+        run = numbers[first : first + per_row]
         short.append(str(run[0]))
         names.append(f"{noun} {run[0]}")
         if len(run) > 1:
             short[-1] += f"–{run[-1]}"
             names[-1] = f"{noun}s {short[-1]}"
-    return _Side(short, names, row // each, len(short) == len(ids))
+    return _Side(short, names, row // per_row, len(short) == len(ids))
 
 
 def _matrix(reshard: Reshard) -> Picture:
@@ -136,14 +136,14 @@ def _matrix(reshard: Reshard) -> Picture:
     cell = 640.0 / count
     if count <= 16:
         cell = 44.0 if count <= 8 else 20.0
-    left, pitch = widest(names, 9.0) + 10, cell + GAP
+    left_edge, pitch = widest(names, 9.0) + 10, cell + GAP
     used = np.flatnonzero(sums)
     row, column = np.divmod(used, count)
     texts = list(map(bytes_text, sums[used].tolist()))
     if widest(texts, 8.0) + 6 > cell:
         texts = [""] * len(texts)
     tiles = make_tiles(
-        left + column * pitch,
+        left_edge + column * pitch,
         TOP + row * pitch,
         cell,
         cell,
@@ -157,9 +157,9 @@ def _matrix(reshard: Reshard) -> Picture:
         note = f"{note} {wording.WITHIN}"
     return page(
         tiles,
-        _names(side, cell, left),
+        _names(side, cell, left_edge),
         legend=legend,
-        size=(left + width, TOP + width),
+        size=(left_edge + width, TOP + width),
         notes=[note],
         groups=len(legend) + 1,
         colormap="ramp",
@@ -172,9 +172,9 @@ def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
     distinct = np.unique(sums[sums > 0])
     ends = distinct
     if len(distinct) >= MOST_SHADES:
-        wanted = np.geomspace(distinct[0], distinct[-1], MOST_SHADES)[1:]
+        target_side = np.geomspace(distinct[0], distinct[-1], MOST_SHADES)[1:]
         # The amounts that there are, next below.
-        at = np.searchsorted(distinct, wanted, "right") - 1
+        at = np.searchsorted(distinct, target_side, "right") - 1
         at[-1] = len(distinct) - 1
         ends = np.unique(distinct[at])
     legend = []
@@ -187,14 +187,14 @@ def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
     return shade, legend
 
 
-def _names(side: _Side, cell: float, left: float) -> list[Label]:
+def _names(side: _Side, cell: float, left_edge: float) -> list[Label]:
     """The names of as many columns and rows as have space."""
     pitch, count, labels = cell + GAP, len(side.short), []
     needed = widest(side.short, 8.0) + 6
     for n in range(0, count, max(1, -int(-needed // pitch))):
-        x = left + n * pitch + cell / 2
+        x = left_edge + n * pitch + cell / 2
         labels.append(Label(x, 6, side.short[n], role="tick"))
     for n in range(0, count, max(1, -int(-11.0 // pitch))):
         y = TOP + n * pitch + cell / 2
-        labels.append(Label(left - 6, y, side.names[n], "end", "tick"))
+        labels.append(Label(left_edge - 6, y, side.names[n], "end", "tick"))
     return labels

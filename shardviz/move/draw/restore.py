@@ -28,27 +28,27 @@ ARRAY_HEADS = ("read", "array", "type and shape", "saved → wanted", "chunks", 
 LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
 
 
-def draw_restore(found: Restore, title: str | None = None) -> Picture:
+def draw_restore(restore: Restore, title: str | None = None) -> Picture:
     """What every process reads, and what is read of the arrays; the largest first."""
-    folds = _folds(found)
-    more = and_more(len(found.processes) - MOST_PROCESSES, "row")
-    processes = _processes(found.processes[:MOST_PROCESSES]).picture(notes=more)
+    folds = _folds(restore)
+    more = and_more(len(restore.processes) - MOST_PROCESSES, "row")
+    processes = _processes(restore.processes[:MOST_PROCESSES]).picture(notes=more)
     hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
     arrays = _arrays(folds[:MOST_ARRAYS]).picture(legend=LEGEND, notes=hidden)
     # What is wrong comes first, and in red.
     notes: list[str | Label] = []
-    for problem in wording.problems(found):
+    for problem in wording.problems(restore):
         notes.append(note(problem, "bad"))
     return side_by_side(
         [processes, arrays],
-        title=titled(title, wording.title(found)),
-        notes=[*notes, *wording.notes(found)],
-        alt=sentences(_lines(found, full=False)),
+        title=titled(title, wording.title(restore)),
+        notes=[*notes, *wording.notes(restore)],
+        alt=sentences(_lines(restore, full=False)),
         width=1.0,
     )
 
 
-def restore_text(found: Restore, width: int, full: bool = False) -> str:
+def restore_text(restore: Restore, width: int, full: bool = False) -> str:
     """What is read: by process, then by array, most first; what is wrong before it.
 
     Args:
@@ -56,11 +56,11 @@ def restore_text(found: Restore, width: int, full: bool = False) -> str:
         full: every array and process in a line of its own; else arrays that differ only
             in the number of their layer are one line, and the smaller ones are counted.
     """
-    return paragraphs(_lines(found, full), width)
+    return paragraphs(_lines(restore, full), width)
 
 
-def _lines(found: Restore, full: bool) -> list[str]:
-    folds, processes = _folds(found), found.processes
+def _lines(restore: Restore, full: bool) -> list[str]:
+    folds, processes = _folds(restore), restore.processes
     hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
     more = and_more(len(processes) - MOST_PROCESSES, "row")
     if full:
@@ -68,13 +68,13 @@ def _lines(found: Restore, full: bool) -> list[str]:
         hidden = more = []
     else:
         folds, processes = folds[:MOST_ARRAYS], processes[:MOST_PROCESSES]
-    lines = [wording.title(found), *wording.problems(found, full)]
+    lines = [wording.title(restore), *wording.problems(restore, full)]
     lines += [wording.PROCESSES_FIRST, *_processes(processes).lines()]
     lines += [f"  {line}" for line in more]
     if folds:
         lines += [wording.LARGEST_FIRST, *_arrays(folds).lines()]
     lines += [f"  {line}" for line in hidden]
-    return [*lines, *wording.notes(found)]
+    return [*lines, *wording.notes(restore)]
 
 
 def _processes(processes: Sequence[ProcessReads]) -> Table:
@@ -96,14 +96,14 @@ def _processes(processes: Sequence[ProcessReads]) -> Table:
 
 def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
     rows = []
-    for one in folds:
-        row, saved = one.items[0], one.items[0].saved
+    for layer_rows in folds:
+        row, saved = layer_rows.items[0], layer_rows.items[0].saved
         before = str(saved.spec or saved.kind.replace("array", "unknown"))
         chunks = 1
         for count in saved.chunk_counts:
             chunks *= count
         words = (
-            one.name,
+            layer_rows.name,
             short_type(saved.dtype, saved.shape),
             f"{before} → {row.spec or 'unknown'}",
             f"{plural(chunks, 'chunk')} of {list(saved.chunk_shape)}",
@@ -113,11 +113,11 @@ def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
             rows.append(Bar(None, "✗", (*words, "not read"), tone="bad"))
             continue
         least, needed = int(row.reads.at_least.sum()), int(row.reads.needed.sum())
-        most = row.bytes_at_most
-        amount = f"{one.count}{_range(least, most)}"
-        remark = wording.times(least, most, needed) + wording.converted(row)
-        colour = _colour(most, needed)
-        rows.append(Bar(_bytes(one), amount, (*words, remark), colour))
+        largest = row.bytes_at_most
+        amount = f"{layer_rows.count}{_range(least, largest)}"
+        remark = wording.times(least, largest, needed) + wording.converted(row)
+        colour = _colour(largest, needed)
+        rows.append(Bar(_bytes(layer_rows), amount, (*words, remark), colour))
     return Table(ARRAY_HEADS, tuple(rows))
 
 
@@ -125,14 +125,14 @@ def _colour(read: int, needed: int) -> int:
     return HIGHLIGHTED if read > MUCH * needed else NORMAL
 
 
-def _folds(found: Restore) -> list[Fold[RestoreRow]]:
+def _folds(restore: Restore) -> list[Fold[RestoreRow]]:
     """The arrays, most is read first; those of all layers as one."""
-    folds = fold(found.rows, lambda row: row.path, _what_is_read)
+    folds = fold(restore.rows, lambda row: row.path, _what_is_read)
     return sorted(folds, key=_bytes, reverse=True)
 
 
-def _bytes(one: Fold[RestoreRow]) -> int:
-    return sum(row.bytes_at_most for row in one.items)
+def _bytes(layer_rows: Fold[RestoreRow]) -> int:
+    return sum(row.bytes_at_most for row in layer_rows.items)
 
 
 def _what_is_read(row: RestoreRow) -> Hashable:
@@ -143,8 +143,8 @@ def _what_is_read(row: RestoreRow) -> Hashable:
     return (*how, row.dtype, row.bytes_at_most, problem)
 
 
-def _range(least: int, most: int) -> str:
+def _range(least: int, largest: int) -> str:
     """`2 MiB`, or `1 MiB to 2 MiB` where it depends on what is still in memory."""
-    if least == most:
-        return bytes_text(most)
-    return f"{bytes_text(least)} to {bytes_text(most)}"
+    if least == largest:
+        return bytes_text(largest)
+    return f"{bytes_text(least)} to {bytes_text(largest)}"

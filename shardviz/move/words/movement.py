@@ -40,14 +40,14 @@ THERE = "■ there, · not there"
 
 def text(fact: MovementText) -> str:
     """One thing to be said of a movement."""
-    said = {
+    functions = {
         "algorithm": _algorithm,
         "filled in": _filled_in,
         "rate source": _rate_source,
         "open axes": _open_axes,
         "hops": _hops,
     }
-    return said[fact.code](fact.movement)
+    return functions[fact.code](fact.movement)
 
 
 def regular(step: RegularSent) -> str:
@@ -56,22 +56,22 @@ def regular(step: RegularSent) -> str:
     >>> regular(RegularSent("gather", "", 1, 1, False, 2, 4))
     'Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.'
     """
-    what = plural(step.chunks, "chunk")
+    phrase = plural(step.chunks, "chunk")
     if step.action == "exchange":
         places = plural(step.hops, "place")
-        return f"Every device sends {what} to the device {places} further on."
+        return f"Every device sends {phrase} to the device {places} further on."
     to, along = "its right neighbour", ""
     if step.axis:
         along = f" {_ALONG.get(step.axis, f'along {step.axis}')}"
     if step.both_ways:
-        to, what = "each of its two neighbours", "half a chunk"
+        to, phrase = "each of its two neighbours", "half a chunk"
         if step.chunks > 1:
-            what = f"halves of {step.chunks:,} chunks"
+            phrase = f"halves of {step.chunks:,} chunks"
     then = f"; each then holds {step.reached:,} of {step.count:,}"
     if step.action == "scatter":
         sums = f"sums of {step.reached:,} of {step.count:,} devices"
         then = f", which adds its own part: {sums}"
-    return f"Every device sends {what} to {to}{along}{then}."
+    return f"Every device sends {phrase} to {to}{along}{then}."
 
 
 def listed(step: ListedSent) -> str:
@@ -86,15 +86,15 @@ def listed(step: ListedSent) -> str:
 
 def title(m: Movement) -> str:
     """`all-gather of 8 MiB over data, 8 devices, ring`."""
-    what, how = title_parts(m)
+    phrase, how = title_parts(m)
     over = clause(" over {}", " × ".join(m.mesh_axes))
-    return f"{what}{over}, {how}"
+    return f"{phrase}{over}, {how}"
 
 
 def title_parts(m: Movement) -> tuple[str, str]:
     """What stands in the title before the mesh axes, and after them."""
-    what = f"{m.kind} of {bytes_text(m.bytes_per_device)}"
-    return what, f"{plural(m.size, 'device')}, {_algorithm(m)}"
+    phrase = f"{m.kind} of {bytes_text(m.bytes_per_device)}"
+    return phrase, f"{plural(m.size, 'device')}, {_algorithm(m)}"
 
 
 def formula(m: Movement) -> str:
@@ -130,33 +130,31 @@ def player_facts(m: Movement) -> str:
     return words
 
 
-def sent_so_far(m: Movement, done: int) -> str:
+def sent_so_far(m: Movement, steps_done: int) -> str:
     """The bytes of a step and of all until then, which one device sends at most.
 
     >>> from shardviz.move.movement import collective_movement
     >>> sent_so_far(collective_movement("all-gather", 4, 8 << 20), 2)
     'this step 2 MiB, so far 4 of 6 MiB'
     """
-    sent = sum(step.bytes for step in m.steps[:done])
+    sent = sum(step.bytes for step in m.steps[:steps_done])
     so_far, total = bytes_text(sent), bytes_text(m.sent_bytes)
     number, unit = so_far.split()
     # One unit is enough where both have the same.
     if total.endswith(f" {unit}"):
         so_far = number
-    return (
-        f"this step {bytes_text(m.steps[done - 1].bytes)}, so far {so_far} of {total}"
-    )
+    return f"this step {bytes_text(m.steps[steps_done - 1].bytes)}, so far {so_far} of {total}"
 
 
-def too_many_to_draw(m: Movement, most: int) -> list[str]:
+def too_many_to_draw(m: Movement, largest: int) -> list[str]:
     """What is said of a group of which no steps are drawn."""
-    why = f"A group of {m.size:,} is not drawn: at most {most} devices are."
+    why = f"A group of {m.size:,} is not drawn: at most {largest} devices are."
     return [why, *step_lines(m, 8)]
 
 
-def step_lines(m: Movement, most: int) -> list[str]:
+def step_lines(m: Movement, largest: int) -> list[str]:
     """The steps; of many, the first of every run of like steps."""
-    if len(m.steps) <= most:
+    if len(m.steps) <= largest:
         return [f"Step {n}: {step.words}" for n, step in enumerate(m.steps, 1)]
     lines, number = [], 1
     for step, times in m.runs():
@@ -166,8 +164,8 @@ def step_lines(m: Movement, most: int) -> list[str]:
             line = f"Steps {number:,} to {number + times - 1:,}: at first, {words}"
         lines.append(line)
         number += times
-    if len(lines) > most:
-        lines[most:] = [f"and {plural(len(lines) - most, 'more line')}"]
+    if len(lines) > largest:
+        lines[largest:] = [f"and {plural(len(lines) - largest, 'more line')}"]
     return lines
 
 
@@ -176,22 +174,22 @@ def sum_signs(m: Movement) -> str:
     return f"■ all {m.size} devices, 2 the sum of two, · nothing"
 
 
-def caption(m: Movement, done: int) -> str:
+def caption(m: Movement, steps_done: int) -> str:
     """What a picture of one step shows."""
-    if done == len(m.steps):
-        return f"After {plural(done, 'step')}: what every device has."
-    step = m.steps[done]
-    most = f"{bytes_text(step.bytes)} per device"
-    return f"Step {done + 1} of {len(m.steps):,}, {most}: {step.words}"
+    if steps_done == len(m.steps):
+        return f"After {plural(steps_done, 'step')}: what every device has."
+    step = m.steps[steps_done]
+    largest = f"{bytes_text(step.bytes)} per device"
+    return f"Step {steps_done + 1} of {len(m.steps):,}, {largest}: {step.words}"
 
 
-def still_title(m: Movement, done: int) -> str:
+def still_title(m: Movement, steps_done: int) -> str:
     """What one picture of several is called."""
     if not m.steps:
         return "nothing is sent"
-    if done == len(m.steps):
+    if steps_done == len(m.steps):
         return "end"
-    return f"step {done + 1}"
+    return f"step {steps_done + 1}"
 
 
 def _algorithm(m: Movement) -> str:

@@ -65,9 +65,9 @@ def folds(reshard: Reshard) -> list[Fold[ReshardRow]]:
     return sorted(alike, key=fold_bytes, reverse=True)
 
 
-def fold_bytes(one: Fold[ReshardRow]) -> int:
+def fold_bytes(layer_rows: Fold[ReshardRow]) -> int:
     """The bytes that all arrays of a fold move."""
-    return sum(row.bytes_moved for row in one.items)
+    return sum(row.bytes_moved for row in layer_rows.items)
 
 
 def words(row: ReshardRow) -> tuple[str, str, str, str]:
@@ -121,22 +121,22 @@ def _hosts(reshard: Reshard) -> str:
 def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
     """Which arrays and specs most of the bytes belong to, in one sentence."""
     alike: dict[tuple[str, str, str], list[Fold[ReshardRow]]] = {}
-    for one in moving:
-        alike.setdefault(words(one.items[0])[1:], []).append(one)
+    for layer_rows in moving:
+        alike.setdefault(words(layer_rows.items[0])[1:], []).append(layer_rows)
     total: dict[tuple[str, str, str], int] = {}
     for key, members in alike.items():
         total[key] = sum(map(fold_bytes, members))
-    most = max(total, key=total.__getitem__)
-    before, after, kind = most
-    arrays = alike[most][0].name
-    if len(alike[most]) > 1:
-        count = sum(len(one.items) for one in alike[most])
+    largest = max(total, key=total.__getitem__)
+    before, after, kind = largest
+    arrays = alike[largest][0].name
+    if len(alike[largest]) > 1:
+        count = sum(len(layer_rows.items) for layer_rows in alike[largest])
         arrays = f"{count:,} arrays, {arrays} first"
     specs = f"from {before} to {after}"
     # The same spec over another mesh.
     if before == after:
         specs = f"by {before} on both sides"
-    share = f"{bytes_text(total[most])} of it"
+    share = f"{bytes_text(total[largest])} of it"
     if len(total) == 1:
         share = "All of it"
     return f"{share} is {arrays}, {specs}, {_KINDS[kind]}."
@@ -152,7 +152,7 @@ def left_behind(reshard: Reshard) -> list[str]:
     count = plural(len(reshard.left_behind), "array")
     lines = [f"{count} left behind, and not counted above:"]
     for reason, paths in list(reasons.items())[:MOST_REASONS]:
-        names = [one.name for one in fold(paths, str)]
+        names = [layer_rows.name for layer_rows in fold(paths, str)]
         lines.append(f"  {joined(names, limit=SHOWN)}: {reason}")
     if len(reasons) > MOST_REASONS:
         lines.append(f"  … and {len(reasons) - MOST_REASONS:,} more")

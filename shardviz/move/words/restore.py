@@ -24,9 +24,9 @@ _NOTES = {
 }
 
 
-def title(found: Restore) -> str:
+def title(restore: Restore) -> str:
     """What goes where: `step 5 of run: 1 array, 4 MiB → x=2 · 2 devices · 1 process`."""
-    saved = found.checkpoint
+    saved = restore.checkpoint
     folder = Path(saved.path)
     # Its own folder, inside that of the step.
     if saved.item:
@@ -36,35 +36,35 @@ def title(found: Restore) -> str:
         name = f"step {saved.step} of {folder.parent.name}"
     if saved.item:
         name += f", {saved.item}"
-    processes = plural(len(found.process_numbers), "process", "processes")
-    devices = plural(found.mesh.size, "device")
+    processes = plural(len(restore.process_numbers), "process", "processes")
+    devices = plural(restore.mesh.size, "device")
     arrays = f"{plural(len(saved.arrays), 'array')}, {bytes_text(saved.bytes)}"
-    return f"{name}: {arrays} → {found.mesh} · {devices} · {processes}"
+    return f"{name}: {arrays} → {restore.mesh} · {devices} · {processes}"
 
 
-def problems(found: Restore, full: bool = False) -> list[str]:
+def problems(restore: Restore, full: bool = False) -> list[str]:
     """Why it cannot be restored as wanted, a line each; of many, the first ones."""
     lines = []
-    for path, problem in found.problems.items():
+    for path, problem in restore.problems.items():
         lines.append(f"✗ {shown(path)}: {problem}")
     hidden = len(lines) - MOST_PROBLEMS
     if hidden > 0 and not full:
         lines = [*lines[:MOST_PROBLEMS], f"and {plural(hidden, 'more problem')}"]
-    if found.missing:
-        lines.append(f"✗ wanted and not in the checkpoint: {listed(found.missing)}")
-    if found.not_wanted:
+    if restore.missing:
+        lines.append(f"✗ wanted and not in the checkpoint: {listed(restore.missing)}")
+    if restore.not_wanted:
         lines.append(
-            f"✗ in the checkpoint and not wanted: {listed(found.not_wanted)}; orbax"
+            f"✗ in the checkpoint and not wanted: {listed(restore.not_wanted)}; orbax"
             " leaves them out only with partial_restore=True"
         )
     return lines
 
 
-def times(least: int, most: int, needed: int) -> str:
+def times(least: int, largest: int, needed: int) -> str:
     """How many times what is needed is read: `1 to 2.5 ×`."""
     if not needed:
         return "nothing is needed"
-    low, high = (f"{n / needed:.2f}".rstrip("0").rstrip(".") for n in (least, most))
+    low, high = (f"{n / needed:.2f}".rstrip("0").rstrip(".") for n in (least, largest))
     return f"{high} ×" if low == high else f"{low} to {high} ×"
 
 
@@ -75,13 +75,13 @@ def converted(row: RestoreRow) -> str:
     return f"; converted to {row.dtype} after it is read"
 
 
-def short(found: Restore) -> str:
+def short(restore: Restore) -> str:
     """What is restored onto what, and how much is read."""
-    arrays = plural(len(found.rows), "array")
-    read = bytes_text(sum(process.bytes_at_most for process in found.processes))
-    processes = plural(len(found.process_numbers), "process", "processes")
-    words = f"{arrays} onto {found.mesh}: at most {read} read by {processes}"
-    return words if found.works else f"{words}, does not work"
+    arrays = plural(len(restore.rows), "array")
+    read = bytes_text(sum(process.bytes_at_most for process in restore.processes))
+    processes = plural(len(restore.process_numbers), "process", "processes")
+    words = f"{arrays} onto {restore.mesh}: at most {read} read by {processes}"
+    return words if restore.works else f"{words}, does not work"
 
 
 def problem(fact: RestoreProblem) -> str:
@@ -100,9 +100,9 @@ def problem(fact: RestoreProblem) -> str:
     return fact.reason
 
 
-def notes(found: Restore) -> list[str]:
+def notes(restore: Restore) -> list[str]:
     """What the checkpoint does not say, and what is counted."""
-    return [*(_NOTES[code] for code in found.notes), COUNTED]
+    return [*(_NOTES[code] for code in restore.notes), COUNTED]
 
 
 SENTENCES = {Restore: short, RestoreProblem: problem}
