@@ -16,7 +16,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shardviz.axis_rules.libraries import (
     LeafMetadata,
@@ -38,8 +38,10 @@ from shardviz.base.format import shown
 from shardviz.base.layout import Layout, layout_from_indices
 from shardviz.base.parse import MAX_NAME, check_name, limited
 from shardviz.base.partition_spec import Spec, is_unconstrained
+from shardviz.base.typing import PyTree
 
 Names = Callable[[str, Any], Any]
+_T = TypeVar("_T")
 Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 
 MAX_DEPTH = 64
@@ -96,7 +98,7 @@ class TreeLeaf(NamedTuple):
         return self._replace(array=self.array.renamed(name))
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """True if it has a shape and a dtype."""
     # `==` would not do: to numpy, float64 equals None.
     shape, dtype = attribute(value, "shape"), attribute(value, "dtype")
@@ -188,7 +190,7 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
         return None, None, None
 
 
-def _gives_way(spec: Spec, mesh: Any, named: bool) -> bool:
+def _gives_way(spec: Spec, mesh: object, named: bool) -> bool:
     """True if the names beside an array replace a sharding that splits nothing."""
     # Beside names, `jax.eval_shape` under a mesh wrote the sharding; the user did not
     # choose it.
@@ -249,7 +251,7 @@ class ArrayTree(NamedTuple):
 
 
 def read_tree(
-    tree: Any, names: Names | None = None, children: Children | None = None
+    tree: PyTree, names: Names | None = None, children: Children | None = None
 ) -> ArrayTree:
     """Reads every array of a table or tree, in order.
 
@@ -298,7 +300,7 @@ class _TreeReader:
         # One leaf per signature: large models have many arrays and few signatures.
         self._read: dict[Any, TreeLeaf] = {}
 
-    def collect(self, value: Any, path: str, depth: int, inside: int) -> None:
+    def collect(self, value: object, path: str, depth: int, inside: int) -> None:
         """Collects from `value`, which stands in a table, in a class or in a module."""
         if depth > MAX_DEPTH:
             raise LayoutError(
@@ -319,7 +321,7 @@ class _TreeReader:
         if key is not None and len(self.kinds) == begin + 1:
             self._read[key] = self.kinds[-1]
 
-    def _collect(self, value: Any, path: str, depth: int, inside: int) -> None:
+    def _collect(self, value: object, path: str, depth: int, inside: int) -> None:
         if isinstance(value, ArraySpec):
             leaf = TreeLeaf(value, described=True)
             self._keep(leaf, _joined(path, value.name))
@@ -360,7 +362,7 @@ class _TreeReader:
                 inner_path = path if named else _joined(path, index)
                 self.collect(inner, inner_path, depth + 1, inside)
 
-    def _collect_leaf(self, value: Any, path: str, depth: int, inside: int) -> bool:
+    def _collect_leaf(self, value: object, path: str, depth: int, inside: int) -> bool:
         """Collects an array, in a library's box or not; False if `value` is not one."""
         box = _at(path, without_metadata, value)
         if box is not None:
@@ -383,7 +385,9 @@ class _TreeReader:
         self._keep(read_leaf(short_name(path), value, box, self._ask), path)
         return True
 
-    def _collect_object(self, value: Any, path: str, depth: int, inside: int) -> None:
+    def _collect_object(
+        self, value: object, path: str, depth: int, inside: int
+    ) -> None:
         parts = self._fields(value)
         if parts is not None:
             begin = len(self.kinds)
@@ -410,7 +414,7 @@ class _TreeReader:
                 " ('w', (512, 2048), 'embed mlp'), or a tree of arrays."
             )
 
-    def _fields(self, value: Any) -> Iterable[tuple[str, Any]] | None:
+    def _fields(self, value: object) -> Iterable[tuple[str, Any]] | None:
         """The named parts of an object that can hold arrays, or None."""
         if isinstance(value, type):
             return None
@@ -430,7 +434,7 @@ class _TreeReader:
             return None
         return [(name, getattr(value, name)) for name in names]
 
-    def _scalar(self, value: Any, path: str) -> None:
+    def _scalar(self, value: object, path: str) -> None:
         array = ArraySpec("number", (), None, dtype_name(type(value)))
         self._keep(TreeLeaf(array), path or "array")
 
@@ -483,7 +487,7 @@ class _TreeReader:
         self.kinds.append(leaf)
 
 
-def _at(path: str, read: Callable[..., Any], *args: Any) -> Any:
+def _at(path: str, read: Callable[..., _T], *args: object) -> _T:
     """Calls `read`; its errors name the path."""
     try:
         return read(*args)
@@ -521,13 +525,13 @@ def _is_described(value: tuple | list) -> bool:
     return all(n is None or isinstance(n, str) or is_unconstrained(n) for n in names)
 
 
-def _names_itself(value: Any) -> bool:
+def _names_itself(value: object) -> bool:
     if isinstance(value, (tuple, list)):
         return bool(value) and isinstance(value[0], str)
     return isinstance(value, ArraySpec)
 
 
-def _joined(path: str, key: Any) -> str:
+def _joined(path: str, key: object) -> str:
     if not isinstance(key, (str, int)):
         key = shown(key)
     if not path:
@@ -535,7 +539,7 @@ def _joined(path: str, key: Any) -> str:
     return f"{path}/{key}"
 
 
-def is_optimizer_state(value: Any) -> bool:
+def is_optimizer_state(value: object) -> bool:
     """True for an object of optax, except `LookaheadParams` and the like."""
     return is_optimizer_type(type(value))
 

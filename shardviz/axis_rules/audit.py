@@ -284,7 +284,7 @@ class Audit(Displayed, Fact):
         """The rules that decide nothing anywhere, each with the reason in `.never`."""
         return tuple(u for u in self.rule_uses if u.never)
 
-    def under(self, dialect: Any) -> Audit:
+    def under(self, dialect: object) -> Audit:
         """The same arrays and table as another dialect reads them.
 
         An array that the dialect refuses becomes a row with a problem.
@@ -307,7 +307,7 @@ class Audit(Displayed, Fact):
             rows = tuple(_read_as(row, self.mesh, rules, reader) for row in self.rows)
         return replace(self, rows=rows, dialect=reader)
 
-    def diff(self, other: Any) -> AuditDiff:
+    def diff(self, other: object) -> AuditDiff:
         """Which arrays another audit splits differently, each with the cause.
 
         Args:
@@ -386,7 +386,7 @@ def audit(
     tree_or_table: Any,
     rules: Any = (),
     mesh: Any = None,
-    dialect: Any = Dialect.LINEN,
+    dialect: object = Dialect.LINEN,
     names: Names | None = None,
     children: Children | None = None,
     capacity: int | None = None,

@@ -10,7 +10,7 @@ model hold? `named_sharding`, which mesh axes does this sharding name?
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ class LeafMetadata(NamedTuple):
     few_names: str = ""
 
 
-def attribute(value: Any, name: str) -> Any:
+def attribute(value: object, name: str) -> Any:
     """An attribute of a foreign object; None if it is missing or raises an error."""
     try:
         return getattr(value, name, None)
@@ -78,7 +78,7 @@ def library_of(kind: type) -> str:
 _LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
 
 
-def without_metadata(value: Any) -> LeafMetadata | None:
+def without_metadata(value: object) -> LeafMetadata | None:
     """The array in a library's box with the box's metadata; None if there is no box.
 
     A box is linen's `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a
@@ -137,7 +137,7 @@ def _is_plain_array(kind: type) -> bool:
     return hasattr(kind, "shape") and hasattr(kind, "dtype")
 
 
-def quick_key(value: Any) -> Any:
+def quick_key(value: Any) -> Hashable:
     """A key of everything that is read of a plain array, or of one in a box of linen.
 
     Reading an array takes ten times as long as this key, and large models have many
@@ -208,7 +208,7 @@ _BOXES: dict[str, Callable[[Any], LeafMetadata | None]] = {
 }
 
 
-def model_arrays(value: Any) -> Any:
+def model_arrays(value: object) -> Any:
     """A tree of the arrays that a model or a checkpoint's metadata holds, or None.
 
     That is the state of an nnx module or optimizer, the variables of a bound linen
@@ -239,7 +239,7 @@ def _flax_model(value: Any) -> Any:
 _NNX_OBJECTS = {"flax.nnx.module", "flax.nnx.pytreelib", "flax.nnx.object"}
 
 
-def _keras_model(value: Any) -> Any:
+def _keras_model(value: object) -> Any:
     variables = attribute(value, "variables")
     if not isinstance(variables, list):
         return None
@@ -275,7 +275,7 @@ def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
     return partners
 
 
-def _orbax_tree(value: Any) -> Any:
+def _orbax_tree(value: object) -> Any:
     # Metadata of text, which is not an array.
     if attribute(value, "directory") is not None:
         return ()
@@ -309,7 +309,7 @@ def names_of(sharding: Any) -> Any:
     return entries
 
 
-def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
+def named_sharding(sharding: object) -> tuple[Spec, Any] | None:
     """The Spec and the mesh of a sharding that names mesh axes, or None.
 
     It is jax's `NamedSharding` (also in a `Format`), orbax's `NamedShardingMetadata`,
@@ -333,7 +333,7 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
     return spec_of(spec), mesh
 
 
-def _out_of_format(sharding: Any) -> Any:
+def _out_of_format(sharding: object) -> object:
     """The sharding in a Format of jax, or the argument itself."""
     inner = attribute(sharding, "sharding")
     if inner is None:
@@ -341,7 +341,7 @@ def _out_of_format(sharding: Any) -> Any:
     return inner
 
 
-def foreign_memory(sharding: Any) -> str | None:
+def foreign_memory(sharding: object) -> str | None:
     """The memory kind of a jax sharding, if it is not the default of its devices.
 
     >>> from types import SimpleNamespace
@@ -367,11 +367,11 @@ def foreign_memory(sharding: Any) -> str | None:
 
 # Large models have many arrays and few specs.
 @lru_cache(maxsize=1024)
-def _known_spec(spec: Any) -> Spec:
+def _known_spec(spec: object) -> Spec:
     return spec_of(spec)
 
 
-def is_partition_spec(value: Any) -> bool:
+def is_partition_spec(value: object) -> bool:
     """True for jax's PartitionSpec, found by its name as jax may be missing.
 
     >>> is_partition_spec((None, "model"))

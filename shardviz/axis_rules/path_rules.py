@@ -143,7 +143,7 @@ class PathResolution(Displayed):
         return explanation(self)
 
     def remedies(
-        self, want: Any, dtype: str = "float32", arrays: Arrays | None = None
+        self, want: object, dtype: str = "float32", arrays: Arrays | None = None
     ) -> Remedies:
         """The smallest edits that split the array as requested."""
         rank = len(self.shape or ())

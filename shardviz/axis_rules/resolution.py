@@ -188,7 +188,7 @@ class Resolution(Displayed):
                 unmatched.append((dim, name, self.rules.nearest(name)))
         return tuple(unmatched)
 
-    def remedies(self, want: Any, dtype: str = "float32") -> Remedies:
+    def remedies(self, want: object, dtype: str = "float32") -> Remedies:
         """The smallest edits that split the array as requested, for `sv.remedies`.
 
         Raises:
@@ -249,7 +249,7 @@ def resolve(
     *,
     mesh: MeshSpec | None = None,
     shape: Any = None,
-    dialect: Any = Dialect.LINEN,
+    dialect: object = Dialect.LINEN,
 ) -> Resolution:
     """Turns logical names into a spec, with a verdict for every rule.
 

@@ -80,7 +80,7 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
     return table
 
 
-def dialect_of(rules: Any, dialect: Any) -> Dialect:
+def dialect_of(rules: object, dialect: object) -> Dialect:
     """The dialect that reads a table: Keras's for a `LayoutMap`, else the given one.
 
     Args:
@@ -98,7 +98,7 @@ def dialect_of(rules: Any, dialect: Any) -> Dialect:
     return reader
 
 
-def _is_layout_map(value: Any) -> bool:
+def _is_layout_map(value: object) -> bool:
     return library_of(type(value)) == "keras" and isinstance(value, Mapping)
 
 
@@ -155,7 +155,7 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
     return Rules.of(value)
 
 
-def _has_specs(value: Any) -> bool:
+def _has_specs(value: object) -> bool:
     """True if any right side is a PartitionSpec, as only in tables of paths."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return False

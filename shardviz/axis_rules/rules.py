@@ -284,7 +284,7 @@ class PathRules(Displayed):
         return _repr(self, "PathRules", "pattern")
 
 
-def _path_rule(index: int, pair: Any) -> PathRule:
+def _path_rule(index: int, pair: object) -> PathRule:
     if isinstance(pair, PathRule):
         return pair
     # Patterns are compiled when they are first matched; most are never matched.
@@ -300,7 +300,7 @@ def _path_rule(index: int, pair: Any) -> PathRule:
         raise RuleError(f"Rule {index + 1}, for {shown(pattern)}: {error}") from None
 
 
-def _both(index: int, pair: Any, example: str) -> tuple[Any, Any]:
+def _both(index: int, pair: object, example: str) -> tuple[Any, Any]:
     """The two parts of a line."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise RuleError(
@@ -340,7 +340,7 @@ def is_pair(value: Any) -> bool:
     return pair and isinstance(value[0], str)
 
 
-def _rule(index: int, pair: Any) -> Rule:
+def _rule(index: int, pair: object) -> Rule:
     if isinstance(pair, Rule):
         return pair
     name, target = _both(index, pair, "('batch', 'data')")

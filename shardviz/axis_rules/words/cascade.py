@@ -185,8 +185,8 @@ def _wins(fact: Verdict, resolution: Resolution) -> str:
         case AxisTwice() | AxisShared():
             return f"{wants}, but {_twice(fact, resolution)}."
         case SizeOne():
-            which = by_count(len(fact.axes), "which has", "which have")
-            return f"{wants}, {which} size 1 and splits nothing."
+            clause_start = by_count(len(fact.axes), "which has", "which have")
+            return f"{wants}, {clause_start} size 1 and splits nothing."
         case Applied(line=Rule(free=True)):
             return "wins and leaves it to the compiler."
         case Unsplit():
