@@ -19,9 +19,13 @@ ELSEWHERE = (
     "exercises/programs.py",
     "exercises/short.py",
 )
-# Templates of code and of a page, patterns for what jax and XLA print, and titles of publications.
+# Templates of code and of a page, patterns for messages of jax and XLA, titles of publications, and
+# the names of checks that the doctor lists.
 NO_ENGLISH = {
     "hardware/chips.py",
+    "base/backend/jax_compat.py",
+    "base/backend/jax_compat_checks.py",
+    "programs/backend/jaxpr_checks.py",
     "programs/backend/worker/exits.py",
     "programs/backend/failures.py",
     "runs/backend/hosts/cluster.py",
@@ -56,6 +60,7 @@ PARTS_OF_ERRORS = {
     "axis_rules/rule_tables.py",
     "axis_rules/rules.py",
     "advise/contracts.py",
+    "programs/backend/jaxpr_names.py",
     "pictures.py",
 }
 MOST_WORDS_OF_A_PART = 8
