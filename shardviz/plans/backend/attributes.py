@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from shardviz.base.partition_spec import Spec
@@ -329,47 +330,49 @@ class AttributeCache:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, Any], Any] = {}
 
-    def _once(self, convert: Callable[[Any], T], attribute: Any) -> T:
+    def _once(self, convert: Callable[[Any], T], attribute: ir.Attribute) -> T:
         """The converted attribute; converts it once."""
         key = (convert, attribute)
         if key not in self._known:
             self._known[key] = convert(attribute)
         return self._known[key]
 
-    def text(self, op: Any, name: str) -> str:
+    def text(self, op: ir.Operation, name: str) -> str:
         """The text of an attribute; `""` if the operation has no such attribute."""
         return self.text_of(op.attributes.get(name))
 
-    def text_of(self, attribute: Any) -> str:
+    def text_of(self, attribute: ir.Attribute | None) -> str:
         """The text of an attribute itself; `""` for None."""
         return "" if attribute is None else self._once(str, attribute)
 
-    def specs(self, op: Any, name: str = SHARDING_ATTRIBUTE) -> tuple[Spec, ...]:
+    def specs(
+        self, op: ir.Operation, name: str = SHARDING_ATTRIBUTE
+    ) -> tuple[Spec, ...]:
         """The specs in a sharding of an operation, one per value, if it has one."""
         return self.specs_of(op.attributes.get(name))
 
-    def specs_of(self, attribute: Any) -> tuple[Spec, ...]:
+    def specs_of(self, attribute: ir.Attribute | None) -> tuple[Spec, ...]:
         """The specs in the attribute of one sharding, or of one per value."""
         return () if attribute is None else self._once(_read_specs, attribute)
 
-    def rule(self, op: Any) -> ShardingRule | None:
+    def rule(self, op: ir.Operation) -> ShardingRule | None:
         """The sharding rule of an operation, or None."""
         attribute = op.attributes.get(RULE_ATTRIBUTE)
         return None if attribute is None else self._once(read_rule, attribute)
 
-    def tensor(self, value: Any) -> tuple[tuple[int, ...], str] | None:
+    def tensor(self, value: ir.Value) -> tuple[tuple[int, ...], str] | None:
         """Shape and dtype of a value, or None if it isn't a tensor."""
         return self._once(_read_tensor, value.type)
 
-    def location(self, op: Any) -> SourceLocation:
+    def location(self, op: ir.Operation) -> SourceLocation:
         """The source location of an operation or a value, seen from its function."""
         return self._placed(op.location)[0]
 
-    def calls(self, op: Any) -> tuple[Call, ...]:
+    def calls(self, op: ir.Operation) -> tuple[Call, ...]:
         """The calls that an operation was in before they were inlined, outermost first."""
         return self._placed(op.location)[1]
 
-    def _placed(self, location: Any) -> tuple[SourceLocation, tuple[Call, ...]]:
+    def _placed(self, location: ir.Location) -> tuple[SourceLocation, tuple[Call, ...]]:
         key = (SourceLocation, location.attr)
         if key not in self._known:
             around = call_around(location)
@@ -386,14 +389,14 @@ def _read_tensor(type_: Any) -> tuple[tuple[int, ...], str] | None:
     return parse_tensor(str(type_))
 
 
-def _read_specs(attribute: Any) -> tuple[Spec, ...]:
+def _read_specs(attribute: ir.Attribute) -> tuple[Spec, ...]:
     if sdy.TensorShardingAttr.isinstance(attribute):
         return (_read_spec(attribute),)
     shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
     return tuple(map(_read_spec, shardings))
 
 
-def _read_spec(attribute: Any) -> Spec:
+def _read_spec(attribute: ir.Attribute) -> Spec:
     sharding, dims = sdy.TensorShardingAttr(attribute), []
     for dim in sharding.dimension_shardings:
         dims.append(tuple(map(_axis, sdy.DimensionShardingAttr(dim).axes)))
@@ -403,7 +406,7 @@ def _read_spec(attribute: Any) -> Spec:
     return Spec.trusted(tuple(dims))
 
 
-def _axis(attribute: Any) -> str:
+def _axis(attribute: ir.Attribute) -> str:
     axis = sdy.AxisRefAttr(attribute)
     if (part := axis.sub_axis_info) is None:
         return axis.name
@@ -411,7 +414,7 @@ def _axis(attribute: Any) -> str:
     return f"{axis.name}:({part.pre_size}){part.size}"
 
 
-def read_rule(attribute: Any) -> ShardingRule:
+def read_rule(attribute: ir.Attribute) -> ShardingRule:
     """The sharding rule that an attribute holds."""
     rule = sdy.OpShardingRuleAttr(attribute)
     sizes = {factor_name(n): size for n, size in enumerate(rule.factor_sizes)}
@@ -426,7 +429,7 @@ def read_rule(attribute: Any) -> ShardingRule:
     )
 
 
-def _read_mapping(attribute: Any) -> Tensor:
+def _read_mapping(attribute: ir.Attribute) -> Tensor:
     dims = []
     for dim in sdy.TensorMappingAttr(attribute).dim_mappings:
         dims.append(_factors(sdy.DimMappingAttr(dim).factor_indices))
@@ -434,15 +437,26 @@ def _read_mapping(attribute: Any) -> Tensor:
 
 
 def named_attribute(
-    function: Any, kind: str, number: int, name: str = SHARDING_ATTRIBUTE
+    function: ir.Operation, kind: str, number: int, name: str = SHARDING_ATTRIBUTE
 ) -> Any:
     """An attribute of an argument (`"arg_attrs"`) or result (`"res_attrs"`), or None."""
-    if kind not in function.attributes or name not in function.attributes[kind][number]:
+    if kind not in function.attributes:
         return None
-    return function.attributes[kind][number][name]
+    # A list of dictionaries; the stubs of jaxlib know the base class only.
+    attributes: Any = function.attributes[kind]
+    if name not in attributes[number]:
+        return None
+    return attributes[number][name]
 
 
-def defining_op(value: Any) -> Any:
+def value_of(op: ir.Operation, name: str) -> Any:
+    """The value of an attribute: a text, a number, or the name of a function."""
+    # The stubs of jaxlib know the base class only.
+    attribute: Any = op.attributes[name]
+    return attribute.value
+
+
+def defining_op(value: ir.Value) -> Any:
     """The operation that a value is a result of, or None for an argument of a block."""
     owner = value.owner
     if not hasattr(owner, "attributes"):

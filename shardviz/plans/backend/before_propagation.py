@@ -18,7 +18,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from shardviz.base.collective_kind import KINDS
-from shardviz.plans.backend.attributes import NUMBERED_CALL
+from shardviz.plans.backend.attributes import NUMBERED_CALL, value_of
 from shardviz.plans.backend.mlir_names import (
     CALLEE,
     CONSTRAINT,
@@ -77,7 +77,7 @@ def inline_calls(module: Any) -> None:
                 continue
             if _is_inlineable(call):
                 calls += _inlined(call, function, next(numbers))
-            elif (name := call.attributes[CALLEE].value) not in not_inlined:
+            elif (name := value_of(call, CALLEE)) not in not_inlined:
                 not_inlined.add(name)
                 calls += _calls_in(function)
 
@@ -106,13 +106,13 @@ def functions_of(module: Any) -> dict[str, Any]:
     for item in module.regions[0].blocks[0].operations:
         op = item.operation
         if op.name == MODULE_FUNCTION:
-            functions[op.attributes[FUNCTION_NAME].value] = op
+            functions[value_of(op, FUNCTION_NAME)] = op
     return functions
 
 
-def callee(call: Any, functions: dict[str, Any]) -> Any:
+def callee(call: ir.Operation, functions: dict[str, Any]) -> Any:
     """The function that a `func.call` calls, or None if its body is elsewhere."""
-    function = functions.get(call.attributes[CALLEE].value)
+    function = functions.get(value_of(call, CALLEE))
     if function is None or not function.regions[0].blocks:
         return None
     return function
@@ -125,7 +125,7 @@ def _is_inlineable(call: Any) -> bool:
     return str(attributes[INLINEABLE]).strip('"') not in _LEFT
 
 
-def _inlined(call: Any, function: Any, number: int) -> list[Any]:
+def _inlined(call: ir.Operation, function: ir.Operation, number: int) -> list[Any]:
     """Puts a copy of a function in place of one call; the calls in it."""
     copy = function.clone()
     block = copy.regions[0].blocks[0]
@@ -148,17 +148,17 @@ def _inlined(call: Any, function: Any, number: int) -> list[Any]:
     return calls
 
 
-def _calls_in(op: Any) -> list[Any]:
+def _calls_in(op: ir.Operation) -> list[Any]:
     return [inner for inner in operations_in(op) if inner.name == FUNCTION_CALL]
 
 
-def operations_in(op: Any, inner_first: bool = False) -> list[Any]:
+def operations_in(op: ir.Operation, inner_first: bool = False) -> list[Any]:
     """The operations in another in program order, each before or after those in it."""
     operations: list[Any] = []
     if not len(op.regions):
         return operations
 
-    def collect(inner: Any) -> ir.WalkResult:
+    def collect(inner: ir.Operation) -> ir.WalkResult:
         operations.append(inner)
         return ir.WalkResult.ADVANCE
 
@@ -169,7 +169,7 @@ def operations_in(op: Any, inner_first: bool = False) -> list[Any]:
     return operations[:-1] if inner_first else operations[1:]
 
 
-def _remove_dead_in(op: Any) -> None:
+def _remove_dead_in(op: ir.Operation) -> None:
     for region in op.regions:
         for block in region.blocks:
             # In reverse, so that a value that only dead operations read is dead, too.
@@ -181,11 +181,11 @@ def _remove_dead_in(op: Any) -> None:
                     inner.erase()
 
 
-def _is_read(op: Any) -> bool:
+def _is_read(op: ir.Operation) -> bool:
     return any(True for result in op.results for _ in result.uses)
 
 
-def _has_effects(op: Any) -> bool:
+def _has_effects(op: ir.Operation) -> bool:
     dialect, _, name = op.name.partition(".")
     if name == "custom_call":
         effect = op.attributes.get(HAS_SIDE_EFFECT)

@@ -135,7 +135,7 @@ class PlanBuilder:
         self._by_name: dict[str, ValueBuilder] = {}  # in program order
         self._origins: dict[str, Origin] = {}
 
-    def number(self, op: Any, context: BlockContext) -> ReadOp:
+    def number(self, op: ir.Operation, context: BlockContext) -> ReadOp:
         """Numbers an operation, so that copies of the module know it, too."""
         location = context.call.inner(self.attributes.location(op))
         op.attributes[NUMBER] = ir.IntegerAttr.get(
@@ -145,11 +145,11 @@ class PlanBuilder:
         self.read_ops.append(read)
         return read
 
-    def named(self, values: Any) -> tuple[str, ...]:
+    def named(self, values: Iterable[ir.Value]) -> tuple[str, ...]:
         """The names of MLIR values."""
         return tuple([self._by_value.get(v, "") for v in values])
 
-    def alias(self, values: Any, names: Sequence[str]) -> None:
+    def alias(self, values: Iterable[ir.Value], names: Sequence[str]) -> None:
         """Gives MLIR values the names of values of the plan."""
         self._by_value.update(zip(values, names, strict=False))
 
@@ -197,7 +197,7 @@ class PlanBuilder:
 
     def add(
         self,
-        op: Any,
+        op: ir.Operation,
         read: ReadOp,
         specs: Sequence[Spec],
         operands: tuple[str, ...],

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxlib.mlir import ir
 
 from shardviz.base.axis_parts import (
     group_size,
@@ -31,7 +32,7 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 from shardviz.base.replica_groups import axes_of_pairs
 from shardviz.plans.backend import pipeline
-from shardviz.plans.backend.attributes import defining_op, parse_axes
+from shardviz.plans.backend.attributes import defining_op, parse_axes, value_of
 from shardviz.plans.backend.estimate_causes import (
     Blame,
     blame_for_move,
@@ -117,14 +118,14 @@ class _EstimateReader:
         self.module, self.mesh, self.attributes = module, mesh, module.attributes
         self._moved_operands: set[tuple[str, str, str, _Axes]] = set()
 
-    def collectives_of(self, op: Any) -> Iterator[Collective]:
+    def collectives_of(self, op: ir.Operation) -> Iterator[Collective]:
         """The collectives of one operation."""
         if op.name in SHARDY:
             yield from self._inserted(op)
         elif op.name in WRITTEN_COLLECTIVES:
             yield self._written(op, WRITTEN_COLLECTIVES[op.name])
         elif op.name == CUSTOM_CALL:
-            target = op.attributes[CALL_TARGET].value
+            target = value_of(op, CALL_TARGET)
             if target in WRITTEN_COLLECTIVES:
                 yield self._written(op, WRITTEN_COLLECTIVES[target])
             elif "callback" in target:
@@ -134,7 +135,7 @@ class _EstimateReader:
         elif op.name == CHOLESKY:
             yield from self._called(op)
 
-    def _inserted(self, op: Any) -> Iterator[Collective]:
+    def _inserted(self, op: ir.Operation) -> Iterator[Collective]:
         """The collectives of one of Shardy's operations."""
         start = self.module.start(op)
         if self._is_one_number(start):
@@ -155,7 +156,7 @@ class _EstimateReader:
             moved = [(result, part.after)]
             yield self._collective(op, SHARDY[op.name], part.axes, moved, blame)
 
-    def _before(self, op: Any, operand: OperandMove) -> Iterator[Collective]:
+    def _before(self, op: ir.Operation, operand: OperandMove) -> Iterator[Collective]:
         """The collectives on an operand of an elementwise operation that XLA inserts
         instead of one of Shardy's on its result.
         """
@@ -182,7 +183,7 @@ class _EstimateReader:
             moved = [(operand.value, part.after)]
             yield self._collective(op, kind, part.axes, moved, blame)
 
-    def _is_one_number(self, value: Any) -> bool:
+    def _is_one_number(self, value: ir.Value) -> bool:
         """True if all elements of a value are the same number, as in zeros.
 
         XLA moves it only if it has a constraint.
@@ -194,7 +195,7 @@ class _EstimateReader:
         origins = self.attributes.text(broadcast, ORIGINS)
         return scalar is not None and scalar[0] == () and "constraint" not in origins
 
-    def _parts(self, op: Any, start: Any) -> list[_Part]:
+    def _parts(self, op: ir.Operation, start: ir.Value) -> list[_Part]:
         """The collectives that XLA makes of one of Shardy's operations.
 
         It gathers one dimension at a time, the last first, and so it sums over devices.
@@ -216,7 +217,9 @@ class _EstimateReader:
             return self._sums(op, summed_op, axes, after)
         return [_Part(axes, after)]
 
-    def _sums(self, op: Any, summed_op: Any, axes: _Axes, after: Spec) -> list[_Part]:
+    def _sums(
+        self, op: ir.Operation, summed_op: Any, axes: _Axes, after: Spec
+    ) -> list[_Part]:
         opcode = summed_op.name.partition(".")[2]
         if opcode not in ("dot_general", "reduce", "gather", "scatter"):
             return [_Part(axes, after)]
@@ -244,7 +247,7 @@ class _EstimateReader:
             parts.append(_Part(tuple(remaining), result_spec))
         return parts
 
-    def _printed(self, op: Any) -> Iterator[Collective]:
+    def _printed(self, op: ir.Operation) -> Iterator[Collective]:
         """The all-gathers of the operands of `jax.debug.print`: one device calls
         Python.
         """
@@ -262,7 +265,7 @@ class _EstimateReader:
                 blame, moved = Blame(name, read.location, cause), [(value, part.after)]
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
-    def _called(self, op: Any) -> Iterator[Collective]:
+    def _called(self, op: ir.Operation) -> Iterator[Collective]:
         """The all-gathers of the operands of a custom call: XLA does not split it.
 
         Linear algebra is split along the batch of its matrices if Shardy's rule allows
@@ -289,7 +292,7 @@ class _EstimateReader:
                 moved = [(value, part.after)]
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
-    def _written(self, op: Any, kind: str) -> Collective:
+    def _written(self, op: ir.Operation, kind: str) -> Collective:
         """A collective that the user wrote."""
         read = self.module.read(op)
         assert read is not None  # it was there before Shardy's own
@@ -341,7 +344,7 @@ class _EstimateReader:
 
     def _collective(
         self,
-        op: Any,
+        op: ir.Operation,
         kind: str,
         axes: _Axes,
         moved: Sequence[tuple[Any, Spec]],

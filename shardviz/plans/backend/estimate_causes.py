@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from jaxlib.mlir import ir
+
 from shardviz.base.axis_parts import dims_over
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend.attributes import SourceLocation, defining_op
@@ -45,7 +47,9 @@ class Blame(NamedTuple):
     cause: PlanCause
 
 
-def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
+def blame_for_sum(
+    module: PlannedModule, op: ir.Operation, axes: tuple[str, ...]
+) -> Blame:
     """What a reduction over devices is for: the operation whose result is summed."""
     start = module.start(op)
     summed_op, name = defining_op(start), module.name(start)
@@ -69,7 +73,9 @@ def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blam
     )
 
 
-def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
+def blame_for_move(
+    module: PlannedModule, op: ir.Operation, axes: tuple[str, ...]
+) -> Blame:
     """What a change of a sharding is for: a request, or the operation that reads it."""
     start, between = module.start(op), op.operands[0]
     name, before = module.name(start), module.spec(start)

@@ -8,7 +8,9 @@ computes in their sharding and moves the result, as Shardy does.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jaxlib.mlir import ir
 
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend.attributes import defining_op
@@ -29,12 +31,14 @@ class OperandMove(NamedTuple):
             kind of collective that Shardy has for the result.
     """
 
-    value: Any
+    value: ir.Value
     spec: Spec
     gathered: tuple[tuple[str, ...], ...] | None = None
 
 
-def operands_moved_instead(module: PlannedModule, op: Any) -> tuple[OperandMove, ...]:
+def operands_moved_instead(
+    module: PlannedModule, op: ir.Operation
+) -> tuple[OperandMove, ...]:
     """The operands that XLA moves instead of the result that one of Shardy's operations
     moves; `()` if it moves the result, too, or if that is not known.
     """
@@ -68,7 +72,7 @@ def operands_moved_instead(module: PlannedModule, op: Any) -> tuple[OperandMove,
     return tuple(moves)
 
 
-def _spec(module: PlannedModule, value: Any) -> Spec:
+def _spec(module: PlannedModule, value: ir.Value) -> Spec:
     """The sharding of an operand; before Shardy slices it, if nothing asks for that."""
     slice_op, spec = defining_op(value), module.spec(value)
     if slice_op is None or slice_op.name != ALL_SLICE:

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from jaxlib.mlir import ir
+
 from shardviz.base.backend.jax_compat import stablehlo_module
 from shardviz.base.errors import ProgramError
 from shardviz.plans.backend import pipeline
@@ -53,7 +55,7 @@ class LoweredProgram:
     """
 
     traced: Traced
-    module: Any
+    module: ir.Module
     seconds: float
     platform: str = "cpu"
     notes: tuple[PlanNote, ...] = ()
@@ -109,7 +111,7 @@ def _lowered(program: Program, traced: Traced, platform: str) -> tuple[Traced, A
         return traced, _module(traced, platform)
 
 
-def _differs(traced: Traced, on_cpus: Any) -> bool:
+def _differs(traced: Traced, on_cpus: ir.Module) -> bool:
     """Whether TPUs or GPUs get another module than CPUs."""
     for platform in ("tpu", "cuda"):
         try:
@@ -139,7 +141,7 @@ def _module(traced: Traced, platform: str) -> Any:
         return stablehlo_module(traced.stage.lower(lowering_platforms=(platform,)))
 
 
-def choose_passes(module: Any, has_partial_sums: bool) -> PassSelection:
+def choose_passes(module: ir.Module, has_partial_sums: bool) -> PassSelection:
     """The passes that settle the shardings of a module without ending this process.
 
     A plan runs in the worker first if it may end its process: Shardy aborts at a few
@@ -167,7 +169,7 @@ def choose_passes(module: Any, has_partial_sums: bool) -> PassSelection:
     return selection
 
 
-def _try_in_worker(module: Any, with_untried: bool) -> None:
+def _try_in_worker(module: ir.Module, with_untried: bool) -> None:
     file = io.BytesIO()
     module.operation.write_bytecode(file)
     bytecode, settings = file.getvalue(), Settings.of("cpu", 1, 1)

@@ -27,7 +27,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from shardviz.base.errors import ProgramError
-from shardviz.plans.backend.attributes import defining_op, named_attribute
+from shardviz.plans.backend.attributes import defining_op, named_attribute, value_of
 from shardviz.plans.backend.before_propagation import (
     READ_BY_LOOP,
     WRITTEN,
@@ -102,17 +102,17 @@ def rewrite_operations(module: Any) -> None:
         _replace(op)
 
 
-def name_of(op: Any) -> str:
+def name_of(op: ir.Operation) -> str:
     """What an operation is called, without its dialect; for a replacement, the name of
     the operation it replaces.
     """
     name = op.name
     if name in _REPLACEMENTS and REPLACES in op.attributes:
-        return op.attributes[REPLACES].value
+        return value_of(op, REPLACES)
     return name.partition(".")[2]
 
 
-def _replace(op: Any) -> None:
+def _replace(op: ir.Operation) -> None:
     if op.name == CONCATENATE:
         _without_empty(op)
         return
@@ -140,7 +140,7 @@ def _replace(op: Any) -> None:
     op.erase()
 
 
-def _without_empty(op: Any) -> None:
+def _without_empty(op: ir.Operation) -> None:
     """Removes the operands of a concatenation that have no elements."""
     full = [v for v in op.operands if 0 not in v.type.maybe_downcast().shape]
     if not full or len(full) == len(op.operands):
@@ -161,7 +161,7 @@ def _without_empty(op: Any) -> None:
     op.erase()
 
 
-def _elementwise(op: Any) -> str:
+def _elementwise(op: ir.Operation) -> str:
     """The replacement of an elementwise operation of one or two operands; `""` for any
     other.
     """
@@ -205,12 +205,12 @@ def read_invariants_outside(module: Any) -> None:
             pass
 
 
-def _loops_in(op: Any) -> list[Any]:
+def _loops_in(op: ir.Operation) -> list[Any]:
     inside = operations_in(op, inner_first=True)
     return [inner for inner in inside if inner.name == WHILE]
 
 
-def _reads_outside(loop: Any) -> bool:
+def _reads_outside(loop: ir.Operation) -> bool:
     """Lets one loop read values from outside that it only passes through. True if it
     had any.
     """
@@ -232,7 +232,7 @@ def _reads_outside(loop: Any) -> bool:
     return True
 
 
-def _parts(loop: Any) -> tuple[Any, Any, Any]:
+def _parts(loop: ir.Operation) -> tuple[Any, Any, Any]:
     """The condition and the body of a loop, and the operation that ends the body."""
     condition, body = loop.regions[0].blocks[0], loop.regions[1].blocks[0]
     return condition, body, body.operations[len(body.operations) - 1].operation
@@ -272,7 +272,7 @@ def _carry(loop: Any, carried_on: Sequence[int]) -> None:
     loop.erase()
 
 
-def open_what_loops_read(op: Any) -> None:
+def open_what_loops_read(op: ir.Operation) -> None:
     """Lets every loop in an operation split its values from outside further; in place.
 
     XLA puts a constraint that leaves all dimensions open before the loop (its pass
@@ -283,7 +283,7 @@ def open_what_loops_read(op: Any) -> None:
         _open(loop)
 
 
-def _open(loop: Any) -> None:
+def _open(loop: ir.Operation) -> None:
     opened: dict[Any, Any] = {}
     for inner in operations_in(loop):
         for number, value in enumerate(inner.operands):
@@ -293,7 +293,7 @@ def _open(loop: Any) -> None:
                 inner.operands[number] = opened[value]
 
 
-def _opened(value: Any, loop: Any) -> Any:
+def _opened(value: ir.Value, loop: ir.Operation) -> Any:
     """The value with all dimensions open, or None if it is inside the loop or has no
     request.
     """
@@ -479,7 +479,7 @@ def _keep_axes_of_size_one(module: Any) -> None:
             op.attributes[WRITTEN] = ir.StringAttr.get(text)
 
 
-def _rewrite(copy: Any) -> None:
+def _rewrite(copy: ir.Operation) -> None:
     """Rewrites a module as XLA does before it propagates, in place."""
     rewrite_operations(copy)
     simplify(copy)

@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from jaxlib.mlir import ir
+
 from shardviz.base.collective_kind import KINDS
 from shardviz.base.partition_spec import Spec
-from shardviz.plans.backend.attributes import defining_op, named_attribute
+from shardviz.plans.backend.attributes import defining_op, named_attribute, value_of
 from shardviz.plans.backend.before_propagation import (
     FUNCTION_CALL,
     callee,
@@ -95,24 +97,24 @@ class PlannedModule:
                         if function is not None:
                             yield from self.operations(function)
 
-    def read(self, op: Any) -> ReadOp | None:
+    def read(self, op: ir.Operation | None) -> ReadOp | None:
         """The ReadOp of an operation, or None if Shardy added it later."""
         if op is None or NUMBER not in op.attributes:
             return None
-        return self._read_ops[op.attributes[NUMBER].value]
+        return self._read_ops[value_of(op, NUMBER)]
 
     def around(self, op: Any) -> ReadOp:
         """The ReadOp of the function, loop or shard_map around an operation."""
-        return self._read_ops[op.parent.operation.attributes[NUMBER].value]
+        return self._read_ops[value_of(op.parent.operation, NUMBER)]
 
-    def start(self, op: Any) -> Any:
+    def start(self, op: ir.Operation) -> Any:
         """The value that a chain of collectives begins with."""
         value = op.operands[0]
         while (reshard := defining_op(value)) is not None and reshard.name in RESHARDS:
             value = reshard.operands[0]
         return value
 
-    def end(self, op: Any) -> tuple[Any, Any]:
+    def end(self, op: ir.Operation) -> tuple[Any, Any]:
         """The last of a chain of collectives, and the operation that reads its result,
         or None.
         """
@@ -123,7 +125,7 @@ class PlannedModule:
             reader = use.owner.operation
         return chain[-1], reader
 
-    def chain(self, op: Any) -> list[Any]:
+    def chain(self, op: ir.Operation) -> list[Any]:
         """One of Shardy's operations and those that move its result on."""
         chain = [op]
         while True:

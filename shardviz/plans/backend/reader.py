@@ -26,6 +26,7 @@ from shardviz.plans.backend.attributes import (
     parse_edge_lists,
     parse_edges,
     parse_origins,
+    value_of,
 )
 from shardviz.plans.backend.before_propagation import (
     READ_BY_LOOP,
@@ -125,7 +126,7 @@ class PlanReader(PlanBuilder):
         self._read_results(main, self._block(block, context))
         return self.finish()
 
-    def _block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
+    def _block(self, block: ir.Block, context: BlockContext) -> tuple[str, ...]:
         """Reads the operations of a block, and returns the names of its results."""
         contexts = {context.calls: context}
         for item in block.operations:
@@ -165,14 +166,16 @@ class PlanReader(PlanBuilder):
     # The methods below each read one kind of operation, given its ReadOp and its
     # operands.
 
-    def _read_op(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+    def _read_op(
+        self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
+    ) -> None:
         rule, notes = self.attributes.rule(op), read.context.notes
         opcode = pipeline.name_of(op)
         fields: dict[str, Any] = {"opcode": opcode, "factors": rule}
         if rule and rule.reduction:
             fields["reducer"] = _reducer(op, opcode)
         if opcode == "custom_call":
-            target = op.attributes[CALL_TARGET].value
+            target = value_of(op, CALL_TARGET)
             fields["covered"], call_notes = _custom_call(target, rule)
             fields["notes"] = (*notes, *call_notes)
         elif not rule and operands and any(map(self.attributes.tensor, op.results)):
@@ -183,7 +186,9 @@ class PlanReader(PlanBuilder):
         for value in values:
             self.cross(value, edges, operands, names)
 
-    def _read_call(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+    def _read_call(
+        self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
+    ) -> None:
         """A call that XLA leaves in place: the operations of the function."""
         function, context = callee(op, self._functions), read.context
         if function is None:
@@ -201,7 +206,9 @@ class PlanReader(PlanBuilder):
         self.alias(block.arguments, operands)
         self.alias(op.results, self._block(block, inside))
 
-    def _read_while(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+    def _read_while(
+        self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
+    ) -> None:
         """A loop: its carried values first, then condition and body."""
         values = self.add(op, read, self.attributes.specs(op), ())
         read.arguments = tuple([value.op.name for value in values])
@@ -217,7 +224,9 @@ class PlanReader(PlanBuilder):
             returned = self._block(block, replace(read.inside, region=kind))
         self._connect(op, values, list(zip(operands, returned, strict=True)))
 
-    def _read_branches(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+    def _read_branches(
+        self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
+    ) -> None:
         """A choice between branches: its results first, then every branch."""
         values = self.add(op, read, self.attributes.specs(op), ())
         read.inside = replace(read.context, region="branch")
@@ -226,7 +235,9 @@ class PlanReader(PlanBuilder):
             returned.append(self._block(region.blocks[0], read.inside))
         self._connect(op, values, list(zip(*returned, strict=True)))
 
-    def _read_manual(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+    def _read_manual(
+        self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
+    ) -> None:
         """A shard_map: its results, then its body, whose shapes are those of one shard."""
         over = parse_axes(self.attributes.text(op, MANUAL_AXES))
         specs = self.attributes.specs(op, OUT_SHARDINGS)
@@ -258,13 +269,15 @@ class PlanReader(PlanBuilder):
         returned = self._block(block, read.inside)
         self._connect(op, values, [(name,) for name in returned])
 
-    def _read_barrier(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
+    def _read_barrier(
+        self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
+    ) -> None:
         """An optimization barrier, such as remat sets: it returns its operands."""
         values = self.add(op, read, self.attributes.specs(op), operands)
         self._connect(op, values, [(name,) for name in operands])
 
     def _read_constraint(
-        self, op: Any, read: ReadOp, operands: tuple[str, ...]
+        self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
         """A constraint in the middle of a program, or a reshard between functions."""
         specs, location = self.attributes.specs(op, ASKED_SHARDING), read.location
@@ -296,14 +309,14 @@ class PlanReader(PlanBuilder):
         edges = parse_edges(self.attributes.text(op, EDGES))
         self.cross(value, edges, operands, (value.op.name,))
 
-    def _keep_written(self, op: Any, name: str) -> None:
+    def _keep_written(self, op: ir.Operation, name: str) -> None:
         if WRITTEN in op.attributes:
-            text = op.attributes[WRITTEN].value
+            text = value_of(op, WRITTEN)
             (self.written[name],) = self.attributes.specs_of(ir.Attribute.parse(text))
 
     def _connect(
         self,
-        op: Any,
+        op: ir.Operation,
         values: list[ValueBuilder],
         sources: Sequence[tuple[str, ...]],
     ) -> None:
@@ -321,7 +334,7 @@ class PlanReader(PlanBuilder):
                 value.op = value.op.changed(operands=operands)
             self.cross(value, edges[number] or (), operands, (value.op.name,))
 
-    def _read_arguments(self, main: Any) -> None:
+    def _read_arguments(self, main: ir.Operation) -> None:
         for number, value in enumerate(main.regions[0].blocks[0].arguments):
             name = self._arguments[number] or self.take("token")
             shape, dtype = self.attributes.tensor(value) or ((), "token")
@@ -338,7 +351,7 @@ class PlanReader(PlanBuilder):
             op = PlannedOp(name, "argument", shape=shape, dtype=dtype, spec=spec)
             self.keep(ValueBuilder(op, origins), value)
 
-    def _read_results(self, main: Any, returned: Sequence[str]) -> None:
+    def _read_results(self, main: ir.Operation, returned: Sequence[str]) -> None:
         tensors = []
         for number, name in enumerate(returned):
             if self._by_name[name].op.dtype != "token":
@@ -369,7 +382,9 @@ class PlanReader(PlanBuilder):
             steps = parse_edges(self.attributes.text_of(edges))
             self.cross(result, steps, (returned_op.name,), (name,))
 
-    def _own_origins(self, main: Any, kind: str, number: int) -> dict[str, str]:
+    def _own_origins(
+        self, main: ir.Operation, kind: str, number: int
+    ) -> dict[str, str]:
         attribute = named_attribute(main, kind, number, ORIGINS)
         origins = parse_origins(self.attributes.text_of(attribute))
         # A copy: it is changed, and parse_origins keeps its own.
@@ -403,7 +418,7 @@ def _is_result_of(value: str, constraint: str) -> bool:
     return bool(constraint) and (value == constraint or value.startswith(inside))
 
 
-def _reducer(op: Any, opcode: str) -> str:
+def _reducer(op: ir.Operation, opcode: str) -> str:
     """What an operation does with the factors that it reduces: `add`, `maximum`."""
     if opcode in _SUMS:
         return "add"

@@ -18,7 +18,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from shardviz.plans.backend.attributes import defining_op
+from shardviz.plans.backend.attributes import defining_op, value_of
 from shardviz.plans.backend.before_propagation import operations_in
 from shardviz.plans.backend.mlir_names import (
     BROADCAST,
@@ -103,14 +103,16 @@ def simplify(module: Any) -> None:
                         break
 
 
-def _put(value: Any, op: Any) -> bool:
+def _put(value: ir.Value, op: ir.Operation) -> bool:
     """Puts a value in place of the result of an operation."""
     op.results[0].replace_all_uses_with(value)
     op.erase()
     return True
 
 
-def _replace(op: Any, name: str, operand: Any, **numbers: Sequence[int] | str) -> bool:
+def _replace(
+    op: ir.Operation, name: str, operand: ir.Value, **numbers: Sequence[int] | str
+) -> bool:
     """Puts another operation in place of one, with these attributes."""
     attributes: dict[str, Any] = {}
     for key, value in numbers.items():
@@ -129,15 +131,15 @@ def _replace(op: Any, name: str, operand: Any, **numbers: Sequence[int] | str) -
     return _put(replacement.results[0], op)
 
 
-def _numbers(op: Any, name: str) -> list[int]:
+def _numbers(op: ir.Operation, name: str) -> list[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
-def _shape(value: Any) -> list[int]:
+def _shape(value: ir.Value) -> list[int]:
     return ir.ShapedType(value.type).shape
 
 
-def _made_by(value: Any, name: str) -> Any:
+def _made_by(value: ir.Value, name: str) -> Any:
     """The operation that makes a value if it has this name; else None."""
     defining = defining_op(value)
     return (
@@ -150,7 +152,7 @@ def _made_by(value: Any, name: str) -> Any:
 # Operations on constants.
 
 
-def _put_number(op: Any, name: str) -> bool:
+def _put_number(op: ir.Operation, name: str) -> bool:
     """Puts the number that XLA computes for an operation on constants in its place."""
     if name == "broadcast_in_dim" and not _shape(op.operands[0]):
         return False  # how a constant is written
@@ -158,7 +160,7 @@ def _put_number(op: Any, name: str) -> bool:
     if name not in _FOLDED or (first := number_of(op.operands[0])) is None:
         return False
     if REPLACES in op.attributes:
-        name = op.attributes[REPLACES].value
+        name = value_of(op, REPLACES)
     numbers = [first]
     if name not in _MOVES:
         numbers += map(number_of, list(op.operands)[1:])
@@ -182,7 +184,7 @@ def _put_number(op: Any, name: str) -> bool:
         return _put_constant(number, op)
 
 
-def _put_constant(number: Any, op: Any) -> bool:
+def _put_constant(number: Any, op: ir.Operation) -> bool:
     """Replaces an operation by a constant, if its type can hold the number."""
     shaped = ir.ShapedType(op.results[0].type)
     element = shaped.element_type
@@ -212,7 +214,7 @@ def _put_constant(number: Any, op: Any) -> bool:
     )
 
 
-def number_of(value: Any) -> Any:
+def number_of(value: ir.Value) -> Any:
     """The number that all elements of a constant are, of numpy's kind; None of another
     value.
     """
@@ -267,7 +269,7 @@ def _are_one_number(first: Any, second: Any) -> bool:
     return number is not None and repr(number) == repr(number_of(second))
 
 
-def _in_order(op: Any) -> bool:
+def _in_order(op: ir.Operation) -> bool:
     """Whether an operation leaves dimensions in their order."""
     for name in (PERMUTATION, BROADCAST_DIMS):
         if name in op.attributes:
@@ -279,7 +281,7 @@ def _in_order(op: Any) -> bool:
 # Slices, transposes and reshapes.
 
 
-def _slice_where_constant(op: Any, name: str) -> bool:
+def _slice_where_constant(op: ir.Operation, name: str) -> bool:
     """Puts a slice in place of a dynamic slice at constant positions.
 
     The same for a gather of one slice, which is what `vmap` makes of a dynamic slice.
@@ -312,20 +314,24 @@ def _slice_where_constant(op: Any, name: str) -> bool:
 
 
 def _slice(
-    op: Any, operand: Any, starts: list[int], limits: list[int], strides: list[int]
+    op: ir.Operation,
+    operand: ir.Value,
+    starts: list[int],
+    limits: list[int],
+    strides: list[int],
 ) -> bool:
     bounds = {START_INDICES: starts, LIMIT_INDICES: limits, STRIDES: strides}
     return _replace(op, "slice", operand, **bounds)
 
 
-def _slice_one_part(op: Any, name: str) -> bool:
+def _slice_one_part(op: ir.Operation, name: str) -> bool:
     """Slices the one operand of a concatenation that a slice of the concatenation lies
     in.
     """
     joined = _made_by(op.operands[0], "concatenate")
     if name != "slice" or joined is None:
         return False
-    dim, begin = joined.attributes[CONCATENATED_DIM].value, 0
+    dim, begin = value_of(joined, CONCATENATED_DIM), 0
     starts, limits = _numbers(op, START_INDICES), _numbers(op, LIMIT_INDICES)
     for part in joined.operands:
         end = begin + _shape(part)[dim]
@@ -338,7 +344,7 @@ def _slice_one_part(op: Any, name: str) -> bool:
     return False
 
 
-def _transpose_once(op: Any, name: str) -> bool:
+def _transpose_once(op: ir.Operation, name: str) -> bool:
     """Transposes once what a transpose of a transpose transposes twice.
 
     One that only moves dimensions of size one is a reshape.
@@ -359,7 +365,7 @@ def _transpose_once(op: Any, name: str) -> bool:
     return _replace(op, "transpose", inner.operands[0], permutation=order)
 
 
-def _reshape_once(op: Any, name: str) -> bool:
+def _reshape_once(op: ir.Operation, name: str) -> bool:
     """Reshapes once what a reshape of a reshape reshapes twice.
 
     A broadcast that only adds dimensions of size one is a reshape, too.
@@ -368,7 +374,7 @@ def _reshape_once(op: Any, name: str) -> bool:
         twice = _made_by(op.operands[0], "reshape") is not None
         replaced = ""
         if REPLACES in op.attributes:
-            replaced = op.attributes[REPLACES].value
+            replaced = value_of(op, REPLACES)
         return twice and _reshape(op, replaced)
     if name != "broadcast_in_dim":
         return False
@@ -377,7 +383,7 @@ def _reshape_once(op: Any, name: str) -> bool:
     return adds_ones and _in_order(op) and _reshape(op, name)
 
 
-def _reshape(op: Any, replaced: str) -> bool:
+def _reshape(op: ir.Operation, replaced: str) -> bool:
     """Puts one reshape in place of an operation, and of a reshape before it."""
     value = op.operands[0]
     inner = _made_by(value, "reshape")

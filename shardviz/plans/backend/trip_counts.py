@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from jaxlib.mlir import ir
+
 from shardviz.plans.backend.attributes import defining_op
 from shardviz.plans.backend.mlir_names import (
     ADD,
@@ -18,7 +20,7 @@ from shardviz.plans.backend.mlir_names import (
 _NUMBER = re.compile(r"dense<(-?\d+)>")
 
 
-def trip_count(op: Any) -> int | None:
+def trip_count(op: ir.Operation) -> int | None:
     """How often a `stablehlo.while` runs: known if it counts up to a constant."""
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     test = defining_op(_last(condition).operands[0])
@@ -40,7 +42,7 @@ def trip_count(op: Any) -> int | None:
     return max(0, -(-(limit - start) // step))
 
 
-def _stride(body: Any, counter: int) -> int | None:
+def _stride(body: ir.Block, counter: int) -> int | None:
     """The number that a loop's body adds to a carried number."""
     addition = defining_op(_last(body).operands[counter])
     if addition is None or addition.name != ADD:
@@ -54,7 +56,7 @@ def _stride(body: Any, counter: int) -> int | None:
     return None
 
 
-def _constant(value: Any) -> int | None:
+def _constant(value: ir.Value) -> int | None:
     constant = defining_op(value)
     if constant is None or constant.name not in (CONSTANT, SHARDY_CONSTANT):
         return None
@@ -64,5 +66,5 @@ def _constant(value: Any) -> int | None:
     return int(number[1])
 
 
-def _last(block: Any) -> Any:
+def _last(block: ir.Block) -> Any:
     return block.operations[len(block.operations) - 1].operation
