@@ -8,9 +8,17 @@ import math
 import numpy as np
 import pytest
 
+from shardviz.base.collective import Collective
 from shardviz.base.errors import MeshError, TargetError
 from shardviz.base.mesh import make_mesh
-from shardviz.hardware.interconnect import Torus, device_rows, groups_over, route
+from shardviz.hardware.interconnect import (
+    Torus,
+    collective_link_use,
+    device_rows,
+    groups_over,
+    least_send_seconds,
+    route,
+)
 from shardviz.hardware.topology import Topology
 
 
@@ -99,6 +107,131 @@ def test_a_permutation_is_each_send_walked_by_itself(text):
         (coords[a], coords[b], 1.0) for a, b in pairs if topology.coords[a].tolist() != coords[b]
     ]
     _same(_loads(route(topology, pairs, "collective-permute")), _walked(topology, sends))
+
+
+def _ring(members, share):
+    """Each member to the next and to the one before, half of the share each."""
+    following = [*members[1:], members[0]]
+    there = [(a, b, share / 2) for a, b in zip(members, following, strict=True)]
+    return there + [(b, a, half) for a, b, half in there]
+
+
+def _rows_of_block(block, axis):
+    """The members of a block, one list for each line along an axis."""
+    others = [block[:axis], block[axis + 1 :]]
+    for before in itertools.product(*others[0]):
+        for after in itertools.product(*others[1]):
+            yield [(*before, at, *after) for at in block[axis]]
+
+
+# Coordinates along each axis, and 2 for an axis that closes to a ring of even steps, 1 if open.
+BLOCKS = {
+    "an open line": ("tpu:v5e:4x4", ([0, 1, 2, 3], [1]), (1, 0)),
+    "a closed line": ("tpu:v5e:2x16", ([1], [*range(16)]), (0, 2)),
+    "a line with gaps": ("tpu:v5e:4x4", ([0, 2], [0, 3]), (1, 1)),
+    "an open and a closed axis": ("tpu:v5e:2x16", ([0, 1], [*range(16)]), (1, 2)),
+    "every second chip of a ring": ("tpu:v5p:4x4x4", ([0, 2], [1], [3]), (2, 0, 0)),
+    "two neighbours in a ring": ("tpu:v5p:4x4x4", ([0, 1], [1], [3]), (1, 0, 0)),
+    "a part and a whole axis": ("tpu:v5p:4x4x4", ([1, 2], [0, 1, 2, 3], [0]), (1, 2, 0)),
+    "uneven steps": ("tpu:v4:4x8x4", ([0], [0, 1, 3, 4], [0, 2]), (0, 1, 2)),
+    "a layer of open axes": ("tpu:v4:2x2x4", ([0, 1], [0, 1], [0, 1, 2, 3]), (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize(("kind", "rounds"), [("all-gather", 1), ("all-reduce", 2)])
+def test_a_block_is_gathered_in_rings_along_its_axes(name, kind, rounds):
+    text, block, weights = BLOCKS[name]
+    topology = Topology.parse(text)
+    devices = {tuple(at): i for i, at in enumerate(topology.coords[:, : len(block)].tolist())}
+    members = [devices[at] for at in itertools.product(*block)]
+    share = rounds * (len(members) - 1) / len(members)
+    sends = []
+    for axis, weight in enumerate(weights):
+        for line in _rows_of_block(block, axis) if weight else ():
+            sends += _ring(line, share * weight / sum(weights))
+    links = route(topology, [members], kind)
+    _same(_loads(links), _walked(topology, sends))
+    assert links.hops.tolist() == [_most_hops(topology, sends)]
+
+
+def _most_hops(topology: Topology, sends) -> int:
+    most = 0
+    for source, target, _ in sends:
+        hops = 0
+        for a, b, size, wrap in zip(source, target, topology.shape, topology.wraps, strict=True):
+            hops += min(abs(a - b), size - abs(a - b)) if wrap else abs(a - b)
+        most = max(most, hops)
+    return most
+
+
+@pytest.mark.parametrize("text", ["tpu:v5e:4x4", "tpu:v5p:4x4x4"])
+def test_any_other_group_is_one_ring_in_its_own_order(text):
+    topology = Topology.parse(text)
+    coords = list(map(tuple, topology.coords[:, : len(topology.shape)].tolist()))
+    members = [0, 5, 3, 10, 9]
+    sends = _ring([coords[m] for m in members], 4 / 5)
+    links = route(topology, [members], "reduce-scatter")
+    _same(_loads(links), _walked(topology, sends))
+    assert links.hops.tolist() == [_most_hops(topology, sends)]
+
+
+@pytest.mark.parametrize("members", [range(32), [0, 1, 2, 5, 9, 12], [*range(0, 32, 2)]])
+def test_devices_of_one_chip_exchange_over_its_links(members):
+    topology = Topology.parse("tpu:7x:2x2x4")
+    coords = topology.coords.tolist()
+    share = 1 / len(members)
+    pairs = [(coords[a], coords[b], share) for a, b in itertools.permutations(members, 2)]
+    sends = [pair for pair in pairs if pair[0] != pair[1]]
+    links = route(topology, [members], "all-to-all")
+    _same(_loads(links), _walked(topology, sends))
+    assert links.hops.tolist() == [_most_hops(topology, sends)]
+
+
+def test_the_busiest_link_decides_how_long_sends_take():
+    topology = Topology.parse("tpu:v5e:4x4*2")
+    dice = np.random.default_rng(3)
+    sends = np.stack([*dice.integers(0, 32, (2, 40)), dice.integers(1, 1 << 20, 40)], axis=1)
+    coords = topology.coords[:, :2].tolist()
+    inside, network = [], dict.fromkeys(range(32), 0)
+    for source, target, size in sends.tolist():
+        if topology.slice_indices[source] != topology.slice_indices[target]:
+            network[source] += size
+        elif coords[source] != coords[target]:
+            first = topology.slice_indices[source]
+            inside.append((int(first), coords[source], coords[target], size))
+    loads = [
+        _walked(topology, [send[1:] for send in inside if send[0] == number]) for number in (0, 1)
+    ]
+    busiest = max(load for slice_loads in loads for load in slice_loads.values())
+    assert least_send_seconds(topology, sends) == {
+        "ICI": pytest.approx(busiest / topology.chip.link_bandwidth),
+        "network": pytest.approx(max(network.values()) / topology.chip.network_bandwidth),
+    }
+
+
+KNOWN = Collective("all-gather", ("x",), 1 << 20)
+UNROUTED = {
+    "no groups and no axes": Collective("all-gather", (), 1 << 20),
+    "the axes of a permutation": Collective("collective-permute", ("x",), 1 << 20),
+    "an axis of another mesh": Collective("all-gather", ("z",), 1 << 20),
+    "smaller groups than its axes": Collective("all-gather", ("x",), 1 << 20, group_size=2),
+}
+
+
+@pytest.mark.parametrize("name", UNROUTED)
+def test_a_collective_whose_groups_are_unknown_has_no_links(name):
+    mesh, topology = make_mesh(y=4, x=4), Topology.parse("tpu:v5e:4x4")
+    assert collective_link_use(KNOWN, mesh, topology) is not None
+    assert collective_link_use(UNROUTED[name], mesh, topology) is None
+
+
+def test_groups_and_axes_of_a_collective_are_the_same_links():
+    mesh, topology = make_mesh(y=4, x=4), Topology.parse("tpu:v5e:4x4")
+    groups = tuple(map(tuple, groups_over(mesh, ["x"]).tolist()))
+    grouped = Collective("all-gather", (), 1 << 20, groups=groups)
+    by_axes = collective_link_use(KNOWN, mesh, topology)
+    _same(_loads(collective_link_use(grouped, mesh, topology)), _loads(by_axes))
 
 
 def _bidirectional(topology: Topology) -> float:

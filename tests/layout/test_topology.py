@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -94,6 +95,66 @@ def test_every_device_sits_where_libtpu_puts_it(libtpu, text):
     assert topology.devices == len(rows)
     np.testing.assert_array_equal(ours, rows)
     assert topology.hosts == topology.process_indices.max() + 1
+
+
+def counted(topology: Topology) -> list[tuple]:
+    """Id, host, slice, core and coordinates of every device, host by host, chip by chip."""
+    a, b = (1, 1) if topology.chips == topology.slices == 1 else (2, 2)
+    x, y, z = (*topology.shape, 1)[:3]
+    rows, host = [], 0
+    for number in range(topology.slices):
+        first = 100_000 * (number + 1) if topology.slices > 1 else 0
+        for hz, hy, hx in itertools.product(range(z), range(0, y, b), range(0, x, a)):
+            for cy, cx in itertools.product(range(hy, hy + b), range(hx, hx + a)):
+                for core in range(topology.chip.devices):
+                    chip = cx + x * (cy + y * hz)
+                    device = first + chip * topology.chip.devices + core
+                    rows.append((device, host, number, core, cx, cy, hz))
+            host += 1
+    assert host == topology.hosts
+    return rows
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_devices_are_numbered_host_by_host(text):
+    topology = Topology.parse(text)
+    rows = zip(
+        topology.device_ids.tolist(),
+        topology.process_indices.tolist(),
+        topology.slice_indices.tolist(),
+        topology.cores.tolist(),
+        *topology.coords.T.tolist(),
+        strict=True,
+    )
+    assert list(rows) == counted(topology)
+
+
+OPTIONS = {
+    "tpu:v5e:4x2": {"platform": "tpu", "topology_name": "v5e:4x2"},
+    "tpu:v4:4x4x4*2": {
+        "platform": "tpu", "topology_name": "v4:4x4x4", "num_slices": 2,
+        "chip_config_name": "megacore",
+    },
+    "tpu:7x:1x1x1": {
+        "platform": "tpu", "topology_name": "tpu7x:1x1x1", "chips_per_host_bounds": (1, 1, 1),
+    },
+    "gpu:h100:2x8": {"platform": "cuda", "topology": "1x2x8"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OPTIONS)
+def test_jax_is_asked_for_the_topology(text):
+    assert Topology.parse(text).jax_options == OPTIONS[text]
+
+
+def test_gpus_are_numbered_host_by_host():
+    topology = Topology.parse("gpu:h100:3x4")
+    assert topology.device_ids.tolist() == list(range(12))
+    assert topology.process_indices.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert topology.coords.tolist() == [[gpu, host, 0] for host in range(3) for gpu in range(4)]
+    assert (topology.cores == 0).all()
+    assert (topology.slice_indices == 0).all()
+    assert (topology.chips, topology.hosts, topology.host_shape) == (12, 3, (1, 4))
 
 
 @pytest.mark.parametrize(
