@@ -1,1 +1,1 @@
-"""What every feature uses: errors, formats, meshes, specs, arrays and layouts."""
+"""The foundation of all features: errors, formats, meshes, specs, arrays and layouts."""

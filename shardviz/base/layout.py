@@ -253,12 +253,12 @@ class Layout(Displayed):
                     at = self.mesh.positions[axis]
                     size = self.mesh.axis_sizes[at]
                     numbers[dim] = numbers[dim] * size + coords[at]
-        # Start and stop are always numbers: a box is drawn and sliced with.
+        # Start and stop are always numbers, since boxes are drawn.
         pairs = zip(numbers, self.shard_shape, strict=True)
         return tuple(slice(n * step, (n + 1) * step) for n, step in pairs)
 
     def indices(self) -> dict[int, tuple[slice, ...]]:
-        """Device id to slices, as JAX writes them: `slice(None)` where nothing splits.
+        """Device id to slices, in JAX's form: `slice(None)` for an unsplit dimension.
 
         Equal to `NamedSharding.devices_indices_map`, with ids for devices.
         """

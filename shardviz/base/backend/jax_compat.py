@@ -1,10 +1,10 @@
-"""Every private name of jax and jaxlib that shardviz uses, and whether it still works.
+"""Every private name of jax and jaxlib that shardviz uses.
 
-A function here reads one thing that jax has no public way to say. Where this version of
-jax has the name no longer it gives None, or what its docstring says, and the caller
-goes on with less. `jax_compat_checks.py` lists them all and tries each one.
+A function here reads something for which jax has no public API. If this version of jax
+lacks the name, the function returns None or the value that its docstring names, and the
+caller continues with less. `jax_compat_checks.py` lists all names and tries each one.
 
-Names are looked up when they are used, so that a missing one breaks nothing at import.
+Names are looked up when used, so that a missing name cannot break an import.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.core import eval_jaxpr
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from shardviz.base.errors import NEWEST_JAX, UntestedJax
+from shardviz.base.typing import PyTree
+
+if TYPE_CHECKING:  # importing it changes the keys of jit caches
+    from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 
 @functools.cache
 def private(module: str, name: str) -> Any | None:
-    """What a module has under a name; None where either is missing.
+    """An attribute of a module; None if the module or the attribute is missing.
 
     >>> private("jax._src.no_such_module", "thing") is None
     True
@@ -51,7 +55,10 @@ def is_untested() -> bool:
 
 @functools.cache
 def warn_if_untested() -> None:
-    """Warns, once per process, if jax is newer than shardviz was tested with."""
+    """Warns, once per process, if jax is newer than shardviz was tested with.
+
+    Nothing else depends on the version: a missing name is noticed by its user.
+    """
     if is_untested():
         newest = ".".join(map(str, NEWEST_JAX))
         warnings.warn(
@@ -63,14 +70,14 @@ def warn_if_untested() -> None:
         )
 
 
-# Parts of jax.extend.core. In jax 0.12 importing jax.extend brings pallas, which adds to
+# Parts of jax.extend.core. In jax 0.12 importing jax.extend imports pallas, which changes
 # the key of every jit cache, so that all jitted functions of the user compile again.
 
 #: jax's class of operations.
 Primitive: Any = type(jax.lax.add_p)
 
 
-def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
+def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
     """The function that evaluates a closed jaxpr.
 
     >>> jaxpr_as_fun(jax.make_jaxpr(lambda x: x * 2)(1))(3)
@@ -78,8 +85,8 @@ def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
     """
 
     def evaluate(*arguments: Any) -> list[Any]:
-        # The checks for NaN are off while jax traces some functions, which a jaxpr
-        # does not record.
+        # jax turns its checks for NaN off while it traces some functions; a jaxpr does
+        # not record that.
         with jax.debug_nans(False):
             return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arguments)
 
@@ -90,25 +97,25 @@ def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
 
 
 def key_value_store() -> Any | None:
-    """The client of the store that all processes share; None where there is none."""
+    """The client of the key-value store that all processes share, or None."""
     return getattr(private("jax._src.distributed", "global_state"), "client", None)
 
 
 def process_number() -> int:
-    """Which process of `jax.distributed` this is; starts no backend. 0 where alone."""
+    """The index of this process in `jax.distributed`, else 0; starts no backend."""
     return getattr(private("jax._src.distributed", "global_state"), "process_id", 0)
 
 
 def backend_started() -> bool:
-    """Whether jax has started its backends, found out without starting them."""
-    # Public functions start what they ask about, or change an option to see whether jax
-    # refuses it, which another thread that starts jax then sees too.
+    """True if jax has started its backends; does not start them."""
+    # The public ways start the backends, or change an option to see whether jax refuses
+    # it, which affects other threads.
     started = private("jax._src.xla_bridge", "backends_are_initialized")
     return started is not None and bool(started())
 
 
 def failed_to_start(error: BaseException) -> bool:
-    """Whether jax raised an error while it started its backends."""
+    """True if jax raised the error while it started its backends."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and _module_of(frames[-1]) == "jax._src.xla_bridge"
 
@@ -121,16 +128,16 @@ def _module_of(frame: FrameType) -> str:
 
 
 def concrete_mesh() -> Mesh | None:
-    """The mesh of `jax.set_mesh` with its devices, also inside a traced function.
+    """The mesh of `jax.set_mesh` with its devices.
 
-    There `jax.sharding.get_mesh` raises.
+    Also works inside a traced function, in which `jax.sharding.get_mesh` raises.
     """
     get = private("jax._src.mesh", "get_concrete_mesh")
     return None if get is None else get()
 
 
 def entered_meshes() -> tuple[Mesh, ...] | None:
-    """The meshes of `with mesh:` in this thread, outermost first; None: not known."""
+    """The meshes of `with mesh:` in this thread, outermost first; None if not known."""
     resources = private("jax._src.mesh", "thread_resources")
     if resources is None:
         return None
@@ -139,19 +146,19 @@ def entered_meshes() -> tuple[Mesh, ...] | None:
 
 
 def is_tracing() -> bool:
-    """Whether a transformation of jax is under way in this thread."""
+    """True if a jax transformation is running in this thread."""
     clean = private("jax._src.core", "trace_state_clean")
     return clean is not None and not clean()
 
 
 def trace_settings() -> tuple[Any, ...] | None:
-    """The values that jax keys its own caches on; None where it hides them."""
+    """The values that are part of jax's cache keys; None if not known."""
     values = private("jax._src.config", "trace_context")
     return None if values is None else tuple(values())
 
 
 def trace_setting_names() -> tuple[str, ...]:
-    """What each of `trace_settings` is; `()` where jax does not say."""
+    """The names of `trace_settings`, in order; `()` if not known."""
     names = private("jax._src.config", "trace_context_names")
     try:
         return () if names is None else tuple(names())
@@ -161,22 +168,22 @@ def trace_setting_names() -> tuple[str, ...]:
 
 def complete_tracebacks() -> AbstractContextManager[Any]:
     """A context in which tracebacks of this thread keep jax's own frames."""
-    # jax.config.update would change it for all threads, and an interrupt could leave
-    # it.
+    # jax.config.update would affect all threads, and an interrupt could leave it
+    # changed.
     setting = private("jax._src.config", "traceback_filtering")
     return contextlib.nullcontext() if setting is None else setting("off")
 
 
 # Effects and callbacks.
 
-#: Where jax may allow an effect, and the set of effect classes that says so.
+#: For each construct that may allow an effect, jax's set of the allowed classes.
 CONSTRUCTS = {
     "control flow": "control_flow_allowed_effects",
     "remat": "remat_allowed_effects",
     "custom derivatives": "custom_derivatives_allowed_effects",
     "lowering": "lowerable_effects",
 }
-# jax does not export its classes of effects, so they are known by their names.
+# jax does not export its classes of effects, so they are recognized by name.
 DEBUG_EFFECTS = ("DebugEffect", "OrderedDebugEffect")
 REF_EFFECTS = (
     "RefEffect",
@@ -192,47 +199,47 @@ def effect_sets() -> Any | None:
     return private("jax._src", "effects")
 
 
-def effect_class(effect: Any) -> str:
-    """The name of the class of one of jax's effects, such as `"OrderedIOEffect"`."""
+def effect_class(effect: object) -> str:
+    """The class name of one of jax's effects, such as `"OrderedIOEffect"`."""
     return type(effect).__name__
 
 
 def forget_failed_callbacks() -> None:
-    """Drops the tokens of this thread's failed callbacks, as jax 0.12 does itself.
+    """Drops the tokens of this thread's failed callbacks, which jax 0.12 does itself.
 
-    Up to 0.11 every later `jax.effects_barrier()`, jax's own at exit included, raises
-    their error once more.
+    Up to jax 0.11, every later `jax.effects_barrier()` raises their error again,
+    including the barrier at exit.
     """
     tokens = private("jax._src.dispatch", "runtime_tokens")
     if tokens is not None:
         tokens.clear()
 
 
-# What jax.jit, jax.pmap and jax.shard_map were given.
+# The arguments of jax.jit, jax.pmap and jax.shard_map.
 
 _JITTED = type(jax.jit(abs))
 
 
 @dataclass(frozen=True)
 class JitSettings:
-    """What `jax.jit` was given. Shardings are pytree prefixes; None where not given."""
+    """The arguments of `jax.jit`. Shardings are pytree prefixes, or None by default."""
 
-    in_shardings: Any = None
-    out_shardings: Any = None
+    in_shardings: PyTree = None
+    out_shardings: PyTree = None
     donate: tuple[int, ...] = ()
     donate_names: tuple[str, ...] = ()
     static: tuple[int, ...] = ()
     static_names: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
-def is_jitted(fn: Any) -> bool:
-    """Whether `jax.jit` made a function; one that wraps it does not count."""
+def is_jitted(fn: object) -> bool:
+    """True for a result of `jax.jit`; a function that wraps one does not count."""
     return isinstance(fn, _JITTED)
 
 
-def jit_settings(fn: Any) -> JitSettings | None:
-    """What `jax.jit` was given with a function that it made; None: not known."""
+def jit_settings(fn: object) -> JitSettings | None:
+    """The arguments of the `jax.jit` that returned a function; None if not known."""
     info: Any = getattr(fn, "_jit_info", None)
     try:
         return JitSettings(
@@ -248,46 +255,51 @@ def jit_settings(fn: Any) -> JitSettings | None:
         return None
 
 
-def _sharding_tree(treedef: Any, leaves: Any) -> Any:
-    # Where nothing was given jax keeps a marker of its own.
-    kinds = (jax.sharding.Sharding, PartitionSpec)
-    kept = [leaf if isinstance(leaf, kinds) else None for leaf in leaves]
-    return None if all(leaf is None for leaf in kept) else treedef.unflatten(kept)
+def _sharding_tree(treedef: Any, leaves: Sequence[object]) -> PyTree:
+    # jax stores a private marker for a default.
+    classes = (jax.sharding.Sharding, PartitionSpec)
+    shardings = [leaf if isinstance(leaf, classes) else None for leaf in leaves]
+    if all(sharding is None for sharding in shardings):
+        return None
+    return treedef.unflatten(shardings)
 
 
-def is_pmapped(fn: Any) -> bool:
-    """Whether `jax.pmap` made a function."""
-    # Not by attributes, which functools.wraps copies. Code that is executed in a
-    # namespace of its own has no module name.
+def is_pmapped(fn: object) -> bool:
+    """True for a result of `jax.pmap`."""
+    # Not by attributes, which functools.wraps copies. Code that is executed in a bare
+    # namespace has no module name.
     if not isinstance(fn, FunctionType):
         return False
     return fn.__globals__.get("__name__") == "jax._src.pmap"
 
 
-def pmap_settings(fn: Any) -> Mapping[str, Any] | None:
-    """What `jax.pmap` was given, kept in closures of what it made; None: not known."""
-    around = closure_of(fn)
-    inside = {**closure_of(around.get("infer_params")), **around}
-    return inside if {"in_axes", "out_axes_tree"} <= set(inside) else None
+def pmap_settings(fn: object) -> Mapping[str, Any] | None:
+    """The arguments of the `jax.pmap` that returned a function; None if not known.
+
+    They are variables in the closures of the function.
+    """
+    variables = closure_of(fn)
+    settings = {**closure_of(variables.get("infer_params")), **variables}
+    return settings if {"in_axes", "out_axes_tree"} <= set(settings) else None
 
 
-SHARD_MAP_MADE = "_shard_map"  # makes a function whose mesh is to come
-SHARD_MAP_CALLED = "_shmap_checks"  # such a function calls it first, each time
+SHARD_MAP_MADE = "_shard_map"  # returns a function that does not have its mesh yet
+SHARD_MAP_CALLED = "_shmap_checks"  # the first function that every call of it calls
 _SHARD_MAP_PARTS = frozenset(
     {"f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "_smap"}
 )
 
 
 def shard_map_functions() -> dict[str, FunctionType]:
-    """jax's functions that make and call a `shard_map`, by name, where found."""
+    """jax's functions that create and call a `shard_map`, by name, if they exist."""
     module = "jax._src.shard_map"
     functions = {n: function_of(module, n) for n in (SHARD_MAP_MADE, SHARD_MAP_CALLED)}
     return {name: fn for name, fn in functions.items() if fn is not None}
 
 
-def copied_shard_map(fn: Any) -> Any | None:
-    """A copy of what `jax.shard_map` gave without a mesh; None of all else."""
-    # jax puts a function around it that shortens tracebacks.
+def copied_shard_map(fn: object) -> Callable[..., Any] | None:
+    """A copy of a function that `jax.shard_map` returned without a mesh; else None."""
+    # jax wraps it in a function that shortens tracebacks.
     inner: Any = closure_of(fn).get("fun")
     parts = closure_of(inner)
     if parts.keys() != _SHARD_MAP_PARTS or parts["mesh"] is not None:
@@ -297,8 +309,8 @@ def copied_shard_map(fn: Any) -> Any | None:
     return inner.__globals__[SHARD_MAP_MADE](**parts)
 
 
-def closure_of(fn: Any) -> dict[str, Any]:
-    """The variables that a Python function has from around it, by name.
+def closure_of(fn: object) -> dict[str, Any]:
+    """The variables in the closure of a Python function, by name.
 
     >>> def outer(size):
     ...     return lambda: size
@@ -316,21 +328,20 @@ def closure_of(fn: Any) -> dict[str, Any]:
 
 # Functions of jax and flax whose calls are observed while a program is traced.
 
-TRACE_BEGINS = "DynamicJaxprTrace"  # jax makes one for every function that it traces
+TRACE_BEGINS = "DynamicJaxprTrace"  # created for every function that jax traces
 CONSTRAINT_FUNCTIONS = (
     ("jax._src.pjit", "with_sharding_constraint"),
     ("jax._src.pjit", "reshard"),
     ("jax._src.interpreters.partial_eval", TRACE_BEGINS),
 )
-# jax's own code, where it constrains what nobody wrote a constraint for.
+# jax's own code that adds constraints which are not in the user's program.
 OWN_CALLERS = ("jax._src.core", "jax._src.pjit", "jax._src.lax.lax")
 
 
 def function_of(module: str, name: str) -> FunctionType | None:
-    """The function (of a class, its `__init__`) that a loaded module defines.
+    """The function (for a class, its `__init__`) that a loaded module defines.
 
-    Debugging tools put a function of theirs around it: then it is looked for in what
-    that one refers to.
+    If a debugging tool has wrapped it, it is found through the wrapper's closure.
 
     >>> function_of("shardviz.base.backend.jax_compat", "function_of") is function_of
     True
@@ -338,49 +349,52 @@ def function_of(module: str, name: str) -> FunctionType | None:
     first = getattr(sys.modules.get(module), name, None)
     if isinstance(first, type):
         first, name = vars(first).get("__init__"), "__init__"
-    waiting, seen = [first], set()
+    waiting, visited = [first], set()
     while waiting:
         fn = waiting.pop()
-        if not isinstance(fn, FunctionType) or id(fn) in seen:
+        if not isinstance(fn, FunctionType) or id(fn) in visited:
             continue
-        seen.add(id(fn))
+        visited.add(id(fn))
         if fn.__code__.co_name == name and fn.__globals__.get("__name__") == module:
             return fn
         waiting += [getattr(fn, "__wrapped__", None), *closure_of(fn).values()]
     return None
 
 
-def traced_line(debug_info: Any) -> str:
-    """File and line of a function that jax traces, from its debug information."""
+def traced_line(debug_info: object) -> str:
+    """File and line of a traced function, from its debug information."""
     words = getattr(debug_info, "func_src_info", None) or ""
     return words.rpartition(" at ")[2]
 
 
 def wants_shapes_alone(frame: FrameType, caller: FrameType) -> bool:
-    """Whether what is traced in a frame is thrown away, as its caller wants shapes.
+    """True if a frame traces a function only for its shapes and drops the result.
 
-    So it is in `jax.eval_shape`, and where flax's `scan` finds what is broadcast.
+    `jax.eval_shape` does so, and flax's `scan` when it looks for broadcast variables.
     """
     module = _module_of(frame)
     if module == "jax._src.api" and frame.f_code.co_name == "eval_shape":
         return True
-    of_flax = _module_of(caller) == "flax.core.axes_scan"
-    return of_flax and module in (
+    by_flax = _module_of(caller) == "flax.core.axes_scan"
+    return by_flax and module in (
         "jax._src.interpreters.partial_eval",
         "jax._src.profiler",
     )
 
 
-def line_frames(equation: Any) -> Sequence[Any]:
-    """The stack that made an operation, innermost first: `.file_name`, `.line_num`."""
+def line_frames(equation: JaxprEqn) -> Sequence[Any]:
+    """The stack frames that created an operation, innermost first.
+
+    Each has `.file_name` and `.line_num`.
+    """
     stack = getattr(getattr(equation, "source_info", None), "traceback", None)
     return getattr(stack, "frames", ())
 
 
-def expression_of(equation: Any, file: str) -> int | None:
-    """Which expression of a file made an operation: where in the bytecode it stands.
+def expression_of(equation: JaxprEqn, file: str) -> int | None:
+    """The bytecode position of the expression in a file that created an operation.
 
-    None where that is not known.
+    None if not known.
     """
     stack: Any = getattr(getattr(equation, "source_info", None), "traceback", None)
     if not hasattr(stack, "raw_frames"):
@@ -391,53 +405,55 @@ def expression_of(equation: Any, file: str) -> int | None:
     return None
 
 
-def expression_text(equation: Any, file: str) -> str:
-    """The code of the expression of a file that made an operation, on one line; `""` if
-    that is not known."""
+def expression_text(equation: JaxprEqn, file: str) -> str:
+    """The code of the expression in a file that created an operation.
+
+    `""` if it is not known or takes more than one line.
+    """
     stack: Any = getattr(getattr(equation, "source_info", None), "traceback", None)
     for code, position in zip(
         *getattr(stack, "raw_frames", lambda: ((), ()))(), strict=True
     ):
         if code.co_filename == file:
-            place = next(
+            span = next(
                 itertools.islice(code.co_positions(), position // 2, None), None
             )
-            line, last, start, end = place or (None,) * 4
-            if line is None or line != last or start is None or end is None:
+            line, last_line, start, end = span or (None,) * 4
+            if line is None or line != last_line or start is None or end is None:
                 return ""
             # Columns count bytes.
             return linecache.getline(file, line).encode()[start:end].decode()
     return ""
 
 
-def without_context_mesh(equation: Any) -> Any:
-    """An operation as if no mesh had been in context when it was traced."""
+def without_context_mesh(equation: Any) -> Any:  # a JaxprEqn; `ctx` is private
+    """The operation as it would be without a mesh in context when it was traced."""
     settings = equation.ctx
     if settings.cur_abstract_mesh.empty:
         return equation
     with settings.manager, jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        # It takes what is set now.
+        # The new context reads the current settings.
         return equation.replace(ctx=type(settings)())
 
 
 # Lowered and compiled programs.
 
 
-def compile_arguments(lowered: Any) -> dict[str, Any] | None:
-    """What jax compiles a lowered program with, such as callbacks; None: not known."""
+def compile_arguments(lowered: jax.stages.Lowered) -> dict[str, Any] | None:
+    """jax's arguments for compiling a lowered program, such as callbacks, or None."""
     return lowering_attribute(lowered, "compile_args")
 
 
-def lowering_attribute(lowered: Any, name: str) -> Any:
-    """An attribute of the object behind jax's `Lowered`; None where there is none."""
+def lowering_attribute(lowered: jax.stages.Lowered, name: str) -> Any:
+    """An attribute of the object inside jax's `Lowered`, or None."""
     return getattr(getattr(lowered, "_lowering", None), name, None)
 
 
 def call_as_jit(compiled: Any, *arguments: Any) -> Any:
-    """Calls a compiled program as a function under `jax.jit` calls it.
+    """Calls a compiled program in the way that a function under `jax.jit` does.
 
-    jax 0.10 and 0.11 compare the layouts of arguments when a `Compiled` is called, and
-    refuse those of fewer than 8 bits, which `jax.jit` itself takes.
+    A `Compiled` of jax 0.10 and 0.11 compares the layouts of its arguments and refuses
+    types of fewer than 8 bits, which `jax.jit` itself accepts.
     """
     executable = getattr(compiled, "_executable", None)
     call = getattr(executable, "unsafe_call", None)
@@ -447,24 +463,24 @@ def call_as_jit(compiled: Any, *arguments: Any) -> Any:
     return call(*constants, *arguments)
 
 
-def kept_module(lowered: Any) -> Any | None:
-    """The MLIR module that jax keeps of a lowered program, to be compiled."""
+def kept_module(lowered: jax.stages.Lowered) -> Any | None:
+    """The MLIR module of a lowered program that jax will compile."""
     return lowering_attribute(lowered, "_hlo")
 
 
 def keep_module(lowered: Any, module: Any) -> None:
-    """Has a lowered program compiled from another MLIR module; `lowered` is changed."""
+    """Replaces the MLIR module that a lowered program is compiled from, in place."""
     lowered._lowering._hlo = module
 
 
-def stablehlo_module(lowered: Any) -> Any:
-    """The module that jax hands to XLA for a lowered program.
+def stablehlo_module(lowered: jax.stages.Lowered) -> Any:
+    """The module that jax passes to XLA for a lowered program.
 
-    Where the program calls one that was exported with symbolic sizes, jax puts the real
-    sizes in only when it compiles. Without its function for that the symbols stay.
+    If the program calls one that was exported with symbolic sizes, jax inserts the real
+    sizes only when it compiles. Without jax's function for that, the symbols remain.
 
     Raises:
-        ValueError: by jax, for sizes that the exported program does not take.
+        ValueError: by jax, for sizes that the exported program does not accept.
     """
     module = lowered.compiler_ir("stablehlo")
     polymorphic = (compile_arguments(lowered) or {}).get("shape_poly_state")
@@ -477,12 +493,14 @@ def stablehlo_module(lowered: Any) -> Any:
 XLA_FORM = "_to_xla_hlo_sharding"
 
 
-def large_sharding(mesh: AbstractMesh, spec: PartitionSpec, memory: str | None) -> Any:
-    """A NamedSharding on many devices that jax can look up without a number for each.
+def large_sharding(
+    mesh: AbstractMesh, spec: PartitionSpec, memory: str | None
+) -> NamedSharding:
+    """A NamedSharding whose hash does not need a number for each of its devices.
 
-    jax finds what it has lowered by the hash of XLA's form of each sharding, which is
-    made of all devices in order, and keeps that form: 128 MiB for each spec on 16
-    million devices. Here that hash is of the mesh and the spec alone.
+    jax's cache of lowered programs uses the hash of XLA's form of each sharding, which
+    lists all devices in order, and keeps that form: 128 MiB for each spec on 16 million
+    devices. Here only the mesh and the spec are hashed.
     """
     kind = _LargeSharding if hasattr(NamedSharding, XLA_FORM) else NamedSharding
     return kind(mesh, spec, memory_kind=memory)
@@ -494,7 +512,7 @@ class _LargeSharding(NamedSharding):
 
 
 class _XlaForm:
-    """XLA's form of a sharding, made when it is used, with the hash of mesh and spec."""
+    """XLA's form of a sharding, built on first use, hashed by mesh and spec."""
 
     def __init__(self, sharding: _LargeSharding, rank: int) -> None:
         self._sharding, self._key = sharding, (sharding.mesh, sharding.spec, rank)
@@ -512,14 +530,14 @@ class _XlaForm:
         return getattr(form(self._key[2]), name)
 
 
-def platforms_of(equation: Any) -> frozenset[str]:
-    """The platforms that have a lowering rule of their own for an operation."""
+def platforms_of(equation: JaxprEqn) -> frozenset[str]:
+    """The platforms with a special lowering rule for an operation."""
     rules = private("jax._src.interpreters.mlir", "_platform_specific_lowerings") or {}
     primitive = equation.primitive
     return frozenset(name for name in rules if primitive in rules[name])
 
 
-# Messages about meshes, for which jax has no classes of errors.
+# Messages about meshes, for which jax has no exception classes.
 
 _ASKS_FOR_MESH = re.compile(
     r"non-empty mesh|mesh cannot be empty|in mesh: \(\)|mesh context|context mesh|set_mesh",
@@ -548,7 +566,7 @@ def frame_refusing_mesh(error: BaseException) -> FrameType | None:
     return frames[-1] if _module_of(frames[-1]).startswith("jax.") else None
 
 
-# Types of values, and operations bound once more.
+# Types of values, and operations that are bound again.
 
 
 def at_line_of(equation: Any) -> AbstractContextManager[Any]:
@@ -565,39 +583,39 @@ def at_line_of(equation: Any) -> AbstractContextManager[Any]:
 
 
 def is_backward(equation: Any, around: bool = False) -> bool:
-    """Whether an operation is of the backward pass of a gradient.
+    """True for an operation in the backward pass of a gradient.
 
     Args:
         equation: the operation.
         around: whether it is in a jaxpr that an operation of a backward pass calls.
     """
     stack = str(equation.source_info.name_stack)
-    # What a checkpoint computes again is as in the forward pass.
+    # An operation that a checkpoint computes again counts as forward.
     return "rematted_computation" not in stack and (around or "transpose(" in stack)
 
 
 def varying_axes(value: Any) -> frozenset[str]:
-    """The axes of a `shard_map` over which a value may differ between devices.
+    """The axes of a `shard_map` along which a value may differ between devices.
 
     Args:
         value: a value, or a variable of a jaxpr.
     """
     aval = getattr(value, "aval", None) or jax.typeof(value)
-    manual = getattr(aval, "mat", aval)  # a set of its own since jax 0.10
+    manual = getattr(aval, "mat", aval)  # a separate object in some versions
     return frozenset(getattr(manual, "varying", getattr(manual, "vma", ())))
 
 
 def shard_map_call(frame: FrameType) -> dict[str, Any] | None:
-    """What `jax.shard_map` was given, and its arguments, in a frame of its call."""
+    """The arguments of `jax.shard_map` and of the call, from a frame of the call."""
     if _module_of(frame) != "jax._src.shard_map" or frame.f_code.co_name != "wrapped":
         return None
     names = ("f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "args")
-    found = {name: frame.f_locals.get(name) for name in names}
-    return found if found["f"] is not None and found["mesh"] is not None else None
+    values = {name: frame.f_locals.get(name) for name in names}
+    return values if values["f"] is not None and values["mesh"] is not None else None
 
 
-def scan_counts(equation: Any) -> tuple[int, int]:
-    """How many operands of a `scan` are constants, and how many begin its carry."""
+def scan_counts(equation: JaxprEqn) -> tuple[int, int]:
+    """The number of operands of a `scan` that are constants, and that are its carry."""
     params = equation.params
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]

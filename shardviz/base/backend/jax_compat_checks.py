@@ -1,8 +1,8 @@
-"""Which of the private names of jax and jaxlib work in the installed versions.
+"""Checks of the private names of jax and jaxlib in the installed versions.
 
-Each check uses a name for what `jax_compat` uses it for, and may raise anything.
-`python -m shardviz doctor` prints the result; what one loses without a name stands in
-`words/doctor.py`.
+Each check uses a name in the way that `jax_compat` does, and may raise anything.
+`python -m shardviz doctor` prints the results; `words/doctor.py` describes the feature
+that is lost without a name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,11 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from shardviz.base.backend import jax_compat as compat
 
+T = TypeVar("T")
+
 
 def check_names(checks: Mapping[str, Callable[[], bool]]) -> list[tuple[str, str]]:
-    """Each name, and what went wrong with it as one line, or `""`.
+    """Each name with its problem in one line, or `""`.
 
     Starts jax's backends.
 
@@ -35,22 +37,22 @@ def check_names(checks: Mapping[str, Callable[[], bool]]) -> list[tuple[str, str
         try:
             if not check():
                 problem = "other result"
-        # Whatever a changed function raises belongs into its row of the table.
+        # Any error of a changed function is its result in the table.
         except Exception as error:  # noqa: BLE001
             problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         rows.append((name, problem))
     return rows
 
 
-def _while_traced(look: Callable[[], Any]) -> Any:
-    """What a function returns that is called while jax traces."""
-    seen: list[Any] = []
-    jax.eval_shape(lambda: seen.append(look()))
-    return seen[0]
+def _while_traced(look: Callable[[], T]) -> T:
+    """Calls a function while jax traces, and returns its result."""
+    results: list[T] = []
+    jax.eval_shape(lambda: results.append(look()))
+    return results[0]
 
 
-def _meshes() -> tuple[Mesh, Any]:
-    """A mesh of one device, and the one of `jax.set_mesh` as it is known when traced."""
+def _meshes() -> tuple[Mesh, Mesh | None]:
+    """A mesh of one device, and the same mesh as read while jax traces."""
     mesh = Mesh(jax.devices("cpu")[:1], ("x",))
     with jax.set_mesh(mesh):
         return mesh, _while_traced(compat.concrete_mesh)
@@ -65,15 +67,15 @@ def _settings() -> bool:
 def _effects() -> bool:
     jaxpr = jax.make_jaxpr(lambda x: io_callback(print, None, x, ordered=True))(1.0)
     (effect,) = jaxpr.effects
-    own_name, sets = compat.effect_class(effect), compat.effect_sets()
+    class_name, sets = compat.effect_class(effect), compat.effect_sets()
     assert sets is not None
-    return own_name == "OrderedIOEffect" and sets.ordered_effects.contains(effect)
+    return class_name == "OrderedIOEffect" and sets.ordered_effects.contains(effect)
 
 
 def _jit() -> bool:
     jitted = jax.jit(lambda x, by: x * by, donate_argnums=0, static_argnames="by")
-    found = compat.jit_settings(jitted)
-    return found is not None and (found.donate, found.static) == ((0,), (1,))
+    settings = compat.jit_settings(jitted)
+    return settings is not None and (settings.donate, settings.static) == ((0,), (1,))
 
 
 def _pmap() -> bool:
@@ -104,19 +106,19 @@ def _eval_shape() -> bool:
 def _equations() -> bool:
     jaxpr = jax.make_jaxpr(jnp.sin)(1.0)
     (equation,) = jaxpr.eqns
-    known = compat.without_context_mesh(equation).primitive is equation.primitive
+    unchanged = compat.without_context_mesh(equation).primitive is equation.primitive
     line = compat.traced_line(jaxpr.jaxpr.debug_info)
     frames = compat.line_frames(equation)
-    # What jax traces without a function around it has no line of ours.
-    (own,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
-    placed = compat.expression_of(own, __file__) is not None
-    return known and placed and len(frames) > 0 and line != ""
+    # An operation needs a function around it to have a source line in this file.
+    (in_lambda,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
+    located = compat.expression_of(in_lambda, __file__) is not None
+    return unchanged and located and len(frames) > 0 and line != ""
 
 
 def _lowering() -> bool:
     lowered = jax.jit(abs).lower(1.0)
-    kept = compat.kept_module(lowered) is not None
-    return kept and compat.compile_arguments(lowered) is not None
+    has_module = compat.kept_module(lowered) is not None
+    return has_module and compat.compile_arguments(lowered) is not None
 
 
 def _sub_byte() -> bool:
@@ -143,8 +145,8 @@ def _large_sharding() -> bool:
     sharding = compat.large_sharding(mesh, PartitionSpec("x"), None)
     struct = jax.ShapeDtypeStruct((1 << 13,), "float32", sharding=sharding)
     lowered = jax.jit(abs).trace(struct).lower(lowering_platforms=("cpu",))
-    known = hasattr(NamedSharding, compat.XLA_FORM)
-    return known and "sdy.sharding" in lowered.as_text()
+    has_method = hasattr(NamedSharding, compat.XLA_FORM)
+    return has_method and "sdy.sharding" in lowered.as_text()
 
 
 def _lines() -> bool:
@@ -175,7 +177,7 @@ def _types() -> bool:
 
 def _mesh_messages() -> bool:
     split = PartitionSpec("x")
-    mesh, other = AbstractMesh((2,), ("x",)), AbstractMesh((4,), ("x",))
+    mesh, larger_mesh = AbstractMesh((2,), ("x",)), AbstractMesh((4,), ("x",))
     mapped = jax.shard_map(abs, mesh=mesh, in_specs=split, out_specs=split)
     struct = jax.ShapeDtypeStruct((4,), "float32")
     compared: list[bool] = []
@@ -197,7 +199,7 @@ def _mesh_messages() -> bool:
         asks = False
     except (ValueError, RuntimeError) as error:
         asks = compat.asks_for_mesh(error)
-    with jax.sharding.use_abstract_mesh(other), contextlib.suppress(ValueError):
+    with jax.sharding.use_abstract_mesh(larger_mesh), contextlib.suppress(ValueError):
         jax.eval_shape(on_other_mesh, struct)
     return asks and compared == [True]
 
@@ -206,7 +208,7 @@ def _has(module: str, name: str) -> Callable[[], bool]:
     return lambda: compat.private(module, name) is not None
 
 
-#: Every private name of jax and jaxlib that shardviz uses, and its check.
+#: Every private name of jax and jaxlib that shardviz uses, with its check.
 PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     "jax._src.distributed.global_state": _has("jax._src.distributed", "global_state"),
     "jax._src.xla_bridge.backends_are_initialized": (

@@ -1,10 +1,9 @@
-"""The positions of a topology's chips on a page, and the lines that are the links
-between them.
+"""The positions of a topology's chips on a page, and the lines for the links.
 
-Two axes of a torus are a grid. Of three, the planes of two axes lie on top of each
-other, each drawn in parallel perspective: so no chip covers another, and every link to
-a neighbour is a short straight line. Slices are separate blocks, and so are the hosts
-of GPUs.
+A torus of two axes is a grid. A torus of three axes is drawn as planes of two axes
+above each other, each in parallel perspective, so that no chip covers another and every
+link to a neighbour is a short straight line. Slices are separate blocks, and so are the
+hosts of GPUs.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ _SIZES = (
     (16384, (4.0, 4.0), 3.0),
     (1 << 62, (2.4, 2.4), 1.8),
 )
-# Of three axes: up to so many chips, the width of a chip with its gap.
+# For three axes: up to so many chips, the width of a chip with its gap.
 _PITCHES = ((64, 54.0), (256, 36.0), (1024, 24.0), (4096, 11.0), (1 << 62, 6.0))
-# Parts of that: the width of a chip; a row of a plane to the right of the one before it;
-# and how much farther apart chips of two hosts are than chips of one.
-_CHIP, _ASIDE, _HOST = 0.68, 0.38, 0.16
-# How far a row is above the one before it, where one looks from above, and rather from
-# the side; parts of that: the height of a chip, and the gap between planes.
-_TILTS, _HIGH, _APART = (0.48, 0.36), 0.84, 1.5
+# As parts of that width: the width of a chip, the shift to the right from one row of a
+# plane to the next, and the extra distance between chips of different hosts.
+_CHIP, _ROW_SHIFT, _HOST = 0.68, 0.38, 0.16
+# The rise from one row to the next, for a view from above and for a flatter view. As
+# parts of the rise: the height of a chip, and the gap between planes.
+_TILTS, _CHIP_HEIGHT, _PLANE_GAP = (0.48, 0.36), 0.84, 1.5
 # Width and height of the page that three axes are arranged for.
 _PAGE = (300.0, 340.0)
-# Of the scale that planes in several columns, and axes in an unusual order, have to win.
+# Factors on the scale of an arrangement with several columns, or in an unusual order.
 _COLUMNS_COST, _ORDER_COST = 0.75, 0.85
-# Width over height that planes and slices are arranged to.
+# The preferred ratio of width to height for planes and slices.
 _WIDE = 0.9
 # More are finer than a reader can see.
 MOST_FRAMES = 512
@@ -60,17 +59,17 @@ class ChipGrid:
     """The positions of a topology's chips on a page, in points.
 
     Attributes:
-        torus: the chips and their links; of GPUs without a shape.
+        torus: the chips and their links; GPUs have none.
         cell: width and height of a chip.
-        gap: between chips.
+        gap: the distance between chips.
         corners: float64 [2, chips]: the top left corner of every chip.
-        stubs: float64 [axes, 2]: from the middle of the last chip of an axis to the end
-            of the line that stands for its link to the first one.
-        breaks: by axis how many chips stand in one line, before the next of them are
-            elsewhere on the page; 0 where all do.
+        stubs: float64 [axes, 2]: the vector from the middle of the last chip of an axis
+            to the end of the short line for its link to the first chip.
+        breaks: for each axis, the number of chips after which the row continues
+            elsewhere on the page; 0 if it never does.
         frames: outlines around hosts and slices.
         labels: the names of axes, slices and hosts.
-        size: width and height of everything.
+        size: width and height of the whole drawing.
     """
 
     torus: Torus
@@ -90,7 +89,7 @@ class ChipGrid:
 
     @property
     def solid(self) -> bool:
-        """Whether three axes are drawn."""
+        """True if three axes are drawn."""
         return len(self.torus.shape) == 3 and self.torus.shape[2] > 1
 
 
@@ -116,10 +115,12 @@ def chip_grid(topology: Topology) -> ChipGrid:
 def _chip_size(topology: Topology) -> tuple[float, float, float]:
     """Width and height of a chip in a grid, and the gap around it."""
     _, (width, height), gap = next(v for v in _SIZES if topology.chips <= v[0])
-    each = topology.chip.devices
-    width = max(width, each * height)
+    devices = topology.chip.devices
+    width = max(width, devices * height)
     if topology.chips <= 256:
-        width = max(width, each * (text_width(str(topology.device_ids.max()), 8.0) + 7))
+        width = max(
+            width, devices * (text_width(str(topology.device_ids.max()), 8.0) + 7)
+        )
     return width, height, gap
 
 
@@ -127,7 +128,7 @@ def _plane(torus: Torus) -> ChipGrid:
     """One slice of two axes, as a grid with a frame around every host."""
     topology = torus.topology
     width, height, gap = _chip_size(topology)
-    # Around it: space for frames and for the lines of wraparound links.
+    # The margin has space for frames and for the lines of wraparound links.
     margin = gap * 0.5
     if any(torus.wraps[:2]) or topology.slices > 1:
         margin = gap
@@ -138,59 +139,57 @@ def _plane(torus: Torus) -> ChipGrid:
         across * (width + gap) - gap + 2 * margin,
         down * (height + gap) - gap + 2 * margin,
     )
-    out = np.array([width, height]) / 2 + gap * 0.85
     stubs = np.zeros((3, 2))
-    stubs[:2] = np.diag(out)
+    stubs[:2] = np.diag(np.array([width, height]) / 2 + gap * 0.85)
     grid = ChipGrid(torus, (width, height), gap, corners, stubs, size)
-    # Of one slice: all have the same hosts in the same places.
+    # Frames of one slice, since all slices have the same hosts in the same places.
     return replace(grid, frames=tuple(_host_frames(grid, topology.host_shape[:2])))
 
 
 def _host_frames(grid: ChipGrid, shape: tuple[int, ...]) -> list[Frame]:
     """An outline around every host that has chips among the corners.
 
-    Those of neighbours are one line: half of the gap is on each side.
+    It runs in the middle of the gap, so that neighbouring outlines coincide.
     """
-    topology, out, gap = grid.topology, grid.gap * 0.5, grid.gap
+    topology, margin, gap = grid.topology, grid.gap * 0.5, grid.gap
     if not 1 < topology.hosts <= MOST_FRAMES:
         return []
     process, first = np.unique(topology.process_indices, return_index=True)
     chips = grid.torus.chip_of[first]
-    width = shape[0] * (grid.cell[0] + gap) - gap + 2 * out
-    height = shape[1] * (grid.cell[1] + gap) - gap + 2 * out
+    width = shape[0] * (grid.cell[0] + gap) - gap + 2 * margin
+    height = shape[1] * (grid.cell[1] + gap) - gap + 2 * margin
     frames = []
     for host, chip in zip(process.tolist(), chips.tolist(), strict=True):
         if chip < grid.corners.shape[1]:
-            left, top = (grid.corners[:, chip] - out).tolist()
+            left, top = (grid.corners[:, chip] - margin).tolist()
             frames.append(Frame(left, top, width, height, f"host {host}", gap >= 10))
     return frames
 
 
 def _hosts_of_gpus(torus: Torus) -> ChipGrid:
-    """The GPUs of a host in a few rows, and the hosts below and beside each other."""
+    """The GPUs of each host in a few rows, and the hosts in rows and columns."""
     topology, count = torus.topology, torus.topology.hosts
     width, height, gap = _chip_size(topology)
-    each, margin = topology.shape[1], gap * 0.5
-    # As many rows as make a box about twice as wide as high.
+    gpus, margin = topology.shape[1], gap * 0.5
+    # The number of rows for which a host is about twice as wide as high.
     rows = max(
-        n for n in range(1, each + 1) if each % n == 0 and 2 * n * n <= max(2, each)
+        n for n in range(1, gpus + 1) if gpus % n == 0 and 2 * n * n <= max(2, gpus)
     )
-    across = each // rows
+    across = gpus // rows
     extent = (
         across * (width + gap) - gap + 2 * margin,
         rows * (height + gap) - gap + 2 * margin,
     )
     places, size = _side_by_side(count, extent, 13.0 * (count > 1), gap)
-    host, number = np.divmod(np.arange(torus.chips), each)
+    host, number = np.divmod(np.arange(torus.chips), gpus)
     corners = places[host].T + margin
     corners[0] += number % across * (width + gap)
     corners[1] += number // across * (height + gap)
     grid = ChipGrid(torus, (width, height), gap, corners, np.zeros((0, 2)), size)
     labels = []
     if count > 1 and extent[0] >= 30:
-        for at, (x, y) in enumerate(places.tolist()):
-            left = x
-            labels.append(Label(left, y - 8, f"host {at}", "start", "tick"))
+        for index, (x, y) in enumerate(places.tolist()):
+            labels.append(Label(x, y - 8, f"host {index}", "start", "tick"))
     frames = _host_frames(grid, (across, rows))
     return replace(grid, frames=tuple(frames), labels=tuple(labels))
 
@@ -200,14 +199,14 @@ def _hosts_of_gpus(torus: Torus) -> ChipGrid:
 
 @dataclass(frozen=True)
 class _Stack:
-    """Planes on top of each other, in parts of the width of a chip with its gap.
+    """Planes above each other; lengths are in widths of a chip with its gap.
 
     Attributes:
-        order: which axis goes across, behind and up.
-        sizes: chips along each of these.
-        hosts: the chips of a host along each of these.
-        columns: how many stacks stand beside each other.
-        tilt: how far a row is above the one before it.
+        order: the axes that go across, behind and up.
+        sizes: chips along each of these axes.
+        hosts: the chips of a host along each of these axes.
+        columns: the number of stacks side by side.
+        tilt: the rise from one row to the next.
     """
 
     order: tuple[int, ...]
@@ -218,53 +217,53 @@ class _Stack:
 
     @property
     def planes(self) -> int:
-        """How many planes are in one stack."""
+        """The number of planes in one stack."""
         return -(-self.sizes[2] // self.columns)
 
-    def along(self, axis: int, at: np.ndarray) -> np.ndarray:
-        """Where chips are along an axis, as parts of the step from one to the next."""
+    def along(self, axis: int, index: np.ndarray) -> np.ndarray:
+        """The positions of chips along an axis, in steps between neighbours."""
         host = self.hosts[axis]
-        # Axes along which a host has one chip have nothing to tell apart.
-        return at + _HOST * (at // host) * (host > 1)
+        # No extra distance along an axis where every chip is another host.
+        return index + _HOST * (index // host) * (host > 1)
 
     def length(self, axis: int, count: int) -> float:
-        """From the first chip to the last of so many."""
+        """The distance from the first to the last of `count` chips along an axis."""
         return float(self.along(axis, np.array(count - 1)))
 
     @property
     def chip(self) -> tuple[float, float]:
         """Width and height of a chip."""
-        return _CHIP, _HIGH * self.tilt
+        return _CHIP, _CHIP_HEIGHT * self.tilt
 
     @property
     def plane(self) -> tuple[float, float]:
         """Width and height of one plane."""
         behind = self.length(1, self.sizes[1])
         return (
-            self.length(0, self.sizes[0]) + behind * _ASIDE + self.chip[0],
+            self.length(0, self.sizes[0]) + behind * _ROW_SHIFT + self.chip[0],
             behind * self.tilt + self.chip[1],
         )
 
     @property
     def up(self) -> float:
-        """From a plane to the next."""
-        return self.plane[1] + _APART * self.tilt
+        """The distance from one plane to the next."""
+        return self.plane[1] + _PLANE_GAP * self.tilt
 
     @property
     def size(self) -> tuple[float, float]:
         """Width and height of all planes, with the lines around them."""
-        wide, high = self.plane
-        stack = high + self.up * self.planes - self.up
-        stack += self.length(2, self.planes) - (self.planes - 1)
-        return self.columns * (wide + 2) - 1, stack + 1
+        plane_width, plane_height = self.plane
+        height = plane_height + self.up * self.planes - self.up
+        height += self.length(2, self.planes) - (self.planes - 1)
+        return self.columns * (plane_width + 2) - 1, height + 1
 
 
 def _stack(torus: Torus) -> _Stack:
-    """The arrangement in which chips are largest."""
+    """The arrangement with the largest chips."""
 
-    def worth(stack: _Stack) -> float:
-        (wide, high), (width, height) = stack.size, stack.chip
-        scale = min(_PAGE[0] / wide, _PAGE[1] / high)
+    def chip_size(stack: _Stack) -> float:
+        (stack_width, stack_height), (width, height) = stack.size, stack.chip
+        scale = min(_PAGE[0] / stack_width, _PAGE[1] / stack_height)
         if stack.columns > 1:
             scale *= _COLUMNS_COST
         if stack.order != (0, 1, 2):
@@ -278,11 +277,11 @@ def _stack(torus: Torus) -> _Stack:
         for columns in range(1, min(4, sizes[2]) + 1):
             for tilt in _TILTS:
                 stacks.append(_Stack(order, sizes, hosts, columns, tilt))
-    return max(stacks, key=worth)
+    return max(stacks, key=chip_size)
 
 
 def _planes(torus: Torus) -> ChipGrid:
-    """One slice of three axes: planes on top of each other, the first one lowest."""
+    """One slice of three axes: planes above each other, the first at the bottom."""
     stack = _stack(torus)
     pitch = next(v for most, v in _PITCHES if math.prod(torus.shape) <= most)
     across, behind, up = stack.order
@@ -290,13 +289,13 @@ def _planes(torus: Torus) -> ChipGrid:
     column, plane = np.divmod(coords[:, up], stack.planes)
     x = stack.along(0, coords[:, across])
     back = stack.along(1, coords[:, behind])
-    high = stack.up * plane + stack.along(2, plane) - plane
-    (width, height), (wide, _) = stack.size, stack.plane
-    left = 0.5 + column * (wide + 2) + x + back * _ASIDE
-    top = height - 0.5 - stack.chip[1] - high - back * stack.tilt
+    rise = stack.up * plane + stack.along(2, plane) - plane
+    (width, height), (plane_width, _) = stack.size, stack.plane
+    left = 0.5 + column * (plane_width + 2) + x + back * _ROW_SHIFT
+    top = height - 0.5 - stack.chip[1] - rise - back * stack.tilt
     stubs = np.zeros((3, 2))
     stubs[across] = (0.6, 0)
-    stubs[behind] = np.array([_ASIDE, -stack.tilt]) * 0.9
+    stubs[behind] = np.array([_ROW_SHIFT, -stack.tilt]) * 0.9
     stubs[up] = (0, -0.5)
     breaks = [0, 0, 0]
     if stack.columns > 1:
@@ -304,7 +303,7 @@ def _planes(torus: Torus) -> ChipGrid:
     names = [_axis_name(torus, axis) for axis in stack.order]
     head, low = 15.0, 15.0 + height * pitch
     corners = np.stack([left, top]) * pitch + np.array([[0], [head]])
-    # Where the slanted planes leave space: above the left end and below the right one.
+    # The slanted planes leave space above the left end and below the right end.
     first, last = float(corners[0].min()), float(corners[0].max()) + _CHIP * pitch
     last = max(last, first + text_width("".join(names), 9.0) + 40)
     labels = (
@@ -325,7 +324,7 @@ def _planes(torus: Torus) -> ChipGrid:
 
 
 def _axis_name(torus: Torus, axis: int) -> str:
-    """`x 4`, and whether it closes to a ring."""
+    """`x 4`, or `x 4 ring` for an axis that closes to a ring."""
     ring = " ring" if torus.wraps[axis] else ""
     return f"{'xyz'[axis]} {torus.shape[axis]}{ring}"
 
@@ -334,10 +333,10 @@ def _axis_name(torus: Torus, axis: int) -> str:
 
 
 def _slices(grid: ChipGrid) -> ChipGrid:
-    """The slices of a topology beside each other, each as the one that is given."""
+    """All slices of a topology, each like the given drawing of one slice."""
     topology = grid.topology
-    apart = max(18.0, 1.6 * grid.gap)
-    places, size = _side_by_side(topology.slices, grid.size, 16.0, apart)
+    distance = max(18.0, 1.6 * grid.gap)
+    places, size = _side_by_side(topology.slices, grid.size, 16.0, distance)
     corners, frames, labels = [], [], []
     hosts = topology.hosts // topology.slices
     for number, (x, y) in enumerate(places.tolist()):
@@ -348,8 +347,8 @@ def _slices(grid: ChipGrid) -> ChipGrid:
             labels.append(replace(label, x=label.x + x, y=label.y + y))
         frames.append(Frame(x, y, *grid.size, name, dashed=False))
         if topology.hosts <= MOST_FRAMES:
-            for at, frame in enumerate(grid.frames):
-                host = f"host {number * hosts + at}"
+            for index, frame in enumerate(grid.frames):
+                host = f"host {number * hosts + index}"
                 frames.append(replace(frame, x=frame.x + x, y=frame.y + y, label=host))
     return replace(
         grid,
@@ -364,13 +363,18 @@ def _side_by_side(
     count: int,
     size: tuple[float, float],
     head: float,
-    apart: float,
+    distance: float,
 ) -> tuple[np.ndarray, tuple[float, float]]:
-    """Rectangles in so many rows that the page is well shaped and the last row full.
+    """Arranges rectangles in rows, on a well-proportioned page with a full last row.
 
     Args:
+        count: the number of rectangles.
+        size: width and height of each.
         head: space for the name above each.
-        apart: space between them.
+        distance: space between them.
+
+    Returns:
+        float64 [count, 2]: the top left corner of each; and the size of the page.
     """
     width, height = size[0], size[1] + head
 
@@ -381,27 +385,27 @@ def _side_by_side(
 
     across = min(range(1, min(count, 400) + 1), key=unfit)
     row, column = np.divmod(np.arange(count), across)
-    top = row * (height + apart) + head
-    corners = np.stack([column * (width + apart), top], axis=1).astype(float)
+    top = row * (height + distance) + head
+    corners = np.stack([column * (width + distance), top], axis=1).astype(float)
     rows = -(-count // across)
     return corners, (
-        across * (width + apart) - apart,
-        rows * (height + apart) - apart,
+        across * (width + distance) - distance,
+        rows * (height + distance) - distance,
     )
 
 
 # --- links ----------------------------------------------------------------------------
 
-# Idle links beyond that are finer than a reader can see.
+# Beyond this number, idle links are too fine to see.
 MOST_IDLE = 20_000
-# Chips: with more of them, idle links only hide those in use.
+# Beyond this number of chips, idle links would hide the links in use.
 MOST_BESIDE = 1024
 
 
 def has_edges(grid: ChipGrid, links: LinkUse | None) -> bool:
-    """Whether there are links to be drawn as lines, and few enough.
+    """True if there are links to draw as lines, and not too many.
 
-    Switches join GPUs and slices: there are no lines between two of them.
+    GPUs and slices are joined by switches, so no lines are drawn between them.
     """
     torus = grid.torus
     few = torus.chips * len(torus.shape) <= MOST_IDLE
@@ -411,13 +415,13 @@ def has_edges(grid: ChipGrid, links: LinkUse | None) -> bool:
 def connection_edges(
     grid: ChipGrid, links: LinkUse | None, colour: np.ndarray | None = None
 ) -> Edges:
-    """The links of a topology as lines, those in use wider by the bytes on them.
+    """The links of a topology as lines; links with more bytes are wider.
 
     Args:
         grid: the positions of the chips.
-        links: the bytes that a collective puts on each link; None for no collective.
+        links: the load of a collective on each link; None for no collective.
         colour: int [chips, axes]: the group of the link from each chip to the next along
-            an axis; where None, the group of the two chips that it joins.
+            an axis; if None, the group of the two chips that it joins.
     """
     torus = grid.torus
     if not has_edges(grid, links):
@@ -426,12 +430,12 @@ def connection_edges(
     x0, y0, x1, y1, group, load = np.concatenate(lines, axis=1)
     used = load > 0
     thin, thick = max(0.5, grid.gap * 0.045), min(3.6, max(0.9, grid.gap * 0.32))
-    # The widths of all axes are of one scale.
+    # The widths of all axes have the same scale.
     share = load / (load.max(initial=0.0) or 1.0)
     width = np.where(used, thick * (0.45 + 0.55 * share), thin)
     if used.any() or colour is None:
         group = np.where(used, group, NO_GROUP)
-    # What is in use is painted last, on top.
+    # Links in use are painted last, on top.
     order = np.argsort(used, kind="stable")
     if used.any() and torus.chips > MOST_BESIDE:
         order = order[used[order]]
@@ -441,31 +445,31 @@ def connection_edges(
 def _lines_along(
     grid: ChipGrid, links: LinkUse | None, colour: np.ndarray | None, axis: int
 ) -> np.ndarray:
-    """The lines of an axis: float64 [6, lines], both ends, the group and the bytes.
+    """float64 [6, lines]: both ends, the group and the load of the links along an axis.
 
-    A link to a chip that is drawn elsewhere, as one around the torus is, is a short
-    line at both ends.
+    A link between chips that are not neighbours on the page, such as a wraparound link,
+    is a short line at both of its ends.
     """
     torus = grid.torus
     following = torus.next_chip(axis)
-    here = np.flatnonzero(following >= 0)
-    there = following[here]
-    load, group = np.zeros(len(here)), np.full(len(here), NO_GROUP)
+    chips = np.flatnonzero(following >= 0)
+    neighbours = following[chips]
+    load, group = np.zeros(len(chips)), np.full(len(chips), NO_GROUP)
     if links is not None:
-        load = links.load(axis)[here]
-        one, other = links.chip_group[here], links.chip_group[there]
-        group = np.where((one == other) & (one >= 0), one, MANY_GROUPS)
+        load = links.load(axis)[chips]
+        first, second = links.chip_group[chips], links.chip_group[neighbours]
+        group = np.where((first == second) & (first >= 0), first, MANY_GROUPS)
     if colour is not None:
-        group = colour[here, axis]
+        group = colour[chips, axis]
     middle = grid.corners + np.array([[grid.cell[0]], [grid.cell[1]]]) / 2
-    start, end = middle[:, here], middle[:, there]
-    at = torus.coords[there, axis]
-    far = at < torus.coords[here, axis]
+    start, end = middle[:, chips], middle[:, neighbours]
+    coordinate = torus.coords[neighbours, axis]
+    far = coordinate < torus.coords[chips, axis]
     if grid.breaks[axis]:
-        far |= at % grid.breaks[axis] == 0
+        far |= coordinate % grid.breaks[axis] == 0
     stub = grid.stubs[axis][:, None]
-    both = np.stack([group, load])
-    parts = [np.concatenate([start, end, both])[:, ~far]]
-    for point, out in ((start, stub), (end, -stub)):
-        parts.append(np.concatenate([point, point + out, both])[:, far])
-    return np.concatenate(parts, axis=1)
+    group_and_load = np.stack([group, load])
+    lines = [np.concatenate([start, end, group_and_load])[:, ~far]]
+    for point, vector in ((start, stub), (end, -stub)):
+        lines.append(np.concatenate([point, point + vector, group_and_load])[:, far])
+    return np.concatenate(lines, axis=1)

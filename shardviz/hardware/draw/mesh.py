@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardviz.base.collective import Collective
 from shardviz.base.errors import MeshError
 from shardviz.base.format import ids_text, listed, plural, shown
 from shardviz.base.layout import Layout
@@ -46,6 +47,7 @@ from shardviz.draw.picture import (
 )
 from shardviz.draw.tables import MOST_CELLS, MOST_LINES, grid_text
 from shardviz.hardware.draw.topology import draw_position
+from shardviz.hardware.topology import Topology
 
 # Up to so many devices: width and height of a tile and the gap between tiles, in
 # points.
@@ -59,10 +61,10 @@ _SIZES = (
     (262144, (3.0, 3.0), 0.6),
     (1 << 62, (1.2, 1.2), 0.2),
 )
-MOST_COLOURS = 10  # groups with a colour of their own and an entry in the legend
-MOST_HOST_LINES = 32  # of a text
-MOST_NAMED = 256  # devices whose hosts have frames with names
-MOST_FRAMES = 1024  # more are finer than a reader can see
+MOST_COLOURS = 10  # groups, beyond which they share a colour ramp without a legend
+MOST_HOST_LINES = 32  # lines about hosts in a text
+MOST_NAMED = 256  # devices, beyond which the frames of hosts have no names
+MOST_FRAMES = 1024  # hosts, beyond which frames would be too fine to see
 
 
 def draw_mesh(
@@ -70,21 +72,24 @@ def draw_mesh(
     by: str = "mesh",
     colour: str | None = None,
     title: str | None = None,
-    topology: Any = None,
-    collective: Any = None,
+    topology: Topology | str | None = None,
+    collective: Collective | None = None,
 ) -> Picture:
     """The devices of a mesh.
 
     Args:
-        by: `"mesh"`: devices along the axes of the mesh; `"host"`: host by host;
-            `"position"`: by their position in a described topology.
-        colour: a mesh axis to colour by; by host where None.
-        topology: for `"position"`: a Topology or its text, `"tpu:v5e:4x4"`.
-        collective: for `"position"`: one of a Report or Plan, whose links are drawn.
+        mesh: the mesh.
+        by: `"mesh"` for devices along the axes of the mesh, `"host"` for devices host
+            by host, `"position"` for their position in a described topology.
+        colour: a mesh axis to colour by; by host if None.
+        title: the title of the picture.
+        topology: for `"position"`, a Topology or its text, `"tpu:v5e:4x4"`.
+        collective: for `"position"`, a collective of a Report or Plan whose links are
+            drawn.
 
     Raises:
         MeshError: for an axis that the mesh lacks, or another `by`.
-        TargetError: where the mesh does not fit the topology.
+        TargetError: if the mesh does not fit the topology.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> draw_mesh(make_mesh(data=4, model=2)).device_ids().tolist()
@@ -107,7 +112,7 @@ def draw_mesh(
         stride = math.prod(mesh.axis_sizes[mesh.positions[colour] + 1 :])
         groups = tiles.first // stride % count
     legend: list[tuple[int, str]] = []
-    # A single host needs no colour, a single coordinate has its name in the legend.
+    # A single host needs no legend; a single coordinate is named in one.
     if count <= MOST_COLOURS and (count > 1 or colour is not None):
         legend = list(enumerate(names))
     return _devices(
@@ -117,7 +122,7 @@ def draw_mesh(
         title=titled(title, f"mesh {mesh}"),
         legend=legend,
         groups=max(count, 1),
-        # A host is no axis, so it is grey.
+        # Hosts are not an axis, so they are grey.
         shades=shades([(mesh.positions[colour] if colour else -1, count, 1)]),
         alt=_alt(mesh, by),
         colormap="blocks" if count <= MOST_COLOURS else "ramp",
@@ -135,37 +140,38 @@ def draw_layout_devices(
 
     Args:
         by: `"mesh"` or `"host"`, as in `draw_mesh`.
-        name: what the array is called.
-        legend: whether to have a legend of blocks, where there are at most ten.
+        layout: the layout.
+        name: the name of the array.
+        title: the title of the picture.
+        legend: whether to add a legend of blocks, if there are at most ten.
     """
     check_drawable(layout)
     _check_order(by, ("mesh", "host"))
     tiles = DeviceTiles(layout.mesh, tile_counts(layout.mesh.axis_sizes))
-    # The same numbers as in the picture of the array, so that colours are the same.
+    # The same numbers, and so the same colours, as in the picture of the array.
     groups, entries = tiles.blocks(layout), []
     if legend and 1 < layout.num_blocks <= MOST_COLOURS:
         for block in range(layout.num_blocks):
             bounds = index_text(layout.block_counts, layout.shard_shape, block)
             entries.append((block, name + bounds))
-    what = array_title(layout, name)
+    array = array_title(layout, name)
     return _devices(
         tiles,
         groups,
         by,
-        title=titled(title, wording.by_block(what)),
+        title=titled(title, wording.by_block(array)),
         legend=entries,
         groups=max(layout.num_blocks, 1),
         shades=layout_shades(layout),
-        alt=f"{_alt(layout.mesh, by)} {wording.coloured_by_block(layout, what)}",
+        alt=f"{_alt(layout.mesh, by)} {wording.coloured_by_block(layout, array)}",
     )
 
 
-def _check_order(by: object, known: Sequence[str]) -> None:
-    """Refuses what devices are not arranged by."""
-    # A position is one of a mesh: a layout has no topology.
-    if by not in known:
+def _check_order(by: object, orders: Sequence[str]) -> None:
+    """Refuses any other arrangement of devices."""
+    if by not in orders:
         raise MeshError(
-            f"Devices are arranged by {listed(known, 'or')}; got {shown(by)}."
+            f"Devices are arranged by {listed(orders, 'or')}; got {shown(by)}."
         )
 
 
@@ -173,26 +179,28 @@ def _devices(tiles: DeviceTiles, group: np.ndarray, by: str, **more: Any) -> Pic
     """The page of a mesh.
 
     Args:
-        group: int64 [tiles], that of each.
-        more: what `page` takes.
+        tiles: the tiles of devices.
+        group: int64 [tiles], the group of each.
+        by: `"mesh"` or `"host"`.
+        more: further arguments of `page`.
     """
     mesh, columns = tiles.mesh, {}
     cell, gap = _cell(tiles)
     text: Template = (Slot(DEVICE),)
     notes, arrange_by = [], _by_mesh
     if tiles.length > 1:
-        # There are too many devices then to arrange them host by host.
+        # There are too many devices to arrange them host by host.
         text = (f"{tiles.length:,} devices",)
         notes.append(wording.tile_of_devices(tiles.length, by == "host"))
     elif by == "host":
         arrange_by = _by_host
         text += ("\n", *coordinates(tiles.counts, mesh.axis_names))
     corners, labels, frames, sides, size = arrange_by(tiles, cell, gap)
-    # Frames have the names of hosts; without frames, tiles do.
+    # The names of hosts are on frames; without frames, they are in the tiles.
     several = len(mesh.processes) > 1
     if several and tiles.length == 1 and by == "mesh" and not frames:
         text, columns = (*text, "\nhost ", Slot("host")), {"host": tiles.hosts}
-    made = make_tiles(
+    drawn_tiles = make_tiles(
         corners[0],
         corners[1],
         cell[0],
@@ -205,7 +213,7 @@ def _devices(tiles: DeviceTiles, group: np.ndarray, by: str, **more: Any) -> Pic
         radius=min(5.0, cell[0] * 0.12),
     )
     return page(
-        made,
+        drawn_tiles,
         labels,
         notes=notes,
         frames=frames,
@@ -221,9 +229,9 @@ def _cell(tiles: DeviceTiles) -> tuple[tuple[float, float], float]:
     count = math.prod(tiles.counts)
     _, (width, height), gap = next(v for v in _SIZES if count <= v[0])
     if count <= 1024 and tiles.length == 1:
-        # Ids of the user's own may be long.
+        # The user's own ids may be long.
         width = max(width, text_width(str(tiles.ids.max()), 7.0) + 5)
-        # Around hosts are frames, with their names on them.
+        # Frames around hosts have names, which need space.
         if count <= MOST_NAMED and len(tiles.mesh.processes) > 1:
             gap = max(gap, NAME_GAP)
     return (width, height), gap
@@ -243,7 +251,7 @@ def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
     return long
 
 
-# Where tiles are: float64 [2, tiles]; labels, frames, rulers, and the size of all.
+# The corners of tiles, float64 [2, tiles]; labels, frames, rulers; the size of the page.
 _Placed = tuple[np.ndarray, list[Label], list[Frame], list[Ruler], tuple[float, float]]
 
 
@@ -258,7 +266,7 @@ def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
         last = min(first + level.span, level.size) * span - 1
         return mesh.axis_names[level.axis], range_words(first * span, last)
 
-    # In rows lower than their labels, the first label would touch the names of columns.
+    # If rows are lower than their labels, the first label needs space below the columns.
     around = headers(grid, words, (edge, max(edge, 6.0 - cell[1] / 2)))
     left, top = around.left, around.top
     corners = grid.corners() + np.array([[left], [top]])
@@ -282,7 +290,7 @@ def range_words(first: int, last: int) -> str:
 
 
 def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Placed:
-    """Each host a small grid of its devices in mesh order; the hosts in a grid too."""
+    """Each host is a small grid of its devices in mesh order; hosts form a grid too."""
     processes = tiles.mesh.processes
     host = np.searchsorted(processes, tiles.hosts)
     order, counts = np.argsort(host, kind="stable"), np.bincount(host)
@@ -291,14 +299,14 @@ def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
     number[order] = np.arange(len(host)) - np.repeat(np.cumsum(counts) - counts, counts)
     most = int(counts.max())
     across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
-    # The grid of a host is not folded: hosts themselves are.
+    # The grid of one host is not folded; the grid of hosts is.
     inner = arrange((-(-most // across), across), cell, gap, (0, 1), page=(1e9, 1e9))
     # The name of a host is on the upper edge of its frame.
-    text, name = 0.0, 0.0
+    head, name_width = 0.0, 0.0
     if cell[1] >= 15:
-        text = 7.0
-        name = text_width(f"host {processes[-1]}", 7.5) + 14
-    block = (max(inner.width + gap, name), inner.height + gap + text)
+        head = 7.0
+        name_width = text_width(f"host {processes[-1]}", 7.5) + 14
+    block = (max(inner.width + gap, name_width), inner.height + gap + head)
     outer = arrange((len(counts),), block, gap + min(6.0, cell[1] * 0.3), (0,))
     blocks = outer.corners()
     frames = []
@@ -307,14 +315,14 @@ def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
             frames.append(
                 Frame(
                     x,
-                    y + text,
+                    y + head,
                     block[0],
-                    block[1] - text,
+                    block[1] - head,
                     f"host {process}",
-                    named=bool(text),
+                    named=bool(head),
                 )
             )
-    inside = inner.corners()[:, number] + np.array([[gap / 2], [text + gap / 2]])
+    inside = inner.corners()[:, number] + np.array([[gap / 2], [head + gap / 2]])
     size = outer.width, outer.height
     return blocks[:, host] + inside, [], frames, [], size
 
@@ -350,7 +358,7 @@ def _tables(mesh: MeshSpec, width: int) -> list[str] | None:
     sizes = [mesh.axis_sizes[axis] for axis in axes]
 
     def words(axis: int, entry: int, short: bool) -> str:
-        # The name of the axis stands above the first column alone.
+        # Only the first column repeats the name of the axis.
         if short and entry:
             return str(entry)
         return f"{mesh.axis_names[axes[axis]]} {entry}"
@@ -368,14 +376,14 @@ def _hosts_text(hosts: list[int]) -> str:
     distinct = list(dict.fromkeys(hosts))
     if len(distinct) == 1:
         return f"host {distinct[0]}"
-    # Where hosts alternate, a row lists the host of every device.
+    # If hosts alternate, the row lists the host of every device.
     if hosts != sorted(hosts):
         distinct = hosts
     return f"hosts {ids_text(distinct)}"
 
 
 def _ranges(mesh: MeshSpec, width: int) -> list[str]:
-    """The ids in ranges: a line per coordinate of as many outer axes as fit."""
+    """The ids in ranges, with a line per coordinate of as many outer axes as fit."""
     names, sizes, outer = mesh.axis_names, mesh.axis_sizes, 0
     while outer < len(sizes) - 1 and math.prod(sizes[: outer + 1]) <= MOST_LINES // 2:
         outer += 1
@@ -384,13 +392,13 @@ def _ranges(mesh: MeshSpec, width: int) -> list[str]:
     lines = []
     for index in np.ndindex(*sizes[:outer]):
         pairs = zip(names, index, strict=False)
-        where = ", ".join(f"{name} {at}" for name, at in pairs)
-        lines += wrapped(f"{where}: {mesh_ids_text(mesh, index)}", width, "  ")
+        place = ", ".join(f"{name} {number}" for name, number in pairs)
+        lines += wrapped(f"{place}: {mesh_ids_text(mesh, index)}", width, "  ")
     return lines
 
 
 def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
-    """The hosts in a line where each has one run of devices; else a line each."""
+    """All hosts in one line if each has one run of devices; else a line per host."""
     count = len(mesh.processes)
     if count < 2:
         return []

@@ -1,4 +1,4 @@
-"""Topologies: devices by their position, and the links that a collective uses."""
+"""Pictures of topologies: devices by position, and the links that a collective uses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from shardviz.hardware.interconnect import (
 from shardviz.hardware.topology import Topology
 from shardviz.hardware.words import links as wording
 
-# Groups that have a colour of their own and an entry in the legend.
+# The most groups with separate colours and entries in the legend.
 MOST_COLOURS = 10
 
 
@@ -54,17 +54,19 @@ def draw_position(
     """The devices of a mesh by their position in a topology, with the links of chips.
 
     Args:
+        mesh: the mesh.
         topology: a Topology or its text: `"tpu:v5e:4x4"`.
-        collective: of a Report or Plan: its groups are coloured, and the links that it
-            uses; the wider a link, the more bytes on it.
-        colour: without a collective, a mesh axis to colour by; the first one where
-            None.
-        links: the result of `collective_link_use`, where it is already known.
-        bare: leaves out the legend and the notes; a link has the colour of the mesh axis
-            that its bytes go along, or along which its chips differ.
+        collective: a collective of a Report or Plan. Its groups and the links that it
+            uses are coloured; links with more bytes are wider.
+        colour: without a collective, a mesh axis to colour by; by default the first
+            axis along which devices differ.
+        title: the title of the picture.
+        links: the result of `collective_link_use`, if the caller has it.
+        bare: leaves out the legend and the notes, and gives a link the colour of the
+            mesh axis along which its bytes travel or its chips differ.
 
     Raises:
-        TargetError: where the mesh does not fit the topology.
+        TargetError: if the mesh does not fit the topology.
         MeshError: for an axis that the mesh lacks.
 
     >>> from shardviz.base.mesh import make_mesh
@@ -88,7 +90,7 @@ def draw_position(
     along = None
     if bare and has_edges(grid, links):
         along = _axes_of_links(mesh, grid.torus, rows)
-        # What goes along one mesh axis may pass chips that differ along another.
+        # Bytes along one mesh axis may pass chips that differ along another.
         if collective is not None and len(collective.mesh_axes) == 1:
             name = collective.mesh_axes[0].split(":(")[0]
             along[:] = mesh.positions.get(name, MANY_GROUPS)
@@ -135,35 +137,33 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
 
 
 def _look(count: int, axis: int = -1) -> dict[str, Any]:
-    """Groups in tints of a mesh axis; grey where they are of none."""
+    """Arguments of `page` that give groups the tints of a mesh axis, or grey for -1."""
     colormap = "blocks" if count <= MOST_COLOURS else "ramp"
-    by = shades([(axis, count, 1)])
     return {
         "groups": count,
         "colormap": colormap,
-        "shades": by,
+        "shades": shades([(axis, count, 1)]),
         "facts": {"by": "position"},
     }
 
 
 def _first_axis(mesh: MeshSpec, collective: Collective | None) -> int:
-    """The number of the first mesh axis that a collective is over; -1 for none."""
+    """The position of the first mesh axis of a collective; -1 for none."""
     if collective is None or not collective.mesh_axes:
         return -1
     return mesh.positions.get(split_axis(collective.mesh_axes[0], mesh.shape)[0], -1)
 
 
 def _legend(name: str, count: int) -> list[tuple[int, str]]:
-    """What the colours mean; nothing where all have one, or too many to tell apart."""
+    """The meaning of the colours; empty for one colour, or too many to tell apart."""
     if not 1 < count <= MOST_COLOURS:
         return []
     return [(number, f"{name} {number}") for number in range(count)]
 
 
 def _by_axis(mesh: MeshSpec, colour: str | None) -> tuple[np.ndarray, int, str, int]:
-    """The group of each device, how many there are, what they are; the axis's number."""
+    """The group of each device, the number of groups, the axis and its position."""
     if colour is None:
-        # The first axis along which devices differ.
         longer = [name for name, size in mesh.shape.items() if size > 1]
         colour = (longer or mesh.axis_names)[0]
     count = mesh.require_axis(colour)
@@ -180,17 +180,17 @@ def _by_group(links: LinkUse, rows: np.ndarray) -> tuple[np.ndarray, int, str]:
 def _axes_of_links(mesh: MeshSpec, torus: Torus, rows: np.ndarray) -> np.ndarray:
     """int64 [chips, axes]: the mesh axis along which a chip and the next one differ.
 
-    MANY_GROUPS where they differ along several.
+    MANY_GROUPS if they differ along several axes.
     """
-    found = np.full((torus.chips, len(torus.shape)), MANY_GROUPS)
+    axes = np.full((torus.chips, len(torus.shape)), MANY_GROUPS)
     positions = np.zeros(torus.chips, np.int64)
     positions[torus.chip_of[rows]] = np.arange(mesh.size)
-    where = np.stack(np.unravel_index(positions, mesh.axis_sizes))
+    coords = np.stack(np.unravel_index(positions, mesh.axis_sizes))
     for axis in range(len(torus.shape)):
-        differ = where != where[:, torus.next_chip(axis)]
-        one = differ.sum(axis=0) == 1
-        found[one, axis] = differ.argmax(axis=0)[one]
-    return found
+        differ = coords != coords[:, torus.next_chip(axis)]
+        along_one = differ.sum(axis=0) == 1
+        axes[along_one, axis] = differ.argmax(axis=0)[along_one]
+    return axes
 
 
 def _tiles(
@@ -203,14 +203,17 @@ def _tiles(
     """A tile per device; the devices of a chip share its cell.
 
     Args:
+        grid: the positions of the chips.
         rows: int64 [devices]: the row of each device in the topology.
-        mesh: whose coordinates are the second line in a tile, where there is space.
+        groups: int64 [devices]: the group of each device.
+        ids: int64 [devices]: the id of each device.
+        mesh: if given, its coordinates are the second line in a tile with space.
     """
     topology, torus = grid.topology, grid.torus
     chips, cores = torus.chip_of[rows], topology.cores[rows]
-    each = topology.chip.devices
-    gap = min(2.0, grid.gap * 0.2) * (each > 1)
-    width = (grid.cell[0] - gap * (each - 1)) / each
+    devices = topology.chip.devices
+    gap = min(2.0, grid.gap * 0.2) * (devices > 1)
+    width = (grid.cell[0] - gap * (devices - 1)) / devices
     x, y = grid.corners[:, chips]
     text: Template = ()
     if text_width(str(ids.max()), 8.0) + 5 <= width:
@@ -230,7 +233,7 @@ def _tiles(
 
 
 def _notes(grid: ChipGrid) -> list[str]:
-    """What the topology is, and what the lines mean that do not join two chips."""
+    """Sentences about the topology and about lines that do not join two chips."""
     notes = [grid.topology.words()]
     if grid.solid and grid.topology.hosts > 1:
         notes.append(wording.CLOSER_HOSTS)
@@ -240,8 +243,7 @@ def _notes(grid: ChipGrid) -> list[str]:
 
 
 def topology_text(topology: Topology, width: int) -> str:
-    """A topology: what it is, then the device ids at their coordinates, where these
-    fit.
+    """A description, then the device ids at their coordinates, or in ranges.
 
     >>> print(topology_text(Topology.parse("tpu:v5e:2x4"), 80))
     tpu:v5e:2x4 · 8 chips of TPU v5e as 2×4 on 2 hosts; no axis closes to a ring.
@@ -260,7 +262,7 @@ def topology_text(topology: Topology, width: int) -> str:
 
 
 def _planes(topology: Topology) -> list[str]:
-    """Planes below one another; the devices of a chip as `0/1`."""
+    """Planes below each other; the devices of a chip are written as `0/1`."""
     torus, slices = Torus(topology), topology.slices
     order = np.argsort(torus.chip_of, kind="stable")
     ids = topology.device_ids[order].reshape(torus.chips, -1)
@@ -270,21 +272,21 @@ def _planes(topology: Topology) -> list[str]:
         across, down, names = torus.shape[0], torus.shape[1], ("x", "y")
         planes = torus.chips // (across * down) // slices
     heads, sides = _counted(names[0], across), _counted(names[1], down)
-    wide = max(map(len, [*cells, *heads])) + 2
+    width = max(map(len, [*cells, *heads])) + 2
     margin = max(map(len, sides)) + 1
     lines = []
     for plane in range(planes * slices):
-        where = []
+        head = []
         if slices > 1:
-            where.append(f"slice {plane // planes}")
+            head.append(f"slice {plane // planes}")
         if planes > 1:
-            where.append(f"z {plane % planes}")
-        if where:
-            lines.append(", ".join(where))
-        lines.append(" " * margin + _row(heads, wide))
+            head.append(f"z {plane % planes}")
+        if head:
+            lines.append(", ".join(head))
+        lines.append(" " * margin + _row(heads, width))
         for row, side in enumerate(sides):
             first = (plane * down + row) * across
-            body = _row(cells[first : first + across], wide)
+            body = _row(cells[first : first + across], width)
             lines.append(f"{side:<{margin}}{body}")
     return lines
 
@@ -293,5 +295,5 @@ def _counted(name: str, count: int) -> list[str]:
     return [f"{name} {number}" for number in range(count)]
 
 
-def _row(cells: Sequence[str], wide: int) -> str:
-    return "".join(f"{cell:>{wide}}" for cell in cells)
+def _row(cells: Sequence[str], width: int) -> str:
+    return "".join(f"{cell:>{width}}" for cell in cells)
