@@ -1,29 +1,31 @@
-"""route(): the links that a collective uses, and the share of its bytes on each.
+"""route(): the links that a collective uses, and the share of its bytes on each link.
 
-The model, for a collective about B bytes on each device and a group of n; a share is a
-part of B:
+The model, for a collective with B bytes on each device and groups of n devices; a share
+is a fraction of B:
 
-- all-gather and reduce-scatter send B (n-1)/n around rings, both ways at once, over
-  every axis of the torus that the group spans; an all-reduce sends twice that, a
-  broadcast as much as a gather.
-- all-to-all sends B/n from each device to each other; a permutation B from each sender.
-- On a TPU sends are routed along x, then y, then z. Between slices each chip sends an
-  equal part of what its slice sends to the others over the data-center network.
-- On GPUs NVLink joins any two of a host at full rate, and the network joins hosts as it
-  does slices.
+- An all-gather or reduce-scatter sends B (n-1)/n around rings, in both directions at
+  once, over every axis of the torus that the group spans. An all-reduce sends twice
+  that, a broadcast as much as an all-gather.
+- An all-to-all sends B/n from each device to every other, a permutation B from each
+  sender.
+- On TPUs, data is routed along x, then y, then z. Between slices, each chip sends an
+  equal part of its slice's data over the data-center network.
+- On GPUs, NVLink joins any two GPUs of a host at full rate, and the network joins hosts
+  as it joins slices of TPUs.
 
-Follows parts 3 and 12 of https://jax-ml.github.io/scaling-book; latency is left out.
+The model follows parts 3 and 12 of https://jax-ml.github.io/scaling-book; latency is
+ignored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardviz.base.axis_parts import group_size
 from shardviz.base.collective import Collective
@@ -33,7 +35,7 @@ from shardviz.base.format import listed, plural, shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.hardware.topology import Topology
 
-# Pairs in memory at once.
+# The most pairs in memory at once.
 MOST_PAIRS = 1 << 20
 #: The kinds of collective whose routes are known.
 ROUTED = tuple(name for name, kind in KINDS.items() if kind.route is not Route.UNKNOWN)
@@ -41,9 +43,10 @@ ROUTED = tuple(name for name, kind in KINDS.items() if kind.route is not Route.U
 
 @dataclass(frozen=True, eq=False)
 class Torus:
-    """The chips of a topology, slice after slice, x fastest, each linked to the next.
+    """The chips of a topology and the links between neighbours.
 
-    A cluster of GPUs has chips and no such links: its hosts are joined by switches.
+    Chips are numbered slice after slice, x fastest. A cluster of GPUs has no such
+    links, because switches join its hosts.
 
     Attributes:
         topology: the described slice or cluster.
@@ -67,21 +70,21 @@ class Torus:
 
     @property
     def chips(self) -> int:
-        """How many chips, over all slices."""
+        """The number of chips in all slices."""
         return self.topology.chips
 
     @cached_property
     def coords(self) -> np.ndarray:
         """int64 [chips, axes]: the coordinates of each chip in its slice."""
-        coords, rest = [], np.arange(self.chips)
+        coords, quotient = [], np.arange(self.chips)
         for size in self.shape:
-            rest, at = np.divmod(rest, size)
-            coords.append(at)
+            quotient, coordinate = np.divmod(quotient, size)
+            coords.append(coordinate)
         return np.array(coords, np.int64).reshape(len(self.shape), self.chips).T
 
     @property
     def parts(self) -> int:
-        """How many slices, or hosts of GPUs: only the network joins them."""
+        """The number of slices, or of hosts of GPUs, which only the network joins."""
         return self.topology.slices if self.shape else self.topology.hosts
 
     @cached_property
@@ -100,7 +103,7 @@ class Torus:
         return chips
 
     def next_chip(self, axis: int) -> np.ndarray:
-        """int64 [chips]: the next chip along an axis; -1 where there is no link to one."""
+        """int64 [chips]: the next chip along an axis; -1 if there is no link."""
         size, step = self.shape[axis], math.prod(self.shape[:axis])
         last = self.coords[:, axis] == size - 1
         following = np.arange(self.chips) + np.where(last, (1 - size) * step, step)
@@ -109,16 +112,16 @@ class Torus:
 
 @dataclass(frozen=True, eq=False)
 class LinkUse:
-    """What a collective sends over each link, as shares of its bytes on each device.
+    """The load of a collective on each link, as shares of its bytes on each device.
 
     Attributes:
         torus: the chips and their links.
-        ici: float64 [chips, axes, 2]: on the link to the next chip along an axis, and
-            on the one to the chip before.
-        nvlink: float64 [chips]: what each GPU sends inside its host.
-        network: float64 [chips]: what each chip sends to other slices or hosts.
+        ici: float64 [chips, axes, 2]: the load that each chip sends to the next chip
+            along an axis, and to the previous chip.
+        nvlink: float64 [chips]: the load that each GPU sends inside its host.
+        network: float64 [chips]: the load that each chip sends to other slices or hosts.
         chip_group: int64 [chips]: the group of each chip; -1 for none, -2 for several.
-        hops: int64 [1]: the most links between chips that anything sent crosses.
+        hops: int64 [1]: the most links between chips on any route.
 
     >>> links = route(Topology.parse("tpu:v5e:4x4"), [range(4)], "all-gather")
     >>> links.used, links.times(1e9)
@@ -134,28 +137,28 @@ class LinkUse:
 
     @staticmethod
     def unused(torus: Torus, chip_group: np.ndarray) -> LinkUse:
-        """Links that carry nothing yet."""
+        """Links without any load."""
         nvlink, network = np.zeros((2, torus.chips))
         ici = np.zeros((torus.chips, len(torus.shape), 2))
         hops = np.zeros(1, np.int64)
         return LinkUse(torus, ici, nvlink, network, chip_group, hops)
 
     def load(self, axis: int) -> np.ndarray:
-        """float64 [chips]: the larger load, of both ways, of each link to the next."""
+        """float64 [chips]: the load of each link to the next chip, in its busier direction."""
         following = self.torus.next_chip(axis)
         load = np.maximum(self.ici[:, axis, 0], self.ici[following, axis, 1])
         return np.where(following < 0, 0.0, load)
 
     @property
     def used(self) -> int:
-        """How many links between chips carry something, either way."""
+        """The number of links between chips with a load in either direction."""
         axes = range(len(self.torus.shape))
         return sum(int(np.count_nonzero(self.load(axis))) for axis in axes)
 
     def times(self, size: float) -> dict[str, float | None]:
-        """The least seconds of each kind of link for `size` bytes on each device.
+        """The least time on each kind of link for `size` bytes per device, in seconds.
 
-        Only kinds that carry something; None where the rate is not published.
+        Only kinds of links with a load; None if the rate is not published.
 
         >>> links = route(Topology.parse("gpu:h100:2x8"), [range(16)], "all-gather")
         >>> {name: round(s * 1e6) for name, s in links.times(1 << 30).items()}
@@ -168,30 +171,31 @@ class LinkUse:
             ("NVLink", self.nvlink, chip.link_bandwidth),
             ("network", self.network, chip.network_bandwidth),
         ):
-            # The busiest link is the last to be done.
+            # The busiest link finishes last.
             most = float(load.max(initial=0.0))
             if most:
                 times[name] = rate and most * size / rate
         return times
 
     def seconds(self, size: float) -> float | None:
-        """The least seconds for `size` bytes; None where a rate is not published."""
+        """The least time for `size` bytes, in seconds; None if a rate is not published."""
         longest = 0.0
         for seconds in self.times(size).values():
             if seconds is None:
                 return None
-            # Kinds of links carry at the same time.
+            # All kinds of links work at the same time.
             longest = max(longest, seconds)
         return longest
 
 
-def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
+def route(topology: Topology, groups: Iterable[npt.ArrayLike], kind: str) -> LinkUse:
     """The links that a collective uses.
 
     Args:
         topology: the described slice or cluster.
-        groups: the groups of devices, as their positions in the topology's order; for a
-            permutation, pairs of sender and receiver, which count as one group.
+        groups: the groups, each with the positions of its devices in the topology's
+            order; for a permutation, pairs of sender and receiver, which together count
+            as one group.
         kind: one of ROUTED.
 
     Raises:
@@ -209,18 +213,19 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
     arrays = [np.asarray(group, np.int64).reshape(-1) for group in groups]
     rows = np.concatenate([*arrays, np.zeros(0, np.int64)])
     group = np.repeat(np.arange(len(arrays)), [len(array) for array in arrays])
-    strange = rows[(rows < 0) | (rows >= topology.devices)]
-    if len(strange):
+    invalid = rows[(rows < 0) | (rows >= topology.devices)]
+    if len(invalid):
         raise TargetError(
             f"{topology} has {plural(topology.devices, 'device')}, numbered from 0; a group"
-            f" names {strange.max()}."
+            f" names {invalid.max()}."
         )
     chips = torus.chip_of[rows]
     if definition.pairs:
-        links = LinkUse.unused(torus, _only(chips, np.zeros_like(group), torus.chips))
+        chip_group = _single_group(chips, np.zeros_like(group), torus.chips)
+        links = LinkUse.unused(torus, chip_group)
         _send(links, chips.reshape(-1, 2), np.ones(len(rows) // 2))
         return links
-    links = LinkUse.unused(torus, _only(chips, group, torus.chips))
+    links = LinkUse.unused(torus, _single_group(chips, group, torus.chips))
     for part in _parts(torus, chips, group):
         if definition.route is Route.RINGS:
             _add_rounds(links, part, definition.rounds)
@@ -229,26 +234,32 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
     return links
 
 
-def _only(at: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """int64 [count]: the one group at each place; -1 for none, -2 for several."""
+def _single_group(chips: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
+    """int64 [count]: the group of each chip; -1 for none, -2 for several.
+
+    Args:
+        chips: int64 [members]: the chip of each member of all groups.
+        group: int64 [members]: the group of each member.
+        count: the number of chips.
+    """
     first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
-    np.minimum.at(first, at, group)
-    np.maximum.at(last, at, group)
+    np.minimum.at(first, chips, group)
+    np.maximum.at(last, chips, group)
     return np.where(last < 0, -1, np.where(first == last, last, -2))
 
 
-# --- what groups send -----------------------------------------------------------------
+# --- loads of groups ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The parts of like size that groups have in one slice or host.
+    """Parts of groups, each within one slice or host, with equal numbers of members.
 
     Attributes:
-        chips: int64 [parts, chips]: each chip once.
+        chips: int64 [parts, chips]: the distinct chips of each part.
         members: int64 [parts, devices]: the chip of each member.
-        size: int64 [parts]: members of the full group.
-        spans: int64 [parts]: slices or hosts of the full group.
+        size: int64 [parts]: the number of members of the full group.
+        spans: int64 [parts]: the number of slices or hosts of the full group.
     """
 
     chips: np.ndarray
@@ -257,40 +268,50 @@ class _Part:
     spans: np.ndarray
 
 
-def _parts(torus: Torus, every: np.ndarray, group: np.ndarray) -> Iterator[_Part]:
-    where = group * torus.parts + torus.slice_of[every]
-    # Devices of one chip need no link between them: each chip counts once, where it
-    # comes first.
-    first = np.sort(np.unique(where * torus.chips + every, return_index=True)[1])
-    keys, devices, member_at = _stretches(where)
-    _, counts, chip_at = _stretches(where[first])
-    owner = keys // torus.parts
+def _parts(torus: Torus, chips: np.ndarray, group: np.ndarray) -> Iterator[_Part]:
+    part = group * torus.parts + torus.slice_of[chips]
+    # Devices of one chip need no link between them, so each chip counts once in a part,
+    # at its first member.
+    first = np.sort(np.unique(part * torus.chips + chips, return_index=True)[1])
+    parts, device_counts, members_of = _by_part(part)
+    _, chip_counts, chips_of = _by_part(part[first])
+    owner = parts // torus.parts
     size, spans = np.bincount(group), np.bincount(owner)
-    for count, held in np.unique(np.stack([counts, devices], axis=1), axis=0):
-        some = np.flatnonzero((counts == count) & (devices == held))
-        chips = every[first][chip_at(some, count)]
-        members = every[member_at(some, held)]
-        yield _Part(chips, members, size[owner[some]], spans[owner[some]])
+    counts = np.stack([chip_counts, device_counts], axis=1)
+    for chip_count, device_count in np.unique(counts, axis=0):
+        alike = np.flatnonzero((counts == (chip_count, device_count)).all(axis=1))
+        yield _Part(
+            chips[first][chips_of(alike, chip_count)],
+            chips[members_of(alike, device_count)],
+            size[owner[alike]],
+            spans[owner[alike]],
+        )
 
 
-def _stretches(where: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
-    """The keys that occur, how often, and a function from some keys to their entries."""
-    order = np.argsort(where, kind="stable")
-    keys, counts = np.unique(where, return_counts=True)
+def _by_part(
+    part: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray, int], np.ndarray]]:
+    """The distinct parts, their numbers of members, and a function to their members.
+
+    The function takes indices of parts with `count` members each, and returns the
+    positions of these members: int64 [parts, count].
+    """
+    order = np.argsort(part, kind="stable")
+    keys, counts = np.unique(part, return_counts=True)
     starts = np.cumsum(counts) - counts
 
-    def entries(some: np.ndarray, count: int) -> np.ndarray:
-        return order[starts[some][:, None] + np.arange(count)]
+    def entries(indices: np.ndarray, count: int) -> np.ndarray:
+        return order[starts[indices][:, None] + np.arange(count)]
 
     return keys, counts, entries
 
 
 def _add_rounds(links: LinkUse, part: _Part, rounds: int) -> None:
-    """What groups send around rings.
+    """Adds the loads of groups that send around rings.
 
     A group that fills a rectangular block of the torus, evenly spaced or not, uses
-    rings along all its axes at once; an axis that closes to a ring carries twice what
-    an open one does. Any other group is one ring in its own order.
+    rings along all its axes at once; a closed axis carries twice as much as an open
+    one. Any other group is a single ring in its own order.
     """
     torus, count = links.torus, part.chips.shape[1]
     sent = rounds * (part.spans - 1) / part.spans / count
@@ -310,16 +331,16 @@ def _add_rounds(links: LinkUse, part: _Part, rounds: int) -> None:
         for axis, size in enumerate(sizes):
             if size > 1:
                 lines = _lines(chips, sizes, axis)
-                part_of = share * weights[:, axis] / weights.sum(axis=1)
-                _add_ring(links, lines, np.repeat(part_of, len(lines) // len(chips)))
+                axis_share = share * weights[:, axis] / weights.sum(axis=1)
+                _add_ring(links, lines, np.repeat(axis_share, len(lines) // len(chips)))
 
 
 def _add_exchange(links: LinkUse, part: _Part) -> None:
-    """What groups send from every member to every other.
+    """Adds the loads of groups in which every member sends to every other.
 
-    Routed axis by axis, a group that fills a block loads the lines along each axis
-    alike, so its pairs are counted one line at a time: 4,096 chips take thousands of
-    sends instead of millions.
+    Data is routed axis by axis, so a group that fills a block loads all lines along an
+    axis equally, and pairs are counted one line at a time: 4,096 chips need thousands
+    of pairs instead of millions.
     """
     count, devices = part.chips.shape[1], part.members.shape[1]
     outside = (part.size - devices) / part.size
@@ -328,22 +349,22 @@ def _add_exchange(links: LinkUse, part: _Part) -> None:
         np.add.at(links.nvlink, part.members, ((devices - 1) / part.size)[:, None])
         return
     if devices % count:
-        # Chips have unequal numbers of members: each pair by itself.
+        # Chips have different numbers of members, so pairs are counted individually.
         _add_pairs(links, part.members, 1 / part.size)
         return
     for size in np.unique(part.size):
-        # What one chip sends to another.
+        # The load from one chip to another.
         share = (devices / count) ** 2 / size
         for chips, sizes in _blocks(links.torus, part.chips[part.size == size]):
             if sizes is None:
                 _add_pairs(links, chips, np.full(len(chips), share))
                 continue
             farthest = 0
-            for axis, long in enumerate(sizes):
-                if long > 1:
+            for axis, length in enumerate(sizes):
+                if length > 1:
                     lines = _lines(chips, sizes, axis)
-                    each = np.full(len(lines), share * count / long)
-                    farthest += _add_pairs(links, lines, each)
+                    line_share = np.full(len(lines), share * count / length)
+                    farthest += _add_pairs(links, lines, line_share)
             # Between opposite corners of the block.
             links.hops[:] = max(links.hops[0], farthest)
 
@@ -351,17 +372,17 @@ def _add_exchange(links: LinkUse, part: _Part) -> None:
 def _blocks(
     torus: Torus, chips: np.ndarray
 ) -> Iterator[tuple[np.ndarray, tuple[int, ...] | None]]:
-    """Groups of like shape, and the sizes of the block that each fills, or None."""
-    # [groups, members, axes], each axis sorted by itself
+    """Groups with equal block sizes, and these sizes; None if they fill no block."""
+    # [groups, members, axes], each axis sorted separately
     coords = np.sort(torus.coords[chips], axis=1)
     sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
     sizes[sizes.prod(axis=1) != chips.shape[1]] = 0
     for shape in np.unique(sizes, axis=0):
-        some = chips[(sizes == shape).all(axis=1)]
+        alike = chips[(sizes == shape).all(axis=1)]
         if shape.all():
-            yield np.sort(some, axis=1), tuple(shape.tolist())
+            yield np.sort(alike, axis=1), tuple(shape.tolist())
         else:
-            yield some, None
+            yield alike, None
 
 
 def _lines(chips: np.ndarray, sizes: tuple[int, ...], axis: int) -> np.ndarray:
@@ -373,11 +394,11 @@ def _lines(chips: np.ndarray, sizes: tuple[int, ...], axis: int) -> np.ndarray:
 def _capacity(
     torus: Torus, chips: np.ndarray, sizes: tuple[int, ...], axis: int
 ) -> np.ndarray:
-    """float64 [groups]: 2 where an axis closes to a ring, 1 where open, 0 where flat."""
+    """float64 [groups]: 2 for an axis that closes to a ring, 1 if open, 0 if flat."""
     size = sizes[axis]
     if size == 1:
         return np.zeros(len(chips))
-    # All lines of a block are alike, so that its first one speaks for it.
+    # All lines of a block have the same steps, so the first line is enough.
     first = _lines(chips, sizes, axis).reshape(len(chips), -1, size)[:, 0]
     along = np.diff(torus.coords[first][..., axis], axis=1)
     even = (along * size == torus.shape[axis]).all(axis=1)
@@ -385,27 +406,30 @@ def _capacity(
 
 
 def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
-    """Each member to the next and to the one before, half of the share each."""
-    here, there = lines.reshape(-1), np.roll(lines, -1, axis=1).reshape(-1)
+    """Each member sends half of the share to the next member and half to the previous."""
+    members, following = lines.reshape(-1), np.roll(lines, -1, axis=1).reshape(-1)
     half = np.repeat(share / 2, lines.shape[1])
-    _add(links, here, there, half)
-    _add(links, there, here, half)
+    _add(links, members, following, half)
+    _add(links, following, members, half)
 
 
 def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
-    """Every member of a row to every other, some rows at a time; the most hops."""
+    """Every member of a row sends to every other. Returns the most hops.
+
+    Rows are processed in batches to limit memory.
+    """
     source, target = np.nonzero(~np.eye(lines.shape[1], dtype=bool))
     step, farthest = max(1, MOST_PAIRS // max(1, len(source))), 0
     for first in range(0, len(lines), step):
-        some = lines[first : first + step]
-        each = np.repeat(share[first : first + step], len(source))
-        starts, ends = some[:, source].reshape(-1), some[:, target].reshape(-1)
-        farthest = max(farthest, _add(links, starts, ends, each))
+        batch = lines[first : first + step]
+        shares = np.repeat(share[first : first + step], len(source))
+        senders, receivers = batch[:, source].reshape(-1), batch[:, target].reshape(-1)
+        farthest = max(farthest, _add(links, senders, receivers, shares))
     return farthest
 
 
 def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
-    """Chips to others: inside a slice or host over its links, else by the network."""
+    """Adds pairs of chips: over links inside a slice or host, else over the network."""
     source, target = pairs.T
     torus = links.torus
     inside = torus.slice_of[source] == torus.slice_of[target]
@@ -420,17 +444,17 @@ def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
 def _add(
     links: LinkUse, source: np.ndarray, target: np.ndarray, share: np.ndarray
 ) -> int:
-    """Routes sends along x first, then y, then z, the shorter way around.
+    """Routes data along x first, then y, then z, in the shorter direction of a ring.
 
-    Where both ways around are equally long, half goes each way. Gives the most hops.
+    If both directions are equally long, half goes each way. Returns the most hops.
     """
-    here, torus = source, links.torus
+    chip, torus = source, links.torus
     crossed = np.zeros(len(source), np.int64)
     for axis, size in enumerate(torus.shape):
-        step = torus.coords[target, axis] - torus.coords[here, axis]
+        step = torus.coords[target, axis] - torus.coords[chip, axis]
         onward, back = step % size, -step % size
         if not torus.wraps[axis]:
-            # The way around is longer than any.
+            # An open axis cannot be crossed the other way: `size` exceeds any distance.
             onward = np.where(step < 0, size, onward)
             back = np.where(step > 0, size, back)
         crossed += np.minimum(onward, back)
@@ -439,19 +463,20 @@ def _add(
         linked = np.flatnonzero(following >= 0)
         before = np.full(torus.chips, -1)
         before[following[linked]] = linked
-        ways = (
+        directions = (
             (following, np.where(onward <= back, onward, 0)),
             (before, np.where(back <= onward, back, 0)),
         )
-        for way, (neighbour, hops) in enumerate(ways):
+        for direction, (neighbour, hops) in enumerate(directions):
             moving = np.flatnonzero(hops)
-            at, load = here[moving], links.ici[:, axis, way]
+            position, load = chip[moving], links.ici[:, axis, direction]
             while len(moving):
-                load += np.bincount(at, tie[moving], torus.chips)
+                load += np.bincount(position, tie[moving], torus.chips)
                 hops[moving] -= 1
-                left = hops[moving] > 0
-                at, moving = neighbour[at[left]], moving[left]
-        here = here + step * math.prod(torus.shape[:axis])
+                remaining = hops[moving] > 0
+                position = neighbour[position[remaining]]
+                moving = moving[remaining]
+        chip = chip + step * math.prod(torus.shape[:axis])
     farthest = int(crossed.max(initial=0))
     links.hops[:] = max(links.hops[0], farthest)
     return farthest
@@ -460,7 +485,7 @@ def _add(
 def least_send_seconds(
     topology: Topology, sends: np.ndarray
 ) -> dict[str, float | None]:
-    """The least seconds on each kind of link for sends of any size, all at once.
+    """The least time on each kind of link for simultaneous sends, in seconds.
 
     Args:
         topology: the described slice or cluster.
@@ -482,12 +507,11 @@ def least_send_seconds(
 def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     """int64 [mesh.size]: the position in the topology's order of each device of a mesh.
 
-    A device is found by its id; a mesh of 0, 1, 2, … that are no ids of the topology
-    (those of several slices start at 100,000) counts its devices in the order of their
-    ids.
+    Devices are found by id. The ids of several slices start at 100,000; a mesh with the
+    ids 0, 1, 2, … then means the topology's devices in the order of their ids.
 
     Raises:
-        TargetError: where the mesh names devices that the topology lacks.
+        TargetError: if the mesh names devices that the topology lacks.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> device_rows(make_mesh(data=2, model=2), Topology.parse("tpu:v5e:2x2")).tolist()
@@ -495,10 +519,10 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     """
     ids = mesh.device_ids.reshape(-1)
     order = np.argsort(topology.device_ids, kind="stable")
-    known = topology.device_ids[order]
-    at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    if mesh.size <= topology.devices and (known[at] == ids).all():
-        return order[at]
+    sorted_ids = topology.device_ids[order]
+    index = np.minimum(np.searchsorted(sorted_ids, ids), len(sorted_ids) - 1)
+    if mesh.size <= topology.devices and (sorted_ids[index] == ids).all():
+        return order[index]
     if mesh.size == topology.devices and mesh.ids_are_positions:
         return order
     raise TargetError(
@@ -509,7 +533,7 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
 
 
 def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
-    """int64 [groups, members]: the positions in a mesh that differ along some axes.
+    """int64 [groups, members]: the mesh positions that differ only along these axes.
 
     Raises:
         MeshError: for an axis that the mesh lacks.
@@ -530,7 +554,7 @@ def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
 def collective_link_use(
     collective: Collective, mesh: MeshSpec, topology: Topology
 ) -> LinkUse | None:
-    """The links that a collective uses; None where its groups are not known.
+    """The links that a collective uses; None if its groups are not known.
 
     Args:
         collective: of a Report or a Plan.
@@ -538,8 +562,8 @@ def collective_link_use(
         topology: the topology of these devices.
 
     Raises:
-        TargetError: where the mesh does not fit the topology, or no route of its kind
-            is known.
+        TargetError: if the mesh does not fit the topology, or the kind of collective
+            has no known route.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> gather = Collective("all-gather", ("x",), 1 << 20)
@@ -548,28 +572,28 @@ def collective_link_use(
     """
     axes = collective.mesh_axes
     if not collective.groups:
-        # Axes say who is in a group, and not who sends to whom in a permutation.
+        # Axes determine groups, but not the pairs of a permutation.
         if not axes or collective.definition.pairs:
             return None
         if not all(axis in mesh.shape for axis in axes):
             return None
-        # Without groups, smaller ones than the axes name no devices.
+        # Groups smaller than the axes could be any devices.
         if collective.group_size not in (0, group_size(axes, mesh)):
             return None
     return _link_use(collective.kind, collective.groups, axes, mesh, topology)
 
 
-# Many collectives, and edits one after another, take the same route.
+# Many collectives, and consecutive edits, have the same routes.
 @lru_cache(maxsize=32)
 def _link_use(
     kind: str,
-    given: tuple[tuple[int, ...], ...],
+    position_groups: tuple[tuple[int, ...], ...],
     axes: tuple[str, ...],
     mesh: MeshSpec,
     topology: Topology,
 ) -> LinkUse:
     rows = device_rows(mesh, topology)
     groups = []
-    for positions in given or groups_over(mesh, axes):
+    for positions in position_groups or groups_over(mesh, axes):
         groups.append(rows[np.asarray(positions, np.int64)])
     return route(topology, groups, kind)
