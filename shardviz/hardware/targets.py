@@ -1,4 +1,4 @@
-"""Target: devices that programs can be compiled for."""
+"""Target: the devices that a program is compiled for."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from shardviz.hardware.topology import Topology
 
 @dataclass(frozen=True, repr=False)
 class Target(Displayed):
-    """Devices that a program can be compiled for, and mostly run on.
+    """Devices that a program can be compiled for and, unless described, run on.
 
     Attributes:
         kind: `"attached"`, `"cpu"` for simulated CPU devices, `"described"`, or
             `"hosts"` for several processes.
-        platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` before jax has looked.
-        count: how many devices; None before jax has looked.
+        platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` until jax has been asked.
+        count: the number of devices; None until jax has been asked.
         text: the text of a described target, `"tpu:v5e:4x4"`, or of processes, `"2
             hosts x 4, local"`; else `""`.
-        worker: whether the devices are those of a worker process and not of this
-            kernel.
-        missing: what has to be installed first, in one sentence; `""` for nothing.
-        processes: how many processes have the devices.
+        worker: whether the devices belong to a worker process instead of this kernel.
+        missing: one sentence about packages to install first; else `""`.
+        processes: the number of processes that have the devices.
 
     >>> str(Target("cpu", "cpu", 8)), Target("cpu", "cpu", 8).name
     ('CPU × 8, simulated', 'cpu:8')
@@ -50,8 +49,8 @@ class Target(Displayed):
 
     @property
     def topology(self) -> Topology | None:
-        """Where the devices of a described target sit; None for any other."""
-        # The text of processes counts hosts, and names no chips.
+        """The topology of a described target; None for any other."""
+        # The text of a `hosts` target counts hosts and does not name chips.
         if not self.text or self.kind == "hosts":
             return None
         return Topology.parse(self.text)
@@ -77,7 +76,7 @@ class Targets(tuple[Target, ...], Displayed):
 
 
 def only_described(text: str) -> TargetError:
-    """The error where something is to run on a described target.
+    """The error for an attempt to run on a described target.
 
     >>> str(only_described("tpu:v5e:4x4"))[:43]
     "'tpu:v5e:4x4' is described and not attached"

@@ -36,8 +36,8 @@ EXAMPLES = (
     "tpu:v5e:4x4*2",
     "gpu:h100:2x8",
 )
-# As clouds and people name accelerators: v5litepod-16 and tpu-v6e-16 by cores, 8xH100
-# by GPUs.
+# Names that clouds use: v5litepod-16 and tpu-v6e-16 with a number of cores, 8xH100 with a
+# number of GPUs.
 _CLOUD = re.compile(r"(?:tpu-?)?(?P<chip>[a-z]?[a-z0-9]*)-(?P<count>[0-9]{1,9})")
 _GPUS = re.compile(r"(?P<count>[0-9]{1,9})\s*[x×]\s*(?P<chip>[a-z]+[0-9]+)")
 _TEXT = re.compile(
@@ -46,10 +46,10 @@ _TEXT = re.compile(
 Shape = tuple[int, ...]
 
 
-def _misread(what: str) -> TargetError:
-    """The error for text that is no topology, with the ways to write one."""
+def _misread(problem: str) -> TargetError:
+    """The error for text that is not a topology, with the ways to write one."""
     return TargetError(
-        f"{what} Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or"
+        f"{problem} Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or"
         " gpu:h100:2x8; or as clouds name it: v5p-64, v5e-8, 8xH100."
     )
 
@@ -67,10 +67,13 @@ def _times(sizes: Shape) -> str:
 
 
 def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
-    """The shape of a slice or cluster, if chips of this kind are built so.
+    """The shape of a slice or cluster, if chips of this kind are built in that shape.
 
-    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes of a
-    3-D torus are one layer of it.
+    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes for a
+    3-D torus mean one layer of it.
+
+    Raises:
+        TargetError: for any other shape.
     """
     if min((*shape, slices)) < 1:
         raise _misread(f"The sizes of a topology start at 1; got {_times(shape)}.")
@@ -88,14 +91,14 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
                 f" host, and has no slices; got {_times(shape)}. Write {name}:2x{most}."
             )
         return shape
-    written = shape
+    typed_shape = shape
     while len(shape) > chip.axes and shape[-1] == 1:
         shape = shape[:-1]
     if chip.axes == 3 and len(shape) == 2:
         shape = (*shape, 1)
     if len(shape) != chip.axes:
         raise TargetError(
-            f"A slice of {chip.title} has {chip.axes} axes; got {_times(written)}."
+            f"A slice of {chip.title} has {chip.axes} axes; got {_times(typed_shape)}."
             f" Write it as {name}:{_times((4,) * chip.axes)}."
         )
     if math.prod(shape) > 1 and (shape[0] % 2 or shape[1] % 2):
@@ -104,10 +107,9 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
             "A host holds 2x2 chips, so the first two axes of a slice are even; got"
             f" {_times(shape)}. The next larger slice is {name}:{_times(even)}."
         )
-    # Cubes of three axes are joined by switches in any order, so that only their number
-    # is limited.
-    long = chip.axes == 2 and (shape[0] > chip.pod[0] or shape[1] > chip.pod[1])
-    if long or math.prod(shape) > (chip.pod_chips or MAX_CHIPS):
+    # Switches join cubes of three axes in any order, so only their number is limited.
+    too_long = chip.axes == 2 and (shape[0] > chip.pod[0] or shape[1] > chip.pod[1])
+    if too_long or math.prod(shape) > (chip.pod_chips or MAX_CHIPS):
         raise TargetError(
             f"The largest machine of {chip.title} has {chip.pod_chips:,} chips; got"
             f" {_times(shape)}. The network joins several slices: write *2 after the"
@@ -117,7 +119,7 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
 
 
 def is_described(text: str) -> bool:
-    """Whether text names described hardware, rightly or not.
+    """True if text has the form of described hardware, valid or not.
 
     >>> [is_described(text) for text in ("gpu:h100:2x8", "v5p-64", "gpu", "cpu:8")]
     [True, True, False, False]
@@ -129,19 +131,20 @@ def is_described(text: str) -> bool:
 
 
 def _cloud_name(word: str) -> tuple[Chip, int] | None:
-    """The chip in a cloud's name of an accelerator, and the number; or None."""
+    """The chip and the number in a cloud's name of an accelerator; or None."""
     for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
         if match := pattern.fullmatch(word):
-            # Some other word.
+            # A word that only looks like the name of a chip is ignored.
             with contextlib.suppress(TargetError):
                 return find_chip(match["chip"], platform), int(match["count"])
     return None
 
 
 def _from_cloud(text: str) -> Topology | None:
-    if (found := _cloud_name(text.strip().lower())) is None:
+    named = _cloud_name(text.strip().lower())
+    if named is None:
         return None
-    chip, count = found
+    chip, count = named
     counted = "chips" if chip.tensor_cores == 1 else "cores"
     if chip.platform == "gpu":
         counted = "GPUs"
@@ -157,7 +160,7 @@ def _from_cloud(text: str) -> Topology | None:
 
 
 def even_topology(chip: Chip, chips: int) -> Topology | None:
-    """One slice of so many chips, in the most even shape that there is; None for none.
+    """One slice with this number of chips, in its most even shape; None if impossible.
 
     >>> from shardviz.hardware.chips import find_chip
     >>> str(even_topology(find_chip("v5p"), 4)), even_topology(find_chip("v5e"), 3)
@@ -169,7 +172,7 @@ def even_topology(chip: Chip, chips: int) -> Topology | None:
     else:
         shapes = sorted(_factors(chips, chip.axes), key=lambda s: max(s) - min(s))
     for shape in shapes:
-        # A slice of less than a cube is written with its axis of one chip at the end.
+        # In a slice smaller than a cube the axis of one chip comes last.
         for order in (shape, shape[::-1]):
             with contextlib.suppress(TargetError):
                 return Topology(chip, order)
@@ -177,25 +180,25 @@ def even_topology(chip: Chip, chips: int) -> Topology | None:
 
 
 def _factors(number: int, parts: int) -> list[Shape]:
-    """The ways to write a number as a product, the smaller factors first."""
+    """The ways to write a number as a product of ascending factors."""
     if parts == 1:
         return [(number,)]
-    found = []
+    products = []
     for first in range(1, math.isqrt(number) + 1):
         if number % first:
             continue
-        for rest in _factors(number // first, parts - 1):
-            if rest[0] >= first:
-                found.append((first, *rest))
-    return found
+        for factors in _factors(number // first, parts - 1):
+            if factors[0] >= first:
+                products.append((first, *factors))
+    return products
 
 
-# Of the first of several slices, and the step from one to the next.
+# The first device id of the first of several slices, and the step between slices.
 FIRST_ID = 100_000
 
 
 class _Places(NamedTuple):
-    """Where every device is: int64 [devices] each, coordinates [devices, 3]."""
+    """The place of every device: int64 [devices] each, coordinates [devices, 3]."""
 
     ids: np.ndarray
     coords: np.ndarray
@@ -208,23 +211,23 @@ def _tpu_places(topology: Topology) -> _Places:
     x, y, z = (*topology.shape, 1, 1)[:3]
     a, b, c = (*topology.host_shape, 1, 1)[:3]
     cores, slices = topology.chip.devices, topology.slices
-    # Hosts one after another, in a host its chips, in a chip its cores: libtpu's order.
+    # libtpu's order: by host, within a host by chip, within a chip by core.
     grid = np.indices((slices, z // c, y // b, x // a, c, b, a, cores), dtype=np.int64)
-    which, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, -1)
+    slice_index, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, -1)
     cx, cy, cz = hx * a + dx, hy * b + dy, hz * c + dz
-    first = FIRST_ID * (which + 1) * (slices > 1)
+    first = FIRST_ID * (slice_index + 1) * (slices > 1)
     ids = first + core + cores * (cx + x * (cy + y * cz))
     hosts = (z // c) * (y // b) * (x // a)
-    process = which * hosts + (hz * (y // b) + hy) * (x // a) + hx
-    return _Places(ids, np.stack([cx, cy, cz], axis=1), core, process, which)
+    process = slice_index * hosts + (hz * (y // b) + hy) * (x // a) + hx
+    return _Places(ids, np.stack([cx, cy, cz], axis=1), core, process, slice_index)
 
 
 def _gpu_places(topology: Topology) -> _Places:
-    """Host by host; coordinates are GPU, host, 0."""
+    """GPUs are numbered host by host; their coordinates are GPU, host, 0."""
     host, gpu = np.indices(topology.shape, dtype=np.int64).reshape(2, -1)
-    nothing = np.zeros_like(host)
-    coords = np.stack([gpu, host, nothing], axis=1)
-    return _Places(np.arange(len(host)), coords, nothing, host, nothing)
+    zeros = np.zeros_like(host)
+    coords = np.stack([gpu, host, zeros], axis=1)
+    return _Places(np.arange(len(host)), coords, zeros, host, zeros)
 
 
 @dataclass(frozen=True, repr=False, eq=True)
@@ -234,12 +237,11 @@ class Topology(Displayed):
 
     Attributes:
         chip: the kind of chip.
-        shape: chips along each axis of one slice; of GPUs, hosts and GPUs per host.
-        slices: how many slices of that shape there are, joined by the data-center
-            network.
+        shape: chips along each axis of one slice; for GPUs, hosts and GPUs per host.
+        slices: the number of slices of that shape, joined by the data-center network.
 
     Raises:
-        TargetError: for a shape that such chips are not built in.
+        TargetError: for a shape in which such chips are not built.
 
     >>> topology = Topology.parse("tpu:v5e:4x4*2")
     >>> topology.size, topology.hosts, topology.coords[2].tolist()
@@ -256,25 +258,26 @@ class Topology(Displayed):
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """A topology from what a person typed; nothing is evaluated.
+        """A topology from typed text; nothing is evaluated.
 
         The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N`
-        after it for N slices, and `gpu:NAME:HOSTSxGPUS`. Clouds' names are read as
-        well: `v5p-64`, `tpu-v6e-16`, `v5litepod-8`, `16xH100`.
+        after it for N slices, and `gpu:NAME:HOSTSxGPUS`. Clouds' names also work:
+        `v5p-64`, `tpu-v6e-16`, `v5litepod-8`, `16xH100`.
 
         Raises:
-            TargetError: with what could not be read, and how it is written.
+            TargetError: for any other text, with the valid forms.
 
         >>> str(Topology.parse("TPU : ironwood : 4 x 4 x 4"))
         'tpu:7x:4x4x4'
         >>> str(Topology.parse("v5p-64")), str(Topology.parse("16xH100"))
         ('tpu:v5p:2x4x4', 'gpu:h100:2x8')
         """
-        # What is typed is bounded in size before it is matched.
+        # The length is checked before any pattern is matched.
         if not isinstance(text, str) or len(text) > 100:
             raise _misread(f"A topology is short text; got {shown(text)}.")
-        if (found := _from_cloud(text)) is not None:
-            return found
+        topology = _from_cloud(text)
+        if topology is not None:
+            return topology
         match = _TEXT.fullmatch(text)
         if match is None:
             raise _misread(f"Cannot read {shown(text)} as a topology.")
@@ -290,14 +293,14 @@ class Topology(Displayed):
 
     @property
     def devices(self) -> int:
-        """How many devices jax sees: chips times the devices of a chip."""
+        """The number of jax devices: chips times the devices of a chip."""
         return self.chips * self.chip.devices
 
     size = devices
 
     @property
     def chips(self) -> int:
-        """How many chips, over all slices."""
+        """The number of chips in all slices."""
         return math.prod(self.shape) * self.slices
 
     @property
@@ -311,7 +314,7 @@ class Topology(Displayed):
 
     @property
     def hosts(self) -> int:
-        """How many hosts, each with one process of jax."""
+        """The number of hosts, each with one jax process."""
         return self.chips // math.prod(self.host_shape)
 
     @cached_property
@@ -339,8 +342,7 @@ class Topology(Displayed):
 
     @property
     def coords(self) -> np.ndarray:
-        """int64 `[devices, 3]`: x, y and z of the chip; of a GPU: its number, its host,
-        0.
+        """int64 `[devices, 3]`: x, y and z of the chip; for a GPU, its number, host, 0.
 
         >>> Topology.parse("gpu:h100:2x8").coords[9].tolist()
         [1, 1, 0]
@@ -349,7 +351,7 @@ class Topology(Displayed):
 
     @property
     def cores(self) -> np.ndarray:
-        """int64 `[devices]`: which device of its chip each one is."""
+        """int64 `[devices]`: the number of each device on its chip."""
         return self._places.cores
 
     @property
@@ -364,10 +366,9 @@ class Topology(Displayed):
 
     @property
     def jax_options(self) -> Mapping[str, Any]:
-        """What `jax.experimental.topologies.get_topology_desc` calls it, as keyword
-        arguments.
+        """The keyword arguments for `jax.experimental.topologies.get_topology_desc`.
 
-        A GPU's takes `target_config` beside these.
+        GPUs also need `target_config`.
 
         >>> Topology.parse("tpu:v5e:4x4*2").jax_options
         {'platform': 'tpu', 'topology_name': 'v5e:4x4', 'num_slices': 2}
@@ -389,7 +390,7 @@ class Topology(Displayed):
 
     @property
     def title(self) -> str:
-        """Its name as people write it.
+        """Its name in sentences.
 
         >>> Topology.parse("tpu:v5e:4x4*2").title, Topology.parse("gpu:h100:2x8").title
         ('TPU v5e 4×4 × 2 slices', 'NVIDIA H100 SXM 2×8')
@@ -398,7 +399,7 @@ class Topology(Displayed):
         return f"{self.chip.title} {'×'.join(map(str, self.shape))}{slices}"
 
     def words(self) -> str:
-        """What it is, in one sentence.
+        """A description in one sentence.
 
         >>> Topology.parse("tpu:v5p:4x4x8").words()
         '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'

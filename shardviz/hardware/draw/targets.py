@@ -1,4 +1,4 @@
-"""Targets: what programs can be compiled for or run on, with their published figures."""
+"""The text table of targets, with the published figures of their chips."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from shardviz.hardware.targets import Target, Targets
 from shardviz.hardware.topology import Topology
 
 
-def targets_text(found: Target | Targets, width: int) -> str:
-    """Targets: how each is written, what it is, and what one device of it has.
+def targets_text(value: Target | Targets, width: int) -> str:
+    """A line per target: its name, a description, and the figures of one device.
 
     >>> cluster = Target("described", "gpu", 16, "gpu:h100:2x8", True)
     >>> print(targets_text(cluster, 80))
     gpu:h100:2x8  NVIDIA H100 SXM 2×8, described · 16 devices · 2 hosts · per device
                   79.1 GiB, 989.4 TFLOP/s in bf16, 3.4 TB/s
     """
-    some = [found] if isinstance(found, Target) else list(found)
-    left, lines = max((len(target.name) for target in some), default=0), []
-    for target in some:
+    targets = [value] if isinstance(value, Target) else list(value)
+    indent, lines = max((len(target.name) for target in targets), default=0), []
+    for target in targets:
         parts, topology = [str(target)], target.topology
         if target.count is not None:
             parts.append(plural(target.count, "device"))
@@ -26,13 +26,13 @@ def targets_text(found: Target | Targets, width: int) -> str:
             parts.append(plural(topology.hosts, "host"))
             parts.append(f"per device {_figures(topology)}")
         words = " · ".join(filter(None, [*parts, target.missing]))
-        line = f"{target.name:<{left}}  {words}"
-        lines += wrapped(line, width, " " * (left + 2))
+        line = f"{target.name:<{indent}}  {words}"
+        lines += wrapped(line, width, " " * (indent + 2))
     return "\n".join(lines) or "no targets"
 
 
 def _figures(topology: Topology) -> str:
-    """What is published of one device."""
+    """The published figures of one device."""
     chip, figures = topology.chip, []
     if chip.device_bytes is not None:
         figures.append(bytes_text(chip.device_bytes))

@@ -1,4 +1,4 @@
-"""Chips and topologies: where figures are published, and what they are."""
+"""Sentences about targets and topologies."""
 
 from __future__ import annotations
 
@@ -7,54 +7,52 @@ from shardviz.hardware.targets import Target
 from shardviz.hardware.topology import Topology
 
 
-def target(what: Target) -> str:
-    """What a target is, in a few words.
+def target_words(target: Target) -> str:
+    """A target in a few words.
 
-    >>> target(Target("cpu:8", "cpu", 8))
+    >>> target_words(Target("cpu:8", "cpu", 8))
     'CPU × 8, simulated'
     """
-    if what.kind == "hosts":
-        of = plural(what.processes, "process", "processes")
-        return f"{what.platform.upper()} × {what.count}, {of}"
-    if what.topology is not None:
-        return f"{what.topology.title}, described"
-    if what.count is not None:
+    if target.kind == "hosts":
+        processes = plural(target.processes, "process", "processes")
+        return f"{target.platform.upper()} × {target.count}, {processes}"
+    if target.topology is not None:
+        return f"{target.topology.title}, described"
+    if target.count is not None:
         how = "simulated"
-        if what.kind == "attached":
+        if target.kind == "attached":
             how = "attached"
-        return f"{what.platform.upper()} × {what.count}, {how}"
-    if what.kind == "cpu":
+        return f"{target.platform.upper()} × {target.count}, {how}"
+    if target.kind == "cpu":
         return "CPU, simulated: as many devices as the mesh has"
     return "attached devices, looked up at the first run"
 
 
-def published_rates(what: Topology) -> str:
-    """Whose rates a least time is of."""
-    return f"published rates of {what.chip.title}, {what}"
+def published_rates(topology: Topology) -> str:
+    """The source of the rates behind a least time."""
+    return f"published rates of {topology.chip.title}, {topology}"
 
 
-def topology(what: Topology) -> str:
-    """What a topology is, in one sentence.
+def topology_words(topology: Topology) -> str:
+    """A topology in one sentence.
 
-    >>> topology(Topology.parse("tpu:v5p:4x4x8"))
+    >>> topology_words(Topology.parse("tpu:v5p:4x4x8"))
     '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'
     """
-    hosts = plural(what.hosts, "host")
-    if what.chip.platform == "gpu":
-        gpus = f"{plural(what.chips, 'GPU')} ({what.chip.title})"
+    hosts = plural(topology.hosts, "host")
+    if topology.chip.platform == "gpu":
+        gpus = f"{plural(topology.chips, 'GPU')} ({topology.chip.title})"
         return (
-            f"{gpus} on {hosts} of {what.shape[1]}: NVLink inside a host, the network"
+            f"{gpus} on {hosts} of {topology.shape[1]}: NVLink inside a host, the network"
             " between hosts."
         )
-    shape = "×".join(map(str, what.shape))
-    words = (
-        f"{plural(what.chips // what.slices, 'chip')} of {what.chip.title} as {shape}"
-    )
-    if what.slices > 1:
-        words = f"{what.slices} slices of {words}"
-    if what.chip.devices > 1:
-        words += f", {plural(what.devices, 'device')} in all,"
-    return f"{words} on {hosts}; {_rings(what.wraps)}."
+    shape = "×".join(map(str, topology.shape))
+    words = f"{plural(topology.chips // topology.slices, 'chip')} of {topology.chip.title} as {shape}"
+    if topology.slices > 1:
+        words = f"{topology.slices} slices of {words}"
+    if topology.chip.devices > 1:
+        words += f", {plural(topology.devices, 'device')} in all,"
+    return f"{words} on {hosts}; {_rings(topology.wraps)}."
 
 
 def _rings(wraps: tuple[bool, ...]) -> str:
@@ -67,7 +65,7 @@ def _rings(wraps: tuple[bool, ...]) -> str:
     return f"only {joined(closed)} {verb}"
 
 
-EXPLANATIONS = {Topology: topology}
+EXPLANATIONS = {Topology: topology_words}
 
 
-SENTENCES = {Target: target}
+SENTENCES = {Target: target_words}

@@ -1,4 +1,4 @@
-"""What a collective puts on the links of described hardware, in one sentence."""
+"""Sentences about the load of a collective on the links of described hardware."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ UNKNOWN_DEVICES = "Which devices take part is not known, so no links are drawn."
 
 
 def links_in_words(collective: Collective, links: LinkUse | None) -> str:
-    """The way of the bytes, the most on a link, and the least time that takes.
+    """The axes that the bytes travel along, the busiest link, and the least time.
 
     Args:
-        collective: of a Report or Plan.
-        links: from `collective_link_use`; None where its groups are not known.
+        collective: a collective in a Report or Plan.
+        links: from `collective_link_use`; None if its groups are not known.
 
     >>> from shardviz.hardware.topology import Topology
     >>> from shardviz.hardware.interconnect import route
@@ -28,13 +28,13 @@ def links_in_words(collective: Collective, links: LinkUse | None) -> str:
         return UNKNOWN_DEVICES
     size, loads = collective.bytes_per_device, []
     chip = "chip" if links.torus.shape else "GPU"
-    for what, load in (
+    for template, load in (
         ("busiest link {} one way", links.ici),
         (f"a {chip} sends {{}} over NVLink", links.nvlink),
         (f"a {chip} sends {{}} over the network", links.network),
     ):
         if load.any():
-            loads.append(what.format(bytes_text(round(float(load.max()) * size))))
+            loads.append(template.format(bytes_text(round(float(load.max()) * size))))
     if not loads:
         return "No bytes leave a chip."
     seconds = links.seconds(size)
@@ -44,12 +44,12 @@ def links_in_words(collective: Collective, links: LinkUse | None) -> str:
         if collective.execution_count > 1:
             least += f", {plural(collective.execution_count, 'time')}"
     head = collective.name_with_axes
-    used = []
+    axes = []
     for axis in range(len(links.torus.shape)):
         if links.ici[:, axis].any():
-            used.append("xyz"[axis])
-    if used:
-        head += f" along {joined(used)}"
+            axes.append("xyz"[axis])
+    if axes:
+        head += f" along {joined(axes)}"
     return f"{head}: {' and '.join(loads)}, {least}."
 
 
@@ -61,13 +61,13 @@ WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other sid
 def link_lines(
     links: LinkUse | None, size: int, groups: int, ordered: bool
 ) -> list[str]:
-    """Which links a collective uses, and how long each kind takes at least.
+    """The number of links that a collective uses, and the least time on each kind.
 
     Args:
-        links: None where it is not known which devices take part.
+        links: the loads; None if the participating devices are not known.
         size: the bytes of each device.
-        groups: how many groups of devices there are.
-        ordered: whether these are too many for a colour each.
+        groups: the number of groups of devices.
+        ordered: whether there are too many groups to give each its own colour.
     """
     if links is None:
         return [UNKNOWN_DEVICES]
@@ -88,7 +88,7 @@ def link_lines(
 
 
 def by_position(mesh: MeshSpec, topology: Topology) -> str:
-    """What a mesh is on a topology, with its device ids."""
+    """A mesh on a topology, with its device ids; for the alternative text."""
     return (
         f"Device mesh {mesh}: {plural(mesh.size, 'device')} by their position in"
         f" {topology}. Device ids in mesh order: {ids_text(mesh.device_ids, 200)}"
@@ -96,6 +96,6 @@ def by_position(mesh: MeshSpec, topology: Topology) -> str:
 
 
 def topology_alt(topology: Topology) -> str:
-    """A topology with its device ids."""
+    """A topology with its device ids; for the alternative text."""
     ids = ids_text(topology.device_ids, 200)
     return f"{topology}: {topology.words()} Device ids: {ids}."
