@@ -140,7 +140,7 @@ export class CollectivesPanel {
     this.showStrip();
   }
 
-  /** @param {"nearest"} [block] where the row is to be scrolled to */
+  /** @param {"nearest"} [block] the scroll position of the row */
   focus(block) {
     const row = this.rows().find(({ tabIndex }) => tabIndex === 0);
     row?.focus({ preventScroll: true });

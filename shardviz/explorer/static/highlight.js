@@ -26,7 +26,7 @@ export class Highlight {
     /** By mesh position, like the hosts. @type {Int32Array} */
     this.ids = new Int32Array(0);
     /** @type {Int32Array} */ this.hosts = new Int32Array(0);
-    /** Where ids are not the positions. @type {Positions | null} */ this.positions = null;
+    /** Set if ids differ from positions. @type {Positions | null} */ this.positions = null;
     this.hostCount = 1;
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;

@@ -11,7 +11,7 @@ import { OUT_OF_DATE } from "./stages.js";
 /**
  * @typedef {object} Memory
  * @property {[name: string, bytes: string][]} parts
- * @property {MemoryChart | null} chart Null where the compiler gave no buffers.
+ * @property {MemoryChart | null} chart Null if the compiler reported no buffers.
  * @property {string} sentence
  * @property {boolean} over
  * @property {import("./report_tabs.js").LeastTime[]} operations

@@ -174,7 +174,7 @@ export class PicturePainter {
     return from;
   }
 
-  /** Moves the tiles to where they are; null ends what moves. @param {Motion | null} from */
+  /** Moves the tiles to where they are; null ends the motion. @param {Motion | null} from */
   move(from) {
     this.motion = from;
     this.progress = from ? 0 : 1;

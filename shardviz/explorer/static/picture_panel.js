@@ -51,7 +51,7 @@ export class PicturePanel {
     /** The mesh position of every device tile. */
     this.positions = new Int32Array(0);
     this.positionsOfTiles = keepLast(positionsOfTiles);
-    /** What was shown before, from which tiles move. @type {import("./picture_moves.js").Before | null} */
+    /** The previous picture, from which tiles move. @type {import("./picture_moves.js").Before | null} */
     this.before = null;
     this.devicesInBlocks = keepLast(devicesInBlocks);
     this.groupsOfTiles = keepLast(groupsOfTiles);
@@ -236,7 +236,7 @@ export class PicturePanel {
     toggle(this.note, "sv-kept", byPosition);
   }
 
-  /** @param {Shown} shown @param {((tile: number) => number) | undefined} before where tiles were */
+  /** @param {Shown} shown @param {((tile: number) => number) | undefined} before the previous positions of tiles */
   paintDevices(shown, before) {
     const { view, devices, theme } = shown;
     const { highlight, positions } = this;

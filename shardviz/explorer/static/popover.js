@@ -24,7 +24,7 @@ export class Popover {
     return this.node.contains(focusedNear(this.node));
   }
 
-  /** @param {HTMLElement} focus what gets the focus */
+  /** @param {HTMLElement} focus the element that gets the focus */
   open(focus) {
     const before = focusedNear(this.node);
     if (this.node.hidden) this.before = before instanceof HTMLElement ? before : null;
@@ -32,7 +32,7 @@ export class Popover {
     focus.focus();
   }
 
-  /** @param {boolean} back whether the focus goes back to where it was */
+  /** @param {boolean} back true to return the focus */
   close(back) {
     if (this.node.hidden) return;
     this.node.hidden = true;

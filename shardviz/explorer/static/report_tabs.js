@@ -24,8 +24,8 @@ import { copyButton, h } from "./dom.js";
 /**
  * @typedef {object} Report
  * @property {"none" | "running" | "done" | "failed"} state
- * @property {number} revision of the program; -1 where it does not matter
- * @property {string} stage What a running job does, in words, and the stage of the row that it is
+ * @property {number} revision of the program; -1 before the first report
+ * @property {string} stage The work of a running job, in words, and the stage of the row that it is
  *   in.
  * @property {number} at
  * @property {number} started

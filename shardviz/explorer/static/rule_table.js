@@ -8,7 +8,7 @@ import { Find, item } from "./find.js";
 /** @import { Cell } from "./cascade.js" */
 
 /**
- * `rules_view.py`: what every rule does.
+ * `rules_view.py`: the effect of every rule.
  * @typedef {object} RuleUse
  * @property {boolean} aligned Whether the text has one rule per line, as the rows have.
  * @property {RuleRow[]} rows

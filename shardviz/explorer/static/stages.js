@@ -97,7 +97,7 @@ export class Clock {
     this.timer = 0;
   }
 
-  /** @param {string} of what runs: another begins at 0 */
+  /** @param {string} of the work; the clock starts at 0 for other work */
   run(of) {
     const began = of === this.of ? this.began : Date.now();
     this.stop();
