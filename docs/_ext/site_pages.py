@@ -27,10 +27,25 @@ FROM_ROOT = {
 }
 # Pages of the reference: public names by the start of the module that defines them.
 GROUPS = {
-    "layouts": ("Layouts", ("shardviz.base.public", "shardviz.hardware.public", "shardviz.axis_rules.public", "shardviz.move.public.arrays")),
+    "layouts": (
+        "Layouts",
+        (
+            "shardviz.base.public",
+            "shardviz.hardware.public",
+            "shardviz.axis_rules.public",
+            "shardviz.move.public.arrays",
+        ),
+    ),
     "programs": (
         "Programs",
-        ("shardviz.programs.public", "shardviz.plans.public", "shardviz.compiled.public", "shardviz.runs.public", "shardviz.advise.public", "shardviz.move.public.collectives"),
+        (
+            "shardviz.programs.public",
+            "shardviz.plans.public",
+            "shardviz.compiled.public",
+            "shardviz.runs.public",
+            "shardviz.advise.public",
+            "shardviz.move.public.collectives",
+        ),
     ),
     "pictures": ("Pictures", ("shardviz.draw.public", "shardviz.explorer.public")),
     "values": ("Values", ("shardviz",)),
