@@ -101,10 +101,10 @@ def parser() -> argparse.ArgumentParser:
         },
         "doctor": {},
     }
-    for command, own in options.items():
-        made = commands.add_parser(command, help=wording.COMMANDS[command])
-        for name, how in own.items():
-            made.add_argument(name, help=wording.OPTIONS[name], **how)
+    for command, arguments in options.items():
+        subparser = commands.add_parser(command, help=wording.COMMANDS[command])
+        for name, settings in arguments.items():
+            subparser.add_argument(name, help=wording.OPTIONS[name], **settings)
     return top
 
 
@@ -134,28 +134,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    found = _subject(options.what, options)
-    if isinstance(found, Program):
-        table, dialect = found.rules or (), found.dialect
-        found = audit(
-            found.arrays, table, found.mesh, dialect=dialect, target=options.target
+    result = _subject(options.what, options)
+    if isinstance(result, Program):
+        table, dialect = result.rules or (), result.dialect
+        result = audit(
+            result.arrays, table, result.mesh, dialect=dialect, target=options.target
         )
-    if not isinstance(found, Audit):
+    if not isinstance(result, Audit):
         raise InputError(
             f"An audit is of a state or a program; {options.what} returned none of them,"
-            f" but a {type(found).__name__}"
+            f" but a {type(result).__name__}"
         )
     if options.json:
-        print(json.dumps(_audit_json(found), indent=2))
+        print(json.dumps(_audit_json(result), indent=2))
     else:
         width = shutil.get_terminal_size((100, 24)).columns
-        print(text(found, max(40, min(width, 120))))
-    return EXIT_CODES[not found.problems and found.fits is not False]
+        print(text(result, max(40, min(width, 120))))
+    return EXIT_CODES[not result.problems and result.fits is not False]
 
 
-def _audit_json(found: Audit) -> dict[str, Any]:
+def _audit_json(result: Audit) -> dict[str, Any]:
     arrays, unused = [], []
-    for row in found.rows:
+    for row in result.rows:
         array = {
             "path": row.path,
             "shape": list(row.shape),
@@ -167,16 +167,16 @@ def _audit_json(found: Audit) -> dict[str, Any]:
             "problem": row.problem,
         }
         arrays.append(array)
-    for use in found.unused_rules:
+    for use in result.unused_rules:
         unused.append({"rule": str(use.rule), "why": str(use.never)})
     return {
-        "mesh": dict(found.mesh.shape),
-        "dialect": found.dialect.value,
-        "bytes_per_device": found.bytes_per_device,
-        "target": found.target,
-        "fits": found.fits,
+        "mesh": dict(result.mesh.shape),
+        "dialect": result.dialect.value,
+        "bytes_per_device": result.bytes_per_device,
+        "target": result.target,
+        "fits": result.fits,
         "arrays": arrays,
-        "unmatched": [{"name": u.name, "nearest": u.nearest} for u in found.unmatched],
+        "unmatched": [{"name": u.name, "nearest": u.nearest} for u in result.unmatched],
         "unused_rules": unused,
     }
 
@@ -193,8 +193,8 @@ def _check(options: argparse.Namespace) -> int:
     results = []
     for name, ask in checks:
         try:
-            said = ask(expected)
-            results.append({"check": name, "ok": True, "message": said})
+            message = ask(expected)
+            results.append({"check": name, "ok": True, "message": message})
         except ContractError as error:
             results.append({"check": name, "ok": False, "message": str(error)})
     is_ok = all(result["ok"] for result in results)
@@ -227,8 +227,8 @@ def _compare(options: argparse.Namespace) -> int:
 def _lock(what: str, options: argparse.Namespace, collectives: bool) -> Lock:
     if Path(what).is_file():
         return read_lock(what)
-    found = _subject(what, options)
-    return lock(found, collectives=collectives, target=options.target)
+    subject = _subject(what, options)
+    return lock(subject, collectives=collectives, target=options.target)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -311,39 +311,39 @@ def _as_locked(expected: Expectation, file: str, update: bool) -> str:
 def _subject(what: str, options: argparse.Namespace) -> Any:
     """What the user's function returns: a program or its plan, report or audit; else
     the audit of the state that it is."""
-    found, dialect = _called(what), options.dialect
-    given: dict[str, Any] = {}
+    subject, dialect = _called(what), options.dialect
+    replacements: dict[str, Any] = {}
     if options.rules is not None:
-        given["rules"] = rules(_table(options.rules), dialect=dialect)
+        replacements["rules"] = rules(_table(options.rules), dialect=dialect)
     target, count_devices = None, None
     # Other commands compile for their target.
     if options.command == "audit" and options.target is not None:
         target = options.target
         count_devices = capacity_of(target)[2]
     if options.mesh is not None:
-        given["mesh"] = as_mesh(options.mesh, count_devices)
+        replacements["mesh"] = as_mesh(options.mesh, count_devices)
     if dialect is not None:
-        given["dialect"] = Dialect.of(dialect)
-    if isinstance(found, Program):
-        if "mesh" in given:
+        replacements["dialect"] = Dialect.of(dialect)
+    if isinstance(subject, Program):
+        if "mesh" in replacements:
             # Sizes alone, so that the axes of the program keep their types.
-            given["mesh"] = given["mesh"].shape
-        return found.replace(**given)
-    if isinstance(found, Audit) and target is not None and not given:
+            replacements["mesh"] = replacements["mesh"].shape
+        return subject.replace(**replacements)
+    if isinstance(subject, Audit) and target is not None and not replacements:
         capacity, title, _ = capacity_of(target)
-        return replace(found, capacity=capacity, target=title)
-    if isinstance(found, (Plan, Report, Stages, Audit)):
-        if given:
+        return replace(subject, capacity=capacity, target=title)
+    if isinstance(subject, (Plan, Report, Stages, Audit)):
+        if replacements:
             raise InputError(
-                f"The {type(found).__name__} that {what} returned has its own"
-                f" {' and '.join(given)}: leave --{' and --'.join(given)} out, or return"
+                f"The {type(subject).__name__} that {what} returned has its own"
+                f" {' and '.join(replacements)}: leave --{' and --'.join(replacements)} out, or return"
                 " the program or the state"
             )
-        return found
-    if found is None:
+        return subject
+    if subject is None:
         raise InputError(f"{what} returned None. Let it return a program, or a state")
-    table, mesh = given.get("rules", ()), given.get("mesh")
-    return audit(found, table, mesh, dialect=dialect or "linen", target=target)
+    table, mesh = replacements.get("rules", ()), replacements.get("mesh")
+    return audit(subject, table, mesh, dialect=dialect or "linen", target=target)
 
 
 def _table(typed: str) -> Path | str:
@@ -381,8 +381,8 @@ def _called(what: str) -> Any:
         raise UserError from error
     for part in name.split("."):
         if not hasattr(value, part):
-            known = [n for n in dir(value) if not n.startswith("_")]
-            raise InputError(f"{module} has no {name}.{suggestion(part, known)}")
+            attributes = [n for n in dir(value) if not n.startswith("_")]
+            raise InputError(f"{module} has no {name}.{suggestion(part, attributes)}")
         value = getattr(value, part)
     if not callable(value) or isinstance(value, Program):
         return value

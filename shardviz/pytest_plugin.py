@@ -85,9 +85,9 @@ class LockChecker:
 
         file = self._file(name)
         expected = expect(thing, target=target)
-        made = expected.locked(collectives)
+        new_lock = expected.locked(collectives)
         if self._config.getoption(OPTION):
-            self._update(made, file)
+            self._update(new_lock, file)
             return expected
         if not file.exists():
             raise ContractError(
@@ -95,7 +95,7 @@ class LockChecker:
                 " look at it, and commit it."
             )
         before = read_lock(file)
-        if before.collectives is None and made.collectives is not None:
+        if before.collectives is None and new_lock.collectives is not None:
             raise ContractError(
                 f"The lock {self._shown(file)} has no collectives. Write it again with"
                 f" pytest {OPTION}, or give collectives=False."
@@ -122,21 +122,21 @@ class LockChecker:
         words = re.sub(r"[^\w.\-]+", "-", f"{self._node.path.stem}.{node}")
         return self._folder / f"{words.strip('-')[:150]}{number}.json"
 
-    def _update(self, made: Lock, file: Path) -> None:
+    def _update(self, new_lock: Lock, file: Path) -> None:
         __tracebackhide__ = True
         from shardviz.advise.lock import read_lock
         from shardviz.base.errors import ContractError
 
         written = self._config.stash.setdefault(_written, {})
         if file in written:
-            if read_lock(file).diff(made).same:
+            if read_lock(file).diff(new_lock).same:
                 return
             raise ContractError(
                 f"{written[file]} has written the lock {self._shown(file)} in this run,"
                 " and here it is another. Give one of them a name:"
                 " shardviz_lock(program, 'name')."
             )
-        if made.update(file):
+        if new_lock.update(file):
             written[file] = self._node.nodeid
             self._node.user_properties.append(("shardviz_lock", self._shown(file)))
 

@@ -1,1 +1,1 @@
-"""The toolkit that pictures are made with, and the painter for matplotlib."""
+"""Building blocks for pictures, and the painter for matplotlib."""

@@ -1,8 +1,8 @@
-"""What a page shows of an array's blocks, and of devices where there are many.
+"""Selects the blocks of an array that a page shows, and joins devices into tiles.
 
-A block is a part of an array that some devices hold. Beyond MOST_TILES nobody can tell
-tiles apart, so neighbours share a tile, which says how many they are and which is the
-first; pictures make nothing for each device then.
+A block is a part of an array, held by one or more devices. More than MOST_TILES tiles
+cannot be distinguished, so then neighbours share a tile, which shows their number and
+the first of them; such pictures create no object per device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BlockSelection(NamedTuple):
     Attributes:
         dims: the dimensions on the page: rows and columns, or columns, or none.
         steps: the other dimensions that are split.
-        at: per step the number of the block that is shown; None where all are.
+        at: per step, the number of the block that is shown; None to show all.
     """
 
     dims: tuple[int, ...]
@@ -51,11 +51,11 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     """Chooses the blocks to show.
 
     Args:
-        dims: the dimensions for rows and columns; the first two that are split, then the
-            largest, where None.
+        dims: the dimensions for rows and columns; None for the first two that are
+            split, then the largest.
         at: the number of the block for every dimension that is not in `dims`, in order;
-            0 for those not given, the last block for a number beyond it. None shows
-            all.
+            0 for missing numbers, and the last block for numbers beyond it. None
+            shows all.
 
     Raises:
         LayoutError: for dimensions that the array lacks, or for anything but numbers.
@@ -68,7 +68,7 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     ((0, 2), (0,))
     """
     counts = layout.block_counts
-    # A scalar or a strip is shown as it is, whatever was asked for.
+    # `dims` has no effect on a scalar or a strip.
     page = tuple(range(layout.rank))
     if layout.rank > 1 and dims is None:
         # Those that are split come first, then the largest.
@@ -88,13 +88,13 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     steps = tuple(dim for dim in hidden if counts[dim] > 1)
     if at is None:
         return BlockSelection(page, steps, None if steps else ())
-    given = dict(zip(hidden, _numbers(at), strict=False))
-    chosen = [min(given.get(dim, 0), counts[dim] - 1) for dim in steps]
+    block_of_dim = dict(zip(hidden, _numbers(at), strict=False))
+    chosen = [min(block_of_dim.get(dim, 0), counts[dim] - 1) for dim in steps]
     return BlockSelection(page, steps, tuple(chosen))
 
 
 def _numbers(values: Any) -> tuple[int, ...]:
-    # `at=1` for `at=(1,)` is the usual slip, and no sequence.
+    # Writing `at=1` for `at=(1,)` is a common mistake.
     try:
         numbers = tuple(map(operator.index, values))
     except TypeError:
@@ -112,8 +112,8 @@ def block_numbers(
     """int64 [tiles]: the row-major number of every block shown, in page order.
 
     Args:
-        counts: per dimension how many of its blocks to take, at equal steps; all if
-            None.
+        counts: per dimension, how many of its blocks to select, at equal steps; None
+            for all.
     """
     counts = counts or layout.block_counts
     strides = _strides(layout.block_counts)
@@ -127,12 +127,12 @@ def block_numbers(
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:
-    """Row-major: how far two neighbours along each axis are apart."""
+    """The row-major distance between neighbours along each axis."""
     return [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
 def _outer_sum(terms: Sequence[np.ndarray]) -> np.ndarray:
-    """int64 [product of sizes]: one of each of the terms added up, row-major."""
+    """int64 [product of sizes]: the sums of one element of each term, row-major."""
     total = np.zeros((), np.int64)
     for term in terms:
         total = total[..., None] + term
@@ -144,7 +144,7 @@ def holders_of(layout: Layout, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
     Those of `blocks[i]` are `ids[offsets[i]:offsets[i + 1]]`.
     """
-    # Of numbers of 16 bits numpy sorts 65,536 in the time of a frame.
+    # numpy sorts 65,536 numbers of 16 bits within a frame's time.
     numbers = layout.groups.astype(np.min_scalar_type(layout.num_blocks - 1))
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(layout.groups, minlength=layout.num_blocks)
@@ -175,7 +175,7 @@ def dimensions_text(
             name += f" → {', '.join(spec.dims[dim])}"
         elif count == 1:
             name += " not split"
-        else:  # a sharding without a spec says only how many blocks there are
+        else:  # a sharding without a spec only defines the number of blocks
             name += f": {plural(count, 'block')}"
         texts.append(name)
     return " · ".join(texts)
@@ -185,7 +185,7 @@ def layout_shades(layout: Layout) -> Shades:
     """How the blocks are coloured: by the mesh axes that split the array."""
     strides, sizes, axes = layout.group_strides, layout.mesh.axis_sizes, []
     if strides is None and layout.num_blocks > 1:
-        return shades([(-1, layout.num_blocks, 1)])  # over which axes is not known
+        return shades([(-1, layout.num_blocks, 1)])  # the axes are unknown
     # From the axis with the longest stride, which is the first one of the spec.
     rows = zip(strides or (), sizes, range(len(sizes)), strict=False)
     for stride, size, axis in sorted(rows, reverse=True):
@@ -218,7 +218,7 @@ def array_title(layout: Layout, name: str = "") -> str:
 def tile_counts(sizes: Sequence[int], most: int = MOST_TILES) -> tuple[int, ...]:
     """How many tiles there are along every axis, at most `most` in all.
 
-    Each divides its size, so that all tiles have as many neighbours.
+    Each count divides its size, so that all tiles join equally many neighbours.
 
     >>> tile_counts((8, 4, 2), 8), tile_counts((8, 8), 16), tile_counts((4, 2))
     ((2, 2, 2), (4, 4), (4, 2))
@@ -238,7 +238,7 @@ def tile_counts(sizes: Sequence[int], most: int = MOST_TILES) -> tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class DeviceTiles:
-    """A mesh as tiles, each with as many devices that are neighbours.
+    """A mesh as tiles, each of equally many neighbouring devices.
 
     Attributes:
         mesh: the mesh.
@@ -254,13 +254,13 @@ class DeviceTiles:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """How many coordinates of each axis a tile takes."""
+        """How many coordinates of each axis a tile covers."""
         pairs = zip(self.mesh.axis_sizes, self.counts, strict=True)
         return tuple(size // count for size, count in pairs)
 
     @property
     def length(self) -> int:
-        """How many devices a tile is."""
+        """How many devices a tile stands for."""
         return math.prod(self.spans)
 
     @property
@@ -283,7 +283,7 @@ class DeviceTiles:
     @property
     def hosts(self) -> np.ndarray:
         """int64 [tiles]: the process of the first device of every tile."""
-        # By formula: a mesh of millions of devices then has no array of processes.
+        # By formula, to avoid an array of processes for millions of devices.
         if self.mesh.even_hosts:
             return self.first // (self.mesh.size // self.mesh.even_hosts)
         return self.mesh.process_indices.reshape(-1)[self.first]
@@ -298,14 +298,14 @@ class DeviceTiles:
 
 def is_large(layout: Layout) -> bool:
     """Whether a layout has more devices than a page has tiles for."""
-    # Without a spec there is no formula, and every device was given by itself.
+    # Without a spec there is no formula: the devices were listed individually.
     return layout.spec is not None and layout.mesh.size > MOST_TILES
 
 
 def coarse_layout(layout: Layout, axes: Sequence[int]) -> Layout:
     """A layout with neighbouring blocks joined, so that at most MOST_TILES are shown.
 
-    Only what says where blocks are holds for it: `block_counts` and `shard_shape`.
+    Only its `block_counts` and `shard_shape` are valid.
 
     Args:
         axes: the dimensions that the page shows.
@@ -331,7 +331,7 @@ def first_holders(layout: Layout, groups: np.ndarray) -> np.ndarray:
 def large_ids_text(layout: Layout, block: int | None = None) -> str:
     """The ids of the holders of a block, or of all blocks in order, by formula.
 
-    Nothing is made for each device, unless the user gave it an id.
+    No array over all devices is created, unless the mesh has user-defined ids.
     """
     mesh, first = layout.mesh, 0
     blocks = np.arange(layout.num_blocks)

@@ -1,9 +1,9 @@
 """n-dimensional grids on a flat page: the position of every cell, headers and ticks.
 
-The last axis runs across, the one before it down, every further axis repeats what is
-inside it as a block, across or down, whichever keeps the page in shape. An axis too
-long for the page is folded like a line of text. The position of a cell is the sum of
-one offset per axis.
+The last axis runs across, the one before it down. Every further axis repeats the axes
+inside it as a block, across or down, whichever keeps the page closer to ASPECT. An axis
+too long for the page is folded like a line of text. The position of a cell is the sum
+of one offset per axis.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.draw.page import text_width, widest
 from shardviz.draw.picture import Frame, Label, Ruler
 
-ASPECT = 1.7  # width over height that a page is steered to
-PAGE = (960.0, 620.0)  # points: what is wider or higher is folded
+ASPECT = 1.7  # the width over height that layouts aim for
+PAGE = (960.0, 620.0)  # points: wider or higher grids are folded
 BAND = 14.0  # the height of a row of labels, in points
 BAR = 4.0  # points between an edge of an array and its ticks, for the bar of its colour
 AXIS_SIZE, TICK_SIZE = 9.0, 8.0
 MOST_LABELS = 400
 SMALL = 9.0  # points: smaller cells form an image rather than a table
 MOST_FRAMED, MOST_FRAMES = 4096, 512  # devices and hosts
-NAME_GAP = 13.0  # points between tiles where the names of hosts are
+NAME_GAP = 13.0  # points between tiles that leave space for the names of hosts
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class Level:
     Attributes:
         axis: the axis of the grid it belongs to.
         along: 0 across the page, 1 down.
-        offsets: float64 [entries]: where each entry begins, in points.
-        extent: how long an entry is, in points.
+        offsets: float64 [entries]: the start of each entry, in points.
+        extent: the length of an entry, in points.
         span: how many coordinates of the axis an entry holds; more than 1 for a fold.
         size: the size of the axis.
     """
@@ -51,12 +51,12 @@ class Level:
 
     @property
     def length(self) -> float:
-        """How long all entries are together, in points."""
+        """The length of all entries together, in points."""
         return float(self.offsets[-1]) + self.extent
 
     @property
     def pitch(self) -> float:
-        """From the start of an entry to that of the next, in points."""
+        """The distance from the start of an entry to the start of the next, in points."""
         return float(self.offsets[1]) if len(self.offsets) > 1 else self.extent
 
 
@@ -65,8 +65,9 @@ class Grid:
     """The positions of the cells of a grid.
 
     Attributes:
-        shifts: per axis what its coordinate adds to x and to y: float64 [2, size].
-        width, height: of all cells together, in points.
+        shifts: per axis, the offset that each coordinate adds to x and y: float64
+            [2, size].
+        width, height: the size of all cells together, in points.
         levels: the repeats, from the cells outward.
         folded: the axes that are folded.
     """
@@ -97,16 +98,16 @@ def arrange(
     page: tuple[float, float] = PAGE,
     block_gap: float | None = None,
 ) -> Grid:
-    """Finds the position of every cell.
+    """Computes the position of every cell.
 
     Args:
         sizes: the size of every axis; the last one runs across.
         cell: width and height of a cell, in points.
-        gap: between cells, in points.
+        gap: the space between cells, in points.
         shown: the axes that the page shows; the others must have size 1.
         page: the width and height beyond which a long axis is folded.
-        block_gap: added to the gap between blocks for every level; by cell size where
-            None.
+        block_gap: added to the gap between blocks for every level; depends on the cell
+            size if None.
 
     >>> arrange((4, 2), (10, 10), 2, (0, 1)).corners()[:, 3].tolist()
     [12.0, 12.0]
@@ -141,7 +142,7 @@ def _positions(
         offsets = np.arange(count) * step
         levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
         extent[along] = float(offsets[-1]) + extent[along]
-        # Beside a single tiny cell a wider gap would not help to tell it from the next.
+        # A single tiny cell would not stand out more with a wider gap around it.
         depth[along] += count > 1 or min(cell) >= SMALL
         return offsets
 
@@ -162,22 +163,22 @@ def _positions(
     return Grid(tuple(shifts), extent[0], extent[1], tuple(levels), frozenset(folds))
 
 
-def _unfit(shape: float, wanted: float) -> float:
-    """How far width over height is from what is wanted, as a ratio either way."""
+def _unfit(shape: float, target: float) -> float:
+    """How far `shape`, width over height, is from `target`: the absolute log ratio."""
     # Twice as wide is as bad as twice as high.
-    return abs(math.log(shape / wanted))
+    return abs(math.log(shape / target))
 
 
 def _next_fold(
     grid: Grid, page: tuple[float, float], between: float
 ) -> tuple[int, int] | None:
-    """The axis to fold next and the length of a fold; None where the page is fine."""
+    """The axis to fold next and the length of a fold; None if nothing needs folding."""
     shape = (grid.width, grid.height)
-    for along, wanted in ((0, ASPECT), (1, 1 / ASPECT)):
-        long, other = shape[along], shape[1 - along]
-        if long <= page[along] or long / other < 2 * wanted:
+    for along, target in ((0, ASPECT), (1, 1 / ASPECT)):
+        long, breadth = shape[along], shape[1 - along]
+        if long <= page[along] or long / breadth < 2 * target:
             continue
-        # What is short already stays in one line: what it is inside of is too long.
+        # A level shorter than the page is not folded: a level around it is too long.
         levels = []
         for level in grid.along(along):
             if level.axis not in grid.folded and level.length > page[along]:
@@ -185,31 +186,31 @@ def _next_fold(
         longest = max(levels, key=lambda level: len(level.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        # A fold has a label of its own; folds narrower than that stand closer.
+        # Each fold has its label; folds narrower than a label stand closer.
         beside = 0.0
-        if other >= BAND:
+        if breadth >= BAND:
             beside = min(BAND, 2 * between)
         elif any(len(level.offsets) > 1 for level in grid.along(1 - along)):
             beside = between
         best, size = (math.inf, 0), longest.size
         for length in _lengths(size):
-            rows = (other + beside) * -(-size // length)
-            off = _unfit(long * length / size / rows, wanted)
+            rows = (breadth + beside) * -(-size // length)
+            off = _unfit(long * length / size / rows, target)
             best = min(best, (round(off, 3), length))
         return longest.axis, best[1]
     return None
 
 
 def _lengths(size: int) -> list[int]:
-    """The lengths that folds may have: divisors, or powers of two where none are."""
-    # Where no fold is full, powers of two are at least easy to count.
+    """The lengths that folds may have: divisors, or powers of two if there are none."""
+    # If no length fills every fold, powers of two are at least easy to count.
     divisors = [n for n in range(2, min(size // 2, 4096) + 1) if size % n == 0]
     return divisors or [1 << k for k in range(1, size.bit_length())]
 
 
 @dataclass(frozen=True)
 class Headers:
-    """Labels around a grid, and the space they take on its left and top, in points."""
+    """Labels around a grid, and the space they need on its left and top, in points."""
 
     labels: tuple[Label, ...]
     left: float
@@ -230,7 +231,7 @@ def headers(
     Args:
         words: level and entry number to the name of the axis and the text of the entry.
         away: space between the grid and the nearest labels, left and top, in points.
-        bare: axes whose single coordinates have no labels; their folds do.
+        bare: axes whose single coordinates have no labels, but whose folds do.
     """
     labels: list[Label] = []
     left = top = 0.0
@@ -241,11 +242,11 @@ def headers(
         for level in levels:
             if level.span > 1 or level.axis not in grid.folded | bare:
                 named.append(level)
-        base = np.zeros(1)  # where each block of the levels outside begins
+        base = np.zeros(1)  # the start of each block of the outer levels
         for level in reversed(levels):
             inner = named[: named.index(level)] if level in named else []
             if level in named and along:
-                space = sum(_widest(other, words) + 8 for other in inner)
+                space = sum(_widest(inner_level, words) + 8 for inner_level in inner)
                 labels += _down(level, base, words, -6.0 - away[0] - space)
                 left = max(left, space + _widest(level, words) + 10)
             elif level in named:
@@ -274,7 +275,7 @@ def _middles(level: Level, base: np.ndarray, every: int) -> Iterator[tuple[int, 
 
 
 def _down(level: Level, base: np.ndarray, words: Words, x: float) -> list[Label]:
-    # Rows lower than letters have a label at every second one, fourth one, …
+    # Rows lower than letters: label every second row, or every fourth, …
     every, labels = 1, []
     if level.pitch < 10:
         every = _every(18.0, level.pitch, len(level.offsets))
@@ -299,7 +300,7 @@ def _across(level: Level, base: np.ndarray, words: Words, y: float) -> list[Labe
     return [Label(-6.0 - out, y, f"{words(level, 0)[0]} →", "end"), *labels]
 
 
-# Of an axis of a grid: what its ruler says, and the mesh axes that this is about.
+# Maps an axis of a grid to the words of its ruler and the mesh axes that it describes.
 Named = Callable[[int], tuple[tuple[str, ...], tuple[tuple[int, str], ...]]]
 
 
@@ -313,11 +314,11 @@ def rulers(
     """The rulers of a grid at the origin, those nearest to the tiles first.
 
     Args:
-        spans: per axis of the grid how many elements or coordinates a cell takes.
+        spans: per axis of the grid, how many elements or coordinates a cell covers.
         edges: the axes of the grid that are edges of an array.
         away: from the tiles to the words at the left and at the top, in points.
     """
-    made = []
+    ruler_list = []
     for level in grid.levels:
         axis, around = level.axis, grid.along(level.along)
         folded, span = axis in grid.folded, spans[axis]
@@ -335,7 +336,7 @@ def rulers(
             size=level.size * span,
         )
         if axis in edges and folded:
-            # One side says what it is, the other has the bounds of its folds.
+            # One side has the words, the other the bounds of the folds.
             if level.span > 1:
                 ruler = replace(entries, words=(), axes=())
         elif axis in edges:
@@ -347,12 +348,14 @@ def rulers(
         for outer in reversed(around[around.index(level) + 1 :]):
             if len(outer.offsets) > 1:
                 repeats.append((len(outer.offsets), outer.pitch))
-        made.append(replace(ruler, repeats=tuple(repeats), away=away[1 - level.along]))
-    return made
+        ruler_list.append(
+            replace(ruler, repeats=tuple(repeats), away=away[1 - level.along])
+        )
+    return ruler_list
 
 
 def _every(needed: float, pitch: float, count: int) -> int:
-    """How many labels fit: 1 for each, 2 for every second, 4 for every fourth …"""
+    """How many entries share a label: 1 for each, 2 for every second, 4 for every fourth."""
     every = 1
     while every * pitch < needed and every < count:
         every *= 2
@@ -362,11 +365,11 @@ def _every(needed: float, pitch: float, count: int) -> int:
 def ticks(
     grid: Grid, axes: Collection[int], steps: Sequence[int]
 ) -> tuple[list[Label], tuple[float, float]]:
-    """A number at the bounds between blocks, as many as fit; and the space they take.
+    """Numbers at the bounds between blocks, as many as fit, and the space they need.
 
     Args:
-        axes: the axes of the grid that have ticks, where they are in one line.
-        steps: per axis the elements of a block.
+        axes: the axes of the grid that have ticks; folded axes get none.
+        steps: per axis, the elements of a block.
 
     Returns:
         The labels, and the space at the left and at the top of the grid, in points.
@@ -377,10 +380,10 @@ def ticks(
         if level.axis not in axes or level.axis in grid.folded:
             continue
         base, pitches = np.zeros(1), [level.length]
-        for other in grid.along(level.along):
-            if other is not level:
-                base = (base[:, None] + other.offsets).reshape(-1)
-                pitches += [other.pitch] * (len(other.offsets) > 1)
+        for repeat in grid.along(level.along):
+            if repeat is not level:
+                base = (base[:, None] + repeat.offsets).reshape(-1)
+                pitches += [repeat.pitch] * (len(repeat.offsets) > 1)
         bounds = np.append(level.offsets, level.offsets[-1] + level.extent)
         numbers = np.arange(len(bounds)) * steps[level.axis]
         last = text_width(str(numbers[-1]), TICK_SIZE)
@@ -389,7 +392,7 @@ def ticks(
             needed, ends, left = 13.0, 2 * TICK_SIZE, last + 8 + BAR
         else:
             top = 13.0 + BAR
-        # Not even both ends may fit beside those of the next repeat.
+        # Between narrow repeats not even the numbers at both ends may fit.
         if len(pitches) > 1 and min(pitches) < ends:
             continue
         keep = _kept(bounds, needed)
@@ -399,7 +402,7 @@ def ticks(
 
 
 def _kept(bounds: np.ndarray, needed: float) -> np.ndarray:
-    """Which bounds have a number: some at equal steps, and always the last one."""
+    """The bounds that get a number: at equal steps, and always the last."""
     last = len(bounds) - 1
     # The first is shifted inward from its bound, so the next needs half as much again.
     every = _every(1.4 * needed, float(bounds[1]), last)
@@ -410,26 +413,28 @@ def _kept(bounds: np.ndarray, needed: float) -> np.ndarray:
 
 def _tick_labels(along: int, at: np.ndarray, numbers: np.ndarray) -> list[Label]:
     labels = []
-    for where, number in zip(at.tolist(), numbers.tolist(), strict=True):
-        # Both ends stand inward, so that they don't touch what is beside the array.
+    for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
+        # The numbers at both ends move inward, away from the array's neighbours.
         anchor, inward = "middle", 0.0
         if not labels:
             anchor, inward = "start", 4.0
         elif len(labels) == len(at) - 1:
             anchor, inward = "end", -4.0
         if along:
-            labels.append(Label(-5.0 - BAR, where + inward, str(number), "end", "tick"))
+            labels.append(
+                Label(-5.0 - BAR, position + inward, str(number), "end", "tick")
+            )
         else:
-            labels.append(Label(where, -7.0 - BAR, str(number), anchor, "tick"))
+            labels.append(Label(position, -7.0 - BAR, str(number), anchor, "tick"))
     return labels
 
 
 def host_frames(
     mesh: MeshSpec, corners: np.ndarray, cell: tuple[float, float], gap: float
 ) -> list[Frame]:
-    """A dashed frame around every host, where each fills a rectangle of the page.
+    """A frame around every host, if each host fills a rectangle of the page.
 
-    Where some do not, the colour alone shows the host.
+    If any host does not, there are no frames, and colour alone shows the host.
 
     Args:
         corners: float64 [2, devices], the top left corner of every device.

@@ -1,4 +1,4 @@
-"""Arrays: the blocks of a layout, each with its devices; or an array without a layout.
+"""Pictures of arrays: the blocks of a layout with their devices, or only the shape.
 
 A page shows two dimensions. Further dimensions that are split are steps: all of them
 side by side, or one of them, chosen by `at`.
@@ -72,19 +72,22 @@ from shardviz.draw.tables import (
     rectangle_tiles,
 )
 
-MOST_LETTERS = 22  # of the ids in a tile that its size is chosen by
+MOST_LETTERS = 22  # of the ids in a tile that determine its size
 MOST_SAID = 8  # blocks that the alt text lists
-SIDE_BY_SIDE = 17  # letters of a text: ids that take more are written as ranges
-# Points that an array takes, unless its blocks need more.
+SIDE_BY_SIDE = 17  # letters of a text: longer lists of ids are written as ranges
+# The size of an array in points, unless its blocks need more.
 WIDEST, HIGHEST, STRIP, SCALAR = 430.0, 250.0, 54.0, 150.0
 AREA = 240_000.0  # square points for all blocks, as long as they can be read
 ASPECTS = (0.45, 4.5)  # width over height; arrays beyond are drawn at these
 MOST_LABELLED = 1024  # blocks that hold text; more of them form an image
 # Up to so many blocks, the side at which one of them can be seen, in points.
 _SIDES = ((4096, 9.0), (16384, 4.6), (262144, 2.6), (1 << 62, 1.2))
-THINNEST, THIN = 1.2, 2.0  # of an image: at least, and where the page has space
+THINNEST, THIN = (
+    1.2,
+    2.0,
+)  # points per block of an image: minimum, and maximum if space allows
 MOST_ACROSS = 32
-LONG_PAGE = 5000.0, 5000.0  # points, where one zooms instead of folding
+LONG_PAGE = 5000.0, 5000.0  # points, for pages that zoom instead of folding
 
 
 def draw_layout_array(
@@ -99,13 +102,13 @@ def draw_layout_array(
     """The blocks of an array, each with the devices that hold it.
 
     Args:
-        dims: the two dimensions to show; the first two that are split, then the
-            largest, where None.
+        dims: the two dimensions to show; None for the first two that are split, then
+            the largest.
         at: which block of the other dimensions; see `select_blocks`. None shows all.
-        name: what the array is called.
+        name: the name of the array.
         logical: its logical axis names, for the edges.
-        legible: whether blocks are large enough for the ids of their devices, if need
-            be in several lines; a page that zooms needs no such blocks.
+        legible: whether blocks must be large enough for the ids of their devices, if
+            necessary by folding rows; a page that zooms doesn't need this.
 
     Raises:
         LayoutError: for dimensions that the array lacks.
@@ -119,7 +122,7 @@ def draw_layout_array(
     """
     check_drawable(layout)
     selection = select_blocks(layout, dims, at)
-    # Of a large array each cell is several blocks.
+    # In a large array each cell stands for several blocks.
     cells = coarse_layout(layout, selection.axes)
     blocks = block_numbers(layout, selection, cells.block_counts)
     devices = layout.num_blocks // cells.num_blocks * layout.replicas  # of a tile
@@ -127,7 +130,7 @@ def draw_layout_array(
     if not is_large(layout):
         offsets, ids = holders_of(layout, blocks)
         ends = ids[: offsets[1]], ids[offsets[-2] :]
-        samples = [ids_text(some, MOST_LETTERS) for some in ends]
+        samples = [ids_text(end_ids, MOST_LETTERS) for end_ids in ends]
     cell, to_scale = _block_size(cells, selection, samples if legible else ())
     # A scalar is a grid of one cell.
     counts = [cells.block_counts[dim] for dim in selection.axes] or [1]
@@ -167,7 +170,7 @@ def draw_layout_array(
     if cells.num_blocks < layout.num_blocks:
         joined = wording.tile_of_blocks(layout.num_blocks // cells.num_blocks)
         notes.insert(0, joined)
-    # Whoever compares lengths by eye has to know.
+    # Otherwise readers would compare lengths by eye.
     if not to_scale:
         notes.append("not to scale")
     return page(
@@ -244,7 +247,7 @@ def _words_width(edges: Sequence[Ruler]) -> float:
 def _off_page(
     layout: Layout, selection: BlockSelection, logical: Sequence[str | None] | None
 ) -> list[str]:
-    """What there is to say of the dimensions that have no edge on the page."""
+    """Lines that describe the dimensions without an edge on the page."""
     lines = []
     for dim in range(layout.rank):
         if dim not in selection.dims:
@@ -257,7 +260,12 @@ def _off_page(
 def _shown_blocks(
     layout: Layout, selection: BlockSelection, ids: np.ndarray | None, count: int
 ) -> list[str]:
-    """Which blocks are shown, on so many devices, and the devices of the others."""
+    """Notes on which blocks are shown, and the devices of the hidden blocks.
+
+    Args:
+        ids: the devices of the blocks shown; None for a large layout.
+        count: the number of those devices.
+    """
     shown = []
     for dim, block in zip(selection.steps, selection.at or (), strict=True):
         bounds, counts = bounds_text(layout, dim, block, block), layout.block_counts
@@ -265,8 +273,8 @@ def _shown_blocks(
     notes = [f"shown: {', '.join(shown)}"]
     if ids is None:
         notes.append(wording.other_blocks(f"{layout.mesh.size - count:,}"))
-    elif len(others := np.setdiff1d(layout.device_ids, ids)):
-        notes.append(wording.other_blocks(ids_text(others)))
+    elif len(hidden_ids := np.setdiff1d(layout.device_ids, ids)):
+        notes.append(wording.other_blocks(ids_text(hidden_ids)))
     return notes
 
 
@@ -294,11 +302,11 @@ def _facts(layout: Layout, selection: BlockSelection) -> dict[str, Any]:
 def _block_size(
     layout: Layout, selection: BlockSelection, samples: Sequence[str]
 ) -> tuple[tuple[float, float], bool]:
-    """Width and height of a block in points, and whether it is true to proportion.
+    """Width and height of a block in points, and whether its proportions are true.
 
     Args:
-        samples: what the first and the last block say of their devices; nothing where
-            blocks need not be legible.
+        samples: the device texts of the first and the last block; empty if blocks need
+            not be legible.
     """
     sizes = [max(1, layout.shape[dim]) for dim in selection.dims]
     counts = [layout.block_counts[dim] for dim in selection.dims]
@@ -310,10 +318,10 @@ def _block_size(
     elif sizes:
         width = min(WIDEST, HIGHEST * _aspect(*sizes))
         height = width / _aspect(*sizes)
-    # Where steps stand side by side, each is smaller.
+    # Steps that stand side by side are smaller.
     smaller = min(1.0, max(0.4, 1.3 * (down * across / number) ** 0.5))
     wide, high = smaller * width / across, smaller * height / down
-    side = next(side for most, side in _SIDES if number <= most)
+    side = next(side for limit, side in _SIDES if number <= limit)
     least = side, side
     if not samples:
         least = THINNEST, THINNEST
@@ -331,7 +339,7 @@ def _block_size(
         wide = max(wide * max(1.0, grown), min(most_wide, THIN))
         high = max(high * max(1.0, grown), min(most_high, THIN))
     else:
-        # No larger than lets all of them share AREA, down to the least size.
+        # As large as AREA allows for all blocks together, but at least the least size.
         wide = max(
             least[0], min(max(wide, least[0]), AREA / number / max(high, least[1]))
         )
@@ -352,14 +360,14 @@ def _legible(
     """The least width and height of a block at which its text can be read."""
     needed = max(text_width(words, 8.5, bold=True) for words in samples) + 10
     row: float = across
-    # A long row is folded, so none has many more blocks than a page of them all would;
-    # but the rows of two dimensions are not folded as long as blocks can be seen.
+    # Long rows are folded to about the page's proportions, so estimate the row length
+    # from that; two-dimensional arrays are not folded while their blocks are visible.
     if rank < 2 or across > MOST_ACROSS:
         row = min(row, math.sqrt(1.7 * number))
     least, height = 28.0, 22.0
     if number > 64:
         least, height = 20.0, 14.0
-    elif replicas > 1:  # a second line says how many
+    elif replicas > 1:  # a second line has the number of replicas
         height = 34.0
     return min(max(needed, least), max(least, 900.0 / row)), height
 
@@ -370,7 +378,7 @@ def layout_text(
     name: str = "",
     logical: Sequence[str | None] | None = None,
 ) -> str:
-    """A layout: a table of the blocks with their devices, a line per block, or ids.
+    """A layout as text: a table of blocks with devices, a line per block, or ids.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.layout import lay_out
@@ -397,13 +405,13 @@ def layout_text(
 
 
 def _tables(layout: Layout, width: int) -> list[str] | None:
-    """One table per step through the dimensions not shown; None where too large."""
+    """One table per step through the dimensions not shown; None if they don't fit."""
     selection = select_blocks(layout)
     offsets, ids = holders_of(layout, block_numbers(layout, selection))
     texts = []
     for start, stop in itertools.pairwise(offsets.tolist()):
         text = ids_text(ids[start:stop], SIDE_BY_SIDE)
-        if text.endswith("devices"):  # too many: as ranges, then, however long
+        if text.endswith("devices"):  # too many ids: write them as ranges
             text = ids_text(ids[start:stop])
         texts.append(text)
     axes = selection.axes
@@ -416,7 +424,7 @@ def _tables(layout: Layout, width: int) -> list[str] | None:
         if axis < len(selection.steps):
             return f"dimension {axes[axis]} {text}"
         text = text[1:-1]
-        # Only the start of each stands above its column.
+        # A short head is the start of the range alone.
         if short:
             text = text.partition(":")[0] + ":"
         return text
@@ -426,13 +434,13 @@ def _tables(layout: Layout, width: int) -> list[str] | None:
 
 
 def _block_lines(layout: Layout, width: int) -> list[str]:
-    """A line per block while blocks are few, else all ids in the order of the blocks."""
+    """A line per block; if there are many, all ids in the order of the blocks."""
     large, blocks = is_large(layout), list(range(layout.num_blocks))
     counts = [layout.replicas]
     if not large:
         offsets, ids = holders_of(layout, np.arange(layout.num_blocks))
         counts = np.diff(offsets).tolist()
-        # Of shards that are given one by one, some blocks may be on no device.
+        # If shards are given individually, a block may have no device.
         blocks = np.flatnonzero(counts).tolist()
     if layout.num_blocks > MOST_LINES and len(set(counts)) == 1:
         every = large_ids_text(layout) if large else ids_text(ids)

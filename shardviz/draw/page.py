@@ -59,7 +59,7 @@ def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -
             width += int(digits[at : at + 2]) / 100
         elif letter in _OTHERS:
             width += _OTHERS[letter] * (1.15 if bold else 1.0)
-        else:  # of other scripts: full-width ones, and the widest of the others
+        else:  # other scripts: full-width letters, and the widest of the rest
             width += 1.2 if unicodedata.east_asian_width(letter) in "WF" else 1.12
     return size * width
 
@@ -67,7 +67,7 @@ def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -
 def widest(
     texts: Iterable[str], size: float, mono: bool = False, bold: bool = False
 ) -> float:
-    """The width of the widest of some texts, in points; 0 for none."""
+    """The width of the widest text, in points; 0 without texts."""
     width = 0.0
     for text in texts:
         width = max(width, text_width(text, size, mono, bold))
@@ -75,7 +75,7 @@ def widest(
 
 
 def shortened(text: str, width: float, size: float, mono: bool = False) -> str:
-    """`text`, shortened with an ellipsis where it is wider than `width` points.
+    """`text`, shortened with an ellipsis if it is wider than `width` points.
 
     >>> shortened("a very long name", 50, 9)
     'a very l…'
@@ -94,40 +94,40 @@ def broken(
     """`text` in lines no wider than `width` points, broken at blanks or in long words.
 
     Args:
-        most: how many lines there may be; the last then ends with an ellipsis.
-        indent: what precedes every line but the first.
+        most: the maximum number of lines; the last then ends with an ellipsis.
+        indent: the prefix of every line except the first.
 
     >>> broken("one two three", 40, 9), broken("a/long/path/without/blanks", 60, 9)
     (['one two', 'three'], ['a/long/path/', 'without/bla', 'nks'])
     >>> broken("one two three", 40, 9, most=1)
     ['one t…']
     """
-    # Words are never lost: only `most` cuts, and an ellipsis says so.
-    lines, rest, start = [], text, ""
-    while rest and (most is None or len(lines) + 1 < most):
-        if text_width(start + rest, size) <= width:
+    # No word is lost, unless `most` cuts the text; an ellipsis then shows it.
+    lines, remaining, start = [], text, ""
+    while remaining and (most is None or len(lines) + 1 < most):
+        if text_width(start + remaining, size) <= width:
             break
-        at = _break(rest, width - text_width(start, size), size)
-        lines.append(start + rest[:at].rstrip())
-        rest, start = rest[at:].lstrip(), indent
-    if rest:
-        lines.append(shortened(start + rest, width, size))
+        at = _break(remaining, width - text_width(start, size), size)
+        lines.append(start + remaining[:at].rstrip())
+        remaining, start = remaining[at:].lstrip(), indent
+    if remaining:
+        lines.append(shortened(start + remaining, width, size))
     return lines
 
 
 def _break(text: str, width: float, size: float) -> int:
     """How many letters go into a line: up to a blank, or into a long word."""
-    used, most = 0.0, 0
-    while most < len(text) - 1:
-        used += text_width(text[most], size)
+    used, end = 0.0, 0
+    while end < len(text) - 1:
+        used += text_width(text[end], size)
         if used > width:
             break
-        most += 1
-    blank = text.rfind(" ", 0, most + 1)
-    # A line that a long word would leave nearly empty breaks within that word.
-    if blank > most // _LONG_WORD:
+        end += 1
+    blank = text.rfind(" ", 0, end + 1)
+    # If a long word would leave the line nearly empty, break within that word.
+    if blank > end // _LONG_WORD:
         return blank
-    return max(most, 1)
+    return max(end, 1)
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
@@ -159,7 +159,7 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def paragraphs(texts: Iterable[str], width: int, most: int | None = None) -> str:
-    """Every line of some texts, wrapped, with its further lines indented.
+    """Every line of the texts, wrapped, with continuation lines indented.
 
     Args:
         most: how many lines to show; the rest are counted.
@@ -173,14 +173,14 @@ def paragraphs(texts: Iterable[str], width: int, most: int | None = None) -> str
     if most is not None:
         source = [*source[:most], *and_more(len(source) - most, "line")]
     for line in source:
-        # What is indented stays so, and its further lines a little more.
+        # Indented lines keep their indent; their continuation lines get two more.
         indent = " " * (len(line) - len(line.lstrip()))
         lines += wrapped(line, width, indent + "  ") or [""]
     return "\n".join(lines)
 
 
 def sentences(lines: Iterable[str]) -> str:
-    """Lines as one text for a screen reader: each ends with a stop."""
+    """Lines as one text for a screen reader: each ends with a full stop."""
     text = []
     for line in lines:
         line = line.strip()
@@ -193,19 +193,19 @@ def sentences(lines: Iterable[str]) -> str:
 def unfolded(folds: Iterable[Fold[T]]) -> list[T]:
     """The items of several folds."""
     items: list[T] = []
-    for one in folds:
-        items += one.items
+    for fold in folds:
+        items += fold.items
     return items
 
 
 def and_more(count: int, noun: str) -> list[str]:
-    """The line that counts what is left out; none where that is nothing."""
+    """The line that counts the items left out; no line if nothing is."""
     if count <= 0:
         return []
     return [f"and {plural(count, f'more {noun}')}"]
 
 
-PAD, TITLE = 10.0, 22.0  # points: the margin, and what a title takes
+PAD, TITLE = 10.0, 22.0  # points: the margin, and the height of a title
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
 NOTES_WIDE = 700.0  # longer notes take several lines
@@ -215,7 +215,7 @@ ROUNDING = 1.06
 
 
 def titled(title: str | None, head: str) -> str:
-    """The title that the caller wants, `""` for none; the picture's own where None."""
+    """The caller's title (`""` for none), or the picture's default `head` if None."""
     if title is None:
         return head
     return title
@@ -235,7 +235,7 @@ _SIZES = {"title": TITLE_SIZE, "axis": 9.0, "tick": 8.0, "note": NOTE_SIZE, "mon
 
 
 def label_span(label: Label) -> tuple[float, float]:
-    """Where a label begins and ends on the page, in points."""
+    """The left and right end of a label on the page, in points."""
     size, role = _SIZES[label.role], label.role
     width = text_width(label.text, size, mono=role == "mono", bold=role == "title")
     back = {"start": 0.0, "middle": width / 2, "end": width}[label.anchor]
@@ -243,7 +243,7 @@ def label_span(label: Label) -> tuple[float, float]:
 
 
 def label_end(label: Label) -> float:
-    """Where a label ends at most, whatever paints it."""
+    """An upper bound of a label's right end, for every painter."""
     left, right = label_span(label)
     return left + (right - left) * ROUNDING
 
@@ -278,7 +278,7 @@ def page(
     """A picture of tiles and labels, with a title above and legend and notes below.
 
     Args:
-        tiles, labels, frames, edges, rulers: begin at the origin.
+        tiles, labels, frames, edges, rulers: placed with their corner at the origin.
         size: the width and height of the tiles and labels, margins not included.
         notes: lines of text; a Label keeps its role and tone.
         more: further fields of Picture.
@@ -316,7 +316,7 @@ def page(
 
 
 def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
-    """Notes below each other; those wider than the page take several lines."""
+    """Notes below each other; notes wider than the page are wrapped."""
     placed = []
     for text in notes:
         if isinstance(text, str):
@@ -332,7 +332,7 @@ def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
     """A page of lines of text, each with its tone.
 
     Args:
-        more: what `page` takes.
+        more: further arguments of `page`.
     """
     labels = []
     for number, (text, tone) in enumerate(lines):
@@ -341,7 +341,7 @@ def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
 
 
 def shifted(tiles: Tiles, x: float, y: float) -> Tiles:
-    """The tiles, moved; nothing but their corners is copied."""
+    """The tiles, moved; only their corners are copied."""
     # Groups and ids of 65,536 tiles would take longer to copy than to draw.
     moved_x, moved_y = tiles.x + x, tiles.y + y
     moved_x.flags.writeable = moved_y.flags.writeable = False

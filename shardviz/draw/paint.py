@@ -1,7 +1,4 @@
-"""paint(picture): a Picture in matplotlib, and as a PNG file.
-
-No pyplot, no global state.
-"""
+"""Paints a Picture in matplotlib, and as a PNG file, without pyplot or global state."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ MOST_LABELS = 4096
 LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
 
 
-# Of an edge of an array, in points: the size of its words, and its bar.
+# The edge of an array, in points: the size of its words, and of its bar.
 EDGE_SIZE, BAR_AWAY, BAR_WIDE = 9.0, 4.0, 2.5
 NAME_SIZE = 7.5
 
@@ -66,7 +63,7 @@ class Line:
 def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     """The lines inside the tiles of a picture, all tiles set alike.
 
-    The first line is as large as fits into every tile; further lines are left out where
+    The first line is as large as fits into every tile; further lines are left out if
     they do not fit.
 
     Args:
@@ -77,34 +74,34 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     if not tiles.text or len(tiles) > MOST_LABELS or height < SMALLEST + 1:
         return
     texts = [tiles.label(i).split("\n") for i in range(len(tiles))]
-    # All tiles alike: letters of several sizes would seem to say something.
+    # One size for all tiles: different sizes would look meaningful.
     pad = min(8.0, width * 0.1)
     wide = widest((first for first, *_ in texts), 1.0, bold=True)
     size = min(LARGEST, height * 0.62, (width - 2 * pad) / max(wide, 0.01))
-    # Where not even the smallest letters fit, tiles have no text.
+    # If not even the smallest letters fit, tiles have no text.
     if size < SMALLEST:
         return
     small = min(SECOND, size * 0.8)
-    for index, (first, *rest) in enumerate(texts):
+    for index, (first, *further) in enumerate(texts):
         colour = tuple((text_colour[index] / 255).tolist())
         left, top = float(tiles.x[index]), float(tiles.y[index])
         width, height = float(tiles.width[index]), float(tiles.height[index])
         space = width - 2 * pad
-        rest = [line for line in rest if text_width(line, small) <= space]
-        if small < SMALLEST or size * 1.25 + len(rest) * small * 1.35 > height - 4:
-            rest = []
-        y = top + (height - size * 1.2 - len(rest) * small * 1.45) / 2 + size * 0.62
+        further = [line for line in further if text_width(line, small) <= space]
+        if small < SMALLEST or size * 1.25 + len(further) * small * 1.35 > height - 4:
+            further = []
+        y = top + (height - size * 1.2 - len(further) * small * 1.45) / 2 + size * 0.62
         x = left + (pad if tiles.align == "start" else width / 2)
         yield Line(x, y, first, size, True, colour, tiles.align)
         y += size * 0.6 + small * 0.85
-        for line in rest:
+        for line in further:
             yield Line(x, y, line, small, False, colour, tiles.align)
             y += small * 1.4
 
 
 POINTS_PER_INCH = 72.0
 MOST_POLYGONS = 20_000  # beyond, tiles are an image
-EDGED = 7.0  # points: smaller tiles have no edge of their own
+EDGED = 7.0  # points: smaller tiles are drawn without an edge
 _ROLES = {
     "title": ("sans", 11.0, "bold", "text"),
     "axis": ("sans", 9.0, "normal", "muted"),
@@ -117,10 +114,10 @@ _FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}
 
 
 def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
-    """Paints a picture, panels and all, in a Figure of its own size.
+    """Paints a picture and its panels in a Figure of the picture's size.
 
     Args:
-        picture: what `draw` made.
+        picture: a result of `draw`.
         theme: `"light"`, `"dark"`, a Theme, or None for the one that matplotlib's style
             asks for: after `plt.style.use("dark_background")` pictures are dark.
 
@@ -145,7 +142,7 @@ def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
 
 
 def _theme_of_style() -> Theme:
-    """The dark theme where matplotlib's style makes dark figures, else the light one."""
+    """The dark theme if matplotlib's style has dark figures, else the light theme."""
     red, green, blue, alpha = to_rgba(rcParams["figure.facecolor"])
     if alpha and (red + green + blue) / 3 < 0.5:
         return theme_of("dark")
@@ -153,7 +150,7 @@ def _theme_of_style() -> Theme:
 
 
 class _Painter:
-    """One method for each part of a picture."""
+    """Paints pictures on one Axes, with one method per part of a picture."""
 
     def __init__(self, ax: Axes, theme: Theme):
         self.ax, self.theme = ax, theme
@@ -167,7 +164,7 @@ class _Painter:
         if picture.frames:
             self.frames(picture.frames, x, y)
         for ruler in picture.rulers:
-            # What stands around devices is among the labels.
+            # The words around devices are labels already.
             if ruler.is_edge and ruler.words:
                 self.edge(picture, ruler, x, y)
         for entry in picture.legend:
@@ -195,7 +192,7 @@ class _Painter:
         tiles = picture.tiles
         fills = group_colours(picture, tiles.group, self.theme)
         if len(tiles) > MOST_POLYGONS:
-            # Each is a few dots, and all are painted as one image.
+            # Each tile is a few dots, so all are painted as one image.
             self.ax.add_artist(_TileImage(tiles, fills, x, y))
             return
         smallest = float(min(tiles.width.min(), tiles.height.min()))
@@ -214,7 +211,7 @@ class _Painter:
             self.text(x + line.x, y + line.y, line.text, font, line.colour, line.anchor)
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
-        """Outlines, dashed and solid apart."""
+        """Outlines: a collection for dashed ones, and one for solid ones."""
         looks = {True: (0.9, (0, (3.0, 2.4))), False: (0.5, "solid")}
         for dashed, (width, style) in looks.items():
             corners = []
@@ -229,7 +226,7 @@ class _Painter:
         self.names(frames, x, y)
 
     def names(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
-        """The names of frames, on their upper edges where there is space."""
+        """The names of frames, on their upper edges if there is space."""
         for f in frames:
             wide = text_width(f.label, NAME_SIZE)
             if not (f.named and wide + 12 < f.width):
@@ -254,7 +251,7 @@ class _Painter:
             self.polygons(_round_corners(bar, 0), [colour], "none", 0)
         space = ruler.length
         if not ruler.down:
-            # Above a narrow array words may go on to the end of the page.
+            # Above a narrow array, words may continue to the right end of the page.
             space = max(space, picture.width + x - left - 10)
         parts = _edge_parts(ruler, axes, space)
         wide = sum(width for _, _, width in parts)
@@ -340,14 +337,14 @@ class _Painter:
 def _edge_parts(
     ruler: Ruler, colours: list[str], space: float
 ) -> list[tuple[str, str, float]]:
-    """The words of an edge that fit: of each part the text, colour and width."""
+    """The words of an edge that fit: text, colour and width of each part."""
     names = [name for _, name in ruler.axes]
     parts: list[tuple[str, str, float]] = []
     for number, words in enumerate(ruler.words):
         parts = [(words, "", text_width(f"{words} ", EDGE_SIZE))]
         for name, colour in zip(names, colours, strict=True):
             parts.append(("●", colour, EDGE_SIZE * 1.2))
-            # Only the longest words go on with names.
+            # Only the longest alternative is followed by names.
             if not number:
                 parts.append((name, "", text_width(f"{name} ", EDGE_SIZE)))
         if sum(width for _, _, width in parts) <= space:
@@ -357,7 +354,7 @@ def _edge_parts(
 
 
 class _TileImage(Artist):
-    """Tiles as dots of the renderer; imshow would copy them as floats for a second."""
+    """Tiles as pixels of the renderer; imshow would take a second to copy them as floats."""
 
     def __init__(self, tiles: Tiles, fills: np.ndarray, x: float, y: float):
         super().__init__()
@@ -392,22 +389,22 @@ class _TileImage(Artist):
 def group_colours(
     picture: Picture, groups: np.ndarray, theme: Theme, strong: bool = False
 ) -> np.ndarray:
-    """The colours that groups of a picture have: uint8 [groups, 4]."""
+    """The colours of groups of a picture: uint8 [groups, 4]."""
     look = picture.groups, picture.colormap, theme, strong
     return colours(groups, *look, picture.shades)
 
 
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
-    """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
-    found = group_colours(picture, np.maximum(edges.group, 0), theme, strong=True)
+    """The colour of every edge: uint8 [edges, 4], the full colour of its group."""
+    table = group_colours(picture, np.maximum(edges.group, 0), theme, strong=True)
     for group, colour in ((NO_GROUP, theme.faint_text), (MANY_GROUPS, theme.muted)):
-        found[edges.group == group, :3] = rgb(colour)
-    found[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
-    return found
+        table[edges.group == group, :3] = rgb(colour)
+    table[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
+    return table
 
 
 def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
-    """Half the full colour and half the fill: an edge by which pale tiles differ."""
+    """The colours of tiles' edges, half full and half fill, to tell pale tiles apart."""
     group = picture.tiles.group
     strong = group_colours(picture, group, theme, strong=True).astype(float)
     return (strong + group_colours(picture, group, theme)) / 2
@@ -416,13 +413,12 @@ def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
 def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
     """The outlines of tiles: float64 [tiles, corners, 2]."""
     smallest = min(tiles.width.min(), tiles.height.min())
-    # Small tiles that touch would show seams where they meet between two dots of the
-    # paper.
-    more = 0.0
+    # Small tiles that touch would show seams if they meet between two pixels.
+    overlap = 0.0
     if smallest < EDGED and not tiles.radius:
-        more = 0.4
+        overlap = 0.4
     edges = np.stack(
-        [tiles.x + x, tiles.y + y, tiles.width + more, tiles.height + more]
+        [tiles.x + x, tiles.y + y, tiles.width + overlap, tiles.height + overlap]
     )
     return _round_corners(edges, tiles.radius if tiles.height.min() >= EDGED else 0.0)
 
@@ -459,17 +455,17 @@ def printable(text: str, family: str = "sans") -> str:
     >>> printable("ctx 文")
     'ctx □'
     """
-    # Asking a font takes longer than most labels need.
+    # Reading the font's characters is slow, and most labels are ASCII.
     if text.isascii():
         return text
-    known = _letters(family)
-    return "".join(c if ord(c) in known else "□" for c in text)
+    glyphs = _letters(family)
+    return "".join(c if ord(c) in glyphs else "□" for c in text)
 
 
-DOTS_PER_INCH = 144.0  # two dots a point: crisp on the screens that people have
+DOTS_PER_INCH = 144.0  # two dots a point: crisp on common screens
 MOST_DOTS = 12_000  # either way; Agg refuses 65,536, and a browser much less
-# In all: most of the time of a large picture goes into its pixels, and a notebook shows
-# it at less.
+# In all: pixels take most of the time of a large picture, and a notebook shows it scaled
+# down.
 MOST_PIXELS = 3_600_000
 LARGE = 1_000_000  # pixels: compressed in less time, to a few bytes more
 
@@ -505,8 +501,8 @@ def png_of(figure: PlainFigure, words: str) -> bytes:
         format="png",
         dpi=dpi,
         facecolor=figure.get_facecolor(),
-        # A third less time than 4 takes, which takes half that of 6; a small one to
-        # fewer bytes.
+        # Level 2 takes a third less time than 4, which takes half the time of 6. Small
+        # images can afford level 4.
         pil_kwargs={"compress_level": 2 if width * height * dpi**2 > LARGE else 4},
         metadata={"Description": words} if words else None,
     )

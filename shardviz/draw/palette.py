@@ -1,12 +1,12 @@
-"""Colours as data: of a theme, of mesh axes and their blocks, of verdicts, light and dark.
+"""Colours of themes, mesh axes, blocks and verdicts, for light and dark pages.
 
 One colour means one mesh axis. The blocks of an array have tints of the axes that split
-it (`Shade`), and what is not split is grey. Of other groups at most ten can be
-distinguished by colour, also by the colour-blind; beyond ten a ramp shows order. Colour
+it (`Shade`); dimensions that are not split are grey. For other groups, at most ten colours
+can be distinguished, also by the colour-blind; beyond ten a ramp shows order. Colour
 is never the only sign: every tile also has its id, or its words.
 
-Red says that something fails, so no group has a colour near it: an axis or a block in
-red would look broken.
+Red means failure, so no group has a colour near it: a red axis or block would look
+broken.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GROUP_COLOURS = (
     "#969231", "#a9afff", "#885e92", "#666b71", "#898b94",
 )  # fmt: skip
 
-# Of each mesh axis four tints from pale to full, and in the last row of grey. Found by a
-# search, so that any two of different columns differ by at least 10 (CIEDE2000), of one
+# Four tints of each mesh axis, from pale to full; the last row is grey. Found by a search,
+# so that any two of different columns differ by at least 10 (CIEDE2000), of one
 # row or of two, also to the colour-blind. `tests/picture/test_palette.py` measures it.
 LIGHT_TINTS = (
     ("#e4eeff", "#a5c8f9", "#5e9ee7", "#2a78cc"),
@@ -57,7 +57,7 @@ DARK_TINTS = (
 
 RAMP_STEPS = 256
 TINTS = 4
-DEEP = 0.75  # how much of a tint is in its outline, the rest is the colour of text
+DEEP = 0.75  # the share of a tint in its outline; the rest is the colour of text
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Theme:
         paper, panel: behind everything; behind a side panel.
         faint_text: for dashes and hints of lines.
         soft, unsplit: behind small parts, such as tags; a dimension that is not split.
-        accent, on_accent, accent_soft: what can be pressed or is chosen; text on that
-            colour; a background in a pale tint of it.
+        accent, on_accent, accent_soft: buttons and selected items; text on that colour;
+            a background in a pale tint of it.
         groups, ramp: the colours of up to ten groups; stops of the ramp for order.
-        tints: of each mesh axis, and in the last row grey: from pale to full.
+        tints: a row per mesh axis, and a last row of grey: from pale to full.
         verdicts: the colours of good, lost, broken, other.
         rest: the share of the full colour in a tile.
     """
@@ -142,11 +142,11 @@ def theme_of(theme: str | Theme) -> Theme:
 
 
 class Shade(NamedTuple):
-    """What one mesh axis does to the colours of an array's blocks.
+    """How one mesh axis changes the colours of an array's blocks.
 
     Attributes:
-        axis: its number in the mesh, which gives the hue; -1 where it is not known.
-        size, stride: block `n` is the one at `n // stride % size` along the axis.
+        axis: its number in the mesh, which gives the hue; -1 if unknown.
+        size, stride: block `n` is at position `n // stride % size` along the axis.
         tint: by how many tints the colour changes with each block along it.
     """
 
@@ -172,25 +172,25 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
     >>> [shade.tint for shade in shades([(0, 4, 2), (1, 2, 1)])]
     [1, 2]
     """
-    found: list[Shade] = []
+    result: list[Shade] = []
     for axis, size, stride in reversed(axes):
-        # In a dimension that several axes split, all later ones start again where the
-        # number of this one grows by one.
-        again, same = 0, set()
-        for later in found:
+        # If several axes split a dimension, the later axes start again at 0 when the
+        # position along this axis grows by one.
+        again, taken_tints = 0, set()
+        for later in result:
             again += later.tint * (later.size - 1)
-            same.add(again % TINTS)
-        # Two steps where there are but two blocks: over more, tints would come again.
-        wide = len(axes) > 1 and size == 2 and not found
-        free = [t for t in ((2, 1, 3) if wide else (1, 2, 3)) if t not in same]
-        found.insert(0, Shade(axis, size, stride, free[0] if free else 1))
-    return tuple(found)
+            taken_tints.add(again % TINTS)
+        # Two steps if there are only two blocks; with more, tints would repeat.
+        wide = len(axes) > 1 and size == 2 and not result
+        free = [t for t in ((2, 1, 3) if wide else (1, 2, 3)) if t not in taken_tints]
+        result.insert(0, Shade(axis, size, stride, free[0] if free else 1))
+    return tuple(result)
 
 
 def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
     """The colour of every block: float64 [count, 3]."""
     number, turn = np.arange(count), 0
-    tint = int(1 < count < TINTS)  # a few blocks need not have the palest one
+    tint = int(1 < count < TINTS)  # a few blocks don't need the palest tint
     for place, shade in enumerate(shades):
         at = number // shade.stride % shade.size
         tint, turn = tint + at * shade.tint, turn + at * place
@@ -216,7 +216,7 @@ def ladder(tints: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tint_row(theme: Theme, axis: int) -> int:
-    """Where the tints of a mesh axis stand; the last row is grey."""
+    """The row of a mesh axis in a theme's tints; -1, the last row, is grey."""
     return axis % (len(theme.tints) - 1) if axis >= 0 else -1
 
 
@@ -234,8 +234,8 @@ def colours(
         groups: int [tiles], the group of each.
         count: how many groups there are.
         colormap: a Picture's colormap.
-        strong: whether they are the colours of outlines.
-        shades: of the blocks of an array; None for other groups.
+        strong: whether to return the colours of outlines.
+        shades: for the blocks of an array; None for other groups.
 
     >>> colours([0, 1, 0], 2, strong=True).tolist()
     [[76, 144, 214, 255], [250, 168, 18, 255], [76, 144, 214, 255]]
@@ -245,13 +245,13 @@ def colours(
 
 
 def table_index(groups: Any, count: int, length: int) -> np.ndarray:
-    """Where each group's colour stands in a palette of `length`: int64 [tiles].
+    """The index of each group's colour in a palette of `length`: int64 [tiles].
 
-    Groups beyond a palette of order are spread over it, first to first and last to
-    last.
+    If there are more groups than colours, groups are spread over the palette, first to
+    first and last to last.
     """
     number = np.asarray(groups, np.int64)
-    # Of a few colours each is used again; of a ramp, order is what counts.
+    # More groups than colours means a ramp, which must show order.
     if count > length:
         return np.clip(number, 0, count - 1) * (length - 1) // (count - 1)
     return number % length
@@ -275,7 +275,9 @@ def palette(
             stops = theme.tints[_tint_row(theme, shades[0].axis)]
     if colormap == "verdicts":
         full = _rgb_rows(theme.verdicts)
-        shares = theme.rest * np.array([[1], [1], [1], [1 / 3]])  # most have no say
+        shares = theme.rest * np.array(
+            [[1], [1], [1], [1 / 3]]
+        )  # most are the fourth verdict, kept pale
     elif stops is not None:
         full, shares = _between(stops, min(max(count, 2), RAMP_STEPS)), np.ones((1, 1))
     elif shades is not None:
@@ -294,12 +296,12 @@ def palette(
 
 
 def _between(stops: Sequence[str], count: int) -> np.ndarray:
-    """So many colours from the first stop to the last: float64 [count, 3]."""
-    known = _rgb_rows(stops)
-    at = np.linspace(0, len(known) - 1, count)
-    low = np.minimum(at.astype(int), len(known) - 2)
+    """`count` colours from the first stop to the last: float64 [count, 3]."""
+    stop_colours = _rgb_rows(stops)
+    at = np.linspace(0, len(stop_colours) - 1, count)
+    low = np.minimum(at.astype(int), len(stop_colours) - 2)
     part = (at - low)[:, None]
-    return known[low] * (1 - part) + known[low + 1] * part
+    return stop_colours[low] * (1 - part) + stop_colours[low + 1] * part
 
 
 def _rgb_rows(names: Iterable[str]) -> np.ndarray:
@@ -323,29 +325,29 @@ def luminance(table: Any) -> np.ndarray:
     return np.round(linear @ np.array([0.2126, 0.7152, 0.0722]), 12)
 
 
-def contrast(one: Any, other: Any) -> np.ndarray:
+def contrast(first: Any, second: Any) -> np.ndarray:
     """The WCAG 2 contrast ratio of two colours, or of rows of them: 1 to 21."""
-    # Which of the two is the text makes no difference.
-    a, b = luminance(one), luminance(other)
+    # Symmetric: either of the two may be the text.
+    a, b = luminance(first), luminance(second)
     return (np.maximum(a, b) + 0.05) / (np.minimum(a, b) + 0.05)
 
 
 def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
     """The colour of text on each fill: uint8 [n, 4]; contrast is at least 4.5.
 
-    The theme's text or paper where it can be read, else black or white: one of these
-    always can.
+    The theme's text or paper colour if it is legible, else black or white: one of these
+    always is.
     """
     look, table = theme_of(theme), np.asarray(fills)
     out = np.full((len(table), 4), 255, np.uint8)
-    done = np.zeros(len(table), bool)
+    chosen = np.zeros(len(table), bool)
     # At this luminance black and white have the same contrast.
     pure = np.where(luminance(table) > 0.179, 0, 255)
     for candidate in (look.text, look.paper):
-        fits = ~done & (contrast(table, rgb(candidate)) >= 4.5)
+        fits = ~chosen & (contrast(table, rgb(candidate)) >= 4.5)
         out[fits, :3] = rgb(candidate)
-        done |= fits
-    out[~done, :3] = pure[~done, None]
+        chosen |= fits
+    out[~chosen, :3] = pure[~chosen, None]
     return out
 
 

@@ -1,4 +1,4 @@
-"""Picture: tiles as arrays, labels, frames, legend and alt text, for any painter.
+"""The Picture class: tiles as arrays, labels, frames, legend and alt text.
 
 Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and
 not objects, so that 65,536 of them can be drawn in the time of a frame. The text inside
@@ -18,7 +18,7 @@ from shardviz.base.display import Displayed
 from shardviz.base.format import ids_text
 from shardviz.draw.palette import Shades
 
-# Where the value of a slot comes from; any other name is that of a column of the tiles.
+# The sources of a slot's value; any other name is that of a column of the tiles.
 INDEX, DEVICE, DEVICES = "index", "device", "devices"
 
 
@@ -27,9 +27,9 @@ class Slot:
     """A number of a tile in its text: `n = value // divide % modulo`.
 
     Attributes:
-        of: where the value comes from: `"index"` (the tile's own number), `"device"`,
+        of: the source of the value: `"index"` (the tile's own number), `"device"`,
             or the name of one of the tiles' columns. `"devices"` is the list of the
-            tile's device ids, which `ids_text` writes, without the formula.
+            tile's device ids, which `ids_text` formats, without the formula.
         modulo: 0 leaves the value as it is.
         words: `words[n]` is shown; empty for the number itself.
         limit: for `"devices"`, how many letters fit; 0 for no limit.
@@ -42,7 +42,7 @@ class Slot:
     limit: int = 0
 
     def number(self, value: int) -> int:
-        """What the formula makes of `value`."""
+        """The result of the formula for `value`."""
         value //= self.divide
         if self.modulo:
             value %= self.modulo
@@ -106,11 +106,11 @@ class Tiles:
         x, y, width, height: float32 [tiles], in points.
         group: int32 [tiles]: what the tile's colour means (a block, a host, a verdict).
         device: int64 [tiles]: the device of a tile, or NO_DEVICE.
-        text: the template of the text inside a tile, drawn where it fits. The first
-            line is the important one.
+        text: the template of the text inside a tile, drawn if it fits. The first
+            line is the most important.
         columns: name to int64 [tiles], numbers that only the template uses.
-        offsets, holders: the device ids of tiles that have several: those of tile `i`
-            are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids],
+        offsets, holders: the device ids of tiles with several devices: those of tile
+            `i` are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids],
             or None.
         align: `"start"` or `"middle"`: how text is aligned in a tile.
         radius: of the corners, in points.
@@ -140,15 +140,15 @@ class Tiles:
         return f"Tiles({len(self):,})"
 
     def label(self, index: int) -> str:
-        """The text inside a tile; `""` where tiles have none."""
+        """The text inside a tile; `""` if tiles have no text."""
         return "".join([self._part(part, index) for part in self.text])
 
     def devices(self, index: int) -> np.ndarray:
         """int64: the device ids of tile `index`."""
         if self.offsets is not None and self.holders is not None:
             return self.holders[self.offsets[index] : self.offsets[index + 1]]
-        own = self.device[index : index + 1]
-        return own[own != NO_DEVICE]
+        device = self.device[index : index + 1]
+        return device[device != NO_DEVICE]
 
     def device_ids(self) -> np.ndarray:
         """int64: every device id of any tile, ascending, once each."""
@@ -216,7 +216,7 @@ class Edges:
 
     Attributes:
         x0, y0, x1, y1: float32 [edges]: both ends, in points.
-        group: int32 [edges]: what the colour means, as of tiles; NO_GROUP for unused
+        group: int32 [edges]: what the colour means, as for tiles; NO_GROUP for unused
             edges, and MANY_GROUPS for edges of several groups.
         width: float32 [edges]: in points.
 
@@ -254,24 +254,26 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class Ruler:
-    """Along one side of the tiles: a dimension of an array, or an axis of a mesh.
+    """Words and numbers along one side of the tiles, for an array dimension or mesh axis.
 
-    It says where words and numbers belong; a painter, which knows its scale, chooses
-    how many of them fit.
+    It holds the positions of all of them; a painter, which knows its scale, chooses how
+    many fit.
 
     Attributes:
-        words: what it says, longest first: the first that fits is painted. The longest
-            goes on with the names of the axes.
-        axes: the mesh axes that it is about: number in the mesh, and name.
+        words: alternative texts, longest first: the first that fits is painted. The
+            longest is followed by the names of the axes.
+        axes: the mesh axes that it describes: number in the mesh, and name.
         down: whether it is on the left and runs down; else it is above the tiles.
-        start, length: where it begins, and how long it is, in points.
+        start, length: its position along the side, and its length, in points.
         away: from the tiles to the middle of the words, in points.
-        repeats: how often it is repeated, outermost first: a count, and the points from
-            one to the next.
+        repeats: how often it is repeated, outermost first: a count, and the distance from
+            one repeat to the next, in points.
         count: how many numbers there are.
         pitch: from one number to the next, in points.
-        extent: how long is what a number is about, in points; 0 for a bound of blocks.
-        step, size: from one number to the next, and of all, in elements or coordinates.
+        extent: the length of the entry that a number labels, in points; 0 for a bound
+            between blocks.
+        step, size: the step from one number to the next, and the size of the axis, in
+            elements or coordinates.
 
     >>> Ruler(("model",), ((1, "model"),), False, 0.0, 20.0, extent=8.0).is_edge
     False
@@ -298,7 +300,7 @@ class Ruler:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture(Displayed):
-    """What a value looks like.
+    """A drawing of a value, independent of the painter.
 
     Attributes:
         width, height: in points.
@@ -307,13 +309,13 @@ class Picture(Displayed):
         colormap: `"blocks"` (as many colours as can be distinguished, then a ramp),
             `"ramp"` (order), `"verdicts"` (good, lost, broken, other) or `"bars"` (full
             colours).
-        groups: how many groups there are, whether or not a tile shows each.
-        shades: where groups are the blocks of an array: what each mesh axis does to
-            their colours, major to minor; None for other groups.
+        groups: the number of groups, including any that no tile shows.
+        shades: if groups are the blocks of an array, how each mesh axis changes their
+            colours, major to minor; None for other groups.
         panels: pictures inside this one, each with the point of its top left corner.
-        facts: what a web page needs to know beyond the drawing, as plain JSON data.
+        facts: data that a web page needs besides the drawing, as plain JSON.
         edges: the lines under the tiles, or None.
-        rulers: what stands along the sides of the tiles, the nearest first.
+        rulers: words and numbers along the sides of the tiles, the nearest first.
 
     >>> Picture(20, 10, make_tiles(0, 0, 20, 10, device=7), alt="One device.")
     Picture(20×10: One device.)
@@ -392,7 +394,7 @@ def _columns(values: Sequence[Any], types: Sequence[type]) -> list[np.ndarray]:
 
 
 def _frozen(values: Any, kind: type) -> np.ndarray:
-    # A copy: whoever gave the numbers may change theirs.
+    # A copy, because the caller may change the original array.
     array = np.array(values, kind, order="C")
     array.flags.writeable = False
     return array

@@ -1,21 +1,21 @@
-"""serialize(picture): a Picture as JSON and binary buffers, for a painter in a browser.
+"""Serializes a Picture as JSON and binary buffers, for a painter in a browser.
 
-Of a picture it sends what the Explorer paints: the page has colours, tooltips, legends
-and panels of its own.
+Only the parts that the Explorer paints are sent: the page has its own colours, tooltips,
+legends and panels.
 
 `messages.d.ts` beside the page has the types of both messages, and `picture_data.js`
-reads them; a test compares what it makes of a picture with Python. Lengths are in
-points, y downward, the origin at the top left. What equals its default is left out,
-since a picture is sent with every edit; so are the last fields of a row (of labels,
-frames) where they equal those of the row before.
+reads them; a test compares the picture it decodes with Python's. Lengths are in
+points, y downward, the origin at the top left. Fields equal to their defaults are left
+out, since a picture is sent with every edit; so are the last fields of a row (of labels,
+frames) if they equal those of the row before.
 
-A column is a number where all tiles have it, `[a, s]` where tile i has `a + s * i`,
-`{"values": numbers}` of few tiles, or `{"buffer": b, "dtype": ...}`: buffer number b
+A column is a number if all tiles have it, `[a, s]` where tile i has `a + s * i`,
+`{"values": numbers}` for a few tiles, or `{"buffer": b, "dtype": ...}`: buffer number b
 holds one little-endian number per tile. Ids and counts beyond int32 are sent as
 float64, exact to 2**53.
 
 A template is a list of text and of `{"of": "devices", "limit": n}`: the ids of a tile,
-as `core.format.ids_text(ids, n)` sets them.
+as `base.format.ids_text(ids, n)` formats them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shardviz.draw.picture import (
     Tiles,
 )
 
-MOST_INLINE = 16  # tiles whose numbers are sent as text: a buffer has a name, too
+MOST_INLINE = 16  # tiles whose numbers are sent as JSON: a buffer has overhead too
 _LABEL = ("x", "y", "text", "role", "anchor", "tone")
 _FRAME = ("x", "y", "label", "width", "height", "dashed", "named")
 _PICTURE: dict[str, Any] = {
@@ -44,7 +44,7 @@ _PICTURE: dict[str, Any] = {
 _TILES: dict[str, Any] = {
     "group": 0, "device": NO_DEVICE, "offsets": None, "holders": None, "text": [],
 }  # fmt: skip
-# How far away words are follows from the letters of a painter.
+# `away` is missing: the page computes it from its own font.
 _RULER: dict[str, Any] = {
     "words": [], "axes": [], "down": False, "start": 0, "length": 0, "repeats": [], "count": 0,
     "pitch": 0, "extent": 0, "step": 1, "size": 0,
@@ -53,7 +53,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 def serialize(picture: Picture) -> tuple[dict[str, Any], list[bytes]]:
-    """The JSON of a picture, and the buffers that it names by number.
+    """The JSON of a picture, and the buffers that it refers to by number.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.pictures import draw
@@ -78,7 +78,7 @@ def serialize(picture: Picture) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _without(defaults: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """The data without what equals its default."""
+    """The fields that differ from their defaults."""
     return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}
 
 
@@ -125,7 +125,7 @@ def _ruler(ruler: Ruler) -> dict[str, Any]:
 
 
 def edges_data(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:
-    """The edges of a picture, their columns as those of tiles are."""
+    """The edges of a picture, with columns encoded as those of tiles."""
     if edges is None:
         return None
     data: dict[str, Any] = {"count": len(edges)}
@@ -135,11 +135,11 @@ def edges_data(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | No
 
 
 def column(values: np.ndarray, buffers: list[bytes]) -> Any:
-    """One number a tile, as short as it can be said.
+    """One number per tile, in its shortest encoding.
 
     Args:
         values: whole numbers or float32, [tiles].
-        buffers: takes the numbers where they are many.
+        buffers: many numbers are appended here as a new buffer.
 
     >>> column(np.array([7, 7, 7]), []), column(np.array([4, 6, 8]), [])
     (7, [4, 2])
@@ -151,7 +151,7 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
         return _number(values[0])
     if exact:
         step = int(values[1]) - int(values[0])
-        # Ids in mesh order and numbers of blocks mostly are such a row.
+        # Ids in mesh order and block numbers mostly have equal steps.
         if (np.diff(values) == step).all():
             return [int(values[0]), step]
     if len(values) <= MOST_INLINE:
@@ -162,14 +162,14 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
         kind = "float64"
         if _INT32.min <= values.min() and values.max() <= _INT32.max:
             kind = "int32"
-    # JavaScript reads buffers with the byte order that it is told.
+    # The page reads every buffer as little-endian.
     little = np.dtype(kind).newbyteorder("<")
     buffers.append(values.astype(little).tobytes())
     return {"buffer": len(buffers) - 1, "dtype": kind}
 
 
 def _number(value: Any) -> int | float:
-    """A whole number, or the shortest that is the same float32."""
+    """An integer, or the shortest decimal that rounds to the same float32."""
     if value.dtype == np.float32:
         return _whole(float(str(value)))
     return int(value)

@@ -1,7 +1,7 @@
-"""Tables: in letters, as tiles in a matrix, as bars or shardings with columns of words.
+"""Tables: as text, as a matrix of tiles, and as bars or shardings with words.
 
 Shardings are small bars: one per dimension, in as many parts as the mesh axes split it
-into. Beyond MOST_PARTS a bar only shows that there are many. The colour is that of the
+into. A bar has at most MOST_PARTS parts. The colour is that of the
 mesh axis; grey is a dimension that is not split.
 """
 
@@ -36,7 +36,7 @@ def bordered(
     remarks: Sequence[str] = (),
     ruled: bool = False,
 ) -> list[str]:
-    """A table drawn in letters: heads on top, sides on the left, remarks on the right.
+    """A table as text: heads on top, sides on the left, remarks on the right.
 
     >>> print("\\n".join(bordered(["x 0", "x 1"], ["y 0"], [["7", "8"]])))
           x 0   x 1
@@ -53,7 +53,7 @@ def bordered(
     dashes = ["─" * (width + 2) for width in widths]
     lines = []
     if any(heads):
-        # Blanks stand where the rows below have rules.
+        # Blanks take the place of the vertical rules in the rows below.
         lines.append(f"{margin} {_cells(heads, widths, ' ')}".rstrip())
     lines.append(f"{margin}┌{'┬'.join(dashes)}┐")
     for row, (side, texts) in enumerate(zip(sides, cells, strict=True)):
@@ -81,18 +81,19 @@ def grid_text(
     remarks: Sequence[str] = (),
     ruled: bool = False,
 ) -> list[str] | None:
-    """A grid as tables; None where they do not fit.
+    """A grid as tables; None if they do not fit.
 
-    The last axis runs across, the one before it down; there is one table for each place
-    along the others.
+    The last axis runs across, the one before it down; there is one table for each
+    position along the other axes.
 
     Args:
-        sizes: of the axes.
-        cells: their texts, row-major.
-        words: an axis, an entry of it, and whether space is short, to what its head says.
-        width: of the text, in letters.
-        remarks: what stands at the right of each row.
-        ruled: whether there are lines between rows, where these are few.
+        sizes: the sizes of the axes.
+        cells: the texts of the cells, row-major.
+        words: returns the head of an axis' entry: called with the axis, the entry, and
+            whether space is short.
+        width: the maximum width of the text, in letters.
+        remarks: texts at the right of each row.
+        ruled: whether to draw lines between rows, if there are at most four.
 
     >>> heads = lambda axis, entry, short: f"xy"[axis] + f" {entry}"
     >>> print("\\n".join(grid_text((1, 2), ["7", "8"], heads, 20)))
@@ -110,16 +111,16 @@ def grid_text(
         if outer:
             sides = [words(at - 1, entry, False) for entry in range(outer.pop())]
         rows = [cells[i : i + across] for i in range(0, len(cells), across)]
-        said = list(remarks)
+        remaining_remarks = list(remarks)
         for place in itertools.product(*map(range, outer)):
             where = [words(axis, entry, False) for axis, entry in enumerate(place)]
             if where:
                 lines.append(", ".join(where))
             high = len(sides)
             lines += bordered(
-                heads, sides, rows[:high], said[:high], ruled and high <= 4
+                heads, sides, rows[:high], remaining_remarks[:high], ruled and high <= 4
             )
-            del rows[:high], said[:high]
+            del rows[:high], remaining_remarks[:high]
         if fits(lines, width):
             return lines
     return None
@@ -137,7 +138,7 @@ WIDEST_NAME = 260.0
 
 @dataclass(frozen=True)
 class Cell:
-    """A tile where a row meets a column."""
+    """A tile at the crossing of a row and a column."""
 
     row: int
     column: int
@@ -154,13 +155,13 @@ def matrix(
     least: float = 54.0,
     **more: Any,
 ) -> Picture:
-    """A page with a tile wherever a row and a column have something in common.
+    """A page with a tile for each cell, which names its row and its column.
 
     Args:
         rows, columns: their names.
         remarks: a text at the right of every row, `""` for none.
         least: the minimum width of a column, in points.
-        more: what `page` takes: title, notes, legend, alt, colormap, groups.
+        more: further arguments of `page`: title, notes, legend, alt, colormap, groups.
     """
     left, width = min(widest(rows, 9.0, mono=True), WIDEST_NAME) + 14, least
     # All columns are as wide as the widest text, so that cells can be compared.
@@ -181,12 +182,12 @@ def matrix(
     for cell in cells:
         x, y = left + cell.column * pitch, HEAD + cell.row * (ROW + GAP)
         tiles.append(Rectangle(x, y, width, ROW, cell.group, cell.text))
-    # A table without rows keeps the height of one, for its notes to stand below.
+    # A table without rows keeps the height of one row, so that notes stand below it.
     size = (right, HEAD + max(len(rows), 1) * (ROW + GAP))
     return page(rectangle_tiles(tiles, radius=4.0), labels, size=size, **more)
 
 
-AXIS_COLOURS = 8  # that mesh axes take, in mesh order
+AXIS_COLOURS = 8  # for mesh axes, in mesh order
 NOT_SPLIT_GROUP = 8  # the grey of the palette
 MOST_PARTS = 8
 BAR, BAR_GAP = 9.0, 4.0  # points: the height of a bar, and between two dimensions
@@ -196,14 +197,14 @@ _DTYPE = re.compile(r"(bfloat|float|int|uint|complex)(\d+)")
 
 
 def split_axis(axis: str, sizes: Mapping[str, int]) -> tuple[str, int]:
-    """A mesh axis, or a part of one as `data:(1)2`: its name and into how many it
-    splits.
+    """The name of a mesh axis, or of the axis of a part such as `data:(1)2`, and the
+    number of parts it splits a dimension into.
 
     >>> split_axis("data", {"data": 4}), split_axis("data:(1)2", {"data": 4})
     (('data', 4), ('data', 2))
     """
     part = _PART_OF_AXIS.fullmatch(axis)
-    # The user may have given an axis such a name.
+    # An axis of the user's mesh may really have such a name.
     if part and axis not in sizes:
         return part[1], int(part[3])
     return axis, sizes.get(axis, 1)
@@ -265,7 +266,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Table:
-    """What a subject has in rows, for its text and for its picture.
+    """Rows of amounts and words, shown as text or as a picture.
 
     Attributes:
         heads: a name for the amounts, then one per column of words.
@@ -289,10 +290,10 @@ class Table:
         return lines
 
     def picture(self, **more: Any) -> Picture:
-        """A page of bars, longest where the value is largest.
+        """A page of bars; the longest has the largest value.
 
         Args:
-            more: what `page` takes.
+            more: further arguments of `page`.
         """
         columns = [Column(self.heads[0], 2 * LONGEST)]
         columns += [Column(head, WIDEST_COLUMN) for head in self.heads[1:]]
@@ -302,7 +303,7 @@ class Table:
         rows = []
         for row in self.rows:
             length = 0.0
-            # A bar of nothing is still a bar; a row of no known amount has none.
+            # A value of 0 still has a short bar; a row without a value has none.
             if row.value is not None:
                 length = max(LEAST, LONGEST * row.value / largest)
             amount = Amount(length, row.text, row.group)
@@ -338,11 +339,11 @@ class Column:
 
     Attributes:
         head: its name.
-        widest: in points.
+        widest: its maximum width, in points.
         tone: as in Label.
-        lines: how many lines its words may take; longer ones are shortened. None for as
-            many as they need.
-        mono: whether it has names of a program.
+        lines: the maximum number of lines per cell; longer words are shortened. None
+            for no maximum.
+        mono: whether its words are a program's names, set in a monospaced font.
     """
 
     head: str
@@ -354,7 +355,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Amount:
-    """A cell with a bar of a length in points, and words at its end."""
+    """A cell with a bar, its length in points, and words at its end."""
 
     length: float
     text: str
@@ -376,10 +377,10 @@ class Row:
     """A row of `column_table`.
 
     Attributes:
-        cells: per column words, a bar, or a value whose sharding is drawn and its mesh.
+        cells: per column: words, a bar, or a value with the mesh it is sharded over.
         heading: a line above the first of the rows that share it.
-        indent: how far words of the first column stand in, in points.
-        tone: of its words, where it is not that of the columns.
+        indent: of the words in the first column, in points.
+        tone: overrides the tones of the columns.
     """
 
     cells: tuple[str | Amount | tuple[SplitValue, MeshSpec], ...]
@@ -432,10 +433,10 @@ def column_table(
                 name = shortened(cell, column.widest - row.indent, 9.0, mono=True)
                 labels.append(Label(row.indent, y, name, "start", "mono", column.tone))
             elif isinstance(cell, str):
-                most = column.lines
-                if row.tone == "bad" and most != 1:  # an error is shown in full
-                    most = None
-                lines = broken(cell, column.widest, 9.0, most)
+                max_lines = column.lines
+                if row.tone == "bad" and max_lines != 1:  # an error is shown in full
+                    max_lines = None
+                lines = broken(cell, column.widest, 9.0, max_lines)
                 labels += lines_at(x, y, lines, tone)
                 bottom = max(bottom, y + LINE * (len(lines) - 1))
             else:
@@ -454,14 +455,14 @@ def spec_bars(
     width: float,
     corner: tuple[float, float] = (0.0, 0.0),
 ) -> list[Rectangle]:
-    """The bars of one sharding, a dimension after the other.
+    """The bars of one sharding, one dimension after another.
 
-    A dimension that several axes split has the parts of the first axis on top, then the
-    next.
+    If several axes split a dimension, the parts of the first axis are on top, those of
+    the next below.
 
     Args:
-        width: of all bars together, in points.
-        corner: the top left one of the first bar.
+        width: the width of all bars together, in points.
+        corner: the top left corner of the first bar.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> bars = spec_bars(Spec.parse("data, None"), 2, make_mesh(data=4), 44)
@@ -474,7 +475,7 @@ def spec_bars(
     for dim, axes in enumerate(spec.padded(rank)[:rank]):
         left = corner[0] + dim * (wide + BAR_GAP)
         if not axes:
-            # What is not split is less conspicuous.
+            # A dimension that is not split gets a thinner bar.
             thin = BAR / 3
             bars.append(Rectangle(left, corner[1] + thin, wide, thin, NOT_SPLIT_GROUP))
         for row, axis in enumerate(axes):

@@ -1,4 +1,4 @@
-"""What pictures and tables say beside the sentences of facts: heads, notes, alt texts."""
+"""Words of pictures and tables besides the sentences of facts: heads, notes, alt texts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ OPS_OF_DEVICE = "operations on each device, before XLA fuses them:"
 
 
 def memory_of_processes(sizes: Sequence[str]) -> str:
-    """What each process of a run holds."""
+    """The memory of each process of a run."""
     return f"memory of the processes: {', '.join(sizes)}"
 
 
 def median_of(runs: int) -> str:
-    """That a time is the median of several runs."""
+    """Labels a time as the median of several runs."""
     return f"median of {runs} runs"
 
 
@@ -32,19 +32,19 @@ def minimum_times(where: str) -> str:
 
 
 def indivisible(parts: int) -> str:
-    """A verdict in a cell: the size is no multiple of the number of shards."""
+    """A verdict in a cell: the size is not a multiple of the number of shards."""
     return f"not divisible by {parts:,}"
 
 
 def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:
-    """What an audit is of, and what its arrays take."""
+    """The arrays and mesh of an audit, and the bytes per device."""
     return (
         f"{plural(arrays, 'array')} on {mesh}: {bytes_text(size)} per device{left_out}"
     )
 
 
 def report_state(failed: bool, ok: bool, too_large: bool = False) -> str:
-    """What came of a compile or run."""
+    """The outcome of a compile or run."""
     if too_large:
         return "does not fit"
     if failed:
@@ -53,7 +53,7 @@ def report_state(failed: bool, ok: bool, too_large: bool = False) -> str:
 
 
 def memory_lines(device: str, host: str) -> list[str]:
-    """What a program takes of each device's memory, and of the host's."""
+    """The memory a program needs on each device, and in the host's memory."""
     lines = []
     if device:
         lines.append(f"memory per device: {device}")
@@ -86,7 +86,7 @@ SPLIT_UNKNOWN = "How it is split is unknown."
 
 
 def spec_overrides(spec: object) -> str:
-    """That an array has a spec of its own, beside one from the rules."""
+    """Notes that an explicit spec overrides the spec from the rules."""
     return f"The explicit spec overrides the rules, which give {spec}."
 
 
@@ -95,7 +95,7 @@ LARGEST_VALUES = "values, the largest on each device first:"
 
 
 def largest_values_first(count: int) -> str:
-    """In which order the values of a long plan are shown, and how to see all of them."""
+    """The order of the values shown for a long plan, and how to see all of them."""
     return (
         "The values with the largest estimated collectives come first, then those that"
         f" take the most of each device. limit={count} shows all, in the order of the"
@@ -110,7 +110,7 @@ def by_block(array: str) -> str:
 
 def ids_in_order(axes: Sequence[str], ids: str) -> str:
     """The ids of a mesh in a line."""
-    # With one axis there is nothing that could run faster.
+    # With a single axis, the order is obvious.
     order = ""
     if len(axes) > 1:
         order = f" ({axes[-1]} runs fastest)"
@@ -118,7 +118,7 @@ def ids_in_order(axes: Sequence[str], ids: str) -> str:
 
 
 def tile_of_devices(length: int, by_host: bool) -> str:
-    """What a tile of many devices is."""
+    """Explains a tile that stands for many devices."""
     text = f"Each tile is {length:,} neighbouring devices, coloured as the first."
     if by_host:
         text += " There are too many to arrange them host by host."
@@ -145,19 +145,19 @@ def coloured_by_block(layout: Layout, array: str) -> str:
 
 
 def hosts_in_order(hosts: str, each: int) -> str:
-    """The hosts of a mesh, each with as many devices."""
+    """The hosts of a mesh, each with `each` devices."""
     return f"hosts in mesh order: {hosts}; {plural(each, 'device')} each"
 
 
 def tile_of_blocks(count: int) -> str:
-    """What a tile of many blocks is."""
+    """Explains a tile that stands for many blocks."""
     return f"Each tile is {count:,} blocks, coloured as the first."
 
 
 def edge_words(layout: Layout, dim: int, logical: str | None) -> tuple[str, ...]:
-    """What an edge of an array says of its dimension, longest first.
+    """Words for the edge of an array's dimension, longest first.
 
-    The first goes on with the names of the mesh axes that split the dimension, if any.
+    The first is followed by the names of the mesh axes that split the dimension, if any.
     """
     size, count = layout.shape[dim], layout.block_counts[dim]
     name, head = f"dim {dim}", f"dim {dim}: {size:,}"
@@ -178,13 +178,13 @@ def shown_block(dim: int, bounds: str, block: int, count: int) -> str:
 
 
 def other_blocks(ids: str) -> str:
-    """The devices that hold none of what a page shows."""
+    """The devices that hold none of the blocks on the page."""
     return f"devices of other blocks: {ids}"
 
 
 def layout_lines(layout: Layout, array: str) -> tuple[str, str]:
     """A layout in two lines: the array, its spec and mesh; its blocks and replicas."""
-    # A sharding of jax's other than a NamedSharding has shard indices only.
+    # JAX shardings other than NamedSharding only have shard indices.
     spec = str(layout.spec or "a sharding without a spec")
     blocks = f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)}"
     size = f"{bytes_text(layout.bytes_per_device)} per device"

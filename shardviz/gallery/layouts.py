@@ -87,7 +87,10 @@ class Registry(Generic[T]):
         from shardviz.gallery import functions
 
         names = self._find(name).functions
-        return tuple(inspect.getsource(getattr(functions, each)) for each in names)
+        return tuple(
+            inspect.getsource(getattr(functions, function_name))
+            for function_name in names
+        )
 
     def _find(self, name: str) -> Example[T]:
         if isinstance(name, str) and name in self._examples:
@@ -204,9 +207,9 @@ def _experts() -> tuple[ArraySpec, ...]:
     dense = _decoder(
         embed=4096, mlp=14336, heads=32, kv_heads=8, layers=32, vocab=32000
     )
-    kept = tuple(a for a in dense if a.name not in ("w_gate", "w_up", "w_down"))
+    shared = tuple(a for a in dense if a.name not in ("w_gate", "w_up", "w_down"))
     return (
-        *kept,
+        *shared,
         _array("router", (32, 4096, 8), "layers embed _"),
         _array("w_gate", (32, 8, 4096, 14336), "layers expert embed mlp"),
         _array("w_up", (32, 8, 4096, 14336), "layers expert embed mlp"),

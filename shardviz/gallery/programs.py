@@ -52,15 +52,15 @@ def _examples(
         arrays: of each program one `(name, shape, logical names)` for each argument, in
             order; without a table, PartitionSpecs in place of the logical names.
     """
-    found = []
+    examples = []
     for block in text.strip().split("\n\n"):
         name, sentence, functions, *table = block.split("\n")
-        make = partial(_made, name, functions.split()[-1], arrays[name], *table)
-        found.append(Example(name, sentence, make, tuple(functions.split())))
-    return found
+        make = partial(_program, name, functions.split()[-1], arrays[name], *table)
+        examples.append(Example(name, sentence, make, tuple(functions.split())))
+    return examples
 
 
-def _made(
+def _program(
     name: str,
     function: str,
     arrays: tuple[tuple[str, tuple[int, ...], str], ...],
@@ -68,19 +68,19 @@ def _made(
 ) -> Program:
     from shardviz.gallery import functions
 
-    found, made = None, []
+    rule_table, specs = None, []
     if table in rules.names():
-        found = rules.get(table)
+        rule_table = rules.get(table)
     elif table:
-        found = Rules.parse(table.replace("; ", "\n"))
+        rule_table = Rules.parse(table.replace("; ", "\n"))
     for argument, shape, text in arrays:
         array = ArraySpec(argument, shape)
         if table:
-            made.append(array.replace(logical=read_names(text)))
+            specs.append(array.replace(logical=read_names(text)))
         else:
-            made.append(array.replace(spec=Spec.parse(text)))
+            specs.append(array.replace(spec=Spec.parse(text)))
     fn = getattr(functions, function)
-    return Program(fn, tuple(made), meshes.get(), found, name=name)
+    return Program(fn, tuple(specs), meshes.get(), rule_table, name=name)
 
 
 # Every size divides by 2, 4, 8 and 16, so that each program fits the usual meshes, and
