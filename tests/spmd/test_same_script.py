@@ -49,8 +49,7 @@ def test_a_run_is_checked_in_each_process(processes, name):
         # Only where each process has all of the values is there something to compare with.
         spread = name in ("spread_values", "donated_values")
         assert ("output: values" in titles) != spread
-        own = {"code": "own shards", "fields": {"process": rank, "processes": 2}}
-        assert ["Finding", own] in found["notes"]
+        assert ["OwnShards", {"process": rank, "processes": 2}] in found["notes"]
         assert found["target"] == "CPU × 8, attached"
         assert found["processes"] == [0, 1]
 
