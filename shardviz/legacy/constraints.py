@@ -1,7 +1,7 @@
-"""`with_sharding_constraint(x, parts)` inside of a function under `sharded_jit`.
+"""`with_sharding_constraint(x, parts)` inside a function under `sharded_jit`.
 
-It becomes jax's own constraint over a mesh of integer parts, so it works in loops,
-gradients and nested jits, and can be found in a jaxpr.
+It becomes a constraint of jax over a mesh of integer parts, so it works in loops,
+gradients and nested jits, and appears in jaxprs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import shown
+from shardviz.base.typing import PyTree
 from shardviz.legacy.partitions import (
     Partition,
     Parts,
@@ -24,9 +25,9 @@ from shardviz.legacy.partitions import (
     mesh_sizes,
 )
 
-# Only says whether a sharded_jit is being traced, so that a call outside of one can be
-# refused. What a constraint means must not depend on it: jax keeps what it traced of
-# inner functions.
+# True while a sharded_jit is being traced, so that calls outside of it can be refused.
+# The meaning of a constraint must not depend on it, because jax caches traces of inner
+# functions.
 _INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "inside_sharded_jit", default=False
 )
@@ -43,20 +44,20 @@ def inside() -> Iterator[None]:
 
 
 def is_inside() -> bool:
-    """Whether a function under `sharded_jit` is being traced."""
+    """True while a function under `sharded_jit` is being traced."""
     return _INSIDE.get()
 
 
-def with_sharding_constraint(x: Any, parts: Parts | None) -> Any:
-    """`x`, split as `parts` says, in the middle of a function under `sharded_jit`.
+def with_sharding_constraint(x: PyTree, parts: Parts | None) -> PyTree:
+    """Constrains an intermediate array of a function under `sharded_jit` to `parts`.
 
     Args:
-        x: an array; for a tree of them, `jax.tree.map` over it.
-        parts: one number for each dimension, or None for a replicated array.
+        x: an array. Use `jax.tree.map` for a tree of arrays.
+        parts: one number per dimension, or None for a replicated array.
 
     Raises:
-        ShardvizError: outside of `sharded_jit`, for parts that do not fit `x`, and
-            where jax is not installed.
+        ShardvizError: outside `sharded_jit`, if the parts do not fit `x`, or if jax is
+            not installed.
 
     >>> import jax
     >>> split = lambda x: with_sharding_constraint(x, Parts(1)) + 1
@@ -98,20 +99,21 @@ def _shardings(parts: Partition) -> list[Any]:
     from shardviz.programs.backend.bridge import abstract_mesh
 
     around = jax.sharding.get_abstract_mesh()
-    ours = is_parts_mesh(around)
-    # Without a mesh around it nobody knows over how many devices to replicate.
-    if parts is None and not ours:
+    in_parts_mesh = is_parts_mesh(around)
+    # Without a mesh in context, the number of devices to replicate over is unknown.
+    if parts is None and not in_parts_mesh:
         return []
     if parts is None:
         return [replicated_on(around)]
     sizes, _ = mesh_sizes(parts.product, [parts])
-    if ours:
+    if in_parts_mesh:
         sizes = around.axis_sizes
     mesh, spec = fitting(parts, sizes, parts.product)
-    wanted = jax.sharding.NamedSharding(abstract_mesh(mesh), spec.to_jax())
-    if ours and around.size == parts.product and not is_prime_power(parts.product):
-        return [replicated_on(around), wanted, replicated_on(around)]
-    return [wanted]
+    sharding = jax.sharding.NamedSharding(abstract_mesh(mesh), spec.to_jax())
+    is_same_size = in_parts_mesh and around.size == parts.product
+    if is_same_size and not is_prime_power(parts.product):
+        return [replicated_on(around), sharding, replicated_on(around)]
+    return [sharding]
 
 
 def replicated_on(mesh: Any) -> Any:
@@ -126,7 +128,7 @@ def replicated_on(mesh: Any) -> Any:
 
 
 def constraints_inside(jaxpr: Any) -> Iterator[tuple[str, Partition, int]]:
-    """What constraints and nested sharded_jits ask for: who, Parts and device count.
+    """The requests of constraints and nested sharded_jits: name, Parts, device count.
 
     >>> import jax
     >>> f = jax.make_jaxpr(lambda x: with_sharding_constraint(x, Parts(2, 1)))
@@ -160,7 +162,7 @@ def _parts_of(sharding: Any, rank: int) -> Partition:
     for dim, axes in enumerate(sharding.spec):
         if isinstance(axes, str):
             axes = (axes,)
-        # What vmap adds is unconstrained, and splits nothing.
+        # Dimensions added by vmap are unconstrained and not split.
         if isinstance(axes, tuple):
             counts[dim] = math.prod(sizes[axis] for axis in axes)
     parts = Parts(*counts)

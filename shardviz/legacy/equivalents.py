@@ -1,4 +1,4 @@
-"""A ShardingSpec as the Spec that equals it on a mesh.
+"""Converts a ShardingSpec to the equivalent Spec on a mesh.
 
 Both order the same devices major to minor, so a ShardingSpec fits a mesh if each entry
 of its `mesh_mapping` is the product of some neighbouring axes of the mesh.
@@ -45,7 +45,7 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
     )
     dims = []
     for names in spec.axis_names:
-        # One axis of its devices may be several neighbouring axes of the mesh.
+        # An axis of the ShardingSpec can be several neighbouring axes of the mesh.
         axes: list[str] = []
         for name in names:
             axes += axes_of[name]
@@ -56,14 +56,14 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
 def _neighbours(sizes: tuple[int, ...], mesh: MeshSpec) -> list[tuple[str, ...]]:
     """For each size the neighbouring mesh axes of that product.
 
-    Axes of size 1 split nothing and are left out.
+    Axes of size 1 split nothing and are omitted.
     """
-    left = [(name, size) for name, size in mesh.shape.items() if size > 1]
+    remaining = [(name, size) for name, size in mesh.shape.items() if size > 1]
     groups = []
     for size in sizes:
         group, product = [], 1
-        while product < size and left:
-            name, length = left.pop(0)
+        while product < size and remaining:
+            name, length = remaining.pop(0)
             group.append(name)
             product *= length
         if product != size:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardviz.base.array_spec import ArraySpec
@@ -16,6 +16,8 @@ from shardviz.base.errors import ProgramError, TargetError, needed_by
 from shardviz.base.format import listed, plural, shown
 from shardviz.base.mesh import MAX_DEVICES
 from shardviz.base.parse import check_size
+from shardviz.base.partition_spec import Spec
+from shardviz.base.typing import PyTree, UserFunction
 from shardviz.compiled.report import Report
 from shardviz.legacy.constraints import (
     constraints_inside,
@@ -39,35 +41,36 @@ from shardviz.runs.cache import cache
 
 
 def sharded_jit(
-    fun: Callable[..., Any],
-    in_parts: Any,
-    out_parts: Any,
+    fun: UserFunction,
+    in_parts: PyTree,
+    out_parts: PyTree,
     num_partitions: int | None = None,
-    local_in_parts: Any = None,
-    local_out_parts: Any = None,
+    local_in_parts: PyTree = None,
+    local_out_parts: PyTree = None,
     local_num_partitions: int | None = None,
     static_argnums: int | Iterable[int] = (),
 ) -> ShardedJit:
-    """`fun`, split over devices by integers: `jax.jit` before meshes had names.
+    """Splits a function over devices by integers, as jax did before named meshes.
 
-    The result is called as `fun` is. It also has `.report(*args)`, a Report of one run,
-    and `.program(*args)`, the same with named axes: a Program, as `sv.program` makes.
+    Call the result like `fun`. Its `.report(*args)` is a Report of one run, and
+    `.program(*args)` the same function with named axes, as a Program.
 
     Args:
-        fun: the function; it takes arrays, or containers of them, by position.
-        in_parts: how the arguments are split: a Parts, None for a replicated array, or
-            containers of these, as a prefix of the arguments.
-        out_parts: the same for what it returns.
-        num_partitions: how many devices, where no Parts says so.
-        local_in_parts, local_out_parts, local_num_partitions: the same for one process
-            of several. Here all devices are of one process, so they repeat the others.
-        static_argnums: positions of arguments that are compile-time constants; they
+        fun: the function. It takes arrays, or containers of them, by position.
+        in_parts: the partitions of the arguments: a Parts, None for a replicated array,
+            or containers of these, as a prefix of the arguments.
+        out_parts: the same for the results.
+        num_partitions: the number of devices, if no Parts defines it.
+        local_in_parts, local_out_parts, local_num_partitions: the same for one of
+            several processes. Here all devices belong to one process, so they must
+            equal the others.
+        static_argnums: positions of arguments that are compile-time constants, which
             have no parts.
 
     Raises:
-        ShardvizError: for parts that do not fit together, and where jax is not
-            installed; in a call for arguments that do not fit the parts, missing static
-            arguments, and too few devices.
+        ShardvizError: if parts do not fit together or jax is not installed; in a call,
+            if arguments do not fit the parts, static arguments are missing, or there
+            are too few devices.
 
     >>> import jax.numpy as jnp
     >>> from shardviz.legacy.partitions import Parts
@@ -79,45 +82,45 @@ def sharded_jit(
         import jax  # noqa: F401
     if not callable(fun):
         raise ProgramError(f"sharded_jit takes a function first; got {shown(fun)}.")
-    # Who asks for how many devices; all have to agree.
-    wishes = []
+    # All of these must ask for the same number of devices.
+    requests = []
     counts = {
         "num_partitions": num_partitions,
         "local_num_partitions": local_num_partitions,
     }
-    for what, number in counts.items():
+    for argument, number in counts.items():
         if number is None:
             continue
-        count = check_size(number, what, ProgramError)
+        count = check_size(number, argument, ProgramError)
         if not 1 <= count <= MAX_DEVICES:
-            raise ProgramError(f"{what} is a number of devices; got {count:,}.")
-        wishes.append((f"{what}={count}", count))
+            raise ProgramError(f"{argument} is a number of devices; got {count:,}.")
+        requests.append((f"{argument}={count}", count))
     trees = {
         "in_parts": (in_parts, local_in_parts),
         "out_parts": (out_parts, local_out_parts),
     }
-    for what, (tree, local) in trees.items():
-        for parts in parts_in(tree, what):
-            wishes.append((f"{parts} in {what}", parts.product))
+    for argument, (tree, local) in trees.items():
+        for parts in parts_in(tree, argument):
+            requests.append((f"{parts} in {argument}", parts.product))
         if local is not None and local != tree:
             raise ProgramError(
-                f"local_{what} says how the data of one process is split. sharded_jit"
-                f" runs in one process here, so it is the same as {what}; got"
-                f" {shown(local)} and {shown(tree)}. Leave local_{what} out."
+                f"local_{argument} says how the data of one process is split. sharded_jit"
+                f" runs in one process here, so it is the same as {argument}; got"
+                f" {shown(local)} and {shown(tree)}. Leave local_{argument} out."
             )
     numbers = static_argnums
     if not isinstance(numbers, Iterable):
         numbers = (numbers,)
     statics = [check_size(n, "Each of static_argnums", ProgramError) for n in numbers]
-    count_of(wishes)  # what disagrees is refused here, before any call
-    return ShardedJit(fun, in_parts, out_parts, wishes, statics)
+    count_of(requests)  # refuses contradictions now, before any call
+    return ShardedJit(fun, in_parts, out_parts, requests, statics)
 
 
 class ShardedJit:
-    """A function under `sharded_jit`: call it, run it with a report, or see its Program.
+    """A function under `sharded_jit`: call it, run it with a report, or get its Program.
 
-    Its first call with arguments of a new shape, dtype, tree or static value traces the
-    function twice: once to learn what it asks for, once for the devices.
+    The first call with arguments of a new shape, dtype, tree or static value traces the
+    function twice: once to find its constraints, once for the devices.
 
     >>> import jax
     >>> from shardviz.legacy.partitions import Parts
@@ -128,37 +131,37 @@ class ShardedJit:
 
     def __init__(
         self,
-        fun: Callable[..., Any],
-        in_parts: Any,
-        out_parts: Any,
-        wishes: Sequence[tuple[str, int]],
+        fun: UserFunction,
+        in_parts: PyTree,
+        out_parts: PyTree,
+        requests: Sequence[tuple[str, int]],
         statics: Sequence[int],
     ) -> None:
         functools.update_wrapper(self, fun, updated=())
-        self._fun, self._parts, self._wishes = fun, (in_parts, out_parts), wishes
+        self._fun, self._parts, self._requests = fun, (in_parts, out_parts), requests
         self._statics = statics
-        self._calls: dict[Any, _PartitionedCall] = {}
+        self._calls: dict[object, _PartitionedCall] = {}
 
-    def __call__(self, *args: Any) -> Any:
-        """The result of the function, as arrays split as `out_parts` says."""
+    def __call__(self, *args: PyTree) -> PyTree:
+        """Calls the function; its results are split according to `out_parts`."""
         call, leaves = self._prepared(args)
         return call.run(leaves)
 
-    def program(self, *args: Any) -> Program:
-        """The same as a Program, of arguments or their shapes.
+    def program(self, *args: PyTree) -> Program:
+        """Converts it to a Program, for arguments or their shapes.
 
         Raises:
-            ProgramError: as a call; and where no single mesh fits all of the parts.
+            ProgramError: as in a call, and if no single mesh fits all parts.
         """
         return self._prepared(args)[0].program()
 
-    def report(self, *args: Any) -> Report:
-        """Runs the function once and reports, as `sv.run` does.
+    def report(self, *args: PyTree) -> Report:
+        """Runs the function once and returns a Report, like `sv.run`.
 
-        Values are made up where arguments are shapes.
+        If an argument is only a shape, values are generated.
 
         Raises:
-            ProgramError: as `program`.
+            ProgramError: as in `program`.
         """
         import jax
 
@@ -173,8 +176,10 @@ class ShardedJit:
             arrays.append(jax.numpy.asarray(leaf, struct.dtype))
         return run_program(program, *call.tree.unflatten(arrays), cache=cache)
 
-    def _prepared(self, args: tuple[Any, ...]) -> tuple[_PartitionedCall, list[Any]]:
-        """What was traced for arguments like these, and their leaves."""
+    def _prepared(
+        self, args: tuple[PyTree, ...]
+    ) -> tuple[_PartitionedCall, list[PyTree]]:
+        """The traced call for arguments like these, and their leaves."""
         import jax
 
         static = _static_arguments(self._statics, args)
@@ -185,19 +190,27 @@ class ShardedJit:
             struct = _struct(jax.tree_util.keystr(path), leaf)
             structs.append(struct)
             avals.append((struct.shape, struct.dtype, struct.weak_type))
-        # As jax.jit keeps its traces: values of arguments that are not static do not count.
+        # Like the cache of jax.jit, the key ignores the values of non-static arguments.
         key = tuple(static.items()), len(args), tree, tuple(avals)
         call = self._calls.get(key)
         if call is None:
             call = _PartitionedCall(
-                self._fun, *self._parts, self._wishes, static, len(args), tree, structs
+                self._fun,
+                *self._parts,
+                self._requests,
+                static,
+                len(args),
+                tree,
+                structs,
             )
-            # Threads that come at the same time go on with one of theirs.
+            # Concurrent threads all use the call that was stored first.
             call = self._calls.setdefault(key, call)
         return call, leaves
 
 
-def _static_arguments(numbers: Sequence[int], args: tuple[Any, ...]) -> dict[int, Any]:
+def _static_arguments(
+    numbers: Sequence[int], args: tuple[PyTree, ...]
+) -> dict[int, PyTree]:
     static = {}
     for number in numbers:
         if not -len(args) <= number < len(args):
@@ -210,15 +223,15 @@ def _static_arguments(numbers: Sequence[int], args: tuple[Any, ...]) -> dict[int
     return dict(sorted(static.items()))
 
 
-def _struct(name: str, leaf: Any) -> Any:
-    """Shape and dtype of an argument as jax takes it."""
+def _struct(name: str, leaf: PyTree) -> Any:
+    """The shape and dtype that jax gives to an argument."""
     import jax
 
     from shardviz.programs.backend.bridge import jax_dtype
 
     if isinstance(leaf, ArraySpec):
         return jax.ShapeDtypeStruct(leaf.shape, jax_dtype(leaf.dtype))
-    # Whatever jax itself takes for an array or a number: numpy's, Python's, its own.
+    # jax decides which values are arrays or numbers.
     try:
         return jax.eval_shape(lambda x: x, leaf)
     except (TypeError, OverflowError):
@@ -230,25 +243,26 @@ def _struct(name: str, leaf: Any) -> Any:
 
 
 class _PartitionedCall:
-    """A function under `sharded_jit`, traced for one signature; looks for no devices.
+    """A function under `sharded_jit`, traced for one signature, without its devices.
 
     Attributes:
         static: the static arguments, by position.
-        parameters: the function's names for all of its arguments.
-        tree, structs: the other arguments: their PyTreeDef and their leaves' types.
-        in_parts, out_parts: one Parts or None for each leaf.
-        count: over how many devices it is split.
-        sizes: of the axes of the mesh that fits as many of the parts as one can.
-        unfit: the parts that need a mesh of their own over the same devices.
+        parameters: the names of all arguments.
+        tree, structs: the PyTreeDef of the other arguments, and the types of their
+            leaves.
+        in_parts, out_parts: one Parts or None per leaf.
+        count: the number of devices.
+        sizes: the axis sizes of the mesh that fits most of the parts.
+        unfit: the parts that need another mesh over the same devices.
     """
 
     def __init__(
         self,
-        fun: Callable[..., Any],
-        in_parts: Any,
-        out_parts: Any,
-        wishes: Sequence[tuple[str, int]],
-        static: dict[int, Any],
+        fun: UserFunction,
+        in_parts: PyTree,
+        out_parts: PyTree,
+        requests: Sequence[tuple[str, int]],
+        static: dict[int, PyTree],
         total: int,
         tree: Any,
         structs: Sequence[Any],
@@ -267,32 +281,34 @@ class _PartitionedCall:
         ):
             if parts is not None:
                 parts.check(struct.shape, path_name(dynamic[path[0].idx], path[1:]))
-        # Without devices: shapes are enough to see what it returns and constrains.
+        # Shapes are enough to find the results and constraints, without devices.
         jaxpr, shapes = jax.make_jaxpr(self.fn, return_shape=True)(*arguments)
         inner = list(constraints_inside(jaxpr))
         counts = [(who, count) for who, _, count in inner]
-        self.count = count_of([*wishes, *counts]) or 1
+        self.count = count_of([*requests, *counts]) or 1
         results, self._out_tree = jax.tree_util.tree_flatten_with_path(shapes)
         self.out_parts = flat_parts(out_parts, self._out_tree, "out_parts")
         for (path, struct), parts in zip(results, self.out_parts, strict=True):
             if parts is not None:
                 parts.check(struct.shape, path_name("output", path))
-        # The parts of arguments come first: theirs is the mesh that fits others, too.
+        # The mesh fits the parts of arguments first, and others if possible.
         every = (*self.in_parts, *self.out_parts, *(parts for _, parts, _ in inner))
         self.sizes, self.unfit = mesh_sizes(self.count, every)
-        # XLA cannot reshard all numbers of devices directly (see `replicated_on`); then
-        # arguments and results are replicated before and after the function.
+        # XLA cannot reshard every number of devices directly (see `replicated_on`). If it
+        # cannot, arguments and results are replicated before and after the function.
         several = len(set(every) - {None}) > 1
         self.indirect = several and not is_prime_power(self.count)
 
     @functools.cached_property
-    def fn(self) -> Callable[..., Any]:
-        """The function of the arguments that are not static."""
+    def fn(self) -> UserFunction:
+        """The function of the non-static arguments."""
         static, total = self.static, len(self.parameters)
 
-        def partial(*dynamic: Any) -> Any:
-            given = iter(dynamic)
-            args = [static[i] if i in static else next(given) for i in range(total)]
+        def partial(*dynamic: PyTree) -> PyTree:
+            remaining = iter(dynamic)
+            args = []
+            for i in range(total):
+                args.append(static[i] if i in static else next(remaining))
             with inside():
                 return self._fun(*args)
 
@@ -300,7 +316,7 @@ class _PartitionedCall:
         parameters = []
         for number, name in enumerate(self.parameters):
             if number not in static:
-                # Those of variadic parameters, such as args[0], are no Python names.
+                # Names of variadic arguments, such as args[0], are not identifiers.
                 name = name if name.isidentifier() else f"a{number}"
                 kind = inspect.Parameter.POSITIONAL_ONLY
                 parameters.append(inspect.Parameter(name, kind))
@@ -308,8 +324,8 @@ class _PartitionedCall:
         return partial
 
     @functools.cached_property
-    def body(self) -> Callable[..., Any]:
-        """The function as it is run, with the mesh of parts as jax's mesh in context."""
+    def body(self) -> UserFunction:
+        """The function to run, with the mesh of parts as jax's mesh in context."""
         if not self.indirect:
             return self.fn
 
@@ -319,13 +335,13 @@ class _PartitionedCall:
             mesh = jax.sharding.get_abstract_mesh()
             return jax.lax.with_sharding_constraint(x, replicated_on(mesh))
 
-        def with_replicated(*dynamic: Any) -> Any:
+        def with_replicated(*dynamic: PyTree) -> PyTree:
             return jax.tree.map(replicate, self.fn(*jax.tree.map(replicate, dynamic)))
 
         return functools.update_wrapper(with_replicated, self.fn)
 
     def program(self) -> Program:
-        """The same as a Program, which has one mesh."""
+        """Converts it to a Program, which has one mesh."""
         from shardviz.programs.backend.arguments import program_arrays
 
         if self.unfit:
@@ -336,7 +352,7 @@ class _PartitionedCall:
                 " meshes; or use parts whose products divide each other, left to right."
             )
 
-        def spec(partition: Partition) -> Any:
+        def spec(partition: Partition) -> Spec:
             return fitting(partition, self.sizes, self.count)[1]
 
         arrays, tree, _ = program_arrays(self.tree.unflatten(self.structs), self.fn)
@@ -351,8 +367,8 @@ class _PartitionedCall:
             out_specs=self._out_tree.unflatten(map(spec, self.out_parts)),
         )
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        """The result for the leaves of the arguments that are not static."""
+    def run(self, leaves: Sequence[PyTree]) -> PyTree:
+        """The result for the leaves of the non-static arguments."""
         import jax
         from jax.core import Tracer
 
@@ -361,13 +377,13 @@ class _PartitionedCall:
             return self._out_tree.unflatten(jitted(*leaves))
         placed = [_place(leaf, s) for leaf, s in zip(leaves, ins, strict=True)]
         results = list(jitted(*placed))
-        # Gradients come back sharded as the results are, since jit takes no others.
+        # Gradients must have the shardings of the results, because jit accepts no others.
         if any(isinstance(r, Tracer) for r in results):
             results = map(jax.lax.with_sharding_constraint, results, outs)
         return self._out_tree.unflatten(results)
 
     @functools.cached_property
-    def _compiled(self) -> tuple[tuple, tuple, Callable[..., Any]]:
+    def _compiled(self) -> tuple[tuple, tuple, UserFunction]:
         """The shardings of arguments and of results, and the jitted function."""
         import jax
 
@@ -384,24 +400,24 @@ class _PartitionedCall:
         outs = tuple(map(sharding, self.out_parts))
         around = abstract_mesh(mesh_over(self.sizes))
 
-        def flat(*leaves: Any) -> tuple[Any, ...]:
-            # Constraints look for the mesh here, and jax keeps traces by it.
+        def flat(*leaves: PyTree) -> tuple[PyTree, ...]:
+            # Constraints read the mesh from the context, which is part of jax's cache key.
             with jax.sharding.use_abstract_mesh(around), inside():
                 return tuple(jax.tree.leaves(self.body(*self.tree.unflatten(leaves))))
 
         functools.update_wrapper(flat, self._fun, updated=())
-        # jax would look through it for the names of arguments, which are others.
+        # jax would follow `__wrapped__` to the names of other arguments.
         del flat.__wrapped__
         return ins, outs, jax.jit(flat, in_shardings=ins, out_shardings=outs)
 
 
-def _place(leaf: Any, sharding: Any) -> Any:
-    """An argument on the devices; an array may come from any others."""
+def _place(leaf: PyTree, sharding: Any) -> PyTree:
+    """Moves an argument to the devices; an array can come from any other devices."""
     import jax
     from jax.core import Tracer
 
-    # A traced one gets a constraint: under vmap, device_put would apply the sharding to
-    # the wrong dimensions.
+    # A traced array gets a constraint, because device_put would apply the sharding to the
+    # wrong dimensions under vmap.
     if not isinstance(leaf, Tracer):
         return jax.device_put(leaf, sharding)
     try:
@@ -424,7 +440,7 @@ def _devices(count: int) -> Sequence[Any]:
             " product."
         )
     if jax.process_count() > 1:
-        # A process may use its own devices, and not those of others.
+        # A process can use only its own devices.
         devices = jax.local_devices()
         if len(devices) < count:
             raise TargetError(

@@ -1,9 +1,9 @@
-"""Integer partitions: into how many blocks each dimension is split.
+"""Integer partitions: the number of blocks along each dimension.
 
 The first device holds the first block in row-major order, the second the next, and so
 on. The product of the numbers is the number of devices; None is a replicated array.
 
-A mesh whose axes run major to minor splits an array so if every dimension takes
+A mesh whose axes run major to minor splits an array this way if every dimension uses
 neighbouring axes. `Parts(2, 4)` over 8 devices needs axes of sizes 2 and 4 (or finer),
 `Parts(8, 1)` fits one axis of 8; `mesh_sizes` finds the coarsest mesh that fits all
 Parts of a function. Its axes are `part0`, `part1`, … major to minor.
@@ -26,12 +26,13 @@ from shardviz.base.layout import Layout, Misfit, lay_out
 from shardviz.base.mesh import MAX_DEVICES, MeshSpec
 from shardviz.base.parse import check_size
 from shardviz.base.partition_spec import MAX_RANK, Spec
+from shardviz.base.typing import PyTree
 
 
 class Parts(tuple, Displayed):
-    """Into how many blocks each dimension of an array is split.
+    """The number of blocks along each dimension of an array.
 
-    A tuple, so it compares and hashes as one; JAX takes it for a leaf of a pytree.
+    It is a tuple, so it compares and hashes like one. JAX treats it as a leaf of a pytree.
 
     Raises:
         SpecError: for anything but whole numbers from 1 on.
@@ -49,7 +50,7 @@ class Parts(tuple, Displayed):
         counts = []
         for dim, part in enumerate(parts):
             count = check_size(part, f"Parts entry {dim}", SpecError)
-            # Every part is on a device of its own.
+            # Every part is on a separate device.
             if not 1 <= count <= MAX_DEVICES:
                 raise SpecError(
                     f"Entry {dim} of Parts is between 1, which does not split the"
@@ -62,7 +63,7 @@ class Parts(tuple, Displayed):
         return tuple(self)
 
     def _draw_(self, title: str | None = None) -> Any:
-        """A tile for each dimension."""
+        """One tile per dimension."""
         from shardviz.axis_rules.draw.rules import draw_spec
 
         if title is None:
@@ -79,7 +80,7 @@ class Parts(tuple, Displayed):
 
     @property
     def product(self) -> int:
-        """How many blocks, and so how many devices."""
+        """The number of blocks, and so of devices."""
         return math.prod(self)
 
     def check(self, shape: Sequence[int], name: str = "The array") -> None:
@@ -116,7 +117,7 @@ def parts_layout(
     Args:
         shape: the global one, in elements.
         parts: None for a replicated array.
-        device_ids: the devices in order; 0, 1, 2, … where None.
+        device_ids: the devices in order; by default 0, 1, 2, ...
 
     Raises:
         LayoutError: if the rank differs or a dimension does not divide.
@@ -144,29 +145,29 @@ def parts_layout(
 
 
 def is_partition(value: Any) -> bool:
-    """Whether a value is a leaf of a tree of parts: Parts or None."""
+    """True for a leaf of a tree of parts: Parts or None."""
     return value is None or isinstance(value, Parts)
 
 
-def parts_in(prefix: Any, what: str) -> list[Parts]:
-    """Every Parts in containers that hold nothing else but None."""
+def parts_in(prefix: PyTree, argument: str) -> list[Parts]:
+    """Every Parts in containers of Parts and None."""
     import jax
 
-    found = []
+    parts = []
     for leaf in jax.tree.leaves(prefix, is_leaf=is_partition):
         if not is_partition(leaf):
             raise ProgramError(
-                f"{what} holds {shown(leaf)}, which is no Parts. Write"
+                f"{argument} holds {shown(leaf)}, which is no Parts. Write"
                 " legacy.Parts(2, 1) for 2 parts along the first of two dimensions,"
                 " None for an array that is replicated, or containers of these."
             )
         if leaf is not None:
-            found.append(leaf)
-    return found
+            parts.append(leaf)
+    return parts
 
 
-def flat_parts(prefix: Any, tree: Any, what: str) -> tuple[Partition, ...]:
-    """One Parts or None for each leaf of a PyTreeDef, from a prefix of that tree.
+def flat_parts(prefix: PyTree, tree: PyTree, argument: str) -> tuple[Partition, ...]:
+    """One Parts or None per leaf of a PyTreeDef, from a prefix of that tree.
 
     >>> import jax
     >>> flat_parts((Parts(2), None), jax.tree.structure(({"a": 0, "b": 0}, 0)), "in_parts")
@@ -175,32 +176,35 @@ def flat_parts(prefix: Any, tree: Any, what: str) -> tuple[Partition, ...]:
     from shardviz.programs.backend.arguments import spread
 
     full = tree.unflatten(range(tree.num_leaves))
-    return tuple(spread(prefix, full, what, is_partition))
+    return tuple(spread(prefix, full, argument, is_partition))
 
 
-def count_of(wishes: Iterable[tuple[str, int]]) -> int | None:
-    """How many devices are asked for, by all alike; None where nobody asks."""
-    first, wanted = "", None
-    for what, count in wishes:
-        if wanted is None:
-            first, wanted = what, count
-        # One function runs over one number of devices.
-        if wanted != count:
+def count_of(requests: Iterable[tuple[str, int]]) -> int | None:
+    """The number of devices in all requests, or None without requests.
+
+    Raises:
+        ProgramError: if two requests differ.
+    """
+    first_name, first_count = "", None
+    for name, count in requests:
+        if first_count is None:
+            first_name, first_count = name, count
+        if first_count != count:
             raise ProgramError(
                 "All parts of one sharded_jit make the same number of partitions:"
-                f" {first} makes {wanted:,} and {what} makes {count:,}. Change one"
+                f" {first_name} makes {first_count:,} and {name} makes {count:,}. Change one"
                 " of them; write None for an array that is replicated."
             )
-    return wanted
+    return first_count
 
 
 def mesh_sizes(
     count: int, partitions: Iterable[Partition]
 ) -> tuple[tuple[int, ...], tuple[Parts, ...]]:
-    """The axis sizes of the coarsest mesh of `count` devices that fits these, in order.
+    """The axis sizes of the coarsest mesh of `count` devices that fits the partitions.
 
     Returns:
-        The sizes, and those Parts that do not fit beside earlier ones: no mesh has both
+        The sizes, and the Parts that conflict with earlier ones: no mesh fits both
         Parts(2, 3) and Parts(3, 2) in one order of devices.
 
     >>> mesh_sizes(8, [Parts(2, 4), Parts(8, 1), None])
@@ -210,8 +214,8 @@ def mesh_sizes(
     """
     strides, unfit = sorted({1, count}), []
     for parts in partitions:
-        # An axis has to end wherever a dimension ends, counted in devices from the
-        # major side; axes exist if each of these counts divides the next.
+        # An axis must end wherever a dimension ends, counted in devices from the major
+        # side. Such axes exist if each of these counts divides the next.
         ends = sorted({*strides, *itertools.accumulate(parts or (), int.__mul__)})
         if all(b % a == 0 for a, b in itertools.pairwise(ends)):
             strides = ends
@@ -221,7 +225,7 @@ def mesh_sizes(
 
 
 def is_prime_power(count: int) -> bool:
-    """Whether a number has at most one distinct prime factor, as 8 has and 6 has not."""
+    """True if a number has at most one distinct prime factor, like 8 and unlike 6."""
     prime = 2
     while prime < count and count % prime:
         prime += 1
@@ -236,19 +240,19 @@ def mesh_over(sizes: Sequence[int]) -> MeshSpec:
 
 
 def is_parts_mesh(mesh: Any) -> bool:
-    """Whether a mesh, ours or jax's, has the axes that `mesh_over` gives."""
+    """True if a mesh, ours or jax's, has the axes of `mesh_over`."""
     names = tuple(mesh.axis_names)
     return bool(names) and names == tuple(f"part{i}" for i in range(len(names)))
 
 
 def _spec_over(partition: Parts, sizes: Sequence[int]) -> Spec | None:
-    """The Spec over `mesh_over(sizes)` that splits so; None where that mesh cannot."""
+    """The Spec over `mesh_over(sizes)` of a partition, or None if that mesh cannot."""
     dims, axis = [], 0
     for count in partition:
         start, product = axis, 1
         while product < count and axis < len(sizes):
             product, axis = product * sizes[axis], axis + 1
-        # A dimension that ends within an axis would split that in two.
+        # The mesh does not fit if a dimension ends inside an axis.
         if product != count:
             return None
         dims.append(tuple(f"part{i}" for i in range(start, axis)))
@@ -258,7 +262,7 @@ def _spec_over(partition: Parts, sizes: Sequence[int]) -> Spec | None:
 def fitting(
     partition: Partition, sizes: tuple[int, ...], count: int
 ) -> tuple[MeshSpec, Spec]:
-    """A mesh of `count` devices, `mesh_over(sizes)` where that fits, and the Spec.
+    """A mesh of `count` devices, `mesh_over(sizes)` if that fits, and the Spec.
 
     >>> mesh, spec = fitting(Parts(2, 4), (2, 2, 2), 8)
     >>> str(mesh), str(spec)
@@ -268,7 +272,7 @@ def fitting(
         return mesh_over(sizes), Spec()
     spec = _spec_over(partition, sizes)
     if spec is None:
-        # Parts(3, 2) beside Parts(2, 3): a mesh of its own over the same devices.
+        # Parts(3, 2) next to Parts(2, 3) needs another mesh over the same devices.
         sizes, _ = mesh_sizes(count, [partition])
         spec = _spec_over(partition, sizes)
         assert spec is not None

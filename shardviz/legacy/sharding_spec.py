@@ -1,4 +1,4 @@
-"""ShardingSpec: how `jax.pmap` wrote down a sharding, before there were named axes.
+"""ShardingSpec: the sharding type of `jax.pmap`, from before named mesh axes.
 
 Follows `jax.interpreters.pxla` up to jax 0.4 and the `pmap_lib` of its time, `repr`
 included; checked against index tables of jax 0.4.13 in `tests/layout`.
@@ -34,7 +34,7 @@ class NoSharding:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The sizes of the sharded axes it makes: none."""
+        """The sizes of its sharded axes: none."""
         return ()
 
 
@@ -54,10 +54,10 @@ class Chunked:
 
     chunks: tuple[int, ...]
 
-    def __init__(self, *chunks: Any) -> None:
+    def __init__(self, *chunks: int | Sequence[int]) -> None:
         numbers: Any = chunks
         if len(chunks) == 1 and isinstance(chunks[0], (Sequence, np.ndarray)):
-            # Not the letters of a text, which would pass as its entries.
+            # The letters of a text must not count as its entries.
             if not isinstance(chunks[0], str):
                 numbers = chunks[0]
         counts = tuple(_count(c, "number of chunks") for c in numbers)
@@ -65,7 +65,7 @@ class Chunked:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The sizes of the sharded axes it makes: its chunks."""
+        """The sizes of its sharded axes: the chunks."""
         return self.chunks
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Unstacked:
-    """A dimension of which each device holds one index; its own array lacks it.
+    """A dimension of which each device holds one index, and which its array lacks.
 
     Raises:
         SpecError: for anything but a whole number from 1 on.
@@ -90,7 +90,7 @@ class Unstacked:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The sizes of the sharded axes it makes: one, as long as the dimension."""
+        """The sizes of its sharded axes: one, of the size of the dimension."""
         return (self.size,)
 
     def __repr__(self) -> str:
@@ -134,12 +134,12 @@ class Replicated:
         object.__setattr__(self, "replicas", count)
 
 
-def _count(value: object, what: str, least: int = 1) -> int:
-    count = check_size(value, f"The {what}", SpecError)
-    # A sharded axis is an axis of the devices, so no longer than there can be devices.
+def _count(value: object, name: str, least: int = 1) -> int:
+    count = check_size(value, f"The {name}", SpecError)
+    # A sharded axis is an axis of the devices, so it has at most that many entries.
     if not least <= count <= MAX_DEVICES:
         raise SpecError(
-            f"The {what} is between {least} and {MAX_DEVICES:,}; got {shown(count)}."
+            f"The {name} is between {least} and {MAX_DEVICES:,}; got {shown(count)}."
         )
     return count
 
@@ -150,7 +150,7 @@ Assignment = ShardedAxis | Replicated
 
 @dataclass(frozen=True, repr=False)
 class ShardingSpec(Displayed):
-    """A sharding as `jax.pmap` wrote it.
+    """A sharding in the notation of `jax.pmap`.
 
     Attributes:
         sharding: one `NoSharding`, `Chunked` or `Unstacked` per dimension; None is
@@ -173,7 +173,7 @@ class ShardingSpec(Displayed):
 
     def __post_init__(self) -> None:
         dims = _entries(self.sharding, "sharding", MAX_RANK, (Dimension, type(None)))
-        # jax's own code wrote None for it, too.
+        # jax's own code also used None for NoSharding.
         dims = tuple(NoSharding() if d is None else d for d in dims)
         axes = _entries(self.mesh_mapping, "mesh_mapping", MAX_AXES, Assignment)
         object.__setattr__(self, "sharding", dims)
@@ -192,7 +192,7 @@ class ShardingSpec(Displayed):
             )
 
     def _draw_(self, title: str | None = None) -> Any:
-        """A tile for each dimension."""
+        """One tile per dimension."""
         from shardviz.axis_rules.draw.rules import draw_spec
 
         if title is None:
@@ -229,17 +229,17 @@ class ShardingSpec(Displayed):
 
     @property
     def num_devices(self) -> int:
-        """How many devices it is for."""
+        """The number of devices."""
         return math.prod(self.mesh_shape)
 
     @property
     def unstacked(self) -> tuple[int, ...]:
         """The dimensions that are unstacked."""
-        found = []
+        unstacked = []
         for number, dim in enumerate(self.sharding):
             if isinstance(dim, Unstacked):
-                found.append(number)
-        return tuple(found)
+                unstacked.append(number)
+        return tuple(unstacked)
 
     @cached_property
     def mesh(self) -> MeshSpec:
@@ -251,7 +251,7 @@ class ShardingSpec(Displayed):
             else:
                 names.append(f"replica{replicas}")
                 replicas += 1
-        # A mesh has at least one axis; here it is one device.
+        # A mesh needs at least one axis, so a single device gets one.
         return MeshSpec(tuple(names) or ("device",), self.mesh_shape or (1,))
 
     @cached_property
@@ -290,11 +290,11 @@ class ShardingSpec(Displayed):
         return sizes
 
     def indices(self, shape: Sequence[int] | str) -> list[tuple[int | slice, ...]]:
-        """What each device holds of an array, in device order: one tuple per device.
+        """The index of each device's part of an array, one tuple per device.
 
-        An entry is a slice, or for an unstacked dimension the index. A dimension that
-        is not split is `slice(None)`. (Beside an unstacked dimension, `Chunked([1])`
-        has both ends given, as it had in `pmap`.)
+        An entry is a slice, or an index for an unstacked dimension. A dimension that is
+        not split is `slice(None)`. (As in `pmap`, `Chunked([1])` has both ends if another
+        dimension is unstacked.)
 
         Args:
             shape: the global shape, in elements.
@@ -313,11 +313,11 @@ class ShardingSpec(Displayed):
         return list(zip(*columns, strict=True))
 
     def _column(self, dim: int, size: int) -> list[Any]:
-        """What each device holds of one dimension."""
+        """The index of each device's part of one dimension."""
         part, count = self.sharding[dim], math.prod(self.sharding[dim].counts)
         blocks: Sequence[int | slice]
-        # `pmap` gave an int for an index, no slice for what is not split, and slices
-        # with both ends for chunks; its tables are the oracle.
+        # As in the tables of `pmap`: an int for an index, an open slice for a dimension
+        # that is not split, and slices with both ends for chunks.
         if isinstance(part, Unstacked):
             blocks = range(count)
         elif isinstance(part, NoSharding) or (count == 1 and not self.unstacked):
@@ -326,7 +326,7 @@ class ShardingSpec(Displayed):
             step = size // count
             blocks = [slice(i * step, (i + 1) * step) for i in range(count)]
         numbers = block_numbers(self.axis_names[dim], self.mesh)
-        if numbers is None:  # no axis of the devices splits it
+        if numbers is None:  # no axis splits the dimension
             return [blocks[0]] * self.num_devices
         per_device = np.broadcast_to(numbers, self.mesh.axis_sizes).reshape(-1)
         return [blocks[i] for i in per_device.tolist()]
@@ -335,16 +335,16 @@ class ShardingSpec(Displayed):
         return f"ShardingSpec({self.sharding}, {self.mesh_mapping})"
 
 
-def _entries(value: Any, what: str, limit: int, kinds: Any) -> tuple[Any, ...]:
-    # A text is a sequence too, and its letters would each be refused one by one.
+def _entries(value: object, field: str, limit: int, kinds: Any) -> tuple[Any, ...]:
+    # Text is a sequence too, but refusing its letters one by one would be confusing.
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise SpecError(f"{what} is a tuple; got {shown(value)}.")
+        raise SpecError(f"{field} is a tuple; got {shown(value)}.")
     if len(value) > limit:
-        raise SpecError(f"{what} has at most {limit} entries; got {len(value):,}.")
+        raise SpecError(f"{field} has at most {limit} entries; got {len(value):,}.")
     for at, entry in enumerate(value):
         if not isinstance(entry, kinds):
             raise SpecError(
-                f"Entry {at} of {what} is {shown(entry)}. A dimension is NoSharding(),"
+                f"Entry {at} of {field} is {shown(entry)}. A dimension is NoSharding(),"
                 " Chunked([2]) or Unstacked(2), an axis ShardedAxis(0) or Replicated(2)."
             )
     return tuple(value)
@@ -358,8 +358,8 @@ def sharding_spec_layout(
 ) -> Layout:
     """The Layout of an array under a ShardingSpec.
 
-    A Layout is of the global array, so the block of a device has one element of an
-    unstacked dimension, though the device itself holds the block without it.
+    A Layout describes the global array, so the block of a device has one element along an
+    unstacked dimension, although the device's own array lacks that dimension.
 
     Raises:
         LayoutError: if the shape does not fit, or there are not as many `device_ids`.
@@ -370,7 +370,7 @@ def sharding_spec_layout(
     (slice(4, 8, None), slice(0, 3, None))
     """
     sizes, mesh = spec.check(shape), spec.mesh
-    # Without ids, the devices are 0, 1, 2, … as in the spec's own mesh.
+    # Without ids, the devices are 0, 1, 2, ... as in the mesh of the spec.
     if device_ids is not None:
         ids = np.asarray(device_ids).reshape(-1)
         if ids.size != spec.num_devices:
@@ -384,7 +384,7 @@ def sharding_spec_layout(
         return lay_out(sizes, Spec(spec.axis_names), mesh, dtype)
     counts = tuple(math.prod(dim.counts) for dim in spec.sharding)
     shard = tuple(size // count for size, count in zip(sizes, counts, strict=True))
-    # No Spec says that a dimension is unstacked, so the blocks are given as numbers.
+    # A Spec cannot express unstacked dimensions, so the blocks are passed as numbers.
     blocks: list[np.ndarray | None] = []
     for axes in spec.axis_names:
         numbers = block_numbers(axes, mesh)

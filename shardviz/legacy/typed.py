@@ -1,4 +1,4 @@
-"""A ShardingSpec from what a person typed. Python parses it; nothing is evaluated."""
+"""Parses a typed ShardingSpec, without evaluating it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: dict[str, Any] = {
 
 
 def is_sharding_spec(text: str) -> bool:
-    """Whether text begins as a ShardingSpec does, and not as a P(…).
+    """True if text starts like a ShardingSpec and not like a PartitionSpec.
 
     >>> is_sharding_spec(" legacy.ShardingSpec("), is_sharding_spec("P('x')")
     (True, False)
@@ -55,7 +55,7 @@ def parse_sharding_spec(text: str) -> ShardingSpec:
             return spec
     except SpecError:
         raise
-    # The parser runs out of memory or stack on text that nests thousands deep.
+    # Text that nests thousands deep exhausts the parser's memory or stack.
     except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError) as error:
         problem = f": {error}"
     raise SpecError(
@@ -65,7 +65,7 @@ def parse_sharding_spec(text: str) -> ShardingSpec:
 
 
 def _value(node: ast.AST) -> Any:
-    """What an expression of numbers, tuples and parts says."""
+    """The value of an expression of numbers, tuples and dimensions."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, (ast.Tuple, ast.List)):
