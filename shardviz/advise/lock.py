@@ -1,10 +1,10 @@
 """Lock: how arrays are split and what a program communicates, in a file to commit.
 
-A lock says which spec every array has, and which collectives there are: kind, mesh
-axes, bytes, and how many. Arrays and collectives that differ in the number of their
-layer only are one line. It holds no path, no line number, and nothing that depends on
-an order of Python. Where a collective comes from is written beside it for people and is
-not compared: code may be moved and renamed.
+A lock records the spec of every array, and the collectives with their kind, mesh axes,
+bytes and number. Arrays and collectives that differ only in the number of their layer
+share a line. It contains neither paths nor line numbers, and nothing that depends on
+Python's iteration order. The origin of a collective is recorded for readers and not
+compared, because code can be moved and renamed.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from shardviz.plans.plan_folds import path_in_words
 from shardviz.plans.plan_values import bytes_per_device
 
 VERSION = 2
-_MOST_LISTED = 64  # devices; of more a digest says their order
-_MOST_BYTES = 1 << 24  # of a file
-_MOST_LETTERS = 1 << 24  # of all names, with their ranges written out
-_MOST = 1 << 63  # bytes, and how often a collective runs
+_MOST_LISTED = 64  # devices; the order of more devices is stored as a digest
+_MOST_BYTES = 1 << 24  # bytes of a file
+_MOST_LETTERS = 1 << 24  # characters of all names, with ranges expanded
+_MOST = 1 << 63  # limit for bytes and executions of a collective
 _BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
 
 class LockedCollective(NamedTuple):
-    """Collectives of a lock that are alike.
+    """A group of equal collectives in a lock.
 
     Attributes:
         kind: such as `all-gather`.
         over: the mesh axes it runs over.
-        bytes: bytes of its result on each device, of one of them, once.
-        executions: how often loops run each of them; None where that is not known.
-        count: how many there are.
-        where: its operation and the user's function, for people; not compared.
+        bytes: bytes per device of the result of one of them, for one execution.
+        executions: the number of times that loops run each of them; None if unknown.
+        count: the number of collectives.
+        where: its operation and the user's function, for readers; not compared.
 
     >>> LockedCollective("all-gather", ("data",), 1024, 3, 2, "mlp").bytes_in_all
     6144
@@ -73,30 +73,30 @@ class LockedCollective(NamedTuple):
 
     @property
     def traffic(self) -> Traffic:
-        """Kind, mesh axes, bytes and executions, which are compared."""
+        """The compared fields: kind, mesh axes, bytes and executions."""
         return Traffic(self.kind, self.over, self.bytes, self.executions)
 
     @property
     def bytes_in_all(self) -> int:
-        """The bytes of all of them over all executions; once where that is unknown."""
+        """The bytes of all of them over all executions, or one execution if unknown."""
         once = self.bytes * self.count
         return once if self.executions is None else once * self.executions
 
 
 @dataclass(frozen=True, repr=False)
 class Lock:
-    """What is locked of a program, a plan or an audit; made by `shardviz.lock`.
+    """The locked facts of a program, plan or audit; created by `shardviz.lock`.
 
     Attributes:
         name: the name of the program.
         mesh: the mesh as text.
-        arrays: every array by name, of a program its arguments and results, each as
-            text: type, shape, spec, and where it is held or donated.
-        collectives: what XLA's partitioner put in; None where that is not locked.
-        bytes_per_device: what the arrays take on each device.
-        made_with: the versions and target it was made with; not compared.
-        device_order: which device is at each position of the mesh, as text; `""` where
-            they are in the order of their numbers.
+        arrays: the arrays by name (for a program its arguments and results), each as
+            text: type, shape, spec, memory kind and donation.
+        collectives: those that XLA's partitioner inserted; None if they are not locked.
+        bytes_per_device: the bytes of the arrays on each device.
+        made_with: the versions and target; not compared.
+        device_order: the device at each position of the mesh, as text; `""` if they are
+            in the order of their ids.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> found = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
@@ -114,8 +114,8 @@ class Lock:
 
     @cached_property
     def text(self) -> str:
-        """The lock as JSON: sorted, one line for each array and collective."""
-        # By hand: json.dumps would write one line, or one for every number.
+        """The lock as sorted JSON, with one line per array and collective."""
+        # Written by hand, because json.dumps writes a single line or one line per number.
         head = {"shardviz_lock": VERSION, "name": self.name, "mesh": self.mesh}
         if self.device_order:
             head["device_order"] = self.device_order
@@ -139,9 +139,11 @@ class Lock:
         write_text(path, self.text, "a lock")
 
     def update(self, path: Any) -> bool:
-        """Writes the lock, unless the file says the same; returns whether it did."""
+        """Writes the lock unless the file already has it; returns True if it wrote."""
         before = None
-        with contextlib.suppress(ProgramError):  # there is none yet, or it is none
+        with contextlib.suppress(
+            ProgramError
+        ):  # there is no file yet, or it isn't a lock
             before = read_lock(path)
         if before is not None:
             same_content = (before.collectives is None) == (self.collectives is None)
@@ -151,10 +153,10 @@ class Lock:
         return True
 
     def diff(self, new: Lock) -> LockDiff:
-        """What differs between what is locked and what is so now.
+        """The differences between this lock and a newer one.
 
         Raises:
-            ProgramError: where `new` lacks the collectives that this one has.
+            ProgramError: if `new` has no collectives and this lock does.
 
         >>> lock = Lock("f", "data=2", {})
         >>> lock.diff(lock).same
@@ -201,12 +203,12 @@ def _block(opening: str, lines: list[str], closing: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    # Single braces hold the numbers of layers.
+    # The numbers of layers are in single braces.
     return name.replace("{", "{{").replace("}", "}}")
 
 
 def folded_layers(by_name: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Names and values, those of all layers as one, in their order."""
+    """Names and values in order, with the layers folded into one."""
     folds = fold(by_name.items(), itemgetter(0), itemgetter(1))
     return [(one.name, one.items[0][1]) for one in folds]
 

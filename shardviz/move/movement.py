@@ -1,8 +1,8 @@
-"""Movement: what a collective sends, step by step, in one group.
+"""Movement: the steps in which a collective moves data within one group of devices.
 
-The steps are those of the algorithms that libraries use; which one a compiler picks on
-real hardware is its own affair. Bytes are those of `Collective.sent_bytes`, times those
-of `hardware/interconnect.py`.
+The steps follow the algorithms of common libraries; a compiler may choose another one on
+real hardware. Bytes come from `Collective.sent_bytes`, times from
+`hardware/interconnect.py`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from shardviz.move.movement_steps import (
 
 @dataclass(frozen=True, eq=False)
 class MovementText(Fact):
-    """One thing to be said of a movement.
+    """One fact about a movement.
 
     Attributes:
         code: `"algorithm"`, `"filled in"`, `"rate source"`, `"hops"` or `"open axes"`.
-        movement: what it is said of.
+        movement: the movement.
 
     >>> str(MovementText("algorithm", collective_movement("all-gather", 4, 8)))
     'ring'
@@ -63,30 +63,30 @@ class MovementText(Fact):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Movement(Displayed):
-    """What a collective sends between the devices of one group.
+    """The chunks that the devices of one group send in each step of a collective.
 
-    Made by `sv.movement`. Devices are counted by their positions in the group.
+    Created by `sv.movement`. Devices are numbered by their positions in the group.
 
     Attributes:
         kind: `"all-gather"`, `"reduce-scatter"`, `"all-reduce"`, `"all-to-all"` or
             `"collective-permute"`.
         devices: int64 [devices]: the id of each device, in the order of the group.
         hosts: int64 [devices]: the host of each.
-        chunks: what the arrays are divided into.
-        steps: what is sent at the same time, in order.
-        method: how it is done.
+        chunks: the chunks into which the arrays are divided.
+        steps: the steps, in order; all transfers of a step happen at the same time.
+        method: the algorithm.
         bytes_per_device: the bytes of the array on each device, as of a Collective.
         sent_bytes: the most bytes that a device sends.
-        start, end: bool [devices, chunks]: what each device has at the start, and what
-            it needs; None for more than MOST_LISTED devices.
+        start, end: bool [devices, chunks]: the chunks that each device has at the start
+            and needs at the end; None for more than MOST_LISTED devices.
         mesh_axes: the mesh axes that it runs over, where known.
-        seconds: the least time at the published rates of the links; None where these
-            are not known.
+        seconds: the least time at the published rates of the links; None if they are
+            unknown.
         topology: the described devices whose rates these are, or None.
         hops: the most links between chips that one send crosses, in any group; None
-            where these are not known.
-        order: the order of the program's devices that takes less time, where this
-            collective gains most by it; None where none is known.
+            if unknown.
+        order: a faster order of the program's devices, if this collective gains most
+            from it; None if none is known.
 
     >>> gather = collective_movement("all-gather", 4, 8 << 20)
     >>> gather.algorithm, len(gather.steps), gather.filled_in
@@ -113,39 +113,39 @@ class Movement(Displayed):
 
     @property
     def size(self) -> int:
-        """How many devices the group has."""
+        """The number of devices of the group."""
         return len(self.devices)
 
     @property
     def sums(self) -> bool:
-        """Whether chunks are added up, so that every device contributes to each."""
+        """True if chunks are summed, so that every device contributes to each."""
         return KINDS[self.kind].sums
 
     @property
     def contributors(self) -> int:
-        """How many contributions make a chunk complete: in a sum one per device."""
+        """The number of contributions to a complete chunk: one per device in a sum."""
         if self.sums:
             return self.size
         return 1
 
     @property
     def algorithm(self) -> str:
-        """What the algorithm is called; its code is `method.name`."""
+        """The algorithm in words; its code is `method.name`."""
         return str(MovementText("algorithm", self))
 
     @property
     def filled_in(self) -> str:
-        """What each device sends, as the formula with its numbers."""
+        """The bytes that each device sends, as a formula with its numbers."""
         return str(MovementText("filled in", self))
 
     @property
     def rate_source(self) -> str:
-        """Whose rates the time is from, or why there is no time."""
+        """The source of the rates behind the time, or the reason why there is no time."""
         return str(MovementText("rate source", self))
 
     @property
     def notes(self) -> tuple[Fact, ...]:
-        """What else to know."""
+        """Further notes."""
         notes: list[Fact] = []
         if self.method.open_axes:
             notes.append(MovementText("open axes", self))
@@ -156,10 +156,10 @@ class Movement(Displayed):
         return tuple(notes)
 
     def holdings(self, step: int) -> np.ndarray:
-        """What every device has after some steps: bool [devices, chunks, contributors].
+        """The contributions on every device: bool [devices, chunks, contributors].
 
         Args:
-            step: how many steps are done, from 0 to `len(steps)`.
+            step: the number of completed steps, from 0 to `len(steps)`.
 
         Raises:
             ProgramError: for another step, or a group of more than MOST_LISTED devices.
@@ -203,7 +203,7 @@ class Movement(Displayed):
         return self.start, self.end
 
     def runs(self) -> list[tuple[MovementStep, int]]:
-        """Steps that are alike, as the first of them and how many.
+        """Runs of equal steps, each as its first step and the number of steps.
 
         >>> [count for _, count in collective_movement("all-reduce", 100, 800).runs()]
         [99, 99]
@@ -215,17 +215,17 @@ class Movement(Displayed):
         return runs
 
     def execute(self, values: Sequence[Any]) -> list[np.ndarray]:
-        """Applies the steps to numbers: what each device has at the end.
+        """Applies the steps to arrays, and returns the result on each device.
 
-        Equal to what `jax.lax.all_gather(tiled=True)`, `psum`,
+        The results equal those of `jax.lax.all_gather(tiled=True)`, `psum`,
         `psum_scatter(tiled=True)`, `all_to_all(tiled=True)` (all along the first
-        dimension) or `ppermute` give on as many devices.
+        dimension) or `ppermute` on the same number of devices.
 
         Args:
-            values: an array for each device of the group, all of one shape.
+            values: one array per device of the group, all of the same shape.
 
         Raises:
-            ProgramError: for another number of arrays, or of another shape.
+            ProgramError: for another number of arrays, or different shapes.
 
         >>> ring = collective_movement("all-reduce", 3, 24)
         >>> [a.tolist() for a in ring.execute([np.array([1, 2, 3])] * 3)]
@@ -245,7 +245,7 @@ class Movement(Displayed):
             for number, part in zip(numbers, self._parts(array), strict=True):
                 parts_held[device, number] = part
         for step in self.steps:
-            # All is sent at the same time, so it is taken before anything is stored.
+            # All transfers happen at the same time, so read every chunk before storing any.
             sent = parts_held[step.source, step.chunk]
             if step.adds:
                 sent = parts_held[step.target, step.chunk] + sent
@@ -257,7 +257,7 @@ class Movement(Displayed):
         return results
 
     def _parts(self, array: np.ndarray) -> list[np.ndarray]:
-        """The chunks of what a device has, in their order."""
+        """Divides the array of a device into its chunks, in order."""
         flat, count = array.reshape(-1), self.size
         steps = KINDS[self.kind].steps
         if len(steps) > 1:
@@ -270,19 +270,19 @@ class Movement(Displayed):
                     f" {plural(count, 'device')}."
                 )
             blocks = np.split(flat, count)
-        # On a torus each block goes in halves, in both directions at the same time.
+        # On a torus the halves of each block go in both directions at the same time.
         parts: list[np.ndarray] = []
         for block in blocks:
-            parts += np.array_split(block, len(self.method.ways))
+            parts += np.array_split(block, len(self.method.directions))
         return parts
 
     def _joined(self, parts: list[np.ndarray], array: np.ndarray) -> np.ndarray:
-        """The array of a device, from the chunks that it needs."""
+        """Joins the chunks that a device needs into its array."""
         if not parts:
-            # As ppermute gives where nobody sends.
+            # Like ppermute, zeros if no device sends.
             return np.zeros_like(array)
         flat = np.concatenate(parts)
-        # A gather or a scatter alone changes the first dimension.
+        # Only a gather or a scatter changes the first dimension.
         if KINDS[self.kind].steps in (("gather",), ("scatter",)):
             return flat.reshape(-1, *array.shape[1:])
         return flat.reshape(array.shape)
@@ -299,7 +299,7 @@ def _alike(step: MovementStep) -> Any:
 
 
 def check_step(movement: Movement, step: Any) -> int:
-    """How many steps are done, if there are so many."""
+    """Checks a number of completed steps."""
     step_number = check_size(step, "step=", ProgramError)
     last = len(movement.steps)
     if not 0 <= step_number <= last:
@@ -313,13 +313,13 @@ def check_step(movement: Movement, step: Any) -> int:
 def collective_movement(
     kind: str, devices: int | Topology, size: int, hosts: Any = None
 ) -> Movement:
-    """The steps of a collective that is no program's, over some devices.
+    """The steps of a collective without a program.
 
     Args:
-        kind: of collective.
-        devices: how many, or the described slice or cluster.
+        kind: the kind of collective.
+        devices: the number of devices, or the described slice or cluster.
         size: the bytes of the array on each device, as of a Collective.
-        hosts: int64 [devices]: the host of each; one host where not said.
+        hosts: int64 [devices]: the host of each; by default a single host.
 
     Raises:
         ProgramError: for a kind without steps, and too many devices.
@@ -345,7 +345,7 @@ def collective_movement(
 
 
 def shift(groups: np.ndarray, axes: tuple[str, ...], size: int) -> Collective:
-    """The collective-permute that sends to the next device of each group, around.
+    """The collective-permute that sends around each group, to the next device.
 
     Args:
         groups: int64 [groups, members]: flat positions in a mesh.
@@ -367,18 +367,18 @@ def movement_of(
 ) -> Movement:
     """The steps of a collective in one of its groups.
 
-    The least time is that of all groups at once, as in the roofline: they may share
-    links.
+    As in the roofline, the least time is that of all groups together, because they can
+    share links.
 
     Args:
-        collective: of a Report or a Plan.
+        collective: a collective of a Report or Plan.
         mesh: the mesh of the program, with the real ids of its devices.
         topology: the described slice or cluster of these devices.
-        group: which of its groups, counted from 0; of a permutation, which of the
-            chains of devices that send to one another.
+        group: the index of the group; for a permute, the index of the chain of devices
+            that send to one another.
 
     Raises:
-        ProgramError: where its groups are not known, or there is no such group.
+        ProgramError: if its groups are unknown, or there is no such group.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> gather = Collective("all-gather", ("data",), 4096)
@@ -399,7 +399,7 @@ def movement_of(
     parts = hosts
     if topology is not None:
         rows = device_rows(mesh, topology)
-        # The processes of a mesh are real; those of one process may be simulated.
+        # Several processes of a mesh are real; a single one may have simulated devices.
         if len(mesh.processes) == 1:
             hosts = topology.process_indices[rows]
         # The network joins the hosts of GPUs, and slices of TPUs.
@@ -445,7 +445,7 @@ def groups_of(collective: Collective, mesh: MeshSpec) -> Any:
         if collective.kind == PERMUTE:
             return chains_of(np.asarray(collective.groups, np.int64))
         return collective.groups
-    # A part of an axis is no axis of the mesh; of no axes there is nothing to go by.
+    # A part of an axis is not an axis of the mesh, and without axes the groups are unknown.
     are_known = bool(axes) and mesh.shape.keys() >= set(axes)
     if not are_known or collective.kind == PERMUTE:
         raise ProgramError(
@@ -456,7 +456,7 @@ def groups_of(collective: Collective, mesh: MeshSpec) -> Any:
 
 
 def _ends(kind: str, chunks: Chunks, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """What every device has at the start, and what it needs at the end."""
+    """The chunks that every device has at the start, and those it needs at the end."""
     numbers, devices = np.arange(len(chunks.labels)), np.arange(count)[:, None]
     own_chunks, every = chunks.group == devices, np.ones((count, len(numbers)), bool)
     starts = {
@@ -483,7 +483,7 @@ def _permutation(
     start, end = np.zeros((2, count, count), bool)
     start[pairs[:, 0], pairs[:, 0]] = True
     end[pairs[:, 1], pairs[:, 0]] = True
-    # What a device sends to itself moves nothing.
+    # A device that sends to itself moves nothing.
     source, target = pairs[pairs[:, 0] != pairs[:, 1]].T
     steps, sent = (), 0
     if len(source):

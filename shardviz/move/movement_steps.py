@@ -1,19 +1,19 @@
-"""Who sends what to whom, and when: the steps of collectives.
+"""The steps of collectives: which device sends which chunk to which device.
 
-A collective over n devices is about n blocks (n per device for an all-to-all). The
-devices are a grid of one axis (a ring) or several (the axes of a torus; hosts and the
-devices of each), and the steps go along one axis after the other:
+A collective over n devices moves n blocks (n per device for an all-to-all). The devices
+form a grid with one axis (a ring) or several (the axes of a torus, or hosts and their
+devices), and the steps go along one axis after the other:
 
-- gather along an axis of s devices: in s - 1 steps every device passes on to its
-  neighbour what arrived last, so that all have what each had.
-- scatter: in s - 1 steps every device sends a sum to its neighbour, which adds its own
-  part, so that each has one of s sums.
+- gather along an axis of s devices: in each of s - 1 steps, every device passes the last
+  block it received to its neighbour. In the end every device has all blocks.
+- scatter: in each of s - 1 steps, every device sends a partial sum to its neighbour,
+  which adds its own part. In the end every device has one of s sums.
 
 An all-gather gathers along every axis, a reduce-scatter scatters along them in the
-opposite order, an all-reduce scatters, then gathers. That is how parts 3 and 12 of
-https://jax-ml.github.io/scaling-book describe them, and NCCL's documentation. On axes
-of a torus that close, one half of every block goes to the right and the other half to
-the left. In an all-to-all every device sends to every other at once, however far.
+opposite order, an all-reduce scatters, then gathers. Parts 3 and 12 of
+https://jax-ml.github.io/scaling-book and NCCL's documentation describe them like this.
+On the closed axes of a torus, one half of every block goes to the right and the other
+half to the left. In an all-to-all every device sends directly to every other.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from shardviz.base.format import listed, shown, suggestion
 from shardviz.hardware.topology import Topology
 
 MOST_DEVICES = 1 << 16
-# Devices whose transfers and holdings are listed.
+# Transfers are listed for at most this number of devices.
 MOST_LISTED = 64
 
-#: The kinds in which every device does the same in each step.
+#: The kinds in which all devices do the same in each step.
 REGULAR = tuple(name for name, kind in KINDS.items() if kind.steps)
 PERMUTE = "collective-permute"
 _NOTHING = np.zeros(0, np.int64)
@@ -43,16 +43,16 @@ _NOTHING = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class RegularSent(Fact):
-    """What every device sends in one step of a collective.
+    """The chunks that every device sends in one step of a collective.
 
     Attributes:
         action: `"gather"`, `"scatter"` or `"exchange"`.
         axis: the name of the axis of the grid, or `""`.
-        chunks: how many chunks each device sends, or halves of chunks.
-        hops: how many places further on the target is.
+        chunks: the number of chunks, or of halves of chunks, that each device sends.
+        hops: the distance of the target in the grid.
         both_ways: whether one half goes to the right and the other to the left.
-        reached: of how many devices each then has the chunks, or sums.
-        count: how many devices there are.
+        reached: the number of devices whose chunks or sums each device then has.
+        count: the number of devices.
 
     >>> RegularSent("gather", "", 1, 1, False, 2, 4).reached
     2
@@ -69,12 +69,12 @@ class RegularSent(Fact):
 
 @dataclass(frozen=True)
 class ListedSent(Fact):
-    """What some devices send in a permutation.
+    """The data that some devices send in a permutation.
 
     Attributes:
-        sends: how many devices send.
-        bytes: what they send together.
-        far: how many of them send over the network.
+        sends: the number of devices that send.
+        bytes: the bytes that they send together.
+        far: the number of them that send over the network.
 
     >>> ListedSent(2, 64, 0).bytes
     64
@@ -87,18 +87,18 @@ class ListedSent(Fact):
 
 @dataclass(frozen=True, eq=False)
 class MovementStep:
-    """What is sent at the same time: an entry of each array for every chunk sent.
+    """The transfers of one step: the arrays have one entry per chunk sent.
 
-    Of a collective of more than MOST_LISTED devices, which all do the same, the arrays
-    are empty.
+    The arrays are empty for a collective of more than MOST_LISTED devices, all of which
+    do the same.
 
     Attributes:
-        about: what happens, as a fact.
+        about: the fact that describes the step.
         source, target: int64 [transfers]: positions in the group.
-        chunk: int64 [transfers]: which chunk.
-        network: bool [transfers]: whether it goes over the network between hosts, or
-            between slices.
-        adds: whether the target adds what arrives to what it has; else it stores it.
+        chunk: int64 [transfers]: the chunk.
+        network: bool [transfers]: whether it goes over the network between hosts or
+            slices.
+        adds: whether the target adds the chunk to its own, instead of storing it.
         keeps: whether the source still has the chunk afterwards.
         bytes: the most bytes that one device sends.
 
@@ -117,17 +117,17 @@ class MovementStep:
 
     @property
     def words(self) -> str:
-        """What happens, in one sentence."""
+        """The step in one sentence."""
         return str(self.about)
 
 
 class Chunks(NamedTuple):
-    """What the arrays are divided into; of a large group only the bytes are listed.
+    """The chunks of the arrays; for a large group only the bytes are listed.
 
     Attributes:
-        labels: what each is called: `3`, `3b` for a half of it, or `2→5`.
+        labels: the name of each chunk: `3`, `3b` for a half, or `2→5`.
         bytes: int64 [chunks].
-        group: int64 [chunks]: the device that each is for, which is its colour.
+        group: int64 [chunks]: the device that each chunk is for, which gives its colour.
 
     >>> regular_chunks("all-gather", Method("ring", np.arange(2)), 100).labels
     ('0', '1')
@@ -139,23 +139,23 @@ class Chunks(NamedTuple):
 
 
 class Method(NamedTuple):
-    """How a collective is done.
+    """The algorithm of a collective.
 
     Attributes:
         name: `"ring"`, `"both directions"`, `"torus"`, `"hosts"` or `"direct"`.
         grid: int64: the device at each place; a ring has one axis.
-        axes: what each axis is called, such as `"x"` or `"hosts"`; `""` for a ring.
-        ways: (1,) to the right, or (1, -1) in both directions.
-        open_axes: the axes of a torus that do not close to a ring.
+        axes: the name of each axis, such as `"x"` or `"hosts"`; `""` for a ring.
+        directions: (1,) to the right, or (1, -1) in both directions.
+        open_axes: the axes of a torus that are not closed to a ring.
 
-    >>> Method("ring", np.arange(4)).ways
+    >>> Method("ring", np.arange(4)).directions
     (1,)
     """
 
     name: str
     grid: np.ndarray
     axes: tuple[str, ...] = ("",)
-    ways: tuple[int, ...] = (1,)
+    directions: tuple[int, ...] = (1,)
     open_axes: tuple[str, ...] = ()
 
     @property
@@ -178,17 +178,17 @@ def check_kind(kind: Any) -> None:
         )
 
 
-# --- how a group does it --------------------------------------------------------------
+# --- the algorithm of a group ---------------------------------------------------------
 
 
 def method_for(
     kind: str, parts: np.ndarray, topology: Topology | None, rows: np.ndarray
 ) -> Method:
-    """The method that suits a group.
+    """Chooses the algorithm for a group.
 
     Args:
         kind: one of REGULAR.
-        parts: int64 [devices]: the host or slice of each; the network joins these.
+        parts: int64 [devices]: the host or slice of each, which the network joins.
         topology: the described devices, or None.
         rows: int64 [devices]: their positions in the order of the topology.
     """
@@ -201,8 +201,8 @@ def method_for(
 
 
 def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
-    """The devices as a block of a torus; None where they fill none."""
-    # From the farthest to the nearest: most is sent along the last.
+    """The devices as a block of a torus, or None if they do not fill one."""
+    # From the farthest axis to the nearest, because most bytes go along the last.
     named = [("slices", topology.slice_indices[rows])]
     for axis in reversed(range(len(topology.shape))):
         named.append(("xyz"[axis], topology.coords[rows, axis]))
@@ -220,7 +220,7 @@ def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
         if name in ("slices", "cores"):
             continue
         axis = "xyz".index(name)
-        # Devices evenly spaced around an axis that closes are a ring as well.
+        # Devices that are evenly spaced around a closed axis form a ring too.
         even = (np.diff(places) * size == topology.shape[axis]).all()
         if even and topology.wraps[axis]:
             rings = True
@@ -232,19 +232,19 @@ def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
     grid[tuple(columns)] = np.arange(len(rows))
     if (grid < 0).any():
         return None
-    name, ways = "torus", (1,)
+    name, directions = "torus", (1,)
     if rings:
-        ways = (1, -1)
+        directions = (1, -1)
     # A group along one axis of a torus is a ring.
     if len(sizes) == 1:
         name = "ring"
         if rings:
             name = "both directions"
-    return Method(name, grid, tuple(names), ways, tuple(open_axes))
+    return Method(name, grid, tuple(names), directions, tuple(open_axes))
 
 
 def _levels(parts: np.ndarray) -> Method | None:
-    """Hosts, and the devices of each; None for one, or where they have unequal numbers."""
+    """The hosts with their devices; None for one host or unequal numbers of devices."""
     places, part_of = np.unique(parts, return_inverse=True)
     sizes = np.bincount(part_of.reshape(-1))
     if len(places) < 2 or sizes.min() < 2 or sizes.min() != sizes.max():
@@ -257,8 +257,8 @@ def _levels(parts: np.ndarray) -> Method | None:
 
 
 def regular_chunks(kind: str, method: Method, total: int) -> Chunks:
-    """The chunks of a collective in which every device does the same."""
-    count, ways = method.grid.size, len(method.ways)
+    """The chunks of a collective in which all devices do the same."""
+    count, directions = method.grid.size, len(method.directions)
     labels = []
     if KINDS[kind].route is Route.EXCHANGE:
         for source in range(count):
@@ -268,14 +268,14 @@ def regular_chunks(kind: str, method: Method, total: int) -> Chunks:
             tuple(labels), _spread(total, count)[numbers % count], numbers % count
         )
     for block in range(count):
-        for part in "ab"[:ways]:
-            labels.append(f"{block}{part}" if ways > 1 else str(block))
-    group = np.arange(count * ways) // ways
-    return Chunks(tuple(labels), _spread(total, count * ways), group)
+        for part in "ab"[:directions]:
+            labels.append(f"{block}{part}" if directions > 1 else str(block))
+    group = np.arange(count * directions) // directions
+    return Chunks(tuple(labels), _spread(total, count * directions), group)
 
 
 def _spread(total: int, count: int) -> np.ndarray:
-    """int64 [count]: bytes as even as can be."""
+    """int64 [count]: the bytes, divided as evenly as possible."""
     ends = total * np.arange(count + 1) // count
     return np.diff(ends)
 
@@ -284,14 +284,14 @@ def regular_steps(
     kind: str, method: Method, chunks: Chunks, parts: np.ndarray, total: int
 ) -> Iterator[MovementStep]:
     """The steps of one of REGULAR."""
-    grid, ways = method.grid, method.ways
+    grid, directions = method.grid, method.directions
     axes = range(grid.ndim)
     for action in KINDS[kind].steps:
         order = list(axes)
         if action == "scatter":
             order.reverse()
         for number, axis in enumerate(order):
-            # A scatter sends what is still to be scattered along the other axes, too.
+            # A scatter also sends the blocks that are scattered along the other axes later.
             earlier = order[:number]
             free = earlier
             if action == "scatter":
@@ -304,7 +304,7 @@ def regular_steps(
                     method.axes[axis],
                     sent,
                     turn,
-                    len(ways) > 1,
+                    len(directions) > 1,
                     reached * (turn + 1),
                     grid.size,
                 )
@@ -317,7 +317,7 @@ def regular_steps(
                     )
                     continue
                 moved = []
-                for part, direction in enumerate(ways):
+                for part, direction in enumerate(directions):
                     if action == "exchange":
                         moved.append(_exchanged(grid.size, turn))
                         continue
@@ -325,7 +325,9 @@ def regular_steps(
                     source, target, block = _along(
                         grid, axis, direction, distance, free
                     )
-                    moved.append(np.stack([source, target, block * len(ways) + part]))
+                    moved.append(
+                        np.stack([source, target, block * len(directions) + part])
+                    )
                 source, target, chunk = np.concatenate(moved, axis=1)
                 most_bytes = int(np.bincount(source, chunks.bytes[chunk]).max())
                 network = parts[source] != parts[target]
@@ -335,7 +337,7 @@ def regular_steps(
 
 
 def _exchanged(count: int, turn: int) -> np.ndarray:
-    """int64 [3, transfers]: everyone to the device so many places further on."""
+    """int64 [3, transfers]: each device sends to the one `turn` places further."""
     source = np.arange(count)
     target = (source + turn) % count
     return np.stack([source, target, source * count + target])
@@ -344,10 +346,11 @@ def _exchanged(count: int, turn: int) -> np.ndarray:
 def _along(
     grid: np.ndarray, axis: int, direction: int, distance: int, free: Sequence[int]
 ) -> np.ndarray:
-    """What goes one way along an axis: int64 [3, transfers]: source, target, block.
+    """The transfers in one direction along an axis: int64 [3, transfers], with source,
+    target and block.
 
-    Every device gets from its neighbour the blocks of the devices that are `distance`
-    away, with any coordinates along the axes `free`.
+    Every device receives from its neighbour the blocks of the devices at `distance`,
+    with any coordinates along the axes `free`.
     """
     order = [dim for dim in range(grid.ndim) if dim not in free] + list(free)
     count = math.prod(grid.shape[dim] for dim in free)
@@ -369,17 +372,17 @@ def _along(
 
 
 def chains_of(pairs: np.ndarray) -> list[np.ndarray]:
-    """The devices of a permutation that send to one another, each chain in its order.
+    """The chains of devices in a permutation, in the order in which they send.
 
     Args:
-        pairs: int64 [pairs, 2]: sender and receiver; none sends or receives twice.
+        pairs: int64 [pairs, 2]: sender and receiver; each at most once.
 
     >>> [chain.tolist() for chain in chains_of(np.array([[0, 1], [1, 0], [5, 2]]))]
     [[0, 1], [5, 2]]
     """
     following = dict(np.asarray(pairs).tolist())
     receivers = set(following.values())
-    # A chain begins at a device that receives nothing; what is left are rings.
+    # A chain starts at a device that receives nothing; the remaining chains are rings.
     starts = [s for s in following if s not in receivers] + sorted(following)
     visited: set[int] = set()
     chains = []

@@ -87,7 +87,7 @@ def test_executed_steps_give_what_jax_gives_and_send_the_bytes_of_the_formula(na
             wanted = results[f"{name} {''.join(axes)} {kind}"]
             reached = []
             for m in every_group(kind, mesh, axes, topology):
-                tried.add((m.method.name, len(m.method.ways)))
+                tried.add((m.method.name, len(m.method.directions)))
                 at = [mesh.position(int(d)) for d in m.devices]
                 got = m.execute(values[at])
                 np.testing.assert_array_equal(np.stack(got), wanted[at], f"{axes} {m}")

@@ -82,7 +82,7 @@ def test_what_suits_a_group_is_chosen_for_it():
         "hosts": sv.movement("all-reduce", topology="gpu:h100:2x8", size=4096),
         "an exchange": sv.movement("all-to-all", topology="tpu:v5p:4x4x4", size=4096),
     }  # fmt: skip
-    assert {name: (m.method.name, len(m.method.ways)) for name, m in said.items()} == {
+    assert {name: (m.method.name, len(m.method.directions)) for name, m in said.items()} == {
         "no topology": ("ring", 1),
         "one open axis": ("ring", 1),
         "a closed axis": ("both directions", 2),

@@ -1,4 +1,4 @@
-"""Changes of a program: what each device sends after each, and what else it costs."""
+"""Changes of a program: the bytes sent after each, and its other costs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _row(candidate: Candidate) -> Bar:
 
 
 def changes_text(changes: Changes | Candidate, width: int) -> str:
-    """All changes with their code, then what was tried and dropped."""
+    """All changes with their code, then the rejected ones."""
     return paragraphs(_lines(changes), width)
 
 

@@ -9,16 +9,16 @@ from shardviz.base.format import bytes_text, seconds_text
 from shardviz.draw import page, tables
 from shardviz.draw.picture import Label, Picture
 
-_MOST_PLANS = 8  # that are shown where nothing compiled fits
+_MOST_PLANS = 8  # candidates to show if none of them fits
 _LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # points
 
 
 def draw_search(search: Search, title: str | None = None) -> Picture:
-    """Least time against memory of all that was compiled; the frontier by number."""
+    """Least time against memory of every compiled candidate; the frontier by number."""
     panels, lines = [], [str(search)]
     if search:
         panels = [_plot(search), _table(search).picture()]
-    else:  # nothing compiled and fitted, so there is nothing to compare
+    else:  # no candidate compiled and fitted, so there is nothing to compare
         lines = _lines(search)
     return page.side_by_side(
         panels,
@@ -29,7 +29,7 @@ def draw_search(search: Search, title: str | None = None) -> Picture:
 
 
 def search_text(search: Search, width: int) -> str:
-    """What was found, and a line for each point of the frontier."""
+    """The result, and one line per point of the frontier."""
     return page.paragraphs(_lines(search), width)
 
 
@@ -46,7 +46,7 @@ def _table(search: Search) -> tables.Table:
         (str(number), candidate) for number, candidate in enumerate(search.frontier, 1)
     ]
     for candidate in search:
-        # Today's program is what the others are compared with.
+        # The others are compared with the current program.
         if not candidate.edits and candidate not in search.frontier:
             listed.append(("", candidate))
     for number, candidate in listed:
@@ -64,14 +64,14 @@ def _table(search: Search) -> tables.Table:
 
 
 def _plot(search: Search) -> Picture:
-    """A dot for each candidate, on axes from the least to the most of both."""
+    """One dot per candidate, on axes from the least to the most."""
     numbers = {
         id(candidate): str(number)
         for number, candidate in enumerate(search.frontier, 1)
     }
     times = [candidate.least_seconds or 0.0 for candidate in search]
     sizes = [candidate.peak_bytes or 0 for candidate in search]
-    # What the plot leaves out is on the axes in words: their least and their most.
+    # The axes show their least and most values in words.
     low, right = _TOP + _HEIGHT + 2 * _DOT, _LEFT + _WIDTH
     labels = [
         Label(_LEFT, low, seconds_text(min(times)), "middle", "tick"),
@@ -83,7 +83,7 @@ def _plot(search: Search) -> Picture:
     ]
     dots = []
     for candidate, time, size in zip(search, times, sizes, strict=True):
-        # Where all are alike, in time or in memory, there is nothing to divide by.
+        # If all have the same time or memory, the range is empty.
         x = _LEFT + _WIDTH * (time - min(times)) / (max(times) - min(times) or 1.0)
         y = _TOP + _HEIGHT * (max(sizes) - size) / (max(sizes) - min(sizes) or 1)
         number = numbers.get(id(candidate))
@@ -92,7 +92,7 @@ def _plot(search: Search) -> Picture:
         dots.append(tables.Rectangle(*corner, _DOT, _DOT, group))
         if number is not None:
             labels.append(Label(x + _DOT, y - _DOT, number, "start", "note"))
-    # Those of the frontier last, so that they are on top.
+    # The frontier is painted last, on top.
     dots.sort(key=lambda dot: dot.group)
     tiles = tables.rectangle_tiles(dots, radius=_DOT / 2)
     size = (right + 4 * _DOT, low + _DOT)

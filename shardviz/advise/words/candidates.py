@@ -1,4 +1,4 @@
-"""Changes of a program in words: what each costs, and why others are refused."""
+"""Changes of a program in words: the cost of each, and the reasons for refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shardviz.compiled.words.roofline import time_text
 
 _SHARD_MAP = "Put a jax.shard_map over {axes} around it: each device then {does}."
 _WHOLE = "XLA gathers the whole batch for {operation} ({source}). "
-# Kind to the operation, and to what each device does with its part of the batch.
+# For each kind, the operation and its effect on each device's part of the batch.
 _UNSPLIT = {
     "convolution": ("a grouped convolution", "convolves its own rows"),
     "fft": ("an FFT", "transforms its own rows"),
@@ -59,15 +59,15 @@ _ADVICE = {
     " together.",
 }
 _MOST_CHIPS = 4
-#: Stands above those that are refused.
+#: The heading of refused changes.
 DROPPED = "Tried, and not proposed:"
-#: Marks advice, beside changes that were compiled.
+#: Marks advice, to tell it from changes that were compiled.
 NOT_TRIED = "Not tried"
 
 
 def costs(fact: Candidate, about: Collective | None = None) -> str:
-    """What each device sends, needs and takes at least, before and after; first what
-    it sends in collectives of the kind of one, over its mesh axes.
+    """The bytes sent, the memory and the least time per device, before and after. The
+    bytes of collectives of the chosen kind over its mesh axes come first.
     """
     before, after = fact.before.memory, fact.peak_bytes
     sides = fact.before.collectives, fact.report.collectives
@@ -93,12 +93,12 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
 
 
 def _pair(name: str, *texts: str) -> str:
-    # Once where nothing changes.
+    # A number that stays the same is written once.
     return f"{name} {' → '.join(dict.fromkeys(texts))}"
 
 
 def candidate(fact: Candidate) -> str:
-    """What is changed, what that costs, and whether it then fits."""
+    """The change, its cost, and whether the program then fits."""
     words = f"{edits_in_words(fact.edits)}: {costs(fact)}."
     if fact.fits is False:
         words += " It still does not fit."
@@ -109,7 +109,7 @@ def candidate(fact: Candidate) -> str:
 
 
 def refusal(fact: Refusal) -> str:
-    """What was tried, and why it is not proposed."""
+    """The change that was tried, and the reason why it is not proposed."""
     why = _REASONS[type(fact)](fact)
     return f"{edits_in_words(fact.edits)}: {why.rstrip('. ')}."
 
@@ -179,7 +179,7 @@ _REASONS: dict[type[Refusal], Callable[..., str]] = {
 
 
 def changes(value: Changes) -> str:
-    """How many there are, and for which collective."""
+    """The number of changes, and the collective they are for."""
     about = ""
     if value.collective is not None:
         about = f" for the {value.collective.words}"
@@ -189,12 +189,12 @@ def changes(value: Changes) -> str:
 
 
 def advice(fact: Advice) -> str:
-    """What to write by hand, and why, marked as not tried."""
+    """The code to write by hand, with the reason, marked as not tried."""
     return f"{NOT_TRIED}: {to_write(fact)}"
 
 
 def to_write(fact: Advice) -> str:
-    """What to write by hand, and why.
+    """The code to write by hand, with the reason.
 
     >>> to_write(Advice("fft", "f.py:3", ("data",)))[:44]
     'XLA gathers the whole batch for an FFT (f.py'
@@ -207,14 +207,14 @@ def to_write(fact: Advice) -> str:
 
 
 def untried(value: Changes) -> str:
-    """How many more were not tried; `""` for none."""
+    """The number of changes that were not tried; `""` for none."""
     count = value.untried
     verb = by_count(count, "was", "were")
     return f"{plural(count, 'more change')} {verb} not tried." if count else ""
 
 
 def remedy_step(before: StepCost, after: StepCost) -> str:
-    """What the program communicates and keeps with a remedy, by its plan.
+    """The communication and memory of the program with a remedy, by its plan.
 
     >>> remedy_step(StepCost(19, 1 << 20, 3 << 30), StepCost(93, 2 << 20, 3 << 30))
     'The step by its plan: 19 → 93 collectives of 1 MiB → 2 MiB, up to 3 GiB alive at once.'

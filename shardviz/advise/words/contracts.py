@@ -1,4 +1,4 @@
-"""Violations of expectations in words: what a program does instead, and what to do."""
+"""Violations of expectations in words, with the program's actual state and advice."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _more(count: int, noun: str) -> list[str]:
 
 
 def _advice(fact: CollectiveViolation) -> list[str]:
-    """Which rules and specs put the axes there, and where to read on."""
+    """The rules and specs that add the axes, and a page to read."""
     axes = list(fact.over)
     # If no axis was named, the axes that the collectives run over are to blame.
     if not axes:
@@ -136,7 +136,7 @@ def _pattern(row: Request) -> str:
 
 
 def not_enough_memory(fact: NotEnoughMemory) -> str:
-    """What needs more memory than there is, and the largest arrays."""
+    """The memory needed and available, and the largest arrays."""
     fit = fact.fit
     takes = _BYTES_OF.get(
         fact.counted, f"as compiled{clause(' for {}', fact.target)} it takes"

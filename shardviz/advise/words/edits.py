@@ -1,4 +1,4 @@
-"""Edits in words: what each changes of a program."""
+"""Edits of a program in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between a lock and what is so now."""
+"""The differences between a lock and the current program, in words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     before, after = diff.before, diff.after
     if diff.remeshed:
         yield f"Mesh: {before.mesh} -> {after.mesh}"
-    # No order is locked where the devices come as they are numbered.
+    # An order of devices is locked only if it is not that of their ids.
     if diff.reordered:
         old, new = before.device_order or _NUMBERED, after.device_order or _NUMBERED
         yield f"Order of the devices: {old} -> {new}"
@@ -39,7 +39,7 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     if any(counted):
         yield "; ".join(filter(None, counted)) + "."
     held, holds = before.bytes_per_device, after.bytes_per_device
-    # Differences that no one would see in these units are none.
+    # Differences that disappear in these units are not shown.
     if held is not None and holds is not None and bytes_text(held) != bytes_text(holds):
         arrays = f"Each device held {bytes_text(held)} of these arrays"
         yield f"{arrays} and holds {bytes_text(holds)}."
@@ -63,7 +63,7 @@ def _counted(noun: str, counts: Mapping[str, int]) -> str:
     words: list[str] = []
     for word, number in counts.items():
         if number:
-            # The first says of what.
+            # The first entry names the kind.
             amount = f"{number:,}" if words else plural(number, noun)
             words.append(f"{amount} {word}")
     return ", ".join(words)
@@ -75,7 +75,7 @@ def _collective(one: LockedCollective) -> str:
     if one.count > 1:
         many = f"{one.count:,} × "
     if one.executions is None:
-        # In a loop whose trip count the compiler does not say.
+        # The trip count of the loop is unknown.
         loops = " × ?"
     elif one.executions != 1:
         loops = f" × {one.executions:,}"
@@ -87,7 +87,7 @@ def _collective(one: LockedCollective) -> str:
 def _changed(old: str, new: str) -> str:
     old_type, _, old_spec = old.partition("] ")
     new_type, _, new_spec = new.partition("] ")
-    # Where shape and dtype stay, the sharding alone says it.
+    # If shape and dtype are unchanged, only the sharding is shown.
     if old_type == new_type:
         return f"{old_spec} -> {new_spec}"
     return f"{old} -> {new}"
@@ -98,7 +98,7 @@ def _sum(collectives: Iterable[LockedCollective] | None) -> str:
 
 
 def _made_with(diff: LockDiff) -> Iterator[str]:
-    """What else may be the reason: another version of jax, another target."""
+    """Other possible reasons: another version of jax, another target."""
     leads = {"jax": "The lock was made with jax", "target": "It was made for"}
     why = ""
     if diff.same_specs:

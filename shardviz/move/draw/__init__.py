@@ -1,1 +1,1 @@
-"""What the values of this feature look like."""
+"""The pictures and text tables of this feature."""

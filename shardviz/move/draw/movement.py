@@ -1,7 +1,7 @@
 """The steps of a collective: stills, film strips and text.
 
-A row is a device and a column is a chunk. A cell is as full as its chunk is complete:
-half of it where four of eight devices have contributed to a sum.
+A row is a device and a column is a chunk. The filled share of a cell shows how complete
+its chunk is: half if four of eight devices have contributed to a sum.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from shardviz.draw.picture import Label, Picture, make_tiles
 from shardviz.move.movement import Movement, check_step
 from shardviz.move.words import movement as wording
 
-# Devices and chunks; of more there are only words.
+# The most devices and chunks to draw; larger groups have words only.
 MOST_DRAWN, MOST_COLUMNS = 16, 64
 MOST_PANELS = 8
-# Of cells, in points.
+# Sizes of cells, in points.
 TOP, HIGH, PITCH, GAP = 16.0, 15.0, 18.0, 3.0
 STRIP_WIDE = 1100.0
-# Lines of text, and letters of a table in it.
+# Lines of text, and characters of a table.
 MOST_ROWS, LEAST_WIDE = 40, 8
 
 
@@ -38,12 +38,12 @@ def draw_movement(
     """A film strip of the steps, or a still of one.
 
     Args:
-        step: how many steps are done; None for a film strip of at most MOST_PANELS
-            stills.
-        title: instead of the movement's own.
+        step: the number of completed steps; None for a film strip of at most
+            MOST_PANELS stills.
+        title: replaces the title of the movement.
 
     Raises:
-        ProgramError: for a step that there is not.
+        ProgramError: if there is no such step.
 
     >>> from shardviz.move.movement import collective_movement
     >>> gather = collective_movement("all-gather", 4, 4096)
@@ -64,7 +64,7 @@ def draw_movement(
     if step is not None:
         caption = wording.caption(movement, step)
         return _still(movement, step, counts[step], head, [caption])
-    # The first stills, the last, and of many some between, at equal steps.
+    # The first stills, the last, and if there are many, some evenly spaced between.
     chosen = range(last + 1)
     if last >= MOST_PANELS:
         chosen = np.linspace(0, last, MOST_PANELS).round().astype(int).tolist()
@@ -83,24 +83,24 @@ def draw_movement(
 
 
 def is_drawn(m: Movement) -> bool:
-    """Whether there are few enough devices and chunks for a picture."""
+    """True if a picture has space for the devices and chunks."""
     return m.size <= MOST_DRAWN and len(m.chunks.labels) <= MOST_COLUMNS
 
 
 def _still(
     m: Movement, steps_done: int, counts: np.ndarray, title: str, notes: list[str]
 ) -> Picture:
-    """What every device has after some steps; a cell is as full as its chunk."""
+    """The chunks on every device after some steps; filled cells are complete chunks."""
     labels, chunks = [], len(m.chunks.labels)
     left = text_width(f"device {int(m.devices.max())}", 8.0) + 14
     long = 26.0
     for name in m.chunks.labels:
         long = max(long, text_width(name, 8.0) + 4)
-    # Names fit only where there are few chunks, and a still alone has more space.
+    # Names fit only for few chunks; a single still has more space.
     named = chunks * long < (700 if notes else 380)
     if not named:
         long = 10.0
-    # The rows of a torus, and its chunks, stand in the order of the grid.
+    # The devices and chunks of a torus are in the order of the grid.
     places, columns = m.method.places, np.arange(chunks)
     if m.method.grid.ndim > 1:
         columns = np.argsort(np.argsort(places[m.chunks.group], kind="stable"))
@@ -116,7 +116,7 @@ def _still(
     holdings, texts = counts[row, column], []
     for chunk, count in np.stack([column, holdings], 1).tolist():
         name = m.chunks.labels[chunk]
-        # Of a sum, a cell says how many devices have added to it.
+        # A cell of a sum shows the number of devices that have added to it.
         if m.sums:
             name = f"{count}/{m.contributors}"
         texts.append(name * named)
@@ -146,10 +146,10 @@ def _still(
 
 
 def movement_text(movement: Movement, width: int) -> str:
-    """What it sends, its steps in words, and what every device has after each.
+    """The bytes sent, the steps in words, and the chunks on every device after each step.
 
-    Devices are rows and chunks are columns; tables stand side by side as far as they
-    fit, and of more than a screen of them the first ones and the last are shown.
+    Devices are rows and chunks are columns. As many tables as fit stand side by side; if
+    they need more than a screen, the first ones and the last are shown.
 
     >>> from shardviz.move.movement import collective_movement
     >>> print(movement_text(collective_movement("reduce-scatter", 3, 12), 80))
@@ -175,7 +175,7 @@ def movement_text(movement: Movement, width: int) -> str:
 
 
 def _tables(m: Movement, width: int, rows: int) -> list[str]:
-    """The states in bands of tables side by side, in so many rows."""
+    """The states as bands of tables side by side, within a number of rows."""
     tables = _states(m)
     names = ["", *(f"device {device}" for device in m.devices.tolist())]
     side = max(map(len, names))
@@ -199,9 +199,9 @@ def _tables(m: Movement, width: int, rows: int) -> list[str]:
 
 
 def _states(m: Movement) -> list[list[str]]:
-    """At the start and after each step: its name, then what each device has."""
+    """The state at the start and after each step: its name, then one row per device."""
     letters = len(str(m.contributors))
-    # Narrow cells have no blanks between them where there are many.
+    # If there are many cells, they are narrow and have no blanks between them.
     blank = " " if len(m.chunks.labels) <= 16 or letters > 1 else ""
     signs = {0: "·", m.contributors: "■"}
     tables = []

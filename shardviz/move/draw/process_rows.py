@@ -1,4 +1,4 @@
-"""Which rows of an array each process loads."""
+"""The rows of an array that each process loads, as a picture and a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardviz.draw.picture import Picture
 from shardviz.draw.tables import Bar, Table
 from shardviz.move.process_rows import ProcessRows, ranges_text
 
-# Processes; of more, those that yield the same array share a row.
+# The most processes with a row each; otherwise those that yield the same share a row.
 MOST_LISTED = 16
 MOST_ROWS = 40
 HEADS = ("local bytes", "process", "elements", "local shape")
@@ -18,10 +18,10 @@ HEADS = ("local bytes", "process", "elements", "local shape")
 def draw_process_rows(
     rows: ProcessRows, title: str | None = None, name: str = ""
 ) -> Picture:
-    """What every process yields of an array, a row for each.
+    """The part of an array that every process yields, one row each.
 
     Args:
-        name: what the array is called.
+        name: the name of the array.
     """
     bars, head = _bars(rows), _title(rows, name)
     notes = and_more(len(bars) - MOST_ROWS, "row")
@@ -33,7 +33,7 @@ def draw_process_rows(
 
 
 def process_rows_text(rows: ProcessRows, width: int, name: str = "") -> str:
-    """A line per process, then what a loader has to heed."""
+    """One line per process, then the requirements on a data loader."""
     bars = _bars(rows)
     shown = bars[:MOST_ROWS]
     names = max(len(bar.words[0]) for bar in shown)
@@ -51,7 +51,7 @@ def process_rows_text(rows: ProcessRows, width: int, name: str = "") -> str:
 
 
 def _bars(rows: ProcessRows) -> list[Bar]:
-    """A row per process; of many, one per group of those that yield the same."""
+    """One row per process, or per group of processes that yield the same if many."""
     parts = {part.process: part for part in rows.parts}
     groups = [[process] for process in parts]
     if len(parts) > MOST_LISTED:

@@ -1,7 +1,7 @@
-"""Reshards: which device sends how much to which, and the arrays that move.
+"""Reshards: the bytes that devices send to each other, and the arrays that move.
 
-The sends are a matrix: rows send and columns receive. Of many devices, those of a host
-or of several are one row.
+The sends are a matrix: rows send and columns receive. If there are many devices, a row
+stands for one host or several.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shardviz.draw.tables import Bar, Table
 from shardviz.move.reshard import Reshard, ReshardRow
 from shardviz.move.words import reshard as wording
 
-# Rows and columns of a matrix.
+# The most rows and columns of a matrix.
 MOST_SIDE = 64
 MOST_ROWS, MOST_LINES, MOST_SHADES = 12, 20, 6
 GAP, TOP = 1.0, 16.0
@@ -40,7 +40,7 @@ HEADS = ("bytes moved", "array", "type and shape", "sharding", "amounts to")
 
 
 def draw_reshard(reshard: Reshard, title: str | None = None) -> Picture:
-    """Who sends how much to whom, and the arrays that move most."""
+    """The matrix of sends, and the arrays that move most bytes."""
     lines = wording.summary(reshard)
     head = titled(title, wording.title(reshard))
     notes = [*lines[1:], *wording.left_behind(reshard)]
@@ -55,19 +55,19 @@ def draw_reshard(reshard: Reshard, title: str | None = None) -> Picture:
 
 
 def reshard_text(reshard: Reshard, width: int, full: bool = False) -> str:
-    """A reshard: what is sent, by whom, the peak of memory, and the arrays, largest
+    """A reshard: the bytes sent, their senders, the peak of memory, and the arrays, largest
     first.
 
     Args:
-        width: letters per line.
-        full: every array in a line of its own, also those that do not move.
+        width: characters per line.
+        full: list every array on a separate line, even those that do not move.
     """
     lines = [*wording.summary(reshard), *wording.left_behind(reshard)]
     folds = wording.folds(reshard)
     shown = folds[:MOST_LINES]
     if full:
         shown = [Fold(((row.path,),), (row,)) for row in reshard.rows]
-    # The sentences already say all of a single array.
+    # The sentences already cover a single array.
     if len(reshard.rows) > 1 and shown:
         lines += [wording.LARGEST_FIRST, *_table(shown).lines()]
     if len(reshard.rows) > 1 and shown and not full:
@@ -93,11 +93,11 @@ def _table(folds: Sequence[Fold[ReshardRow]]) -> Table:
 
 
 class _Side(NamedTuple):
-    """The rows of a matrix, which are its columns, too.
+    """The rows of a matrix, which are also its columns.
 
     Attributes:
         short: the number of each, or of the first and the last.
-        names: what each is called: `device 3`, `hosts 0–1`.
+        names: the name of each: `device 3`, `hosts 0–1`.
         of: int64 [devices]: the row of each device.
         single: whether each is one device.
     """
@@ -111,7 +111,7 @@ class _Side(NamedTuple):
 def _side(reshard: Reshard) -> _Side:
     ids, hosts = reshard.device_ids, np.unique(reshard.hosts)
     noun, numbers, row = "device", ids, np.arange(len(ids))
-    # Of many devices, a row is a host; of too many hosts, several.
+    # With many devices a row is a host; with many hosts it is several hosts.
     if len(ids) > MOST_SIDE and len(hosts) > 1:
         noun, numbers, row = "host", hosts, np.searchsorted(hosts, reshard.hosts)
     per_row = -(-len(numbers) // MOST_SIDE)
@@ -168,12 +168,12 @@ def _matrix(reshard: Reshard) -> Picture:
 
 
 def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """The shade of each amount, 0 for nothing, and what the others mean."""
+    """The shade of each amount, 0 for nothing, and the legend of the shades."""
     distinct = np.unique(sums[sums > 0])
     ends = distinct
     if len(distinct) >= MOST_SHADES:
         target_side = np.geomspace(distinct[0], distinct[-1], MOST_SHADES)[1:]
-        # The amounts that there are, next below.
+        # Each shade stands for the nearest existing amount below.
         at = np.searchsorted(distinct, target_side, "right") - 1
         at[-1] = len(distinct) - 1
         ends = np.unique(distinct[at])
@@ -188,7 +188,7 @@ def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
 
 
 def _names(side: _Side, cell: float, left_edge: float) -> list[Label]:
-    """The names of as many columns and rows as have space."""
+    """The names of as many columns and rows as fit."""
     pitch, count, labels = cell + GAP, len(side.short), []
     needed = widest(side.short, 8.0) + 6
     for n in range(0, count, max(1, -int(-needed // pitch))):

@@ -1,4 +1,4 @@
-"""What restoring a checkpoint reads: a table of processes and one of arrays."""
+"""The reads that restore a checkpoint: a table of processes and one of arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardviz.move.restore import ProcessReads, Restore, RestoreRow
 from shardviz.move.words import restore as wording
 
 MOST_ARRAYS, MOST_PROCESSES = 24, 16
-# Bytes read per byte that is needed.
+# Bytes read per byte needed, above which a row is marked.
 MUCH = 1.2
 PROCESS_HEADS = ("read", "process", "chunks", "times needed")
 ARRAY_HEADS = ("read", "array", "type and shape", "saved → wanted", "chunks", "")
@@ -29,13 +29,13 @@ LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
 
 
 def draw_restore(restore: Restore, title: str | None = None) -> Picture:
-    """What every process reads, and what is read of the arrays; the largest first."""
+    """The bytes that every process reads, and those of each array, largest first."""
     folds = _folds(restore)
     more = and_more(len(restore.processes) - MOST_PROCESSES, "row")
     processes = _processes(restore.processes[:MOST_PROCESSES]).picture(notes=more)
     hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
     arrays = _arrays(folds[:MOST_ARRAYS]).picture(legend=LEGEND, notes=hidden)
-    # What is wrong comes first, and in red.
+    # Problems come first, in red.
     notes: list[str | Label] = []
     for problem in wording.problems(restore):
         notes.append(note(problem, "bad"))
@@ -49,12 +49,13 @@ def draw_restore(restore: Restore, title: str | None = None) -> Picture:
 
 
 def restore_text(restore: Restore, width: int, full: bool = False) -> str:
-    """What is read: by process, then by array, most first; what is wrong before it.
+    """The problems, then the bytes read by each process and of each array, most first.
 
     Args:
-        width: letters per line.
-        full: every array and process in a line of its own; else arrays that differ only
-            in the number of their layer are one line, and the smaller ones are counted.
+        width: characters per line.
+        full: list every array and process on a separate line. By default arrays that
+            differ only in the number of their layer share a line, and only the number
+            of smaller ones is given.
     """
     return paragraphs(_lines(restore, full), width)
 
@@ -108,7 +109,7 @@ def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
             f"{before} → {row.spec or 'unknown'}",
             f"{plural(chunks, 'chunk')} of {list(saved.chunk_shape)}",
         )
-        # The problem is said above.
+        # The problem is listed above.
         if row.reads is None:
             rows.append(Bar(None, "✗", (*words, "not read"), tone="bad"))
             continue
@@ -126,7 +127,7 @@ def _colour(read: int, needed: int) -> int:
 
 
 def _folds(restore: Restore) -> list[Fold[RestoreRow]]:
-    """The arrays, most is read first; those of all layers as one."""
+    """The arrays, sorted by bytes read, with the layers folded into one."""
     folds = fold(restore.rows, lambda row: row.path, _what_is_read)
     return sorted(folds, key=_bytes, reverse=True)
 
@@ -137,14 +138,14 @@ def _bytes(layer_rows: Fold[RestoreRow]) -> int:
 
 def _what_is_read(row: RestoreRow) -> Hashable:
     saved = row.saved
-    # Problems name the layer, too.
+    # Problems name the layer.
     problem = re.sub(r"\d+", "#", str(row.problem or ""))
     how = (saved.shape, saved.dtype, saved.chunk_shape, saved.spec, row.spec)
     return (*how, row.dtype, row.bytes_at_most, problem)
 
 
 def _range(least: int, largest: int) -> str:
-    """`2 MiB`, or `1 MiB to 2 MiB` where it depends on what is still in memory."""
+    """`2 MiB`, or `1 MiB to 2 MiB` if it depends on the chunks still in memory."""
     if least == largest:
         return bytes_text(largest)
     return f"{bytes_text(least)} to {bytes_text(largest)}"

@@ -1,1 +1,1 @@
-"""What this feature says, in English."""
+"""The sentences of this feature."""

@@ -1,4 +1,4 @@
-"""What a collective sends, step by step."""
+"""The steps of a collective in words."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ALGORITHMS = {
     "hosts": "within hosts, then between hosts",
     "direct": "direct",
 }
-# What goes between hosts does so in the middle of an all-reduce, and first of a gather.
+# An all-reduce sends between hosts in its middle steps, a gather in its first.
 _BETWEEN_HOSTS = {
     ("gather",): "between hosts, then within hosts",
     ("scatter",): _ALGORITHMS["hosts"],
     ("scatter", "gather"): "within hosts, between hosts, and back",
 }
-# Along which axis of a grid that is none of a torus.
+# The words for an axis of a grid that isn't a torus.
 _ALONG = {
     "hosts": "on another host",
     "devices": "on its host",
@@ -39,7 +39,7 @@ THERE = "■ there, · not there"
 
 
 def text(fact: MovementText) -> str:
-    """One thing to be said of a movement."""
+    """One fact about a movement."""
     functions = {
         "algorithm": _algorithm,
         "filled in": _filled_in,
@@ -51,7 +51,7 @@ def text(fact: MovementText) -> str:
 
 
 def regular(step: RegularSent) -> str:
-    """What every device sends in one step of a collective.
+    """The chunks that every device sends in one step of a collective.
 
     >>> regular(RegularSent("gather", "", 1, 1, False, 2, 4))
     'Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.'
@@ -75,7 +75,7 @@ def regular(step: RegularSent) -> str:
 
 
 def listed(step: ListedSent) -> str:
-    """What some devices send in a permutation."""
+    """The data that some devices send in a permutation."""
     senders = plural(step.sends, "device sends", "devices send")
     total = bytes_text(step.bytes)
     if step.sends > 1:
@@ -92,20 +92,20 @@ def title(m: Movement) -> str:
 
 
 def title_parts(m: Movement) -> tuple[str, str]:
-    """What stands in the title before the mesh axes, and after them."""
+    """The parts of the title before and after the mesh axes."""
     phrase = f"{m.kind} of {bytes_text(m.bytes_per_device)}"
     return phrase, f"{plural(m.size, 'device')}, {_algorithm(m)}"
 
 
 def formula(m: Movement) -> str:
-    """What each device sends, in general."""
+    """The general formula for the bytes that each device sends."""
     if m.kind not in REGULAR:
         return "bytes"
     return f"{_factor(m, '(n - 1) / n')} × bytes"
 
 
 def head_lines(m: Movement) -> list[str]:
-    """What it sends and how long that takes at least."""
+    """The bytes sent, and the least time for them."""
     general = formula(m)
     lines = [f"{general[0].upper()}{general[1:]}: {m.filled_in}."]
     if m.seconds is not None:
@@ -114,7 +114,7 @@ def head_lines(m: Movement) -> list[str]:
 
 
 def before_first(m: Movement) -> str:
-    """What every device has before the first step, and what to know of the steps."""
+    """The data on every device before the first step, and notes on the steps."""
     has = "its own data only"
     if m.sums:
         has = "its own part of every sum"
@@ -123,7 +123,7 @@ def before_first(m: Movement) -> str:
 
 
 def player_facts(m: Movement) -> str:
-    """What each device sends, as the formula with its numbers, and the least time."""
+    """The formula for the bytes that each device sends, and the least time."""
     words = f"each sends {formula(m)}: {m.filled_in}"
     if m.seconds is not None:
         words += f" · at least {seconds_text(m.seconds)}, {m.rate_source}"
@@ -131,7 +131,7 @@ def player_facts(m: Movement) -> str:
 
 
 def sent_so_far(m: Movement, steps_done: int) -> str:
-    """The bytes of a step and of all until then, which one device sends at most.
+    """The most bytes that one device sends in a step, and in all steps so far.
 
     >>> from shardviz.move.movement import collective_movement
     >>> sent_so_far(collective_movement("all-gather", 4, 8 << 20), 2)
@@ -140,20 +140,20 @@ def sent_so_far(m: Movement, steps_done: int) -> str:
     sent = sum(step.bytes for step in m.steps[:steps_done])
     so_far, total = bytes_text(sent), bytes_text(m.sent_bytes)
     number, unit = so_far.split()
-    # One unit is enough where both have the same.
+    # The unit is written once if both numbers have the same.
     if total.endswith(f" {unit}"):
         so_far = number
     return f"this step {bytes_text(m.steps[steps_done - 1].bytes)}, so far {so_far} of {total}"
 
 
 def too_many_to_draw(m: Movement, largest: int) -> list[str]:
-    """What is said of a group of which no steps are drawn."""
+    """The note for a group that is too large to draw."""
     why = f"A group of {m.size:,} is not drawn: at most {largest} devices are."
     return [why, *step_lines(m, 8)]
 
 
 def step_lines(m: Movement, largest: int) -> list[str]:
-    """The steps; of many, the first of every run of like steps."""
+    """The steps; a run of equal steps is listed once."""
     if len(m.steps) <= largest:
         return [f"Step {n}: {step.words}" for n, step in enumerate(m.steps, 1)]
     lines, number = [], 1
@@ -170,12 +170,12 @@ def step_lines(m: Movement, largest: int) -> list[str]:
 
 
 def sum_signs(m: Movement) -> str:
-    """What the signs in a table of sums mean."""
+    """The legend of a table of sums."""
     return f"■ all {m.size} devices, 2 the sum of two, · nothing"
 
 
 def caption(m: Movement, steps_done: int) -> str:
-    """What a picture of one step shows."""
+    """The caption of the picture of one step."""
     if steps_done == len(m.steps):
         return f"After {plural(steps_done, 'step')}: what every device has."
     step = m.steps[steps_done]
@@ -184,7 +184,7 @@ def caption(m: Movement, steps_done: int) -> str:
 
 
 def still_title(m: Movement, steps_done: int) -> str:
-    """What one picture of several is called."""
+    """The title of one picture in a film strip."""
     if not m.steps:
         return "nothing is sent"
     if steps_done == len(m.steps):
@@ -196,7 +196,7 @@ def _algorithm(m: Movement) -> str:
     name = m.method.name
     if name == "hosts":
         return _BETWEEN_HOSTS[KINDS[m.kind].steps]
-    if name == "torus" and len(m.method.ways) > 1:
+    if name == "torus" and len(m.method.directions) > 1:
         return f"{_ALGORITHMS[name]}, in both directions"
     return _ALGORITHMS[name]
 
@@ -211,7 +211,7 @@ def _filled_in(m: Movement) -> str:
 
 
 def _factor(m: Movement, factor: str) -> str:
-    # An all-reduce is a reduce-scatter and an all-gather.
+    # An all-reduce is a reduce-scatter followed by an all-gather.
     rounds = KINDS[m.kind].rounds
     return factor if rounds == 1 else f"{rounds} × {factor}"
 

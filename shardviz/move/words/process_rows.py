@@ -1,16 +1,16 @@
-"""What every process loads of an array: what a loader has to heed."""
+"""The rows that every process loads, in words: requirements on a data loader."""
 
 from __future__ import annotations
 
 from shardviz.base.format import bytes_text, ids_text, plural
 from shardviz.move.process_rows import ProcessRows
 
-# Groups of processes that a sentence names.
+# The most groups of processes that a sentence names.
 MOST_NAMED = 3
 
 
 def heed(rows: ProcessRows) -> str:
-    """What a loader has to heed, a sentence per line."""
+    """The requirements on a data loader, one sentence per line."""
     if len(rows.parts) == 1:
         return (
             f"Process {rows.parts[0].process} has all devices and yields the whole array."

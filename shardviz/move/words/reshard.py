@@ -1,4 +1,4 @@
-"""A reshard in sentences: what is sent, by whom, and what memory it takes."""
+"""A reshard in sentences: the bytes sent, their senders, and the peak of memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def not_sent(arrays: int) -> str:
-    """How many arrays stay where they are."""
+    """The number of arrays that do not move."""
     return f"nothing of {plural(arrays, 'array')} is sent"
 
 
@@ -46,20 +46,20 @@ def title(reshard: Reshard) -> str:
 
 
 def _meshes(meshes: Sequence[MeshSpec]) -> str:
-    """A mesh as text, or how many devices several have."""
+    """A mesh as text, or the number of devices of several meshes."""
     if not meshes:
         return "nowhere"
-    # All arrays of a model mostly share one mesh object.
+    # The arrays of a model usually share one mesh object.
     distinct = list({id(mesh): mesh for mesh in meshes}.values())
     if len(set(map(str, distinct))) == 1:
         return str(distinct[0])
-    # Different meshes may share devices, which are counted once.
+    # Different meshes can share devices, which count once.
     ids = np.concatenate([mesh.device_ids.reshape(-1) for mesh in distinct])
     return plural(len(np.unique(ids)), "device")
 
 
 def folds(reshard: Reshard) -> list[Fold[ReshardRow]]:
-    """The arrays that move, largest first; those of all layers as one."""
+    """The arrays that move, largest first, with the layers folded into one."""
     moving = [row for row in reshard.rows if row.bytes_moved]
     alike = fold(moving, lambda r: r.path, lambda r: (*words(r), r.bytes_moved))
     return sorted(alike, key=fold_bytes, reverse=True)
@@ -71,7 +71,7 @@ def fold_bytes(layer_rows: Fold[ReshardRow]) -> int:
 
 
 def words(row: ReshardRow) -> tuple[str, str, str, str]:
-    """An array in words: its type, its two specs, and the collective it amounts to."""
+    """An array in words: its type, both specs, and the equivalent collective."""
     # A layout made of shard indices has no spec.
     before = str(row.before.spec or "other blocks")
     after = str(row.after.spec or "other blocks")
@@ -79,7 +79,7 @@ def words(row: ReshardRow) -> tuple[str, str, str, str]:
 
 
 def summary(reshard: Reshard) -> list[str]:
-    """What is sent, by what, where to; a sentence or two per line."""
+    """The bytes sent, with senders and receivers, one or two sentences per line."""
     lines = [f"{title(reshard)}."]
     if len(reshard.sends):
         lines += [_hosts(reshard), _largest(folds(reshard))]
@@ -119,7 +119,7 @@ def _hosts(reshard: Reshard) -> str:
 
 
 def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
-    """Which arrays and specs most of the bytes belong to, in one sentence."""
+    """One sentence on the arrays and specs with most of the bytes."""
     alike: dict[tuple[str, str, str], list[Fold[ReshardRow]]] = {}
     for layer_rows in moving:
         alike.setdefault(words(layer_rows.items[0])[1:], []).append(layer_rows)
@@ -143,7 +143,7 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
 
 
 def left_behind(reshard: Reshard) -> list[str]:
-    """Why arrays are left behind: a line for each reason."""
+    """The reasons why arrays cannot be moved, one per line."""
     reasons: dict[str, list[str]] = {}
     for path, reason in reshard.left_behind.items():
         reasons.setdefault(str(reason), []).append(path)
@@ -160,7 +160,7 @@ def left_behind(reshard: Reshard) -> list[str]:
 
 
 def short(reshard: Reshard) -> str:
-    """How much of how many arrays is sent."""
+    """The bytes sent and the number of arrays, in short."""
     arrays = plural(len(reshard.rows), "array")
     devices = plural(len(reshard.device_ids), "device")
     words = f"{arrays} on {devices}: {bytes_text(reshard.bytes_moved)} sent"
@@ -170,7 +170,7 @@ def short(reshard: Reshard) -> str:
 
 
 def _assumed(device_ids: tuple[int, ...]) -> str:
-    """Which devices are counted on host 0."""
+    """The devices that are assumed to be on host 0."""
     ids = np.array(device_ids)
     devices = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
     return (

@@ -1,4 +1,4 @@
-"""What restoring a checkpoint reads, in sentences."""
+"""The reads that restore a checkpoint, in sentences."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOTES = {
 
 
 def title(restore: Restore) -> str:
-    """What goes where: `step 5 of run: 1 array, 4 MiB → x=2 · 2 devices · 1 process`."""
+    """The checkpoint and its target: `step 5 of run: 1 array, 4 MiB → x=2 · 2 devices · 1 process`."""
     saved = restore.checkpoint
     folder = Path(saved.path)
-    # Its own folder, inside that of the step.
+    # The checkpoint has a folder inside the one of the step.
     if saved.item:
         folder = folder.parent
     name = folder.name
@@ -43,7 +43,7 @@ def title(restore: Restore) -> str:
 
 
 def problems(restore: Restore, full: bool = False) -> list[str]:
-    """Why it cannot be restored as wanted, a line each; of many, the first ones."""
+    """The reasons why it cannot be restored as requested, one per line; only the first few."""
     lines = []
     for path, problem in restore.problems.items():
         lines.append(f"✗ {shown(path)}: {problem}")
@@ -61,7 +61,7 @@ def problems(restore: Restore, full: bool = False) -> list[str]:
 
 
 def times(least: int, largest: int, needed: int) -> str:
-    """How many times what is needed is read: `1 to 2.5 ×`."""
+    """The bytes read as a multiple of those needed: `1 to 2.5 ×`."""
     if not needed:
         return "nothing is needed"
     low, high = (f"{n / needed:.2f}".rstrip("0").rstrip(".") for n in (least, largest))
@@ -69,14 +69,14 @@ def times(least: int, largest: int, needed: int) -> str:
 
 
 def converted(row: RestoreRow) -> str:
-    """Into which type an array is converted; `""` where it keeps its own."""
+    """The type that an array is converted to; `""` if it keeps its own."""
     if row.dtype == row.saved.dtype:
         return ""
     return f"; converted to {row.dtype} after it is read"
 
 
 def short(restore: Restore) -> str:
-    """What is restored onto what, and how much is read."""
+    """The checkpoint, its target and the bytes read, in short."""
     arrays = plural(len(restore.rows), "array")
     read = bytes_text(sum(process.bytes_at_most for process in restore.processes))
     processes = plural(len(restore.process_numbers), "process", "processes")
@@ -85,7 +85,7 @@ def short(restore: Restore) -> str:
 
 
 def problem(fact: RestoreProblem) -> str:
-    """Why an array cannot be restored as wanted."""
+    """The reason why an array cannot be restored as requested."""
     if fact.code == "shape":
         return (
             f"The checkpoint has shape {fact.saved}, and {fact.wanted} is wanted; orbax pads"
@@ -101,7 +101,7 @@ def problem(fact: RestoreProblem) -> str:
 
 
 def notes(restore: Restore) -> list[str]:
-    """What the checkpoint does not say, and what is counted."""
+    """The unknowns of the checkpoint, and the rules of counting."""
     return [*(_NOTES[code] for code in restore.notes), COUNTED]
 
 
