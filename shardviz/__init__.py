@@ -1,9 +1,9 @@
 """shardviz: how is my array, my model, my program laid out over these devices, and why?
 
-The public names stand in `__init__.pyi`. Importing this imports numpy and nothing
+The public names are listed in `__init__.pyi`. Importing this imports numpy and nothing
 heavier: each name imports the module that defines it when it is first used (PEP 562).
-PYTEST_DONT_REWRITE: the package brings a plugin of pytest, which else warns where
-shardviz was imported before it.
+PYTEST_DONT_REWRITE: the package has a pytest plugin, and pytest would warn if
+shardviz is imported before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 
 def _modules_of_names() -> dict[str, str]:
-    """Each public name with the module that defines it, as `__init__.pyi` says."""
+    """Each public name with the module that defines it, read from `__init__.pyi`."""
     stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
     imports = re.findall(r"^from (\S+) import (\w+) as \w+$", stub, re.MULTILINE)
     return {name: module for module, name in imports}
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    # The next use finds it without this function.
+    # Later lookups don't call this function.
     globals()[name] = value
     return value
 

@@ -1,7 +1,7 @@
-"""python -m shardviz audit|check|compare|doctor: for a terminal or a CI job.
+"""The command line, python -m shardviz audit|check|compare|doctor.
 
-Exit codes: 0 where all is as expected, 1 where something is not, 2 for what cannot be
-read, or where the user's own function raises.
+Exit codes: 0 if everything is as expected, 1 if something is not, 2 for input that
+cannot be read, or if the user's own function raises.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 
 OK, BROKEN, WRONG = 0, 1, 2
-EXIT_CODES = {True: OK, False: BROKEN}  # by whether all is as expected
+EXIT_CODES = {True: OK, False: BROKEN}  # keyed by whether everything is as expected
 
 
 class InputError(ShardvizError):
-    """What somebody typed, or what their function returned, is wrong."""
+    """The user's input, or the value that their function returned, is wrong."""
 
 
 class UserError(Exception):
-    """The user's own code raised; `__cause__` is what."""
+    """The user's own code raised; `__cause__` is its exception."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=version)
     names = "|".join(wording.COMMANDS)
     commands = top.add_subparsers(dest="command", required=True, metavar=names)
-    # These may be given several times.
+    # These options may be repeated.
     repeated: dict[str, Any] = {"action": "append", "default": []}
     flag: dict[str, Any] = {"action": "store_true"}
     table = {"--rules": {}, "--mesh": {}, "--dialect": {}, "--json": flag}
@@ -211,7 +211,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     before = _lock(options.before, options, not options.specs)
-    # Nothing is compiled for collectives that the other side does not have.
+    # Skip the compilation if the other side has no collectives to compare.
     after = _lock(options.after, options, before.collectives is not None)
     if after.collectives is None:
         before = replace(before, collectives=None)
@@ -239,7 +239,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 # --- the checks -----------------------------------------------------------------------
 
-#: A check's name, and what asks an expectation and returns what there is to say.
+#: A check's name, and the function that runs it and returns a message.
 Check = tuple[str, Callable[[Expectation], str]]
 
 
@@ -276,7 +276,7 @@ def _checks(options: argparse.Namespace) -> list[Check]:
 
 
 def _split(typed: str, word: str) -> tuple[str, str]:
-    """What is before and after a word that stands alone, which may be the first."""
+    """The text before and after a separate word, which may come first."""
     before, *after = re.split(rf"(?:^|\s){word}\s+", typed.strip(), maxsplit=1)
     return before.strip(), "".join(after).strip()
 
@@ -305,18 +305,20 @@ def _as_locked(expected: Expectation, file: str, update: bool) -> str:
     return wording.LOCK_IS_SAME.format(file)
 
 
-# --- what is looked at ----------------------------------------------------------------
+# --- the subject ----------------------------------------------------------------
 
 
 def _subject(what: str, options: argparse.Namespace) -> Any:
-    """What the user's function returns: a program or its plan, report or audit; else
-    the audit of the state that it is."""
+    """The program, plan, report or audit that the user's function returns.
+
+    Any other value is a state, and its audit is returned.
+    """
     subject, dialect = _called(what), options.dialect
     replacements: dict[str, Any] = {}
     if options.rules is not None:
         replacements["rules"] = rules(_table(options.rules), dialect=dialect)
     target, count_devices = None, None
-    # Other commands compile for their target.
+    # The other commands use the target to compile.
     if options.command == "audit" and options.target is not None:
         target = options.target
         count_devices = capacity_of(target)[2]
@@ -347,7 +349,7 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
 
 
 def _table(typed: str) -> Path | str:
-    """A table's file, where there is one, else the table itself."""
+    """The path of a table's file if it exists, else the table itself."""
     # A table may be too long for a path.
     with contextlib.suppress(OSError, ValueError):
         if Path(typed).is_file():
@@ -356,7 +358,7 @@ def _table(typed: str) -> Path | str:
 
 
 def _called(what: str) -> Any:
-    """The value of `pkg.module:function`, called where it is callable."""
+    """The value of `pkg.module:function`, called if it is callable."""
     module, colon, name = what.partition(":")
     if not colon or not module.replace(".", "_").isidentifier() or not name:
         raise InputError(
@@ -393,7 +395,7 @@ def _called(what: str) -> Any:
 
 
 if __name__ == "__main__":
-    # What a terminal's encoding lacks, such as an arrow, is a question mark there.
+    # Letters that the terminal cannot encode, such as arrows, become question marks.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Any value as a figure of matplotlib, or as a PNG or SVG file."""
+"""Any value as a matplotlib figure, or as a PNG or SVG file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from shardviz.pictures import draw
 
 
 def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figure:
-    """The picture of a value as a matplotlib Figure of its own size.
+    """The picture of a value as a matplotlib Figure of the picture's size.
 
     Args:
-        value: anything that `draw` takes.
-        theme: `"light"`, `"dark"`, or None for that of matplotlib's style.
-        options: those of `draw`.
+        value: any value that `draw` accepts.
+        theme: `"light"`, `"dark"`, or None for the theme of matplotlib's style.
+        options: the options of `draw`.
 
     Raises:
         ShardvizError: for a value without a picture.
@@ -30,7 +30,7 @@ def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figu
 
 
 def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
-    """The same as a PNG file, with the picture in words in its description.
+    """The picture of a value as a PNG file, with its alt text as the description.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> png(make_mesh(data=4, model=2))[1:4]
@@ -41,7 +41,7 @@ def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
 
 
 def svg(value: Any, theme: str | Theme | None = None, **options: Any) -> str:
-    """The same as the text of an SVG file.
+    """The picture of a value as the text of an SVG file.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> "</svg>" in svg(make_mesh(data=4, model=2))

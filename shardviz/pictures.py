@@ -1,4 +1,4 @@
-"""draw(value) -> Picture and to_text(value) -> str: what any value looks like."""
+"""Draws any value as a Picture (`draw`), or writes it as text (`to_text`)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from shardviz.programs.program import Program
 from shardviz.runs.cached import MeshComparison
 
 LEAST_WIDTH = 20  # letters
-LETTERS = 110  # of a line of a picture of words
+LETTERS = 110  # per line, in a picture that is only text
 
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
@@ -94,7 +94,7 @@ def _devices_and_array(
 
 
 def _draw_report(report: Report, view: str = "report", **options: Any) -> Picture:
-    """What it did (`"report"`), or its memory over the program's order (`"memory"`)."""
+    """The report (`"report"`), or its memory over time (`"memory"`)."""
     views = {"report": draw_report, "memory": draw_memory}
     if view not in views:
         raise ShardvizError(
@@ -104,7 +104,7 @@ def _draw_report(report: Report, view: str = "report", **options: Any) -> Pictur
 
 
 def _draw_words(value: Any, title: str | None = None) -> Picture:
-    """A page of the text of a value, of which there is nothing to draw."""
+    """A page with the text of a value that has no drawing."""
     head, *lines = to_text(value, LETTERS).split("\n")
     return text_page(
         [(line, "") for line in lines],
@@ -124,7 +124,7 @@ def _mesh_context_text(context: MeshContext, width: int) -> str:
 
 Drawer = Callable[..., Picture]
 Writer = Callable[..., str]
-# Per type, what draws a value of it and what writes it.
+# The functions that draw and write the values of each type.
 _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     MeshSpec: (meshes.draw_mesh, meshes.mesh_text),
     Layout: (_draw_layout, arrays.layout_text),
@@ -171,8 +171,8 @@ def draw(value: Any, **options: Any) -> Picture:
     """The Picture of a value.
 
     Args:
-        value: anything that `import shardviz` makes.
-        options: what the picture of that value understands: `by="host"` for devices,
+        value: any value of shardviz.
+        options: the options of that value's picture: `by="host"` for devices,
             `view="devices"` or `"both"`, `dims=(0, 2)` and `at=(1,)` for a layout, and
             `title=""` for all.
 
@@ -183,7 +183,7 @@ def draw(value: Any, **options: Any) -> Picture:
     >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
     'host'
     """
-    # The values of `legacy`, which stands beside this folder, bring their own.
+    # The classes of `legacy` have their own methods.
     if hasattr(value, "_draw_"):
         return value._draw_(**options)
     drawer, _ = _shown(value)
@@ -191,13 +191,13 @@ def draw(value: Any, **options: Any) -> Picture:
 
 
 def to_text(value: Any, width: int = 80, **options: Any) -> str:
-    """A value as text, in lines of at most `width` letters where its words allow it.
+    """A value as text, in lines of at most `width` letters if its words allow it.
 
     Args:
-        value: anything that `draw` takes.
+        value: any value that `draw` accepts.
         width: letters per line, 20 or more.
-        options: what the text of that value understands: `full=True` for a plan, a
-            report or an explanation, for all that it holds.
+        options: the options of that value's text: `full=True` shows all of a plan, a
+            report or an explanation.
 
     Raises:
         ShardvizError: for a value without a text.
@@ -223,7 +223,7 @@ def _wrap(text: str, width: int) -> str:
 
 
 def _shown(value: Any) -> tuple[Drawer, Writer]:
-    # By the classes of a value, so that a subclass looks as its base does.
+    # A subclass looks like its nearest base class.
     for kind in type(value).__mro__:
         if kind in _SHOWN:
             return _SHOWN[kind]

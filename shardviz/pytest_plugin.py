@@ -1,12 +1,11 @@
-"""The pytest fixture `shardviz_lock`, and `--shardviz-update`, which writes the locks
-anew.
+"""The pytest fixture `shardviz_lock`, and `--shardviz-update`, which rewrites the locks.
 
     def test_step_stays_as_it_is(shardviz_lock):
         shardviz_lock(make_step())
 
 The lock is a file in `shardviz_locks/` beside the test, to be committed. A test run
-that does not use the fixture imports nothing of shardviz but this file.
-(PYTEST_DONT_REWRITE: pytest warns of a plugin that somebody has imported before.)
+that does not use the fixture imports only this file of shardviz.
+(PYTEST_DONT_REWRITE: pytest warns of a plugin that is already imported.)
 """
 
 from __future__ import annotations
@@ -35,16 +34,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def shardviz_lock(request: pytest.FixtureRequest) -> LockChecker:
-    """Checks that a program, plan or audit is as in the lock beside the test.
+    """Checks that a program, plan or audit matches the lock beside the test.
 
-    Call it with what should stay so, and with a name where two tests share a lock.
+    Call it with the program, plan or audit, and with a name if two tests share a lock.
     """
     return LockChecker(request)
 
 
 class LockChecker:
-    """What the fixture `shardviz_lock` is: called, it compares with a lock, or writes
-    it.
+    """The value of the fixture `shardviz_lock`: a call compares with a lock, or writes it.
 
     Args:
         request: pytest's request of the test.
@@ -67,16 +65,17 @@ class LockChecker:
 
         Args:
             thing: a Program; or a Plan or an Audit, for specs alone.
-            name: of the lock's file; that of the test where it is left out.
-            collectives: whether to compile a Program, for its collectives.
-            target: what to compile it for, as for `sv.expect`.
+            name: of the lock's file; that of the test by default.
+            collectives: whether to compile a Program to lock its collectives.
+            target: the target to compile it for, as for `sv.expect`.
 
         Returns:
-            The expectation of it, for more: `shardviz_lock(step).no("all-gather")`.
+            Its expectation, for further checks: `shardviz_lock(step).no("all-gather")`.
 
         Raises:
-            ContractError: where something is not as locked, or there is no lock.
-            ShardvizError: for a name that no file can have, and what cannot be locked.
+            ContractError: if something differs from the lock, or there is no lock.
+            ShardvizError: for a name that is not a file name, or a value that cannot be
+                locked.
         """
         __tracebackhide__ = True
         from shardviz.advise.lock import read_lock
@@ -153,7 +152,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     files = set()
     for report in itertools.chain(*terminalreporter.stats.values()):
-        # Warnings are among them, which have no properties.
+        # Some of them are warnings, which have no properties.
         for key, value in getattr(report, "user_properties", ()):
             if key == "shardviz_lock":
                 files.add(value)

@@ -1,4 +1,4 @@
-"""The types that people receive from shardviz, and seldom name.
+"""The types of the values that shardviz returns, for annotations.
 
     from shardviz.types import Verdict
 

@@ -3,7 +3,7 @@ and lessons use them.
 
 Each has `names()`, `get(name)` and `describe(name)`; `puzzles` and the module
 `programs` also have `sources(name)`, to be pasted below `programs.IMPORTS`. The module
-`functions` imports jax where it is installed, and is itself imported only when a
+`functions` imports jax if it is installed, and is itself imported only when a
 program or its source is asked for. Nothing here starts a jax backend.
 """
 

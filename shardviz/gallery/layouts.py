@@ -1,7 +1,7 @@
 """Meshes, arrays and rule tables to try, and scenarios that set all of them.
 
-Meshes that people have, from one host to a million devices; the weights of models that
-people know, with published shapes (the tests compare the parameter counts); and rule
+Typical meshes, from one host to a million devices; the weights of well-known
+models, with published shapes (the tests compare the parameter counts); and rule
 tables from five lines to a configuration file's worth.
 
 >>> meshes.names()[0], meshes.get("64 devices on 8 hosts: data=8, model=8").size
@@ -31,11 +31,12 @@ T = TypeVar("T")
 
 
 class Example(NamedTuple, Generic[T]):
-    """One example: its name in the menu, a sentence about it, and what makes it.
+    """One example: its name in the menu, a sentence about it, and a function that creates it.
 
     Attributes:
-        functions: of a program, the names of its functions in `gallery.functions`:
-            first those that it calls, in the order to paste them, then its own.
+        functions: for a program, the names of its functions in `gallery.functions`:
+            first the functions that it calls, in the order to paste them, then its
+            main function.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Registry(Generic[T]):
         return tuple(self._examples)
 
     def get(self, name: str | None = None) -> T:
-        """The example of that name; the first one where no name is given.
+        """The example of that name; the first example without a name.
 
         Raises:
             ShardvizError: if there is none, with the nearest name.
@@ -80,7 +81,7 @@ class Registry(Generic[T]):
         return self._find(name).sentence
 
     def sources(self, name: str) -> tuple[str, ...]:
-        """The source of every function of an example, its own last.
+        """The source of every function of an example, its main function last.
 
         They run as they are, pasted below the imports that their gallery names.
         """
@@ -256,8 +257,8 @@ arrays: Registry[tuple[ArraySpec, ...]] = Registry(
 )
 
 
-# Each line has its part: two decide, one loses its axis, one ends the search, one never
-# fires.
+# Each line shows another case: two decide, one loses its axis, one ends the search, one
+# never fires.
 _FIRST_LOOK = """
 batch -> data
 mlp -> model
@@ -408,13 +409,13 @@ rules: Registry[Rules] = Registry(
 
 
 class Scenario(NamedTuple):
-    """A question as a whole: arrays, rules, a mesh and the hardware it is for.
+    """A complete sharding question: arrays, rules, a mesh and the hardware.
 
     Attributes:
         mesh: as many devices as the hardware has.
-        rules: the table.
-        arrays: what is laid out.
-        target: the hardware, as it is typed.
+        rules: the rule table.
+        arrays: the arrays to lay out.
+        target: the hardware, as a user writes it.
     """
 
     mesh: MeshSpec

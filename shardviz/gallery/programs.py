@@ -1,7 +1,7 @@
-"""Programs that people know, and puzzles: programs that cost what nobody asked for.
+"""Well-known programs, and puzzles: programs with unexpected costs.
 
-Each has its arrays, a rule table that suits it, and a mesh. What a student sees, and
-what the Explorer pastes, is the source of the function itself.
+Each has its arrays, a rule table that suits it, and a mesh. Students see, and the
+Explorer pastes, the source of the function itself.
 
 >>> get("MLP")
 Program(MLP: 3 arrays on data=4, model=2)
@@ -28,7 +28,7 @@ from shardviz.gallery.layouts import Example, Registry, meshes, rules
 from shardviz.programs.program import Program
 
 DEFAULT = "MLP"
-# What the sources are pasted below.
+# The imports that the sources need above them.
 IMPORTS = """\
 import jax
 import jax.numpy as jnp
@@ -44,12 +44,12 @@ def _examples(
     """Programs on the first mesh of the gallery, each a block of four lines of text.
 
     Its name, a sentence, its functions, and its rule table: the name of one in
-    `gallery.rules`, a table as people type it, or nothing. Of the functions, in
-    `gallery.functions`, the last is its own; those before it are what it calls, in the
-    order to paste them.
+    `gallery.rules`, a table as users type it, or nothing. The functions are in
+    `gallery.functions`: the main function last, after the functions that it calls, in
+    the order to paste them.
 
     Args:
-        arrays: of each program one `(name, shape, logical names)` for each argument, in
+        arrays: for each program, one `(name, shape, logical names)` per argument, in
             order; without a table, PartitionSpecs in place of the logical names.
     """
     examples = []
@@ -235,7 +235,7 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
 
     Args:
         name: as in `known_names`.
-        mesh: replaces the mesh of a program where it has all of its axes. A puzzle
+        mesh: replaces the mesh of a program if it has all of its axes. A puzzle
             keeps its own mesh, because its answer depends on it.
 
     Raises:
@@ -256,8 +256,9 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
 
 @lru_cache(maxsize=64)
 def known_source(name: str) -> str:
-    r"""The source of every function that a program or puzzle needs, its own last, as
-    one text.
+    r"""The source of every function that a program or puzzle needs, in one text.
+
+    The main function is last.
 
     >>> [known_source(name).count("\ndef ") + 1 for name in ("MLP, gradient", "fsdp, gradient")]
     [2, 2]
