@@ -1,8 +1,8 @@
 """expect(): expectations of a program, as tests that explain what violates them.
 
 Every method of an Expectation returns it, or raises a ContractError with a `Violation`,
-which says what to do. An expectation that is wrong in itself, such as one about a mesh
-axis that doesn't exist, is a ShardvizError.
+which explains what to do. An invalid expectation, such as one about a mesh axis that
+doesn't exist, raises a ShardvizError.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STAGES = ("partitioned", "compiled")
 PER = ("step", "collective", "device", *COLLECTIVE_KINDS)
 
 
-#: What expectations are about.
+#: The values that an expectation can be about.
 Subject: TypeAlias = Program | Plan | Report | Stages | Audit
 
 
@@ -158,9 +158,9 @@ class Expectation:
         axes = self._axes(over)
         collectives = self._over(axes)
         if per in COLLECTIVE_KINDS:
-            collectives = [one for one in collectives if one.kind == per]
+            collectives = [c for c in collectives if c.kind == per]
         if per == "collective":
-            collectives = [one for one in collectives if one.bytes_per_device > most]
+            collectives = [c for c in collectives if c.bytes_per_device > most]
         elif total_bytes(collectives) <= most:
             collectives = []
         if collectives:
@@ -228,8 +228,8 @@ class Expectation:
 
         Raises:
             ContractError: with every difference.
-            ShardvizError: if there is no lock in the file, or the subject lacks what is
-                locked.
+            ShardvizError: if there is no lock in the file, or the subject lacks
+                locked facts.
         """
         __tracebackhide__ = True
         if isinstance(lock, Lock):
@@ -331,7 +331,7 @@ class Expectation:
         assert self.compile is not None
         if target not in self._by_target:
             report = self.compile(program, target)
-            # A target that doesn't exist says nothing about the program.
+            # An unknown target is no fault of the program.
             if report.error is not None and report.error.stage == "target":
                 raise TargetError(report.error.message)
             self._by_target[target] = report
@@ -446,7 +446,7 @@ class Expectation:
             uncounted = self.subject.uncounted
         elif isinstance(self.subject, Program):
             counted, needed = "arguments", sum(array.held for array in self._arrays)
-            # To compile a program that is too large may take minutes, or all memory.
+            # Compiling a program that is too large may take minutes or exhaust the memory.
             if needed <= most:
                 report = self._with_memory(target)
         elif (report := self._with_memory(target)) is None:

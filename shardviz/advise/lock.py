@@ -99,8 +99,8 @@ class Lock:
             in the order of their ids.
 
     >>> from shardviz.axis_rules.audit import audit
-    >>> found = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
-    >>> lock_audit(found).arrays["w"]
+    >>> model = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
+    >>> lock_audit(model).arrays["w"]
     "float32[8, 4] P(None, 'model')"
     """
 
@@ -192,7 +192,7 @@ class Lock:
         return self.text
 
 
-def _pair(key: str, value: Any) -> str:
+def _pair(key: str, value: object) -> str:
     return f"{json.dumps(key)}: {json.dumps(value)}"
 
 
@@ -210,7 +210,7 @@ def _escaped(name: str) -> str:
 def folded_layers(by_name: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Names and values in order, with the layers folded into one."""
     folds = fold(by_name.items(), itemgetter(0), itemgetter(1))
-    return [(one.name, one.items[0][1]) for one in folds]
+    return [(layers.name, layers.items[0][1]) for layers in folds]
 
 
 # --- from a program, a plan or an audit -----------------------------------------------
@@ -236,11 +236,11 @@ def lock_audit(audit: Audit) -> Lock:
 def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     """The lock of a plan's arguments and results, and of a report's collectives.
 
-    The specs are Shardy's, which XLA itself runs; its estimate of collectives is not
-    locked, since XLA's partitioner may choose otherwise.
+    The specs are Shardy's, which XLA itself runs. Shardy's estimate of collectives is
+    not locked, because XLA's partitioner may choose otherwise.
 
     Raises:
-        ProgramError: where the partitioner's collectives are not known.
+        ProgramError: if the partitioner's collectives are unknown.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.plans.plan_values import PlannedOp
@@ -258,7 +258,7 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
             _add(arrays, op.name, text)
             held += bytes_per_device(op, plan.mesh)
     order, made_with = device_order(plan.mesh), {}
-    # A plan may have been unpickled where there is no jax.
+    # A plan may have been unpickled in an environment without jax.
     with contextlib.suppress(metadata.PackageNotFoundError):
         made_with["jax"] = metadata.version("jax")
     lock = Lock(
@@ -275,11 +275,11 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
 def partitioned_of(report: Report) -> tuple[Collective, ...]:
     """The collectives that XLA's partitioner put into a program.
 
-    Those of the final program stand for no others: passes after the partitioner
-    combine, move and remove them.
+    The collectives of the final program are no substitute, because passes after the
+    partitioner combine, move and remove them.
 
     Raises:
-        ProgramError: where they are not known, with why, as the report's notes say.
+        ProgramError: if they are unknown, with the reason from the report's notes.
     """
     if report.partitioned is None:
         why = " ".join(map(str, report.notes))
@@ -303,9 +303,9 @@ def _array_text(
     memory: str | None,
     donated: bool = False,
 ) -> str:
-    """All that is locked of an array: `float32[8] P('data') in pinned_host, donated`."""
+    """The locked text of an array: `float32[8] P('data') in pinned_host, donated`."""
     text = f"{dtype}[{', '.join(map(str, shape))}] "
-    # Trailing dimensions that are not split make no difference.
+    # Trailing unsplit dimensions do not change the layout.
     text += "unknown" if spec is None else str(spec.trimmed)
     if memory not in (None, "", "device"):
         text += f" in {memory}"
@@ -313,7 +313,7 @@ def _array_text(
 
 
 def _add(arrays: dict[str, str], name: str, text: str) -> None:
-    """Adds an array; one whose name is there already gets a number."""
+    """Adds an array, with a number after its name if the name is already used."""
     free, number = name, 2
     while free in arrays:
         free, number = f"{name} ({number})", number + 1
@@ -321,15 +321,15 @@ def _add(arrays: dict[str, str], name: str, text: str) -> None:
 
 
 def device_order(mesh: MeshSpec) -> str:
-    """Which device is at each position of a mesh; `""` where they are in order.
+    """The device at each position of a mesh; `""` if they are in order.
 
-    Devices are counted from 0, since their numbers differ from machine to machine.
+    Devices are counted from 0, because their ids differ from machine to machine.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> device_order(make_mesh("data=4", device_ids=[10, 12, 11, 13]))
     '0, 2, 1, 3'
     """
-    # The rank of each number among all: what stays when they start elsewhere.
+    # The rank of each id among all ids does not depend on the first id.
     ranks = np.argsort(np.argsort(mesh.device_ids.reshape(-1)))
     if (ranks == np.arange(ranks.size)).all():
         return ""
@@ -346,13 +346,13 @@ def _lock_collectives(
 
     Args:
         collectives: the collectives.
-        functions: a source line to the user's function that it is in.
+        functions: source lines, each with the user's function that contains it.
     """
 
     def function(c: Collective) -> str:
         backward = ", backward" * (c.phase == "backward")
         name, file = functions.get(c.source), c.source.rpartition(":")[0]
-        # A line of no function of the program's is where it is compiled from.
+        # A line outside the program's functions is only the place of the compile call.
         return backward if name is None else f"{backward} ({name} in {file})"
 
     def alike(c: Collective) -> Hashable:
@@ -374,10 +374,10 @@ def _lock_collectives(
 
 
 def read_lock(path: Any) -> Lock:
-    """The lock in a file.
+    """Reads the lock in a file.
 
     Raises:
-        ProgramError: where there is no such file, or no lock in it.
+        ProgramError: if the file does not exist or does not contain a lock.
     """
     try:
         text = read_text_file(Path(path), _MOST_BYTES)
@@ -394,7 +394,7 @@ def parse_lock(text: str, name: str = "the lock") -> Lock:
         name: what to call the file in an error.
 
     Raises:
-        ProgramError: for what is no lock of this version.
+        ProgramError: if the text is not a lock of this version.
 
     >>> lock = Lock("f", "data=2", {"layers_0/x": "float32[8] P('data')"})
     >>> parse_lock(lock.text).diff(lock).same
@@ -456,15 +456,15 @@ def _read_count(value: Any, optional: bool = False) -> Any:
     return value
 
 
-def unfolded(pattern: str, most: int = _MOST_LETTERS) -> list[str]:
+def unfolded(pattern: str, limit: int = _MOST_LETTERS) -> list[str]:
     """The names that a line of a lock stands for.
 
     Args:
-        pattern: the line's name, with the numbers that vary in braces.
-        most: how many letters the names may have together.
+        pattern: the name on the line, with the varying numbers in braces.
+        limit: the most letters that all names may have together.
 
     Raises:
-        ValueError: for text that stands for more, or for no names.
+        ValueError: if the names exceed the limit, or the text is invalid.
 
     >>> unfolded("layers_{0..1,4}/w"), unfolded("a{{0}}b")
     (['layers_0/w', 'layers_1/w', 'layers_4/w'], ['a{0}b'])
@@ -483,30 +483,32 @@ def unfolded(pattern: str, most: int = _MOST_LETTERS) -> list[str]:
             first, dots, last = part.partition("..")
             if dots:
                 begin, end = int(first), int(last) + 1
-                if letters * (end - begin) > most:
+                if letters * (end - begin) > limit:
                     raise ValueError("too many names")
                 numbers += map(str, range(begin, end))
             else:
                 numbers.append(part)
         parts.append(numbers)
         letters *= len(numbers)
-        if letters > most:
+        if letters > limit:
             raise ValueError("too many names")
-    return ["".join(one) for one in itertools.product(*parts, [pattern[at:]])]
+    return [
+        "".join(name_parts) for name_parts in itertools.product(*parts, [pattern[at:]])
+    ]
 
 
-# --- what differs ---------------------------------------------------------------------
+# --- differences ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
 class LockDiff:
-    """What differs between a lock and what is so now; made by `Lock.diff`.
+    """The differences between a lock and a newer one; created by `Lock.diff`.
 
     Attributes:
-        before, after: the lock, and what is so now.
-        changed: the arrays that changed, by name, as they were and as they are.
-        added, removed: the arrays that one of them lacks, by name.
-        gained, lost: the collectives that one of them lacks.
+        before, after: the old lock and the new one.
+        changed: the old and new text of each array that changed, by name.
+        added, removed: the arrays that only the new or only the old lock has, by name.
+        gained, lost: the collectives that only the new or only the old lock has.
 
     >>> old = Lock("f", "data=2", {"x": "float32[8] P('data')"})
     >>> new = Lock("f", "data=2", {"x": "float32[8] P()"})
@@ -525,12 +527,12 @@ class LockDiff:
 
     @property
     def same(self) -> bool:
-        """Whether everything is as it was locked."""
+        """Whether specs and collectives are unchanged."""
         return self.same_specs and not (self.gained or self.lost)
 
     @property
     def same_specs(self) -> bool:
-        """Whether mesh, devices and arrays are as they were locked."""
+        """Whether mesh, device order and arrays are unchanged."""
         moved = self.remeshed or self.reordered
         return not (moved or self.changed or self.added or self.removed)
 
@@ -546,7 +548,7 @@ class LockDiff:
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """The difference, one sentence a line."""
+        """The difference, one sentence per line."""
         return tuple(explanation(self).splitlines())
 
     def __str__(self) -> str:
@@ -562,8 +564,8 @@ class LockDiff:
 def _gained_and_lost(
     before: Iterable[LockedCollective], after: Iterable[LockedCollective]
 ) -> tuple[tuple[LockedCollective, ...], tuple[LockedCollective, ...]]:
-    """The collectives that one side has more of than the other, with how many more."""
-    # Collectives at the same place are paired first, so that the others are the new ones.
+    """The collectives that one side has more often than the other, with the excess."""
+    # Pairing those at the same place first leaves the collectives at new places.
     places = pair(before, after, _identity_and_place, _identity_and_place)
     lost: list[LockedCollective] = []
     gained: list[LockedCollective] = []
@@ -584,7 +586,7 @@ def _identity_and_place(collective: LockedCollective) -> Hashable:
 def _less(
     collectives: Sequence[LockedCollective], moved: Sequence[LockedCollective]
 ) -> tuple[LockedCollective, ...]:
-    """The collectives without as many of the same identity as `moved` has."""
+    """Subtracts the counts in `moved` from collectives with the same traffic."""
     counts: Counter[Hashable] = Counter()
     for collective in moved:
         counts[collective.traffic] += collective.count

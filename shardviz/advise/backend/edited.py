@@ -66,13 +66,13 @@ class PlacedOperation(NamedTuple):
 
     @property
     def is_backward(self) -> bool:
-        # What a checkpoint computes again is as in the forward pass.
+        # Values that a checkpoint recomputes are those of the forward pass.
         around = self.around
         return "transpose(" in around and "rematted_computation" not in around
 
 
 def operation_name(equation: Any) -> str:
-    """What jax calls an operation, or the function that it calls."""
+    """jax's name of an operation, or the name of the function that it calls."""
     # jax calls it jit or pjit; the function has a name of its own.
     name = names.CALL_NAME.find(equation, None)
     if isinstance(name, str) and names.CALL_BODY.find(equation, None) is not None:
@@ -150,10 +150,10 @@ def _constrained(equation: Any, spec: Spec, mesh: MeshSpec) -> list[Any]:
     constraint = _constraint(result.aval, spec, mesh)
     constraint = constraint.replace(source_info=equation.source_info)
     if equation.primitive.name in CONSTRAINTS:
-        # One that stands there is changed; with a second one both would hold.
+        # An existing constraint is changed: with a second one both would apply.
         return [constraint.replace(invars=equation.invars, outvars=equation.outvars)]
-    # The operation gets a new variable, and the constraint makes the old one of it,
-    # which is what all others read.
+    # The operation gets a new variable. The constraint reads it and assigns the old
+    # variable, so that all readers stay unchanged.
     equation = equation.replace(outvars=[constraint.invars[0], *other_results])
     return [equation, constraint.replace(outvars=[result])]
 
@@ -291,15 +291,15 @@ def _cotangents(
     shape: tuple[int, ...],
     makers: Mapping[int, PlacedOperation],
 ) -> list[Place]:
-    """The cotangents of a value: operands of what its operation is in a gradient.
+    """The cotangents of a value: operands of its operation's transposes in a gradient.
 
     Args:
-        found: the operations of its line and name.
+        alike: the operations of its line and name.
         shape: its shape.
         makers: id of a variable to the operation that makes it.
 
     Returns:
-        None of them where it is not sure which operands they are.
+        The places of the cotangents; empty if the operands are ambiguous.
     """
     places: list[Place] = []
     for place, operation in enumerate(alike):

@@ -232,7 +232,7 @@ class _SummedAfter(TypedEvaluation):
         if id(equation) in self._left_out:
             return operands
         if equation.primitive.name == names.PVARY:
-            # What waits varies already.
+            # A value whose sum waits already varies.
             return [
                 self._like(operand, frozenset(names.SUMMED_AXES.of(equation)))
                 for operand in operands

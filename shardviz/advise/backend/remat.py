@@ -4,7 +4,7 @@ A gradient through `jax.lax.scan` becomes two loops: one stacks what the backwar
 needs, the other reads the stacks in reverse. Here the program is evaluated once more.
 Its loops also stack what each step begins with, and what jax's own policies let them
 save; from these the second loop computes the other stacks again, a step at a time.
-Stacks that nobody reads then are dead code, which jax removes from every program.
+Stacks without readers are then dead code, which jax removes from every program.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Loops:
 
     def function_for(self, equation: Any) -> _Function | None:
         """What evaluates a loop; None for other operations."""
-        # What prints does so once. Collectives in a shard_map have an effect, too.
+        # A print must run only once. Collectives in a shard_map have an effect, too.
         effects = set(map(effect_class, equation.effects)) - {"NamedAxisEffect"}
         is_loop = equation.primitive.name == names.SCAN and not effects
         return partial(self._evaluate, equation) if is_loop else None
@@ -101,7 +101,7 @@ class _Loops:
 
         def step(carried: Any, values: Any) -> Any:
             own_slices, saved_slices = list(values[0]), values[1]
-            # What the forward loop would have stacked of this step.
+            # The values that the forward loop would have stacked in this step.
             again_values = values_of_step(*saved_slices)
             for i, stack in enumerate(slices):
                 own_slices[i] = again_values.get(id(stack), own_slices[i])

@@ -76,8 +76,8 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
     parts = []
     if about is not None:
         name, alike = about.name_with_axes, []
-        for some in sides_known:
-            matches = [one for one in some if one.name_with_axes == name]
+        for side in sides_known:
+            matches = [c for c in side if c.name_with_axes == name]
             alike.append(bytes_text(sent_bytes(matches)))
         parts.append(_pair(name, *alike))
     if any(map(sent_bytes, sides_known)):

@@ -46,9 +46,9 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     if diff.gained or diff.lost:
         took, take = _sum(before.collectives), _sum(after.collectives)
         yield f"The results of collectives took {took} on each device and take {take}."
-    for lead, some in (("Gained", diff.gained), ("Lost", diff.lost)):
-        for one in sorted(some, key=lambda c: -c.bytes_in_all):
-            yield f"{lead}: {_collective(one)}"
+    for lead, collectives in (("Gained", diff.gained), ("Lost", diff.lost)):
+        for collective in sorted(collectives, key=lambda c: -c.bytes_in_all):
+            yield f"{lead}: {_collective(collective)}"
     for name, (old, new) in folded_layers(diff.changed):
         yield f"{name}: {_changed(old, new)}"
     for name, array in folded_layers(diff.added):
@@ -94,7 +94,7 @@ def _changed(old: str, new: str) -> str:
 
 
 def _sum(collectives: Iterable[LockedCollective] | None) -> str:
-    return bytes_text(sum(one.bytes_in_all for one in collectives or ()))
+    return bytes_text(sum(c.bytes_in_all for c in collectives or ()))
 
 
 def _made_with(diff: LockDiff) -> Iterator[str]:
