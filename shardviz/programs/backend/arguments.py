@@ -35,14 +35,15 @@ from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import MAX_NAME
 from shardviz.base.partition_spec import ResultSpec, Spec
+from shardviz.base.typing import PyTree, UserFunction
 from shardviz.programs.backend.bridge import adopt_array, adopt_mesh
 from shardviz.programs.notes import NoRules
 from shardviz.programs.program import Program
 
 
 def program_arrays(
-    args: Sequence[Any],
-    fn: Callable[..., Any],
+    args: Sequence[PyTree],
+    fn: UserFunction,
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
     *,
@@ -145,7 +146,7 @@ def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
 
 
 def leaves_with_paths(
-    tree: Any,
+    tree: PyTree,
 ) -> tuple[list[tuple[Any, Any, LeafMetadata | None]], Any]:
     """Every leaf with its path and its box, and the structure of the tree with boxes.
 
@@ -173,7 +174,7 @@ def _is_box(value: Any) -> bool:
     return without_metadata(value) is not None
 
 
-def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
+def parameter_names(fn: UserFunction, count: int) -> list[str]:
     """The names of a function's first `count` positional arguments.
 
     >>> parameter_names(lambda x, *rest: x, 3)
@@ -194,7 +195,7 @@ def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
     return names[:count]
 
 
-def path_name(root: str, path: Iterable[Any]) -> str:
+def path_name(root: str, path: Iterable[object]) -> str:
     """The name of a leaf: `params.w_in`, `layers[0].w`; control characters become `?`.
 
     >>> path_name("params", (DictKey("layer"), SequenceKey(0), GetAttrKey("w")))
@@ -231,7 +232,7 @@ def _step(key: Any) -> str:
     return str(key)
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: object) -> bool:
     """True if jax takes it as an array: it has a shape and a dtype.
 
     >>> is_array(np.zeros(3)), is_array("train"), is_array(np.float32)
@@ -241,7 +242,7 @@ def is_array(leaf: Any) -> bool:
     return typed and not isinstance(leaf, type)
 
 
-def is_number(leaf: Any) -> bool:
+def is_number(leaf: object) -> bool:
     """True for a number of Python. numpy's float64 is a subclass, but not one."""
     return isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype")
 
@@ -272,7 +273,7 @@ def _array(name: str, leaf: Any) -> ArraySpec:
     return array
 
 
-def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
+def _same_mesh(mesh: MeshSpec | None, leaf: object, name: str) -> MeshSpec | None:
     """The mesh of an array and of those before it, which must be one."""
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding):
@@ -293,7 +294,7 @@ def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
     )
 
 
-def is_spec(value: Any) -> bool:
+def is_spec(value: object) -> bool:
     """True for a leaf of a tree of specs: a spec in any form, or None for no request.
 
     >>> is_spec("data, None"), is_spec(None), is_spec(("data", None))
@@ -304,10 +305,10 @@ def is_spec(value: Any) -> bool:
 
 
 def spread(
-    prefix: Any,
-    full: Any,
+    prefix: PyTree,
+    full: PyTree,
     what: str,
-    is_leaf: Callable[[Any], bool] = is_spec,
+    is_leaf: Callable[[object], bool] = is_spec,
 ) -> list[Any]:
     """One entry per leaf of `full`, from a prefix of its tree.
 
@@ -326,7 +327,7 @@ def spread(
     """
     entries: list[Any] = []
 
-    def add(entry: Any, below: Any) -> None:
+    def add(entry: object, below: PyTree) -> None:
         if not is_leaf(entry):
             raise ProgramError(
                 f"{what} holds {shown(entry)}. A spec is text such as P('x', None), or"
@@ -350,7 +351,7 @@ def spread(
     return entries
 
 
-def spec_leaves(specs: Any, tree: Any, what: str) -> list[Any]:
+def spec_leaves(specs: PyTree, tree: Any, what: str) -> list[Any]:
     """One spec per array of a program, from a prefix of its arguments.
 
     Args:
@@ -372,7 +373,7 @@ def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
     return array.replace(spec=spec, memory_kind=foreign_memory(leaf))
 
 
-def mesh_of_shardings(tree: Any) -> MeshSpec | None:
+def mesh_of_shardings(tree: PyTree) -> MeshSpec | None:
     """The mesh that the first NamedSharding in a tree is for, or None."""
     for leaf in jax.tree.leaves(tree, is_leaf=is_spec):
         if isinstance(leaf, NamedSharding):
@@ -380,7 +381,9 @@ def mesh_of_shardings(tree: Any) -> MeshSpec | None:
     return None
 
 
-def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list[str]:
+def without_rules_note(
+    arrays: Sequence[ArraySpec], args: Sequence[PyTree]
+) -> list[str]:
     """A note if a program without rules has arrays with logical names of flax."""
     for array, leaf in zip(arrays, jax.tree.leaves(tuple(args)), strict=True):
         named = array.spec is None and any(array.logical or ())
@@ -389,7 +392,7 @@ def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list
     return []
 
 
-def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
+def spec_tree(specs: PyTree, mesh: MeshSpec | None) -> PyTree:
     """A tree of specs in any form as one of Specs, each with its memory.
 
     Raises:
@@ -411,7 +414,7 @@ def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
     return jax.tree.map(converted, specs, is_leaf=is_spec)
 
 
-def check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
+def check_mesh(leaf: object, mesh: MeshSpec, what: str) -> None:
     """Refuses a sharding over another mesh than the program's."""
     if not isinstance(leaf, NamedSharding):
         return
@@ -423,7 +426,7 @@ def check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
         )
 
 
-def as_spec(value: Any) -> Spec | None:
+def as_spec(value: object) -> Spec | None:
     """A spec in any form as a Spec; None for no request.
 
     Raises:

@@ -28,7 +28,7 @@ from shardviz.base.layout import lay_out
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import check_size, limited
 from shardviz.base.partition_spec import Spec
-from shardviz.base.typing import PyTree, SpecLike
+from shardviz.base.typing import PyTree, SpecLike, UserFunction
 from shardviz.programs.backend.arguments import (
     as_spec,
     check_mesh,
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
 
 def build_program(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
+    fn: UserFunction,
+    args: Sequence[PyTree],
     mesh: MeshSpec | None,
     rules: Rules | None,
     dialect: NameDialect,
@@ -69,7 +69,7 @@ def build_program(
     out_specs: PyTree = None,
     donate: object = (),
     name: str = "",
-    keywords: Mapping[str, Any] | None = None,
+    keywords: Mapping[str, PyTree] | None = None,
     axis_names: Names | None = None,
 ) -> Program:
     """A Program from a function and its arguments, in any form that `sv.program` takes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from shardviz.base.backend.jax_compat import (
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import listed, shown
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.typing import PyTree, UserFunction
 from shardviz.programs.backend.arguments import (
     is_array,
     is_number,
@@ -63,17 +64,17 @@ class Jitted:
         pmapped: the settings of `jax.pmap`; None if the function is not under it.
     """
 
-    fn: Callable[..., Any]
+    fn: UserFunction
     settings: JitSettings = field(default_factory=JitSettings)
     compiles: bool = False
     by_jax: bool = False
     unreadable: str = ""
-    bound: tuple[Any, ...] = ()
-    keywords: Mapping[str, Any] = field(default_factory=dict)
+    bound: tuple[PyTree, ...] = ()
+    keywords: Mapping[str, PyTree] = field(default_factory=dict)
     pmapped: Pmapped | None = None
 
 
-def unjitted(fn: Callable[..., Any]) -> Jitted:
+def unjitted(fn: UserFunction) -> Jitted:
     """The function under `jax.jit`, and its settings.
 
     Raises:
@@ -119,14 +120,14 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
     return Jitted(fn, settings, compiles=True)
 
 
-def is_of(value: Any, library: str, name: str) -> bool:
+def is_of(value: object, library: str, name: str) -> bool:
     """True if a value is of a library's private class, which is known by its name."""
     kind = type(value)
     return kind.__name__ == name and kind.__module__.partition(".")[0] == library
 
 
 def _with_bound(
-    fn: Callable[..., Any], inner: Any, args: tuple[Any, ...], keywords: Mapping
+    fn: UserFunction, inner: Any, args: tuple[PyTree, ...], keywords: Mapping
 ) -> Jitted:
     """A partial or a bound method; of a jitted function, with its bound arguments.
 
@@ -156,7 +157,7 @@ class _Argument:
     """
 
     name: str
-    value: Any
+    value: PyTree
     keyword: bool = False
     bound: bool = False
     static: bool = False
@@ -169,7 +170,7 @@ class _Argument:
         special = self.static or self.keyword or self.bound
         return not special and set(self.kinds) <= {"array"}
 
-    def arrays_of(self, value: Any) -> Any:
+    def arrays_of(self, value: PyTree) -> PyTree:
         """A value like that of the call, with None for leaves that are no arrays."""
         leaves, tree = jax.tree.flatten(value)
         if "other" not in self.kinds or tree != jax.tree.structure(self.value):
@@ -179,7 +180,7 @@ class _Argument:
                 leaves[i] = None
         return tree.unflatten(leaves)
 
-    def filled(self, argument: Any, fixed: tuple[type, ...]) -> Any:
+    def filled(self, argument: PyTree, fixed: tuple[type, ...]) -> PyTree:
         """The argument that the function gets, from the result of `arrays_of`.
 
         Args:
@@ -212,7 +213,7 @@ class BoundCall:
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: UserFunction,
         arguments: Sequence[_Argument],
         jitted: Jitted,
         fixed: tuple[type, ...] = (),
@@ -237,12 +238,12 @@ class BoundCall:
         # jax reads the names of arguments from it; keywords have positions here.
         self.__signature__ = inspect.Signature(parameters)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: PyTree) -> PyTree:
         """The result; with the new values of arguments changed in place, if any."""
         result, changed = self.call(arguments)
         return (result, changed) if changed else result
 
-    def call(self, arguments: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    def call(self, arguments: Sequence[PyTree]) -> tuple[PyTree, dict[str, Any]]:
         """The result, and the new values of arguments changed in place, by name."""
         arrays = iter(arguments)
         values, positional, named = [], [], {}
@@ -273,7 +274,7 @@ class BoundCall:
                 changed[name] = leaf
         return result, changed
 
-    def _states(self, values: Sequence[Any]) -> dict[str, Any]:
+    def _states(self, values: Sequence[PyTree]) -> dict[str, Any]:
         """The arrays of flax.nnx modules whose changes are results, by name."""
         leaves: dict[str, Any] = {}
         for argument, value in zip(self._arguments, values, strict=True):
@@ -283,7 +284,7 @@ class BoundCall:
         return leaves
 
     @property
-    def given(self) -> tuple[Any, ...]:
+    def given(self) -> tuple[PyTree, ...]:
         """The arguments with arrays, with the values of the call."""
         arrays = []
         for argument in self._arguments:
@@ -317,8 +318,8 @@ class BoundCall:
         return str(ChangedInPlace(function_name(self.fn), tuple(roots)))
 
     def values(
-        self, args: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> tuple[Any, ...]:
+        self, args: Sequence[PyTree], keywords: Mapping[str, PyTree]
+    ) -> tuple[PyTree, ...]:
         """The arguments with arrays, from a call like that of the program.
 
         Args:
@@ -351,8 +352,8 @@ class BoundCall:
 
 
 def values_of(
-    fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
-) -> tuple[Any, ...]:
+    fn: UserFunction, args: Sequence[PyTree], keywords: Mapping[str, PyTree]
+) -> tuple[PyTree, ...]:
     """The values for a program, from a call like the one that it was made from.
 
     Raises:
@@ -367,7 +368,7 @@ def values_of(
     raise _other_call(parameter_names(fn, len(args)), keywords)
 
 
-def values_in_call(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ...]:
+def values_in_call(fn: UserFunction, args: Sequence[PyTree]) -> tuple[PyTree, ...]:
     """The values in the call that a program was made from; `()` if one is missing.
 
     Args:
@@ -413,8 +414,8 @@ class Call:
         own_mesh: the mesh of a function under `jax.pmap`; else None.
     """
 
-    fn: Callable[..., Any]
-    arguments: tuple[Any, ...]
+    fn: UserFunction
+    arguments: tuple[PyTree, ...]
     names: tuple[str, ...]
     positional: int
     positions: tuple[int | None, ...]
@@ -425,7 +426,7 @@ class Call:
 
 
 def read_call(
-    fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
+    fn: UserFunction, args: Sequence[PyTree], keywords: Mapping[str, PyTree]
 ) -> Call:
     """Reads which arguments of a call hold arrays.
 
@@ -478,7 +479,7 @@ def read_call(
 
 
 def _arguments(
-    jitted: Jitted, positional: Sequence[Any], keywords: Mapping[str, Any]
+    jitted: Jitted, positional: Sequence[PyTree], keywords: Mapping[str, PyTree]
 ) -> list[_Argument]:
     """The arguments of a call: by position, then by name in order."""
     count, settings = len(positional), jitted.settings
@@ -519,7 +520,7 @@ def _nodes(value: Any) -> list[Any]:
     return jax.tree.leaves(value, is_leaf=_is_variable)
 
 
-def _is_variable(node: Any) -> bool:
+def _is_variable(node: object) -> bool:
     nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(node, nnx.Variable)
 

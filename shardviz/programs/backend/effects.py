@@ -17,6 +17,7 @@ from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.backend.jax_compat import REF_EFFECTS, effect_class
 from shardviz.base.errors import ProgramError
+from shardviz.base.typing import UserFunction
 from shardviz.programs.backend.arguments import program_arrays
 from shardviz.programs.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.programs.backend.build_program import build_program
@@ -107,9 +108,7 @@ def _of_program(program: Program) -> Effects:
     return effects
 
 
-def _of_function(
-    fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any
-) -> Effects:
+def _of_function(fn: UserFunction, arrays: Sequence[ArraySpec], tree: Any) -> Effects:
     effects = Effects(function_name(fn.fn if isinstance(fn, BoundCall) else fn))
 
     @functools.wraps(fn)  # a new function, because jax caches traces by function

@@ -242,5 +242,5 @@ def _arrays(types: Sequence[Any], specs: Sequence[Any]) -> tuple[ArraySpec, ...]
     return tuple(arrays)
 
 
-def _is_spec(value: Any) -> bool:
+def _is_spec(value: object) -> bool:
     return isinstance(value, jax.P)

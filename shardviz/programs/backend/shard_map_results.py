@@ -345,7 +345,7 @@ class ShardMapResults:
         return ""
 
 
-def _is_spec(value: Any) -> bool:
+def _is_spec(value: object) -> bool:
     return isinstance(value, jax.P)
 
 

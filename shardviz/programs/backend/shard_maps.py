@@ -9,7 +9,7 @@ gone afterwards: that one may meet any mesh, and so may a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -19,6 +19,7 @@ from shardviz.base.backend.jax_compat import (
     shard_map_functions,
 )
 from shardviz.base.errors import ProgramError
+from shardviz.base.typing import UserFunction
 from shardviz.programs.backend.watching import CallListener, CallRefused
 
 
@@ -61,7 +62,7 @@ class UnboundShardMaps(CallListener):
         raise ProgramError(words)
 
 
-def unbound(fn: Callable[..., Any]) -> Callable[..., Any]:
+def unbound(fn: UserFunction) -> UserFunction:
     """A copy of what `jax.shard_map` gave without a mesh; any other function as it is.
 
     >>> import jax

@@ -31,6 +31,7 @@ from shardviz.base.backend import jax_compat
 from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.mesh_context import MeshContext
 from shardviz.base.partition_spec import Spec, memory_of
+from shardviz.base.typing import UserFunction
 from shardviz.programs.backend.arguments import unique
 from shardviz.programs.backend.bridge import jax_dtype, named_sharding, to_jax
 from shardviz.programs.backend.build_program import Results
@@ -481,7 +482,7 @@ def donated_leaves(program: Program) -> tuple[int, ...]:
     return donate
 
 
-def _flat(program: Program, results: Results) -> Callable[..., Any]:
+def _flat(program: Program, results: Results) -> UserFunction:
     """A new function from leaves to leaves.
 
     jax caches traces by function. With the same function it would not notice that a
@@ -498,7 +499,7 @@ def _flat(program: Program, results: Results) -> Callable[..., Any]:
     return named_as(program, flat)
 
 
-def named_as(program: Program, flat: Callable[..., Any]) -> Callable[..., Any]:
+def named_as(program: Program, flat: UserFunction) -> UserFunction:
     """A function of leaves, with the names of a program's function and arrays."""
 
     def named(*leaves: Any) -> Any:

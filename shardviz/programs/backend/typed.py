@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -26,6 +26,8 @@ from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.bridge import named_sharding
 from shardviz.programs.backend.jaxprs import (
     JaxprOperation,
+    array_type,
+    is_literal,
     plain_jaxpr,
     users_line,
 )
@@ -44,6 +46,11 @@ from shardviz.programs.refusals import (
     TypeEdit,
     TypeRefusal,
 )
+
+if TYPE_CHECKING:
+    from jax.extend.core import JaxprEqn
+
+    from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
 _MAX_EDITS, _MAX_TRIED = 4, 32  # per refusal: edits that are kept, operands tried
 _CALLS = (*names.CALLS, names.CUSTOM_JVP, names.CUSTOM_VJP)
@@ -85,7 +92,7 @@ class TypedEvaluation:
         self._backward: set[int] = set()  # ids of equations and jaxprs in a gradient
         self._ends: dict[int, list[Any]] = {}  # types of results, by id of the jaxpr
 
-    def run(self, jaxpr: Any, *arguments: Any) -> list[Any]:
+    def run(self, jaxpr: AnyJaxpr, *arguments: Any) -> list[Any]:
         """The results of a jaxpr.
 
         Raises:
@@ -95,9 +102,9 @@ class TypedEvaluation:
         values.update(zip(body.constvars, getattr(jaxpr, "consts", ()), strict=False))
         values.update(zip(body.invars, arguments, strict=True))
 
-        def read(variable: Any) -> Any:
-            if hasattr(variable, "val"):  # a literal, whose type names a mesh, too
-                return np.asarray(variable.val, variable.aval.dtype)
+        def read(variable: Atom) -> Any:
+            if is_literal(variable):  # its type names a mesh, too
+                return np.asarray(variable.val, array_type(variable).dtype)
             return values[variable]
 
         for number, equation in enumerate(body.eqns):
@@ -129,7 +136,9 @@ class TypedEvaluation:
         self._ends[id(body)] = [*map(self._type, results)]
         return results
 
-    def _tried(self, equation: Any, call: _Call, operands: Any) -> Sequence[Any]:
+    def _tried(
+        self, equation: JaxprEqn, call: _Call, operands: Sequence[Any]
+    ) -> Sequence[Any]:
         """The results of an operation, which is edited if jax refuses it."""
         line, name = self._line, equation.primitive.name
         try:
@@ -180,7 +189,9 @@ class TypedEvaluation:
 
     # Operations.
 
-    def _call(self, equation: Any, operands: Any, edit: TypeEdit | None = None) -> Any:
+    def _call(
+        self, equation: JaxprEqn, operands: Sequence[Any], edit: TypeEdit | None = None
+    ) -> Any:
         """The results of an operation; with an edit in the jaxprs that it calls."""
         name = equation.primitive.name
         if name == names.SHARD_MAP:
@@ -198,7 +209,7 @@ class TypedEvaluation:
         if name == names.COND:
             axes = frozenset(edit.axes if isinstance(edit, CastBranches) else ())
 
-            def branch(jaxpr: Any, *inputs: Any) -> list[Any]:
+            def branch(jaxpr: AnyJaxpr, *inputs: Any) -> list[Any]:
                 return [self._like(result, axes) for result in self.run(jaxpr, *inputs)]
 
             branches = [partial(branch, jaxpr) for jaxpr in names.BRANCHES.of(equation)]
@@ -232,7 +243,9 @@ class TypedEvaluation:
         )
         return [*last, *ys]
 
-    def _shard_map(self, equation: Any, operands: Any, checked: bool) -> Sequence[Any]:
+    def _shard_map(
+        self, equation: JaxprEqn, operands: Sequence[Any], checked: bool
+    ) -> Sequence[Any]:
         jaxpr = names.SHARD_MAP_BODY.of(equation)
         mesh, body = self.mesh, partial(eval_jaxpr, jaxpr, ())
         if mesh is not None:  # in its body there are no Explicit axes
@@ -248,7 +261,9 @@ class TypedEvaluation:
             check_vma=checked,
         )(*operands)
 
-    def _bind(self, equation: Any, operands: Any, spec: Spec | None) -> Sequence[Any]:
+    def _bind(
+        self, equation: JaxprEqn, operands: Sequence[Any], spec: Spec | None
+    ) -> Sequence[Any]:
         """The results of an operation, bound as jax's own functions do."""
         primitive, params = equation.primitive, {**equation.params}
         if self.mesh is not None:
@@ -291,7 +306,9 @@ class TypedEvaluation:
             self._numbers[id(results)] = results
         return results if primitive.multiple_results else [results]
 
-    def _spec_in_gradient(self, equation: Any, operands: Any, after: Any) -> Any:
+    def _spec_in_gradient(
+        self, equation: JaxprEqn, operands: Sequence[Any], after: Sequence[JaxprEqn]
+    ) -> Spec | None:
         """The spec that jax gives a result in a gradient; None if unknown.
 
         It is the spec of the value that the result is the gradient of: an operand in the
@@ -302,7 +319,7 @@ class TypedEvaluation:
         if self.mesh is None or id(equation) not in self._backward:
             forward += operands
             return None
-        shape = equation.outvars[0].aval.shape
+        shape = array_type(equation.outvars[0]).shape
         order: Sequence[int] = range(len(shape))
         if after and after[0].invars == equation.outvars:
             order = names.PERMUTATION.find(after[0], order)
@@ -346,7 +363,9 @@ class TypedEvaluation:
             return ReshardOperands(tuple(numbers), type_), changed
         return CastOperands(tuple(numbers), tuple(sorted(type_))), changed
 
-    def _split(self, equation: Any, call: _Call, spec: Spec) -> tuple[TypeEdit, _Call]:
+    def _split(
+        self, equation: JaxprEqn, call: _Call, spec: Spec
+    ) -> tuple[TypeEdit, _Call]:
         """The edit that gives a result a spec for any operands, and the edited call."""
         if equation.primitive.name in _RESULT_SHARDINGS:
             edit = OutSharding(spec)
@@ -357,7 +376,9 @@ class TypedEvaluation:
         edit = AutoAxes(spec)
         return edit, lambda operands: run(*operands)
 
-    def _edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+    def _edits(
+        self, equation: JaxprEqn, call: _Call, operands: Sequence[Any]
+    ) -> _Edits:
         """Edits of a refused operation, each with the edited call."""
         name, edit = equation.primitive.name, None
         if name in (names.SCAN, names.WHILE):
@@ -375,7 +396,9 @@ class TypedEvaluation:
         if edit is not None:
             yield edit, partial(self._call, equation, edit=edit)
 
-    def _carry_edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+    def _carry_edits(
+        self, equation: JaxprEqn, call: _Call, operands: Sequence[Any]
+    ) -> _Edits:
         """Edits that give values of a carry, before the loop, their type after a step."""
         first, end = _carry(equation)
         is_scan = equation.primitive.name == names.SCAN
@@ -399,7 +422,9 @@ class TypedEvaluation:
             else:
                 yield CastCarry(in_carry, tuple(sorted(type_))), changed
 
-    def _splits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+    def _splits(
+        self, equation: JaxprEqn, call: _Call, operands: Sequence[Any]
+    ) -> _Edits:
         """Edits on Explicit axes. An operand gets the spec of another operand, or is
         split less. Or the result gets the spec that it then has, or an axis of an
         operand in one more dimension.
@@ -430,7 +455,7 @@ class TypedEvaluation:
                     results.append(self._type(edited_results[0]))
         if name not in _RESULT_SHARDINGS:
             yield from reshards[: _MAX_EDITS // 2]
-        rank = equation.outvars[0].aval.ndim
+        rank = array_type(equation.outvars[0]).ndim
         for spec in (*results, Spec().of_rank(rank)) * (len(equation.outvars) == 1):
             yield self._split(equation, call, spec)
             for axis, d in product(axes, range(rank)):
@@ -444,7 +469,7 @@ def _with(spec: Spec, dim: int, axes: tuple[str, ...]) -> Spec:
     return Spec((*spec.dims[:dim], axes, *spec.dims[dim + 1 :]))
 
 
-def _carry(equation: Any) -> tuple[int, int]:
+def _carry(equation: JaxprEqn) -> tuple[int, int]:
     """The range of the carry of a loop among its operands: first index, end."""
     if equation.primitive.name == names.SCAN:
         first, count = jax_compat.scan_counts(equation)

@@ -32,7 +32,7 @@ class CallListener:
         """The code of the functions, by the name that the listener has for each."""
         return {}
 
-    def started(self, frame: FrameType, name: str, arguments: Sequence[Any]) -> None:
+    def started(self, frame: FrameType, name: str, arguments: Sequence[object]) -> None:
         """A function begins.
 
         Args:
@@ -44,7 +44,7 @@ class CallListener:
             CallRefused: if the function must not be called.
         """
 
-    def returned(self, frame: FrameType, value: Any) -> None:
+    def returned(self, frame: FrameType, value: object) -> None:
         """A function returns a value. Not called if it raises."""
 
     def unseen(self, words: str) -> None:
@@ -106,7 +106,7 @@ class _Watch:
         except Exception as error:  # noqa: BLE001  it must not reach the function
             self._broken(listener, error)
 
-    def returned(self, frame: FrameType, value: Any) -> None:
+    def returned(self, frame: FrameType, value: object) -> None:
         listener, _ = self.by_code.get(id(frame.f_code), (None, ""))
         if listener is None:
             return
@@ -132,7 +132,7 @@ def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
     by_code = watch.by_code
 
     # Python calls it for every function, so other functions must cost almost nothing.
-    def profile(frame: FrameType, event: str, value: Any) -> None:
+    def profile(frame: FrameType, event: str, value: object) -> None:
         if id(frame.f_code) not in by_code:
             return
         if event == "call":
@@ -240,7 +240,7 @@ def _at_start(code: CodeType, offset: int) -> None:
         watch.started(sys._getframe(1))
 
 
-def _at_return(code: CodeType, offset: int, value: Any) -> None:
+def _at_return(code: CodeType, offset: int, value: object) -> None:
     watch = _watch_here()
     if watch is not None:
         watch.returned(sys._getframe(1), value)

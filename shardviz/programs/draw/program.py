@@ -56,7 +56,7 @@ def draw_request(
             panels.append(draw_resolution(resolution))
         elif request.by_path is not None:
             panels.append(draw_path_resolution(request.by_path))
-        # The picture of a resolution already says what is wrong with it.
+        # The picture of a resolution already shows its problems.
         if resolution is not None and resolution.problems:
             problem = None
     notes: list[str | Label] = [note(str(problem), "bad")] if problem else []

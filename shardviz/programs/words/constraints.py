@@ -16,72 +16,72 @@ from shardviz.programs.constraints import (
 )
 
 
-def effect(one: Constraint) -> str:
-    """What became of a call, and what to do where it did nothing.
+def effect(constraint: Constraint) -> str:
+    """What became of a call, and what to do if it did nothing.
 
     >>> print(effect(Constraint("unbox", effect=NO_RULES)))
     No rules are in force, so unbox returns its argument as it is. Call it within ...
     """
-    return _SENTENCES[one.effect](one)
+    return _SENTENCES[constraint.effect](constraint)
 
 
-def _constrained(one: Constraint) -> str:
-    if one.spec is None:
+def _constrained(constraint: Constraint) -> str:
+    if constraint.spec is None:
         return "It is constrained to a sharding that names no mesh axes."
     end = "."
-    # Such a constraint gathers the array, and seldom is meant.
-    if not one.spec.axes and not one.spec.unconstrained:
+    # Such a constraint gathers the array, which is seldom intended.
+    if not constraint.spec.axes and not constraint.spec.unconstrained:
         end = ": every device holds all of it."
-    first = f"It is constrained to {one.spec}{end}"
-    return " ".join([first, *_unsplit(one), *_problems(one)])
+    first = f"It is constrained to {constraint.spec}{end}"
+    return " ".join([first, *_unsplit(constraint), *_problems(constraint)])
 
 
-def _no_rules(one: Constraint) -> str:
+def _no_rules(constraint: Constraint) -> str:
     return (
-        f"No rules are in force, so {one.call} returns its argument as it is. Call it"
+        f"No rules are in force, so {constraint.call} returns its argument as it is. Call it"
         " within `with nn.logical_axis_rules(rules):`, or give it rules=; those of"
         " sv.program are for its arguments alone."
     )
 
 
-def _no_mesh(one: Constraint) -> str:
+def _no_mesh(constraint: Constraint) -> str:
     # Unboxing takes no mesh.
-    other = "" if one.call == UNBOX else ", or give it mesh="
+    alternative = "" if constraint.call == UNBOX else ", or give it mesh="
     first = (
-        f"No mesh is in sight, so {one.call} returns its argument as it is. Enter `with"
-        f" jax.set_mesh(mesh):` around the call of the function{other}; flax does not"
+        f"No mesh is in sight, so {constraint.call} returns its argument as it is. Enter `with"
+        f" jax.set_mesh(mesh):` around the call of the function{alternative}; flax does not"
         " see `with mesh:`."
     )
-    return " ".join([first, *_unsplit(one), *_problems(one)])
+    return " ".join([first, *_unsplit(constraint), *_problems(constraint)])
 
 
-def _fallback(one: Constraint) -> str:
+def _fallback(constraint: Constraint) -> str:
     first = (
-        f"It has fallback {one.fallback}, and some names match no rule, so no dimension"
+        f"It has fallback {constraint.fallback}, and some names match no rule, so no dimension"
         " is constrained."
     )
-    return " ".join([first, *_unsplit(one), _add_rules(one)])
+    return " ".join([first, *_unsplit(constraint), _add_rules(constraint)])
 
 
-def _identity(one: Constraint) -> str:
-    explicit = one.mesh is not None and "Explicit" in one.mesh.axis_types
-    if explicit and one.spec is not None:
+def _identity(constraint: Constraint) -> str:
+    explicit = constraint.mesh is not None and "Explicit" in constraint.mesh.axis_types
+    if explicit and constraint.spec is not None:
         return (
-            f"The axes of the mesh are Explicit and it is {one.spec} already: nothing"
+            f"The axes of the mesh are Explicit and it is {constraint.spec} already: nothing"
             " changes."
         )
-    if one.call == VARIABLE or one.names == ():
+    if constraint.call == VARIABLE or constraint.names == ():
         return "Its names are empty, so nothing is constrained."
     return "It has no names, so nothing is constrained."
 
 
-def _error(one: Constraint) -> str:
-    unmatched = _unsplit(one)
-    # flax's own error says that no rule matched, also where its axis was taken.
-    if one.fallback == "RAISE_ERROR" and unmatched:
-        first = f"It has fallback {one.fallback} and raises one."
-        return " ".join([first, *unmatched, _add_rules(one)])
-    return " ".join(["It raises an error.", *_problems(one)])
+def _error(constraint: Constraint) -> str:
+    unmatched = _unsplit(constraint)
+    # flax's own error reports that no rule matched, even if a rule's axis was in use.
+    if constraint.fallback == "RAISE_ERROR" and unmatched:
+        first = f"It has fallback {constraint.fallback} and raises one."
+        return " ".join([first, *unmatched, _add_rules(constraint)])
+    return " ".join(["It raises an error.", *_problems(constraint)])
 
 
 _SENTENCES = {
@@ -94,26 +94,34 @@ _SENTENCES = {
 }
 
 
-def _unsplit(one: Constraint) -> list[str]:
+def _unsplit(constraint: Constraint) -> list[str]:
     """A sentence for each dimension whose name no rule decides."""
-    if one.resolution is None:
+    if constraint.resolution is None:
         return []
-    return [one.resolution.explain_dimension(dim) for dim in undecided(one)]
+    return [
+        constraint.resolution.explain_dimension(dim) for dim in undecided(constraint)
+    ]
 
 
-def _problems(one: Constraint) -> list[str]:
-    problems = [] if one.resolution is None else list(one.resolution.problems)
-    if one.problem:
-        problems.append(one.problem)
+def _problems(constraint: Constraint) -> list[str]:
+    problems = (
+        [] if constraint.resolution is None else list(constraint.resolution.problems)
+    )
+    if constraint.problem:
+        problems.append(constraint.problem)
     return problems
 
 
-def _add_rules(one: Constraint) -> str:
-    names = [str(one.names[dim]) for dim in undecided(one)] if one.names else []
+def _add_rules(constraint: Constraint) -> str:
+    names = (
+        [str(constraint.names[dim]) for dim in undecided(constraint)]
+        if constraint.names
+        else []
+    )
     if not names:
         return ""
-    which = "it" if len(names) == 1 else "each"
-    return f"Add a rule for {which}, such as ({names[0]!r}, None)."
+    pronoun = "it" if len(names) == 1 else "each"
+    return f"Add a rule for {pronoun}, such as ({names[0]!r}, None)."
 
 
 SENTENCES = {Constraint: effect}

@@ -34,7 +34,7 @@ def main(socket: int, kernel: int) -> None:
         kernel: the process that it works for.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What it prints is the only witness of a crash inside a library.
+    # Its printed stacks are the only trace of a crash inside a library.
     faulthandler.enable()
     # The system ends this process before the kernel where memory runs out, if it may.
     with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ def main(socket: int, kernel: int) -> None:
                 jax.clear_caches()
                 gc.collect()
                 give_back_freed()
-    os._exit(0)  # without waiting for what libraries do
+    os._exit(0)  # without waiting for threads of libraries
 
 
 def _end_with(kernel: int) -> None:
@@ -67,7 +67,7 @@ def _answer(message: bytes) -> bytes:
     try:
         function, *arguments = pickle.loads(message)
         return pickle.dumps(Answer(function(*arguments)))
-    except Exception as error:  # noqa: BLE001  whatever it is, the kernel is to raise it
+    except Exception as error:  # noqa: BLE001  any error is raised again in the kernel
         try:
             answer = pickle.dumps(Answer(error=error))
             pickle.loads(answer)  # an exception may be written and not read

@@ -38,7 +38,7 @@ _WAIT = 5.0  # seconds in which the system ends a killed process
 _MAIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({socket}, {kernel})"
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: object) -> None:
     pass
 
 
@@ -78,7 +78,7 @@ class Process:
     def call(
         self,
         function: Callable[..., Any],
-        *arguments: Any,
+        *arguments: object,
         limits: Limits,
         poll: Callable[[], None] = _nothing,
         progress: Callable[[str], None] = _nothing,
@@ -184,7 +184,7 @@ class Process:
 
     def _exchange(
         self,
-        call: tuple[Any, ...],
+        call: tuple[object, ...],
         limits: Limits,
         poll: Callable[[], None],
         progress: Callable[[str], None],
@@ -250,15 +250,15 @@ def _working_folder() -> str | None:
         return None
 
 
-def _send(connection: Connection, call: tuple[Any, ...]) -> None:
-    # Where it ended the reader sees that too.
+def _send(connection: Connection, call: tuple[object, ...]) -> None:
+    # If the worker has ended, the thread that reads its answer notices that.
     with contextlib.suppress(OSError, ValueError):
         connection.send(call)
 
 
 def _kill(system: subprocess.Popen[bytes]) -> None:
     if system.poll() is None:
-        # With what it started, such as an assembler.
+        # Its child processes too, such as an assembler.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(system.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -300,7 +300,7 @@ class Pool:
         self,
         settings: Settings,
         function: Callable[..., Any],
-        *arguments: Any,
+        *arguments: object,
         poll: Callable[[], None] = _nothing,
         **options: Any,
     ) -> Any:
@@ -328,8 +328,8 @@ class Pool:
     def pids(self) -> tuple[int, ...]:
         """The process ids of the workers that run."""
         with self._lock:
-            found = [p.pid for p in self._processes.values() if p.alive]
-        return tuple(pid for pid in found if pid is not None)
+            pids = [p.pid for p in self._processes.values() if p.alive]
+        return tuple(pid for pid in pids if pid is not None)
 
     def end(self) -> None:
         """Ends every worker at once; the next call starts a new one."""
@@ -353,7 +353,7 @@ class Pool:
             self._ends_at_exit = True
             me = weakref.ref(self)
             register = getattr(threading, "_register_atexit", atexit.register)
-            # Where it is too late, the worker ends with the kernel.
+            # Python is already exiting: the worker ends with the kernel.
             with contextlib.suppress(RuntimeError):
                 register(lambda: (pool := me()) and pool.end())
 
