@@ -75,7 +75,8 @@ def _sent_seconds(plan: Plan, topology: Topology, mesh: MeshSpec) -> float:
         # Its senders are unknown; in an all-to-all a device sends all its bytes.
         elif collective.kind == "collective-permute" and not collective.groups:
             collective = replace(collective, kind="all-to-all")
-        # Values that the forward pass gathers are kept for the backward pass.
+        # Equal gathers of a value count once, because the backward pass keeps the result
+        # of the forward pass.
         elif collective.kind == "all-gather" and not collective.in_loop:
             if isinstance(collective.cause, MoveCause):
                 value_name = collective.cause.value

@@ -82,7 +82,7 @@ class Request(Displayed):
 
     @property
     def lacks_names(self) -> bool:
-        """True if it is replicated as it has no logical names for rules."""
+        """True if the array is replicated because it has no names that rules could map."""
         if self.spec is None or self.by_path is not None:
             return False
         if (
@@ -279,7 +279,9 @@ def request(
     rules: Rules | None,
     dialect: NameDialect = Dialect.LINEN,
 ) -> Request:
-    """Resolves and lays out one array; a failure becomes its `problem`.
+    """Resolves the names of one array and lays it out.
+
+    An error is kept in the `problem` of the Request.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh, rules = make_mesh(data=4, model=2), Rules.of(("mlp", "model"))

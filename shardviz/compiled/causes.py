@@ -550,7 +550,7 @@ def _operation_value(maker: Instruction, same_dims: bool) -> Value:
 
 def is_written(collective: Instruction, source: InstructionSource) -> bool:
     """Whether the program itself has the collective, as one of `jax.lax`."""
-    # Steps between slices are a send and a receive, which XLA adds.
+    # Transfers between TPU slices have no kind: they are sends and receives that XLA adds.
     if not collective.kind or collective.frontend.get("is_spmd_generated") == "true":
         return False
     return source.op.endswith(KINDS[collective.kind].primitives)

@@ -308,7 +308,8 @@ def _same_devices(buffer: Buffer, match: _Match) -> bool:
 
 
 def _beyond(buffer: Buffer, spec: Spec) -> set[str]:
-    """The axes along which devices differ although they don't split a value."""
+    """The mesh axes that do not split a value, but along which devices may hold different
+    bytes of its buffer."""
     return {*(buffer.differs or ())} - set(map(parent_axis, spec.axes))
 
 

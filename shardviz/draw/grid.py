@@ -355,7 +355,7 @@ def rulers(
 
 
 def _every(needed: float, pitch: float, count: int) -> int:
-    """How many entries share a label: 1 for each, 2 for every second, 4 for every fourth."""
+    """Returns n if every n-th entry gets a label: the first power of two that leaves room."""
     every = 1
     while every * pitch < needed and every < count:
         every *= 2

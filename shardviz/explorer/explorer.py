@@ -408,8 +408,8 @@ class Explorer(anywidget.AnyWidget):
         The line of code that opens the state again is added when it changed.
         """
         news: JsonDict = {}
-        # While another thread holds the lock, its answer is not sent yet: the beat then
-        # has no number, but the kernel is alive.
+        # If another thread keeps the lock, its answer has not been sent yet. The beat then
+        # carries no message number, and only shows that the kernel is alive.
         if self.lock.acquire(timeout=BEAT_WAIT_S):
             try:
                 self._refresh_after(Event.BEAT)

@@ -26,7 +26,7 @@ NAMELESS = "function"  # the name of a function that has none
 
 
 class Unwritable(Exception):
-    """No short expression makes a value; the argument is its type."""
+    """Raised if a value has no short expression. Its argument is the value's type."""
 
 
 class Name:

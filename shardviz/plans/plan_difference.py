@@ -314,8 +314,8 @@ def _largest_first(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
 def _value_key(op: PlannedOp) -> Hashable:
     if op.kind != "op":
         return op.kind, op.name
-    # Its number among all operations changes with any edit; the index of a result of
-    # several does not.
+    # The number in a name changes with any edit, so it is dropped. The `[index]` that tells
+    # the results of one operation apart is kept.
     _, bracket, index = op.name.partition("[")
     return op.kind, op.opcode, op.op, f"{bracket}{index}", op.region, len(op.shape)
 

@@ -1,11 +1,12 @@
 """search(): finds shardings with the least time that fit, each compiled for the target.
 
 Plans, which take milliseconds, show where to look, and compiles for the target decide.
-In a small space every point is planned; in a larger one, on each mesh, the points on the
-way down from the program's own specs and from random ones. While plans go on, a new best
-plan is compiled after every few of them. Then the others are compiled in the order of
-their planned times, until plans promise nothing better. The budget counts plans and
-compiles, so that a busy machine finds the same.
+In a small space every point is planned. In a larger space each mesh is searched by
+descents: the first start at the program's own specs, later ones at random points. After
+every few plans, the best point so far is compiled if it is new. Then the others are
+compiled in the order of their planned times, until no gain is likely or the budget is
+spent. The budget counts plans and compiles, not seconds, so a busy machine finds the same
+result.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class Leaves:
                 partners[row.path] = row.partner
             if row.spec is None and not row.problem:
                 unknown.add(row.path)
-            # A session has no table of paths, so the spec from it becomes the leaf's.
+            # A session cannot hold a table of paths, so the leaf stores the spec that the
+            # audit's table gave it.
             if audit.dialect.by_path and row.spec:
                 array = array.replace(spec=row.spec)
                 if not row.spec_wins:

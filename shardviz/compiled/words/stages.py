@@ -160,7 +160,8 @@ REMATERIALISED = "full rematerialisation"
 
 
 def collective_facts(collective: Collective) -> str:
-    """Groups, total bytes, arrays, pass and shape of a collective, if known.
+    """One line about a collective: group size, total bytes, number of combined arrays,
+    forward or backward pass, and shape, as far as they are known.
 
     >>> collective_facts(Collective("all-reduce", ("data",), 8, shape="f32[2]", trips=3))
     '24 B in all · f32[2]'

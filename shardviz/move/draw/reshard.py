@@ -173,7 +173,7 @@ def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
     ends = distinct
     if len(distinct) >= MOST_SHADES:
         target_side = np.geomspace(distinct[0], distinct[-1], MOST_SHADES)[1:]
-        # Each shade stands for the nearest existing amount below.
+        # Each shade ends at the largest existing amount within its geometric step.
         at = np.searchsorted(distinct, target_side, "right") - 1
         at[-1] = len(distinct) - 1
         ends = np.unique(distinct[at])

@@ -150,7 +150,9 @@ def _reshard_over_links(
     after: list[Layout | str],
     where: Topology,
 ) -> Reshard:
-    """A reshard with the hosts of a topology and the least time on its links."""
+    """Computes a reshard with the devices assigned to the hosts of a topology, and the
+    least time that the transfers need on its links.
+    """
 
     def rows(ids: np.ndarray) -> np.ndarray:
         """The position of each device in the order of the topology."""

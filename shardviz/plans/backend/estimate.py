@@ -503,6 +503,7 @@ def _axes_of_group(group: np.ndarray, mesh: MeshSpec) -> _Axes:
             minor = int(positions[1] - positions[0]) * positions.size
             name = f"{name}:({size // minor}){positions.size}"
         axes.append(name)
-    if across != group.size:  # the group is no box of the mesh
+    # If the group lacks some combinations of its coordinates, axes cannot describe it.
+    if across != group.size:
         return ()
     return tuple(axes)

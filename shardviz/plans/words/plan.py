@@ -147,7 +147,7 @@ _CARRIED = {
 
 def _step_line(line: StepLine) -> str:
     went = f"Step {line.number}: {line.axis} went from {line.origin} to {line.target}"
-    # These steps follow no rule with factors.
+    # These operations have no einsum-like rule, so a sentence explains the step.
     if line.code in _CARRIED:
         return f"{went}: {_CARRIED[line.code]}."
     went += clause(" across {}", line.op) + _at(line.source)

@@ -148,9 +148,10 @@ def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
 def leaves_with_paths(
     tree: PyTree,
 ) -> tuple[list[tuple[Any, Any, LeafMetadata | None]], Any]:
-    """Every leaf with its path and its box, and the structure of the tree with boxes.
+    """Every leaf with its path and the metadata of its flax box, and the tree structure
+    including boxes.
 
-    Paths have no steps for boxes of flax.
+    The metadata is None without a box. A box adds no step to the path.
 
     >>> leaves_with_paths({"w": 1})[0]
     [((DictKey(key='w'),), 1, None)]

@@ -275,7 +275,8 @@ class _Comparison:
                 return None
             if name == names.PPERMUTE and operand.kind in ("block", *EQUAL):
                 return operand
-            # All devices along the axis exchange the same values.
+            # The collective runs over other axes, so devices with equal operands along this axis
+            # get equal results.
             return Relation("equal") if operand.kind in EQUAL else None
         if operand is not None:
             is_combined = name == f"p{operand.kind}"  # pmax of a "max"

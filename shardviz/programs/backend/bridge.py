@@ -112,7 +112,7 @@ def adopt_array(name: str, value: Any) -> ArraySpec:
     """The ArraySpec of an array or ShapeDtypeStruct, with the spec of a NamedSharding.
 
     Raises:
-        ShardvizError: for a dtype that no array here has.
+        ShardvizError: for a dtype that ArraySpec does not support.
 
     >>> adopt_array("x", np.zeros((8, 4), np.float32)).short
     'f32[8, 4]'

@@ -121,7 +121,9 @@ def unjitted(fn: UserFunction) -> Jitted:
 
 
 def is_of(value: object, library: str, name: str) -> bool:
-    """True if a value is of a library's private class, which is known by its name."""
+    """True if the value's class has this name and is defined in this library, which is not
+    imported.
+    """
     kind = type(value)
     return kind.__name__ == name and kind.__module__.partition(".")[0] == library
 

@@ -1,8 +1,8 @@
 """Finds edits for results of a `shard_map` that differ between devices.
 
 jax refuses results that vary over an axis which `out_specs` do not name. The correct edit
-follows from the relation between one device's value and that of the whole arrays
-(`block_values.py`): a part of a sum needs a `lax.psum`, a part of a mean a `lax.pmean`,
+follows from how a value on one device relates to the same value computed from the whole
+arrays (`block_values.py`): a part of a sum needs a `lax.psum`, a part of a mean a `lax.pmean`,
 and a block needs `out_specs` that name the axis.
 """
 

@@ -137,7 +137,7 @@ def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
             return
         if event == "call":
             watch.started(frame)
-        # None if the function raises; no watched function returns None.
+        # `value` is None only if the function raised: no watched function returns None.
         elif event == "return" and value is not None:
             watch.returned(frame, value)
 
@@ -164,7 +164,8 @@ _lock = threading.Lock()
 _watches: list[_Watch] = []  # of all threads; of one thread the innermost last
 _codes: list[CodeType] = []  # those with events
 _TOOL = "shardviz"
-# Ids of tools: those first that Python keeps for no particular use.
+# Tool ids of `sys.monitoring`, in order of preference: Python reserves 3 and 4 for no
+# particular kind of tool.
 _IDS = (3, 4, 5, 1, 2, 0)
 
 

@@ -30,7 +30,7 @@ _MOST_DIGESTED = 64 << 20  # bytes; for a larger array only every n-th byte coun
 
 
 def join(job: Job, mesh: Mesh) -> None:
-    """Meets the other processes that have devices of a mesh, if there are any."""
+    """Prepares the exchange with the other processes that have devices of the mesh."""
     processes = processes_of(list(mesh.devices.flat))
     if len(processes) < 2:
         return

@@ -128,7 +128,7 @@ def _numbers(bits: np.ndarray, dtype: DTypeLike, positive: bool) -> np.ndarray:
     if kind in "iu" or dtype_name(dtype).startswith(("int", "uint")):
         mask = 1 if dtype_name(dtype) in ("int2", "uint2") else 3
         return (bits & np.uint64(mask)).astype(np.int8).astype(dtype)
-    # Not close to 0, where roots and quotients amplify rounding.
+    # Positive values start at 0.0625: near 0, roots and quotients amplify rounding.
     lowest = np.float32(0.0625 if positive else -0.25)
     floats = bits.astype(np.float32) * np.float32(2.0**-25) + lowest
     if kind == "c":

@@ -199,7 +199,10 @@ class CallbackServer:
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[CallbackAddress | None]:
-        """Answers calls within the `with` block; None if there are no callbacks."""
+        """Answers the worker's callback calls during the `with` block.
+
+        Yields the address to call, or None if there are no callbacks.
+        """
         if not self._functions:
             yield None
             return

@@ -18,11 +18,10 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
@@ -80,6 +79,10 @@ BESIDE = {
     "keepalive": "functions that partition it (custom_partitioning)",
     "const_args": "closed-over arrays as arguments (jax_use_simplified_jaxpr_constants)",
 }
+
+if TYPE_CHECKING:
+    # Importing jax.extend makes jax 0.12 compile every jitted function of the user again.
+    from jax.extend.core import ClosedJaxpr, Jaxpr
 
 
 class ModuleResult(NamedTuple):
