@@ -1,1 +1,1 @@
-"""The commands of `python -m shardviz` that are not public functions."""
+"""Commands of `python -m shardviz` that are not public functions."""

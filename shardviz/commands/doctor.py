@@ -1,4 +1,4 @@
-"""Lists the installed versions and tries every private name of jax and ipykernel."""
+"""Checks the private jax and ipykernel names that shardviz uses, and lists versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGES = ("shardviz", "jax", "jaxlib", "flax", "libtpu", "numpy", "ipykernel"
 
 
 def versions() -> dict[str, str]:
-    """The versions to put into a bug report, by name; `""` if not installed.
+    """Returns the versions for a bug report, by package; `""` if not installed.
 
     >>> list(versions())[:3]
     ['platform', 'python', 'shardviz']
@@ -26,7 +26,9 @@ def versions() -> dict[str, str]:
 
 
 def checked_names() -> list[tuple[str, str]]:
-    """Tries each private name; returns it with its error, or `""`. Starts jax's backend.
+    """Checks each private name; returns (name, error) pairs, `""` if the name works.
+
+    Starts jax's backend.
 
     Raises:
         MissingPackage: if jax is not installed.

@@ -1,7 +1,7 @@
-"""Work in the background: the latest of many requests, and a beat every second.
+"""Background threads: workers that do only the latest request, and a heartbeat.
 
-Plans, compiles, effects and pictures of links each have a separate `LatestWins`. If work
-raises an error, its `failed` turns the error into a result.
+Plans, compiles, effects and link pictures each have a separate `LatestWins` worker. If
+the work raises an error, its `failed` callback turns the error into a result.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from shardviz.base.errors import ShardvizError
 from shardviz.base.typing import JsonDict
 from shardviz.programs.failure import Failure
 
-# Jupyter kills a kernel that needs more than 5 s to end.
+# Jupyter kills a kernel that needs more than 5 s to shut down.
 LAST_WAIT_S = 4.0
 BEAT_S = 1.0
 Item = TypeVar("Item")
-#: Returns True if work should stop: a later request is due, or its result is unwanted.
+#: Returns True if the running work should stop: its result is no longer needed.
 Stop = Callable[[], bool]
 
 
 class LatestWins(Generic[Item]):
-    """Does the latest request, once no other request has come for a while.
+    """Does the latest request, after `settle_s` seconds without a newer one.
 
-    The thread exists only while there is something to do. A request never blocks.
+    The thread exists only while there is work. `request` never blocks.
 
     Args:
-        name: of the thread.
-        work: does one item.
-        failed: gives a result to an item whose work raised an error.
-        settle_s: seconds without another request before work begins.
+        name: name of the thread.
+        work: processes one item; stops early when its `Stop` callback returns True.
+        failed: called with an item and the error that its work raised.
+        settle_s: seconds without a newer request before work begins.
 
     >>> done = []
     >>> def work(item, stop):
@@ -58,13 +58,13 @@ class LatestWins(Generic[Item]):
         self._name, self._work, self._failed = name, work, failed
         self._settle_s = settle_s
         self._changed = threading.Condition()
-        self._next: list[Item] = []  # nothing, or one item
+        self._next: list[Item] = []  # at most one item
         self._due = 0.0
         self._thread: threading.Thread | None = None
         _OPEN.add(self)
 
     def request(self, item: Item) -> None:
-        """Does this item next; an earlier one that has not begun is dropped."""
+        """Queues this item; replaces an item whose work has not begun."""
         with self._changed:
             if self.closed:
                 return
@@ -78,30 +78,30 @@ class LatestWins(Generic[Item]):
                 self._thread.start()
 
     def drop(self) -> None:
-        """Drops an item that has not begun."""
+        """Drops the queued item, if there is one."""
         with self._changed:
             self._next = []
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Drops everything; running work ends by itself, and its result is ignored."""
-        # XLA cannot be interrupted, so the next request gets another thread.
+        """Drops the queued item, and ignores the result of running work."""
+        # A compile cannot be interrupted, so the next request starts another thread.
         with self._changed:
             self._next, self._thread = [], None
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until there is nothing to do; False after `timeout` seconds."""
+        """Blocks until there is no work; returns False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._thread is None, timeout)
 
     @property
     def thread(self) -> threading.Thread | None:
-        """The thread that works; None if there is nothing to do."""
+        """The worker's thread; None if there is no work."""
         return self._thread
 
     def close(self, timeout: float = LAST_WAIT_S) -> None:
-        """Takes no more requests, asks running work to stop, and waits for it."""
+        """Accepts no more requests, asks running work to stop, and waits for it."""
         self.closed = True
         self.drop()
         thread = self._thread
@@ -119,7 +119,7 @@ class LatestWins(Generic[Item]):
                 try:
                     self._work(items[0], stop)
                 except (Exception, SystemExit) as error:  # noqa: BLE001
-                    # A user's function or a compiler may raise anything, and the page
+                    # User functions and compilers may raise any error, and the page
                     # waits for a result.
                     with contextlib.suppress(Exception):
                         self._failed(items[0], error)
@@ -129,7 +129,7 @@ class LatestWins(Generic[Item]):
                 self._end(current)
 
     def _take(self, thread: threading.Thread) -> list[Item]:
-        """The next item once it is due; without one the thread ends."""
+        """Waits until the queued item is due, and returns `[item]` or `[]`."""
         with self._changed:
             while self._next and self._thread is thread:
                 wait_s = self._due - time.monotonic()
@@ -147,17 +147,17 @@ class LatestWins(Generic[Item]):
 
 
 class LatestView(LatestWins[Item]):
-    """The view of the latest request, made in the background.
+    """Computes page data for the latest request in the background.
 
     Args:
-        name: of the thread.
-        make: makes the view of an item.
-        failed: the view of an item for which `make` raised an error.
-        changed: called when there is another view.
+        name: name of the thread.
+        make: computes the view of an item.
+        failed: returns the view of an item for which `make` raised an error.
+        changed: called whenever `view` changes.
 
     Attributes:
-        view: the view.
-        requested: the item that was last requested; None before the first.
+        view: the latest view, as JSON for the page.
+        requested: the item that was last requested; None before the first request.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class LatestView(LatestWins[Item]):
         )
 
     def request(self, item: Item) -> None:
-        """Makes the view of this item next."""
+        """Queues this item, to compute its view next."""
         self.requested = item
         super().request(item)
 
@@ -197,7 +197,7 @@ _THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def close_together(open_works: Iterable[LatestWins]) -> None:
-    """Closes several, and waits `LAST_WAIT_S` for all of them together."""
+    """Closes several workers, and waits at most `LAST_WAIT_S` seconds in total."""
     works = list(open_works)
     for work in works:
         work.close(0)
@@ -205,7 +205,7 @@ def close_together(open_works: Iterable[LatestWins]) -> None:
 
 
 def _join(threads: Iterable[threading.Thread]) -> None:
-    """Waits until threads end, up to LAST_WAIT_S; slower ones are daemons."""
+    """Waits at most `LAST_WAIT_S` seconds in total for daemon threads to end."""
     deadline = time.monotonic() + LAST_WAIT_S
     for thread in threads:
         if thread is not threading.current_thread():
@@ -215,17 +215,17 @@ def _join(threads: Iterable[threading.Thread]) -> None:
 @atexit.register
 def _close_all() -> None:
     close_together(_OPEN)
-    # A thread inside jax crashes the process when the interpreter ends before it.
+    # If the interpreter exits while a thread is inside jax, the process crashes.
     _join(list(_THREADS))
 
 
 def failure(error: BaseException, stage: str, refused: str = "program") -> Failure:
-    """The failure of work that raised an error.
+    """Converts an error raised by background work into a Failure.
 
     Args:
-        error: raised by the work.
-        stage: of the work.
-        refused: the stage that is named for errors of shardviz.
+        error: the error.
+        stage: the stage at which the work raised it.
+        refused: the stage to report for a ShardvizError instead.
     """
     if isinstance(error, ShardvizError):
         return Failure(refused, str(error))
@@ -233,9 +233,10 @@ def failure(error: BaseException, stage: str, refused: str = "program") -> Failu
 
 
 class Beats:
-    """Functions that one thread calls every second, each until its event is set.
+    """A heartbeat thread that calls several functions every second.
 
-    The thread starts with the first function and ends with the last.
+    Each function is called until its event is set. The thread runs only while there are
+    functions to call.
     """
 
     def __init__(self) -> None:
@@ -257,13 +258,13 @@ class Beats:
         while beats := self._current():
             for ended, beat in beats:
                 if not ended.is_set():
-                    # A front end's connection may raise any error, and recover later.
+                    # The connection to the page may raise any error, and recover later.
                     with contextlib.suppress(Exception):
                         beat()
             time.sleep(BEAT_S)
 
     def _current(self) -> list[tuple[threading.Event, Callable[[], None]]]:
-        """The beats that have not ended; the thread ends when this is empty."""
+        """Removes functions whose event is set, and returns all others."""
         with self._lock:
             for ended in list(self._beats):
                 if ended.is_set():
@@ -275,9 +276,9 @@ _BEATS = Beats()
 
 
 def start_beats(beat: Callable[[], None]) -> threading.Event:
-    """Calls a function every second from another thread until the event is set.
+    """Calls a function every second in the heartbeat thread, until the event is set.
 
-    The page then knows that the kernel is alive even while the main thread is busy. One
-    thread makes all calls, because Explorers of cells that are run again stay open.
+    This shows the page that the kernel is alive while the main thread is busy. All
+    Explorers share one thread: each rerun of a cell leaves an old Explorer open.
     """
     return _BEATS.start(beat)

@@ -1,4 +1,4 @@
-"""The Code tab: the state as plain JAX code."""
+"""The panel that shows the current state as JAX code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
 
 
 class CodePanel(Panel):
-    """The code, made after every edit once a page has asked for it."""
+    """Generates JAX code after every edit, once a page has requested it."""
 
     name = "code"
     traits = {"code_data": ""}

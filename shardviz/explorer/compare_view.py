@@ -1,6 +1,6 @@
-"""The comparison with a pinned state: bytes, collectives, time and memory of both.
+"""Compares the session with a pinned state: bytes, collectives, time and memory.
 
-A number that one of the two states lacks is unknown, and is never guessed.
+A number that is missing for one state is shown as unknown.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Number = TypeVar("Number", bound=float)
 
 
 class State(NamedTuple):
-    """A document, and the results on its program."""
+    """A document, and the planner's results for its program."""
 
     document: Document
     results: StageResults
 
 
 def compare_view(before: State, now: State) -> JsonDict:
-    """The numbers of both states; of each number, less is better.
+    """Compares the numbers of both states; lower is better for each number.
 
     Args:
         before: the pinned state.
-        now: the state that is edited.
+        now: the state being edited.
     """
     plans, reports = [], []
     for document, results in (before, now):
@@ -75,7 +75,7 @@ def _row(
     text: Callable[[Number], str],
     title: str = "",
 ) -> dict[str, str] | None:
-    """A number before and now, and whether it improved; None if both are unknown."""
+    """Returns a table row for one number; None if it is unknown for both states."""
     before, after = values
     if before is None and after is None:
         return None
@@ -92,9 +92,9 @@ def _row(
 def _collectives(
     plans: Sequence[Plan | None], reports: Sequence[Report | None]
 ) -> tuple[str, list[tuple[Collective, ...] | None]]:
-    """The last stage that both states reached, and the collectives there.
+    """Returns the last stage with collectives of both states, and these collectives.
 
-    If their reports share no stage, the collectives of each plan.
+    If the two reports share no such stage, the collectives are those of the plans.
     """
     for stage in ("collectives", "partitioned"):
         compiled = [
@@ -109,6 +109,6 @@ def _collectives(
 
 
 def _bytes(document: Document) -> int | None:
-    """The bytes of all arrays on the fullest device; None if any is unknown."""
+    """Returns the bytes on the fullest device; None if any array is not counted."""
     audit = audit_of(document.program, document.model)
     return None if audit.uncounted else audit.bytes_per_device

@@ -1,6 +1,6 @@
 """Document: everything that an Explorer edits and shows, as one frozen value.
 
-An edit creates a new Document, so undo only has to keep the old ones. This module uses
+An edit creates a new Document, so undo just restores an old one. This module uses
 neither widgets nor jax.
 """
 
@@ -35,18 +35,18 @@ DEVICE_PUT = "place the arrays"
 
 
 def put_on_devices(*arrays: PyTree) -> tuple[PyTree, ...]:
-    """The program that only places the arrays on their devices."""
+    """Returns the arrays unchanged; a program of this function only places them."""
     return arrays
 
 
 @dataclass(frozen=True)
 class ArrayFields:
-    """The fields of one array: the text of each, and the last good ArraySpec.
+    """The text fields of one array, and the last valid ArraySpec typed into them.
 
     Attributes:
         good: the last valid ArraySpec.
-        text: the text of each field.
-        errors: a sentence for each field whose text is wrong.
+        text: field name -> the text in it.
+        errors: field name -> error message, for fields with invalid text.
     """
 
     good: ArraySpec
@@ -55,24 +55,24 @@ class ArrayFields:
 
     @staticmethod
     def of(array: ArraySpec) -> ArrayFields:
-        """The fields of an array."""
+        """Returns the fields filled from an array."""
         return ArrayFields(array, array_fields(array))
 
     def typed(self, name: str, text: str, mesh: MeshSpec) -> ArrayFields:
-        """The fields after `text` was typed into one of them.
+        """Returns the fields after the user typed `text` into the field `name`.
 
-        Each error stays at its field. If every field is valid but they do not fit
-        together (a shape of another rank than the names), the error is shown at the
-        field that was typed last.
+        An error is stored under the field that causes it. If each field is valid but
+        they are inconsistent, such as 2 sizes and 3 names, the error is stored under
+        `name`.
         """
-        # All fields are parsed again: one that was refused may be valid now.
+        # Parse all fields again: a field that was invalid may be valid now.
         texts = {**self.text, name: text}
         if name == "shape" and ":" in text:
             try:
                 shape, names = read_named_shape(text)
             except ShardvizError as error:
                 return ArrayFields(self.good, texts, {**self.errors, name: str(error)})
-            # Shape and names go to separate fields, so that each can be edited.
+            # Text such as `batch:8 embed:512` fills both the shape and the names field.
             texts.update(shape=shape_text(shape), logical=format_names(names))
         values: JsonDict = {}
         errors: dict[str, str] = {}
@@ -84,7 +84,7 @@ class ArrayFields:
         if errors:
             return ArrayFields(self.good, texts, errors)
         try:
-            # The memory kind has no field, so it stays.
+            # The page has no field for the memory kind, so keep it.
             good = ArraySpec(**values, memory_kind=self.good.memory_kind)
         except ShardvizError as error:
             return ArrayFields(self.good, texts, {name: str(error)})
@@ -92,7 +92,7 @@ class ArrayFields:
 
 
 def _parse_spec(text: str, mesh: MeshSpec) -> Spec | None:
-    # An older ShardingSpec becomes the PartitionSpec that it equals on this mesh.
+    # Convert a legacy ShardingSpec to the equivalent PartitionSpec on this mesh.
     if is_sharding_spec(text):
         return on_mesh(parse_sharding_spec(text), mesh)
     if not text.strip():
@@ -110,12 +110,12 @@ _PARSERS: Mapping[str, Callable[[str, MeshSpec], object]] = {
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape as a user types it."""
+    """Formats a shape as a user types it."""
     return ", ".join(map(str, shape))
 
 
 def array_fields(array: ArraySpec) -> dict[str, str]:
-    """The text of the fields of an array."""
+    """Returns field name -> text for an array."""
     return {
         "name": array.name,
         "shape": shape_text(array.shape),
@@ -126,7 +126,7 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
 
 
 def program_fields(program: Program) -> dict[str, str]:
-    """The text of the mesh, hosts and rules fields."""
+    """Returns the text of the mesh, hosts and rules fields."""
     return {
         "mesh": axes_text(program.mesh.shape),
         "hosts": str(len(program.mesh.processes)),
@@ -139,25 +139,23 @@ class Document:
     """Everything that an Explorer edits and shows.
 
     Attributes:
-        program: the last good Program.
-        entry: the name of the program in the gallery, `DEVICE_PUT`, or `""` for a
-            function of the user.
-        fields: the fields of each array.
+        program: the last valid Program.
+        entry: the program's name in the gallery, `DEVICE_PUT`, or `""` for a user's
+            function.
+        fields: the text fields of each array.
         text: the text of the fields `mesh`, `hosts` and `rules`.
-        errors: a sentence for each wrong field, by its name.
-        missing_function: the name of the function that a saved state left out.
-        selected: the number of the array in the main picture.
-        by: the arrangement of the devices: `mesh`, `host` or `position`.
-        dims: the two dimensions of the selected array that are shown; None for the
+        errors: name of the field or edit -> error message.
+        missing_function: the name of the user's function that a saved state lacks.
+        selected: the index of the array in the main picture.
+        by: how devices are arranged: by `mesh`, `host` or `position`.
+        dims: the selected array's dimensions shown as rows and columns; None for the
             default.
-        at: the chosen block of each dimension that is not shown; None for all of them.
-        target: of Compile and Run; `""` lets shardviz choose.
-        model: the leaves of the model that the Explorer opened on; None for the arrays
-            alone.
-        own: the program that the user opened, which the menu offers next to those of
-            the gallery; or None.
+        at: the selected block of each other dimension; None shows all blocks.
+        target: the target of Compile and Run; `""` lets shardviz choose.
+        model: the leaves of the opened model; None if only arrays were opened.
+        own: the program that the user opened, listed in the program menu; or None.
         view: the view that the page opens in; `""` for Layout.
-        revision: the number of the program in its session.
+        revision: identifies the program; each new program in the session increases it.
     """
 
     program: Program
@@ -178,37 +176,37 @@ class Document:
 
     @staticmethod
     def of(program: Program, entry: str = "", **parts: Any) -> Document:
-        """The Document of a program, its fields filled from it."""
+        """Returns the Document of a program, with its fields filled in."""
         fields = tuple(ArrayFields.of(array) for array in program.arrays)
         return Document(program, entry, fields, program_fields(program), **parts)
 
     @property
     def mesh(self) -> MeshSpec:
-        """The last good mesh."""
+        """The last valid mesh."""
         return self.program.mesh
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """The last good arrays."""
+        """The last valid arrays."""
         return self.program.arrays
 
     @property
     def rules(self) -> Rules:
-        """The last good rules."""
+        """The last valid rules."""
         return self.program.rules or Rules()
 
     def replace(self, **changes: Any) -> Document:
-        """A copy with some parts changed."""
+        """Returns a copy with some attributes changed."""
         return replace(self, **changes)
 
     def written(self, **text: str) -> Document:
-        """A copy with valid text in some fields, without their errors."""
+        """Returns a copy with valid text in some fields, and without their errors."""
         errors = {name: e for name, e in self.errors.items() if name not in text}
         return replace(self, text={**self.text, **text}, errors=errors)
 
     def same_as(self, document: Document) -> bool:
-        """Whether both are equal, with programs compared by identity."""
-        # An edit creates a new Program, so the same object is unchanged.
+        """Whether both documents are equal, with programs compared by identity."""
+        # Programs are immutable, and every edit of a program creates a new one.
         if self.program is not document.program:
             return False
         return {**vars(self), "program": 0} == {**vars(document), "program": 0}

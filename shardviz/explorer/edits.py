@@ -1,7 +1,7 @@
-"""Every edit that the page can make, in one table by name.
+"""The table of all edits that the page can make, by name.
 
-An edit returns a new Document, or raises a `ShardvizError` and changes nothing. `apply`
-calls the edit, and puts its error at the field.
+An edit returns a new Document or raises a `ShardvizError`. `apply` calls an edit and
+stores its error in the Document, under the name of the edit.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from shardviz.gallery.programs import known_program
 from shardviz.legacy.typed import is_sharding_spec
 from shardviz.programs.program import Program
 
-# The parts of a Document that stay when another program is opened.
+# Attributes of a Document that are kept when another program is opened.
 _KEPT = ("target", "own", "revision", "by")
-AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # for axes added by a button
+AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # for axes added with a button
 
 
 def apply(
     document: Document, name: str, value: Any, array: int | None = None
 ) -> Document:
-    """The Document after one edit; if it is refused, with an error at its field."""
+    """Returns the Document after one edit; an invalid edit only stores its error."""
     placed_errors = {}
     for field, error in document.errors.items():
-        # The error of a button is shown once; a field keeps its error.
+        # Fields keep their errors; errors of buttons are shown only once.
         if field != name and field in PLACED:
             placed_errors[field] = error
     before = document.replace(errors=placed_errors)
-    # A field keeps its text even if the edit is refused.
+    # A field keeps its text even if that is invalid.
     if name in ("mesh", "hosts", "rules"):
         before = before.replace(text={**before.text, name: value})
     make = EDITS[name]
@@ -86,7 +86,7 @@ def _array_number(document: Document, number: int) -> int:
 
 
 def _type_field(name: str, document: Document, text: str, index: int) -> Document:
-    """Types into a field of an array."""
+    """Sets the text of one field of an array."""
     fields = list(document.fields)
     typed = fields[index].typed(name, text, document.mesh)
     other_names = {f.good.name for i, f in enumerate(fields) if i != index}
@@ -100,11 +100,10 @@ def _type_field(name: str, document: Document, text: str, index: int) -> Documen
 
 
 def _split(document: Document, value: tuple[int, str, bool], index: int) -> Document:
-    """Splits a dimension over one mesh axis more, or one less.
+    """Adds a mesh axis to a dimension of an array's spec, or removes it.
 
-    It starts from the current spec of the array. An axis splits at most one dimension,
-    so it is removed from the dimension that it split before. If the new spec equals the
-    one from the rules, the array follows the rules again.
+    An axis splits at most one dimension, so adding it removes it from all others. If
+    the new spec is equivalent to the spec from the rules, the typed spec is cleared.
     """
     dim, axis, on = value
     request = document.program.requests[index]
@@ -133,7 +132,7 @@ def _split(document: Document, value: tuple[int, str, bool], index: int) -> Docu
 
 
 def _with_fields(document: Document, fields: Sequence[ArrayFields]) -> Document:
-    """The Document with other fields of the same arrays, and a program with them."""
+    """Returns the Document with changed fields, and updates its arrays to match."""
     document = document.replace(fields=tuple(fields))
     arrays = tuple(f.good for f in fields)
     if arrays == document.arrays:
@@ -144,9 +143,9 @@ def _with_fields(document: Document, fields: Sequence[ArrayFields]) -> Document:
 
 
 def _only_placed(document: Document) -> Document:
-    """The Document with a program that only places its arrays.
+    """Replaces the program with one that only places the arrays on devices.
 
-    Needed when arrays are added or removed: the function expects another number.
+    Needed after adding or removing arrays, because the function takes a fixed number.
     """
     old = document.program
     arrays = tuple(f.good for f in document.fields)
@@ -157,7 +156,7 @@ def _only_placed(document: Document) -> Document:
 
 
 def _selected(document: Document, number: int) -> Document:
-    # The shown dimensions were those of another array.
+    # The old `dims` and `at` belong to the previously selected array.
     return document.replace(selected=number, dims=None, at=None)
 
 
@@ -166,7 +165,7 @@ def _select(document: Document, value: int) -> Document:
 
 
 def _add(document: Document, value: object) -> Document:
-    """Adds an array like the selected one."""
+    """Adds a copy of the selected array with a new name."""
     names = {f.good.name for f in document.fields}
     number = next(n for n in itertools.count() if f"a{n}" not in names)
     array = ArraySpec(f"a{number}", (64, 64))
@@ -176,7 +175,7 @@ def _add(document: Document, value: object) -> Document:
 
 
 def _with_array(document: Document, array: ArraySpec) -> Document:
-    """The Document with an additional array, which is selected."""
+    """Adds an array and selects it."""
     if len(document.fields) >= MAX_ARRAYS:
         raise LayoutError(f"The Explorer holds at most {MAX_ARRAYS} arrays.")
     fields = (*document.fields, ArrayFields.of(array))
@@ -210,7 +209,7 @@ def _remove(document: Document, value: int) -> Document:
 def _with_mesh(document: Document, mesh: MeshSpec) -> Document:
     fields = list(document.fields)
     for index, array_fields in enumerate(fields):
-        # A ShardingSpec numbers devices, so it is read again on the new mesh.
+        # A legacy ShardingSpec depends on the mesh, so parse it again.
         if is_sharding_spec(array_fields.text["spec"]):
             fields[index] = array_fields.typed("spec", array_fields.text["spec"], mesh)
     document = document.replace(program=document.program.replace(mesh=mesh))
@@ -225,13 +224,13 @@ def _changed_mesh(
     processes: int | IntArray,
     types: str | Sequence[str] | None = None,
 ) -> Document:
-    """The Document on a mesh with other axes, hosts or axis types."""
+    """Returns the Document with new mesh axes, hosts or axis types."""
     old, ids = document.mesh, None
     if old.size == math.prod(shape.values()) and not old.ids_are_positions:
         ids = old.device_ids
     if types is None:
         old_types = dict(zip(old.axis_names, old.axis_types, strict=True))
-        # A new axis gets the common type of all axes.
+        # A new axis gets the type that all old axes share, or Auto.
         common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
         types = [old_types.get(name, common) for name in shape]
     mesh = make_mesh(shape, axis_types=types, device_ids=ids, processes=processes)
@@ -239,7 +238,7 @@ def _changed_mesh(
 
 
 def _resize(document: Document, shape: Mapping[str, int]) -> Document:
-    # The same number of hosts, or the largest number that divides the devices evenly.
+    # Keep the number of hosts, or reduce it so that it divides the number of devices.
     hosts = math.gcd(len(document.mesh.processes), math.prod(shape.values()))
     return _changed_mesh(document, shape, hosts)
 
@@ -249,7 +248,7 @@ def _type_mesh(document: Document, text: str) -> Document:
 
 
 def _write_axes(document: Document, sizes: Mapping[str, int | str]) -> Document:
-    """The Document with other axes, as if they were typed into the mesh field."""
+    """Sets the axes, as if the user had typed them into the mesh field."""
     return apply(document, "mesh", axes_text(sizes))
 
 
@@ -273,7 +272,7 @@ def _remove_axis(document: Document, name: str) -> Document:
 
 
 def _move_axis(document: Document, value: tuple[str, int]) -> Document:
-    """Moves an axis to another place in the order of the mesh."""
+    """Moves an axis to another position in the mesh's axis order."""
     name, place = value
     sizes = _axes_with(document, name)
     order = [axis_name for axis_name in sizes if axis_name != name]
@@ -282,7 +281,7 @@ def _move_axis(document: Document, value: tuple[str, int]) -> Document:
 
 
 def _axes_with(document: Document, name: str) -> dict[str, int | str]:
-    """The sizes of all axes of the mesh.
+    """Returns axis name -> size for all mesh axes.
 
     Raises:
         ShardvizError: if the mesh has no axis of this name.
@@ -330,20 +329,20 @@ def _type_rules(document: Document, text: str) -> Document:
 
 
 def _with_rules(document: Document, rules: Rules) -> Document:
-    """The Document with another rule table, written with one rule per line."""
+    """Returns the Document with new rules, and one rule per line in the rules field."""
     program = document.program.replace(rules=rules)
     return document.replace(program=program).written(rules=rules.text())
 
 
 def _tidy(document: Document, value: object) -> Document:
-    """Writes one rule per line, once the user has left the field."""
+    """Formats the rules field as one rule per line, after the user leaves it."""
     if "rules" in document.errors:
         return document
     return document.written(rules=document.rules.text())
 
 
 def _move(document: Document, value: Sequence[int]) -> Document:
-    """Moves a rule from one place in the table to another."""
+    """Moves a rule to another position in the table."""
     rules, (old, new) = list(document.rules), value
     # While the text has an error, the page shows no rows to move.
     if max(value) >= len(rules) or "rules" in document.errors:
@@ -358,9 +357,9 @@ def _choose_dialect(document: Document, value: str) -> Document:
 
 
 def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
-    """Takes a remedy: its rules, and the names of the arrays that it is for."""
+    """Applies a remedy: its rules, and its logical names for the arrays it changes."""
     index, remedy = value
-    assert isinstance(remedy.rules, Rules)  # a session has no table of paths
+    assert isinstance(remedy.rules, Rules)  # sessions have no path rules
     changed = {document.fields[_array_number(document, index)].good.name}
     changed.update(remedy.alike)
     fields = list(document.fields)
@@ -380,13 +379,13 @@ def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
 
 
 def _opened(document: Document, program: Program, entry: str) -> Document:
-    """The Document of another program, with target, own program and arrangement kept."""
+    """Returns the Document of another program, with the attributes in `_KEPT`."""
     parts = {name: getattr(document, name) for name in _KEPT}
     return Document.of(program, entry, **parts)
 
 
 def _take_change(document: Document, changed: Program) -> Document:
-    """Makes a change: takes the specs, rules, mesh and donations of its program."""
+    """Applies a proposed change by opening its program; keeps the selected array."""
     model = document.model and document.model.edited(changed.arrays)
     opened = _opened(document, changed, document.entry)
     return opened.replace(model=model, selected=document.selected)
@@ -454,8 +453,8 @@ def _show_blocks(document: Document, value: Sequence[int] | None) -> Document:
     return document.replace(at=value and tuple(value))
 
 
-#: Every edit by the name that the page sends. Each takes the Document and the value;
-#: edits of arrays also take the number of the array.
+#: Name of the edit -> function of the Document and the value that the page sends. Edits
+#: in `OF_ARRAYS` also take the index of the array.
 EDITS: Mapping[str, Callable[..., Document]] = {
     **{name: partial(_type_field, name) for name in ARRAY_FIELDS},
     "split": _split,
@@ -485,7 +484,7 @@ EDITS: Mapping[str, Callable[..., Document]] = {
     "dims": _show_dims,
     "at": _show_blocks,
 }
-#: The edits of one array, which need not be the selected one.
+#: Edits of one array, which the page gives by its index.
 OF_ARRAYS = (*ARRAY_FIELDS, "split")
-#: The fields that show their own errors; other errors are notes.
+#: Fields that show their own errors; the page shows other errors as notes.
 PLACED = ("mesh", "hosts", "target", "rules")

@@ -1,8 +1,8 @@
-"""Explorer, the widget: edits the session as the page asks, and sends the page its views.
+"""The Explorer widget: applies the page's intents, and syncs traits to the page.
 
-The page sends messages with intents; each is answered with the synced traits that it
-changed. Each panel owns some of the traits and intents; `static/messages.d.ts` declares
-the rest of both sides.
+The page sends messages that contain intents. The Explorer answers each message with the
+traits that it changed. Each panel has its own traits and intents;
+`static/messages.d.ts` declares the types of both.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from shardviz.plans.panel.values_panel import ValuesPanel
 from shardviz.plans.plan import Plan
 from shardviz.runs.cache import ExecutableCache
 
-#: The parts of the page, in the order of their refreshes: the stages come first, because
-#: other panels read their results.
+#: The panels in refresh order. The stages come first, because other panels read their
+#: results.
 PANELS: tuple[type[Panel], ...] = (
     StagesPanel,
     ValuesPanel,
@@ -76,16 +76,16 @@ PANELS: tuple[type[Panel], ...] = (
     CodePanel,
 )
 BEAT_WAIT_S = 0.5
-MOST_PAGES = 8  # whose open view is remembered
+MOST_PAGES = 8  # pages whose open view is remembered
 _VIEW = "application/vnd.jupyter.widget-view+json"
 P = TypeVar("P", bound=Panel)
 
 
 class Explorer(anywidget.AnyWidget):
-    """The main screen: mesh, arrays, rules, devices and program, linked and live.
+    """The main widget: mesh, arrays, rules, devices and program, linked and live.
 
-    Made by `shardviz.explore`. The synced traits are the data that the page draws; all
-    are made from the session, each by one of the panels.
+    Created by `shardviz.explore`. The synced traits are the data that the page draws.
+    Each panel computes its traits from the session.
 
     Attributes:
         session: the state; edits go through `session.edit`.
@@ -112,28 +112,28 @@ class Explorer(anywidget.AnyWidget):
         self.session, self.cache = session, cache
         self.report: Report | None = None
         self.report_revision = 0
-        # One thread at a time sends to the page.
+        # Held while traits are sent: only one thread at a time sends to the page.
         self.lock = threading.RLock()
         self._svg = svg
-        # The message that was handled last.
+        # Number and client id of the last handled message.
         self._handled: JsonDict = {"seq": 0, "client": ""}
-        # Sentences for the page about failures: of panels by their name, and of intents.
+        # Error messages: by panel name, and for the intents of the last message.
         self._failed: dict[str, str] = {}
         self._refused: list[str] = []
-        # The edits of one message are sent together, at its end.
+        # Edits made by one message are sent together, when all its intents are handled.
         self._receiving = self._edited = False
         self._follows = False
         self._beats: threading.Event | None = None
-        # The state that the page can open again: its revision, and the message.
+        # The last restorable state sent to the page: its revision and last message.
         self._line_of: tuple[int, JsonDict] | None = None
-        # By page, the view that it shows.
+        # Client id of a page -> the view that it shows.
         self._shown: dict[str, str] = {"": session.now.view or "Layout"}
         self._assignments = DeviceAssignments()
         self.planner = Planner(self._work_changed, cache)
         self.stages = StageViews(self.planner)
         self._panels = [kind(self) for kind in PANELS]
         self._intents = self._all_intents()
-        # Before the widget opens, so that all traits are in its first message.
+        # Declared before the widget opens, so that its first message has all traits.
         for panel in self._panels:
             self.declare(**panel.traits)
         super().__init__(**kwargs)
@@ -146,11 +146,11 @@ class Explorer(anywidget.AnyWidget):
 
     @property
     def plan(self) -> Plan | None:
-        """The last plan of the program; None before the first."""
+        """The last plan of the program; None before the first plan."""
         return self.planner.state.plan
 
     def show_report(self, report: Report) -> None:
-        """Shows a report of the current program, which is not compiled again."""
+        """Shows a report of the current program instead of compiling it again."""
         now = self.session.now
         self.report, self.report_revision = report, now.revision
         self.planner.adopt(report, now.program, now.revision, now.target)
@@ -158,27 +158,27 @@ class Explorer(anywidget.AnyWidget):
     def follow(self) -> None:
         """Plans the program now and after every edit, in the background.
 
-        Done automatically once a page shows the Explorer.
+        This is automatic once a page shows the Explorer.
         """
         self._follows = True
         self._request_plan()
 
     def state(self) -> JsonDict:
-        """The state as a JSON document; `shardviz.explore(state)` opens it again."""
+        """Returns the state as JSON types; `shardviz.explore(state)` restores it."""
         return session_state(self.session)
 
     def code(self) -> str:
-        """The current state as plain JAX code that runs when pasted into a new cell."""
+        """Returns JAX code for the current state, to paste into a new cell."""
         return jax_code.code(self.session.now)
 
     def save_html(self, path: str | Path) -> Path:
-        """Writes one file that shows the same without a kernel or a network.
+        """Writes the Explorer as one HTML file that needs neither kernel nor network.
 
         Args:
-            path: of the file; `.html` is added if it has no suffix.
+            path: path of the file; `.html` is added if it has no suffix.
 
         Raises:
-            ProgramError: if the file cannot be written; the old one is still there.
+            ProgramError: if the file cannot be written; an existing file is kept.
         """
         target = Path(path)
         if target.name and not target.suffix:
@@ -187,8 +187,8 @@ class Explorer(anywidget.AnyWidget):
         return target
 
     def page(self) -> str:
-        """The text of the file that `save_html` writes."""
-        # Imported here: only saved pages and notebooks need texts.
+        """Returns the HTML that `save_html` writes."""
+        # Imported here, because only saved pages need it.
         from shardviz.pictures import to_text
 
         now = self.session.now
@@ -199,14 +199,14 @@ class Explorer(anywidget.AnyWidget):
         return html_page.saved_page(traits, to_text(now.program))
 
     def compile(self) -> None:
-        """Compiles the program in the background, as the button does."""
+        """Compiles the program in the background, like the Compile button."""
         self._start("compile")
 
     def run(self) -> None:
-        """Compiles and runs the program in the background, as the button does.
+        """Compiles and runs the program in the background, like the Run button.
 
         Raises:
-            ShardvizError: on a described target, which can only be compiled for.
+            ShardvizError: if the target is described hardware, which runs nothing.
         """
         self._start("run")
 
@@ -222,7 +222,7 @@ class Explorer(anywidget.AnyWidget):
         self.planner.cancel()
 
     def close(self) -> None:
-        """Ends all work in the background, and the widget."""
+        """Stops all background work, and closes the widget."""
         self.cancel()
         if self._beats is not None:
             self._beats.set()
@@ -231,10 +231,10 @@ class Explorer(anywidget.AnyWidget):
         super().close()
 
     def wait(self, timeout: float | None = None) -> Report | None:
-        """Blocks until no work is left in the background; for scripts and tests.
+        """Blocks until all background work is done; for scripts and tests.
 
         Returns:
-            The last report.
+            The last report, or None.
         """
         self.planner.wait(timeout)
         for panel in self._panels:
@@ -245,13 +245,13 @@ class Explorer(anywidget.AnyWidget):
     # --- for panels, as `protocol.Page` declares them -----------------------------
 
     def show(self, **traits: object) -> None:
-        """Sends new values of traits; equal ones are not sent."""
+        """Sets traits; only values that changed are sent to the page."""
         with self.lock, self.hold_sync():
             for name, value in traits.items():
                 setattr(self, name, value)
 
     def declare(self, **traits: Any) -> None:
-        """Adds synced traits with their first values."""
+        """Adds synced traits with their initial values."""
         synced: dict[str, traitlets.TraitType] = {}
         for name, first in traits.items():
             if isinstance(first, str):
@@ -267,10 +267,7 @@ class Explorer(anywidget.AnyWidget):
 
     @contextlib.contextmanager
     def reporting(self, task: str) -> Iterator[None]:
-        """Shows a failure inside the block on the page until it works again.
-
-        Nothing is raised.
-        """
+        """Catches errors in the block; the page shows them until the block succeeds."""
         before = self._failed.get(task)
         try:
             yield
@@ -286,18 +283,18 @@ class Explorer(anywidget.AnyWidget):
         return view in self._shown.values()
 
     def placement(self) -> DevicePlacement | None:
-        """The mesh on the described target; None if its devices have no coordinates."""
+        """Returns the mesh placed on the target; None if it has no coordinates."""
         now = self.session.now
         return self._assignments.placement(now.mesh, now.target)
 
     def panel(self, kind: type[P]) -> P:
-        """The panel of a class."""
+        """Returns the panel of this class."""
         return next(panel for panel in self._panels if isinstance(panel, kind))
 
-    # --- messages of the page -----------------------------------------------------
+    # --- messages from the page ---------------------------------------------------
 
     def _all_intents(self) -> Mapping[str, Handler]:
-        """The handler of every intent: those of the Explorer itself, and of each panel."""
+        """Returns intent kind -> handler, for the Explorer and all its panels."""
         intents: dict[str, Handler] = {
             "edit": self._edit,
             "undo": lambda _: self.session.undo(),
@@ -305,7 +302,7 @@ class Explorer(anywidget.AnyWidget):
             "plan": self._page_opened,
             "show": self._show_view,
             "picture": self._send_picture,
-            # A saved page may wait for its plan, so it is made after all others.
+            # Saving may wait for a plan, so `_receive` does it after all other intents.
             "save": lambda _: None,
         }
         for panel in self._panels:
@@ -313,13 +310,13 @@ class Explorer(anywidget.AnyWidget):
         return intents
 
     def _receive(self, _: object, message: JsonDict, __: object) -> None:
-        """Handles one message of the page: its number, and intents in order."""
+        """Handles one message from the page: runs its intents in order."""
         intents = [Intent.parse(intent) for intent in message["intents"]]
         self._handled = {"seq": message["seq"], "client": message["client"]}
         self._follows = True
         with self.lock, self.hold_sync():
             self._receiving, self._edited = True, False
-            # Refusals of the last message have been shown.
+            # The page has already shown the errors of the previous message.
             self._refused = []
             for intent in intents:
                 try:
@@ -329,13 +326,13 @@ class Explorer(anywidget.AnyWidget):
                     self._refused.append(sentence)
             self._receiving = False
             self._send_changes()
-        # Without the lock: the thread that plans needs it.
+        # Save without the lock, because the planning thread needs it.
         if any(intent.kind == "save" for intent in intents):
             with self.reporting("save"):
                 self._send_file("shardviz.html", "text/html", self.page())
 
     def _handle(self, intent: Intent) -> None:
-        """Does one thing that the page asks for.
+        """Calls the handler of one intent.
 
         Raises:
             ShardvizError: for an intent that no panel handles.
@@ -349,13 +346,13 @@ class Explorer(anywidget.AnyWidget):
         self.session.edit(intent.field, intent.value, intent.array, intent.burst)
 
     def _page_opened(self, intent: Intent) -> None:
-        """Sends beats from now on, the first with the line that restores the state."""
+        """Starts the heartbeat; its first beat has the line that restores the state."""
         self._line_of = None
         if self._beats is None:
             self._beats = start_beats(self._beat)
 
     def _show_view(self, intent: Intent) -> None:
-        """Remembers which view the page shows; the data of others is not made."""
+        """Remembers which view the page shows; data of hidden views is not computed."""
         self._shown.pop("", None)
         self._shown[self._handled["client"]] = intent.text
         while len(self._shown) > MOST_PAGES:
@@ -379,7 +376,7 @@ class Explorer(anywidget.AnyWidget):
             self._refresh()
 
     def _send_changes(self) -> None:
-        """Sends what a message changed, and the number of the message with it."""
+        """Sends the traits that a message changed, together with its number."""
         if self._edited:
             self._refresh()
             return
@@ -389,7 +386,7 @@ class Explorer(anywidget.AnyWidget):
             self._request_plan()
 
     def _answer(self) -> None:
-        """Sends which message is handled, and which revision of the program is shown."""
+        """Sends the number of the last handled message and the program's revision."""
         with self.lock:
             session = self.session
             answer = {**self._handled, "revision": session.now.revision}
@@ -403,13 +400,13 @@ class Explorer(anywidget.AnyWidget):
         keep_subshell(change.new)
 
     def _beat(self) -> None:
-        """Sends the page a sign of life, with the number of the last handled message.
+        """Tells the page that the kernel is alive, and which message was handled last.
 
-        The line of code that opens the state again is added when it changed.
+        If the state changed, this includes the line of code that restores it.
         """
         news: JsonDict = {}
-        # If another thread keeps the lock, its answer has not been sent yet. The beat then
-        # carries no message number, and only shows that the kernel is alive.
+        # If another thread holds the lock, its answer has not been sent yet. The beat
+        # then has no message number, and only shows that the kernel is alive.
         if self.lock.acquire(timeout=BEAT_WAIT_S):
             try:
                 self._refresh_after(Event.BEAT)
@@ -425,7 +422,7 @@ class Explorer(anywidget.AnyWidget):
     # --- refreshing the panels ----------------------------------------------------
 
     def _refresh(self) -> None:
-        """Makes every view that an edit may change; equal ones are not sent."""
+        """Recomputes all views that an edit may change, and sends changed traits."""
         with self.lock, self.hold_sync():
             self._refresh_after(Event.EDIT)
             self._answer()
@@ -443,7 +440,7 @@ class Explorer(anywidget.AnyWidget):
                 self.refresh(panel)
 
     def _refresh_panel(self, panel: Panel) -> None:
-        """Refreshes a panel if a page shows it, and reports if that fails."""
+        """Refreshes a panel if a page shows it; the page shows any error."""
         if not panel.views or not panel.views.isdisjoint(self._shown.values()):
             with self.reporting(panel.name):
                 panel.refresh()
@@ -466,10 +463,10 @@ class Explorer(anywidget.AnyWidget):
     # --- in a notebook ------------------------------------------------------------
 
     def _repr_mimebundle_(self, **kwargs: Any) -> PyTree:
-        """The live view, with a text and a PNG that a notebook keeps without a kernel."""
+        """Returns the live view, and text and a PNG that need no kernel."""
         bundle, *metadata = _as_tuple(super()._repr_mimebundle_(**kwargs))
         if isinstance(bundle, dict):
-            # A few programs cannot be drawn.
+            # Some programs cannot be drawn.
             with contextlib.suppress(ShardvizError):
                 bundle = {**bundle, **self.session.program._repr_mimebundle_()}
         if metadata:
@@ -477,18 +474,17 @@ class Explorer(anywidget.AnyWidget):
         return bundle
 
     def _ipython_display_(self) -> None:
-        """Shows the picture to keep and the live view, as two outputs, in Jupyter.
+        """Displays a static picture and the live view as two outputs in Jupyter.
 
-        JupyterLab and Notebook choose one form of an output, and always choose the live
-        view: without a kernel they show an error instead of the other forms. As a
-        separate output the picture stays; the style sheet hides it while the live view
-        is shown.
+        JupyterLab and Notebook show only one MIME type per output, and prefer the live
+        view, which is an error message without a kernel. A picture in a separate output
+        remains visible. The style sheet hides it while the live view is shown.
 
         Raises:
-            NotImplementedError: outside Jupyter, so that IPython shows all forms as one
-                output.
+            NotImplementedError: outside Jupyter; IPython then displays one output with
+                all MIME types.
         """
-        # Jupyter servers set this variable; Colab has such a server, but another page.
+        # Jupyter servers set this variable, even in Colab, which has another front end.
         if "JPY_SESSION_NAME" not in os.environ or "google.colab" in sys.modules:
             raise NotImplementedError
         from IPython.display import display
@@ -500,7 +496,7 @@ class Explorer(anywidget.AnyWidget):
 
 
 def _why(error: Exception) -> str:
-    """An error in words; errors of shardviz are sentences already."""
+    """Returns the message of an error, with its type unless it is a ShardvizError."""
     if isinstance(error, ShardvizError):
         return str(error)
     return error_text(error)
@@ -518,12 +514,12 @@ def open_explorer(
     rules: Rules | None = None,
     svg: Callable[[object], str] = str,
 ) -> Explorer:
-    """The Explorer that `shardviz.explore` returns.
+    """Opens the Explorer that `shardviz.explore` returns.
 
     Args:
         value, children, mesh, rules: as in `session_on`.
-        cache: of executables.
-        svg: draws a value as SVG, for the saved picture.
+        cache: cache of compiled executables.
+        svg: draws a value as SVG, for pictures that the user saves.
 
     Raises:
         ShardvizError: for a value that the Explorer cannot show.

@@ -1,10 +1,9 @@
-"""The page as one ES module and one style sheet, and the saved page that needs no
-kernel.
+"""Bundles the page into one ES module and one style sheet, and writes saved pages.
 
-The files in `static/` import each other as plain ES modules, so that editors and tsc
-understand them; front ends load a widget as one module. So the imports between the
-files are removed here, and exports keep their names. The colours of the style sheet
-come from `shardviz.draw.palette`. No build step, nothing from the network.
+The files in `static/` are ES modules that import each other, so that editors and tsc
+understand them. Front ends load a widget as a single module, so we concatenate the
+files without these imports. The style sheet takes its colours from
+`shardviz.draw.palette`. There is no build step, and nothing is loaded from the network.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TypeAlias
 from shardviz.base.typing import JsonDict, PyTree
 from shardviz.draw.palette import THEMES, theme_data
 
-#: A path inside the state, and the bytes there as base64.
+#: A key path in the state, and the bytes at that path as base64.
 Buffer: TypeAlias = list[list[str | int] | str]
 HERE = Path(__file__).parent / "static"
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTILINE)
@@ -28,7 +27,7 @@ _EXPORT = re.compile(
     r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE
 )
 
-# Colours whose name in the style sheet differs from the palette.
+# Palette colour -> its name in the style sheet, if they differ.
 _PROPERTY = {"unsplit": "not-split"}
 _STYLES = (
     "base",
@@ -48,7 +47,7 @@ _STYLES = (
 
 @lru_cache(maxsize=4)
 def bundled_module(entry: str = "explorer") -> str:
-    """The source of one ES module: the entry file and everything it imports, in order.
+    """Returns the entry file and all files it imports, as one ES module.
 
     >>> source = bundled_module("explorer")
     >>> "\\nimport {" in source, source.count("export default") == 1
@@ -70,13 +69,13 @@ def _collect(name: str, sources: dict[str, str]) -> None:
 
 
 def bundled_styles() -> str:
-    """The style sheet: the colours of both themes, then every file in order."""
+    """Returns the style sheet: the colours of both themes, then the CSS files."""
     parts = [(HERE / f"{name}.css").read_text(encoding="utf-8") for name in _STYLES]
     return "\n".join([*(_colours(name) for name in THEMES), *parts])
 
 
 def _colours(name: str) -> str:
-    """The colours of a theme as custom properties."""
+    """Returns the colours of a theme as CSS custom properties."""
     # The light colours apply until the theme is known.
     chosen = "" if name == "light" else f'[data-theme="{name}"]'
     lines = [f".shardviz-explorer{chosen} {{"]
@@ -88,12 +87,11 @@ def _colours(name: str) -> str:
 
 
 def saved_page(traits: JsonDict, alt: str) -> str:
-    """One HTML file that needs no kernel and no network."""
+    """Returns an HTML page that needs neither kernel nor network."""
     buffers: list[Buffer] = []
     state = _without_bytes({**traits, "offline": True}, [], buffers)
     data = json.dumps({"state": state, "buffers": buffers}, separators=(",", ":"))
-    # A `<` could end the script element. json.dumps has escaped everything outside
-    # ASCII.
+    # A `<` could end the script element. json.dumps already escapes non-ASCII text.
     data = data.replace("<", "\\u003c")
     module = base64.b64encode(bundled_module("explorer").encode()).decode()
     return _PAGE.format(
@@ -104,10 +102,10 @@ def saved_page(traits: JsonDict, alt: str) -> str:
 def _without_bytes(
     value: PyTree, path: list[str | int], buffers: list[Buffer]
 ) -> PyTree:
-    """A copy of a value with None in place of bytes, which JSON lacks.
+    """Copies a value with None in place of bytes, which JSON doesn't support.
 
-    The bytes are added to `buffers`, each with its path: no key can mark them inside the
-    value, because any key may be a name that a user typed.
+    The bytes are appended to `buffers` with their key paths. A reserved key inside the
+    value can't mark them, because users may type any key as a name.
 
     >>> buffers = []
     >>> _without_bytes({"ids": [b"ab"]}, [], buffers), buffers

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-#: Its full name, as `python -m shardviz doctor` lists it.
+#: The full name, as listed by `python -m shardviz doctor`.
 PRIVATE_NAME = "ipykernel.comm.comm.BaseComm._reply_subshell_for"
 
 
 def keep_subshell(comm: Any) -> None:
     """Handles the page's messages in the subshell that each message names.
 
-    ipykernel 7.4 redirects them to the subshell of the last request for which the kernel
-    sent something. Messages from threads belong to any request, often to a subshell that
-    was deleted, so no edit would arrive after a page was reloaded or lost its connection.
-    Comms of other versions are left unchanged.
+    ipykernel 7.4 redirects them to the subshell of the request for which the kernel
+    last sent output. Output from a thread may belong to a request whose subshell was
+    deleted. Then no edit would arrive after the page was reloaded or reconnected. Comms
+    of other ipykernel versions are unchanged.
     """
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, named: named
 
 
 def works() -> bool:
-    """Whether the installed ipykernel has the name, or is older than 7.4.
+    """Whether the installed ipykernel has the name, or doesn't need it (before 7.4).
 
     Raises:
         ImportError: if ipykernel is not installed.

@@ -1,4 +1,4 @@
-"""The current state as plain JAX code: mesh, function, arrays, arguments, and the call."""
+"""Generates JAX code for the current state: mesh, function, arrays and call."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _HELD = """\
 # argument; its arrays are replaced by those here.
 {name} = jax.tree.unflatten(jax.tree.structure({name}), [{leaves}])
 """
-#: Names that the code defines; no array may have them.
+#: Names that the generated code defines; its array variables get other names.
 _RESERVED = frozenset(
     re.findall(
         r"\w+",
@@ -62,24 +62,24 @@ _RESERVED = frozenset(
 )
 _BUILTIN = frozenset(vars(builtins))
 _WIDE = ("float64", "complex128", "int64", "uint64")
-# Limits of the line that restores the state: characters, and leaves of a model.
+# Limits for the line that restores the state: its characters and its model leaves.
 LONGEST_LINE = 20_000
 MOST_IN_LINE = 200
-MOST_INLINE = 60  # characters of an option that is written inside the call
+MOST_INLINE = 60  # characters; longer options become variables above the call
 MOST_SIMULATED = 1 << 16  # larger device ids come from another machine
 _DEFINED = re.compile(r"^(?:def|import) (\w+)", re.MULTILINE)
 
 
 def code(document: Document) -> str:
-    """The current state as plain JAX code that runs in a new cell.
+    """Returns JAX code for the current state, to run in a new cell.
 
-    An array that cannot be laid out is a comment with the reason.
+    An array that cannot be laid out becomes a comment with the reason.
     """
     program = document.program
     function = _function(document)
     used = {*_RESERVED, *function.names}
     names = [_identifier(array.name, used) for array in document.arrays]
-    # Lines above the call, and the modules that they import.
+    # Lines above the call, and the modules that these lines need.
     above: list[str] = []
     imports: set[str] = set()
     arguments = _argument_code(program, names, used, above, imports)
@@ -112,8 +112,8 @@ def code(document: Document) -> str:
 
 
 def _identifier(text: str, used: set[str]) -> str:
-    """An identifier similar to `text` that is not in `used`; adds it there."""
-    # Python normalizes identifiers in the same way.
+    """Turns `text` into an identifier that is not in `used`, and adds it there."""
+    # Python normalizes identifiers to NFKC, too.
     name = re.sub(r"\W", "_", unicodedata.normalize("NFKC", text)).rstrip("_") or "_"
     if not name.isidentifier() or keyword.iskeyword(name):
         name = f"a_{name}"
@@ -128,7 +128,7 @@ def _identifier(text: str, used: set[str]) -> str:
 
 
 def _mesh_code(mesh: MeshSpec) -> str:
-    """The code of the mesh, on the first devices or on those with its ids."""
+    """Returns code for the mesh, on the first devices or on devices with its ids."""
     types = " ".join(f"AxisType.{kind}," for kind in mesh.axis_types)
     needed, listed, note = mesh.size, f"devices[:{mesh.size}]", ""
     if not mesh.ids_are_positions and mesh.size > MOST_TILES:
@@ -169,7 +169,7 @@ def _function(document: Document) -> FunctionCode:
 
 
 def _arrays_code(requests: Sequence[Request], names: Sequence[str]) -> str:
-    """One line per array: it is created with its sharding, or a comment gives the reason."""
+    """Returns a line per array: code that creates it, or a comment with its problem."""
     lines = []
     for name, request in zip(names, requests, strict=True):
         if request.layout is None or request.spec is None:
@@ -180,7 +180,7 @@ def _arrays_code(requests: Sequence[Request], names: Sequence[str]) -> str:
 
 
 def _array_code(array: ArraySpec, spec: Spec) -> str:
-    # As in a run, unconstrained dimensions of an argument are not split.
+    # As in a run, unconstrained dimensions of arguments are not split.
     constrained = Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
     placed = sharding_code(constrained, array.memory_kind)
     if not array.dtype.startswith("key<"):
@@ -200,19 +200,19 @@ def _argument_code(
     above: list[str],
     imports: set[str],
 ) -> list[str]:
-    """The expression of each argument of the function."""
+    """Returns an expression for each argument of the function."""
     if program.tree is None:
         return list(names)
-    # This imports jax, which was already needed to create the tree.
+    # This imports jax, which was already imported to create the tree.
     from shardviz.programs.backend.arguments import parameter_names
 
     values = program.tree.unflatten([Name(name) for name in names])
     parameters = parameter_names(program.fn, len(values))
     leaves, call = iter(names), []
-    for parameter, value, part in zip(
+    for parameter, value, subtree in zip(
         parameters, values, program.tree.children(), strict=True
     ):
-        leaf_names = list(itertools.islice(leaves, part.num_leaves))
+        leaf_names = list(itertools.islice(leaves, subtree.num_leaves))
         if isinstance(value, Name):
             call.append(value.text)
             continue
@@ -232,7 +232,7 @@ def _argument_code(
 
 
 def _option_code(program: Program, above: list[str], imports: set[str]) -> list[str]:
-    """The options of `jax.jit`."""
+    """Returns the keyword arguments of `jax.jit` as code."""
     compiler_options = dict(program.options)
     values = {
         "donate_argnums": tuple(compiler_options.pop("donate", ())) or None,
@@ -257,7 +257,7 @@ def _option_code(program: Program, above: list[str], imports: set[str]) -> list[
 
 
 def line_to_restore(session: Session) -> str:
-    """The code that opens the state in another kernel; `""` if it would be too long.
+    """Returns one line of code that restores the state elsewhere; `""` if too long.
 
     >>> from shardviz.explorer.state import session_on
     >>> line_to_restore(session_on(None))[:33]

@@ -1,6 +1,6 @@
-"""The source of a user's function and of values, for the Explorer's code.
+"""Source code of a user's function and of argument values, for the generated code.
 
-A comment replaces anything that has no source. Nothing is executed here.
+A function whose source is unknown becomes a placeholder. No user code is executed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from types import CodeType
 from shardviz.base.partition_spec import Spec, memory_of
 from shardviz.base.typing import PyTree, UserFunction
 
-LINE = 80  # characters; a longer expression is written on several lines
-NAMELESS = "function"  # the name of a function that has none
+LINE = 80  # characters; longer expressions are wrapped
+NAMELESS = "function"  # name for functions that have none
 
 
 # --- values ---------------------------------------------------------------------------
 
 
 class Unwritable(Exception):
-    """Raised if a value has no short expression. Its argument is the value's type."""
+    """Raised for a value that no short expression creates; `args[0]` is its type."""
 
 
 class Name:
-    """A piece of source in an expression, such as a variable.
+    """Source code inside an expression, such as a variable; its repr is the code.
 
     >>> written({"w": Name("w_in"), "layers": [Name("a"), None]}, set())
     "{'w': w_in, 'layers': [a, None]}"
@@ -44,7 +44,7 @@ class Name:
 
 
 def sharding_code(spec: Spec, memory_kind: str | None = None) -> str:
-    """The expression of a sharding over the variable `mesh`.
+    """Returns the expression of a NamedSharding on the variable `mesh`.
 
     >>> sharding_code(Spec.parse("data, None"))
     "NamedSharding(mesh, P('data', None))"
@@ -55,12 +55,12 @@ def sharding_code(spec: Spec, memory_kind: str | None = None) -> str:
 
 
 def written(value: PyTree, imports: set[str]) -> str:
-    """The expression that creates a value, on several lines if it is long.
+    """Returns an expression that creates a value, wrapped if it is long.
 
     Args:
         value: names, specs, plain values, and containers of them: dicts, lists, tuples,
             named tuples and dataclasses.
-        imports: modules that the expression uses are added to it.
+        imports: this set receives the modules that the expression uses.
 
     Raises:
         Unwritable: for any other value.
@@ -69,7 +69,7 @@ def written(value: PyTree, imports: set[str]) -> str:
 
 
 def _written(value: PyTree, imports: set[str]) -> PyTree:
-    """The value, with a Name in place of everything whose repr is not its source."""
+    """Copies a value, with a Name for each element whose repr is not valid code."""
     kind = type(value)
     if isinstance(value, Spec):
         return Name(sharding_code(value, memory_of(value)))
@@ -80,7 +80,7 @@ def _written(value: PyTree, imports: set[str]) -> PyTree:
     if kind is dict:
         return {_written(k, imports): _written(v, imports) for k, v in value.items()}
     if kind in (list, tuple):
-        return kind(_written(part, imports) for part in value)
+        return kind(_written(item, imports) for item in value)
     names = getattr(value, "_fields", None)
     if names is None and dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.init]
@@ -104,9 +104,9 @@ class FunctionCode:
     """The source of a function, and the expression that calls it.
 
     Attributes:
-        source: source code or a comment, without a line end.
-        call: the expression of the function.
-        names: names that nothing else in the code may use.
+        source: the import or definition of the function, or a comment; can be empty.
+        call: the expression that refers to the function.
+        names: names that the rest of the code must not define.
     """
 
     source: str
@@ -115,7 +115,7 @@ class FunctionCode:
 
 
 def function_code(fn: UserFunction) -> FunctionCode:
-    """The code of a user's function: its name, its source, or a placeholder.
+    """Returns code for a user's function: an import, its source, or a placeholder.
 
     >>> import math
     >>> function_code(math.sqrt).source
@@ -129,7 +129,7 @@ def function_code(fn: UserFunction) -> FunctionCode:
 
 
 def _named(fn: object) -> tuple[str, str] | None:
-    """A function by its name in a module or notebook, or in its definition."""
+    """Refers to a function by its name; None if its name is not an identifier."""
     if inspect.ismethod(fn) and not isinstance(fn.__self__, type):
         named = _named(fn.__self__)
         return named and (named[0], f"{named[1]}.{fn.__name__}")
@@ -144,9 +144,9 @@ def _named(fn: object) -> tuple[str, str] | None:
 
 
 def _import_path(target: object) -> tuple[str, str]:
-    """The name of an object, and the module that has it under that name, or `""`."""
+    """Returns an object's name, and the module that defines the name (or `""`)."""
     defined_name = getattr(target, "__name__", "")
-    # A name in the notebook is shorter than one in the module that defines it.
+    # Prefer a name in the notebook, which needs no import.
     for module in ("__main__", getattr(target, "__module__", None)):
         if module not in sys.modules:
             continue
@@ -154,7 +154,7 @@ def _import_path(target: object) -> tuple[str, str]:
         public = [name for name in scope if not name.startswith("_")]
         for name in (defined_name, *public):
             value = scope.get(name)
-            # The module may have it wrapped by a decorator such as `jax.jit`.
+            # The name may refer to a decorated function, such as one under `jax.jit`.
             inner = getattr(value, "__wrapped__", None) if callable(value) else None
             if value is target or inner is target:
                 return name, module
@@ -162,7 +162,7 @@ def _import_path(target: object) -> tuple[str, str]:
 
 
 def _partial(fn: UserFunction) -> tuple[str, str] | None:
-    """A partial of a named function, if all its values have an expression."""
+    """Returns code for a partial of a named function; None if a value is unwritable."""
     named = _named(fn.func) if type(fn) is functools.partial else None
     if named is None:
         return None
@@ -178,7 +178,7 @@ def _partial(fn: UserFunction) -> tuple[str, str] | None:
 
 
 def _lambda(fn: UserFunction) -> tuple[str, str] | None:
-    """A lambda by its source, if that can be read and the lambda is no closure."""
+    """Returns the source of a lambda; None for closures and unknown source."""
     code = getattr(fn, "__code__", None)
     if code is None or code.co_freevars or fn.__defaults__ or fn.__kwdefaults__:
         return None
@@ -186,18 +186,18 @@ def _lambda(fn: UserFunction) -> tuple[str, str] | None:
     return (f"{NAMELESS} = {text}", NAMELESS) if text else None
 
 
-@functools.lru_cache(maxsize=64)  # every edit needs the code, and files are long
+@functools.lru_cache(maxsize=64)  # called on every edit; parsing a file is slow
 def _lambda_text(code: CodeType) -> str:
-    """The source of the lambda with this code; `""` if it is not found."""
+    """Returns the source of the lambda with this code; `""` if it is not found."""
     try:
         tree = ast.parse("".join(inspect.findsource(code)[0]))
     except (OSError, TypeError, SyntaxError):
-        # It was typed at a prompt, or its cell has magics.
+        # The lambda was typed at a prompt, or its cell has IPython magics.
         return ""
     for node in ast.walk(tree):
         if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
             text = ast.unparse(node)
-            # Several lambdas may be on the line: their compiled code is compared.
+            # A line may have several lambdas, so compare their compiled code.
             again = compile(text, "", "eval").co_consts[0]
             if _signature(again) == _signature(code):
                 return text
@@ -205,12 +205,12 @@ def _lambda_text(code: CodeType) -> str:
 
 
 def _signature(code: CodeType) -> tuple[object, ...]:
-    # Constants by repr, because 1, 1.0 and True are equal.
+    # Constants are compared by repr, because 1, 1.0 and True are equal.
     return code.co_code, code.co_names, code.co_varnames, repr(code.co_consts)
 
 
 def _placeholder(fn: UserFunction) -> tuple[str, str]:
-    """A function that the user must fill in, with the name or type of the original."""
+    """Returns a function for the user to fill in; its error names the original one."""
     description = getattr(fn, "__qualname__", "") or f"a {type(fn).__name__}"
     message = ascii(f"Put the program's own function here: {description}.")
     source = f"def {NAMELESS}(*arguments):\n    raise NotImplementedError({message})\n"
@@ -218,9 +218,9 @@ def _placeholder(fn: UserFunction) -> tuple[str, str]:
 
 
 def _names_read(fn: UserFunction) -> set[str]:
-    """The global names read by a function and by others with the same globals.
+    """Returns the globals that a function reads, and those its module's functions read.
 
-    New code in the same notebook must not redefine them.
+    The generated code must not redefine them.
     """
     for name in ("__wrapped__", "func", "__func__"):
         inner = getattr(fn, name, None)

@@ -1,4 +1,4 @@
-"""The links of the chosen collective, drawn between devices that are shown by position."""
+"""The panel of the links that the selected collective uses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
 
 
 class LinksPanel(Panel):
-    """The links that the chosen collective uses.
+    """Shows the links of the selected collective, if devices are shown by position.
 
     Attributes:
-        pictures: draws them in the background.
+        pictures: draws the links in the background.
     """
 
     name = "links"

@@ -1,4 +1,4 @@
-"""The links that the chosen collective uses: a picture and a sentence for the page."""
+"""The links that a collective uses: a picture and a sentence for the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardviz.hardware.words.links import links_in_words
 
 @dataclass(frozen=True, eq=False)
 class LinkRequest:
-    """A collective whose links are drawn, its key on the page, and its devices."""
+    """A collective to draw, its key on the page, and the placement of its devices."""
 
     key: str
     collective: Collective
@@ -28,10 +28,10 @@ class LinkRequest:
 
 
 class LinkPictures(LatestView[LinkRequest]):
-    """Draws the links of the chosen collective.
+    """Draws the links of the selected collective in the background.
 
     Attributes:
-        chosen: the stage and number of the collective, `"0:3"`; `""` for none.
+        chosen: stage and index of the selected collective, as `"0:3"`; `""` for none.
     """
 
     def __init__(self, changed: Callable[[], None]):
@@ -41,14 +41,14 @@ class LinkPictures(LatestView[LinkRequest]):
     def update(
         self, collective: Collective | None, placement: DevicePlacement | None
     ) -> None:
-        """Draws a collective on placed devices; nothing if either is None."""
-        # Links can be drawn only between devices that are shown by position.
+        """Draws a collective on placed devices; clears the view if either is None."""
+        # Links can be drawn only between devices with coordinates.
         if not self.chosen or collective is None or placement is None:
             self.requested, self.view = None, {}
             self.drop()
             return
         old = self.requested
-        # Called after every edit; the same picture is not drawn again.
+        # This is called after every edit, so don't draw the same picture again.
         if old is not None and old.key == self.chosen:
             if old.collective is collective and old.placement is placement:
                 return
@@ -60,7 +60,7 @@ def _not_drawn(request: LinkRequest, error: BaseException) -> JsonDict:
 
 
 def link_view(request: LinkRequest) -> JsonDict:
-    """The links of a collective for the page: their lines and a sentence.
+    """Returns page data for a collective's links: lines and a sentence.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.explorer.targets import device_placement

@@ -1,4 +1,4 @@
-"""The pictures of the page: devices and arrays, drawn only when they change."""
+"""Pictures of devices and arrays for the page, redrawn only when they change."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from shardviz.explorer.words import explorer as wording
 from shardviz.hardware.draw.mesh import draw_mesh
 from shardviz.hardware.draw.topology import draw_position
 
-# An array is drawn as a small picture only up to so many blocks.
+# Arrays with more blocks than this have no thumbnail.
 MAX_THUMB_BLOCKS = 4096
 
 
 class PictureCache:
-    """The pictures of the last edit, so that the next edit draws only those it changes."""
+    """Keeps the pictures of the last edit, so that only changed ones are redrawn."""
 
     def __init__(self) -> None:
         self._devices: tuple[Hashable, JsonDict] = (None, {})
@@ -40,10 +40,10 @@ class PictureCache:
     def update(
         self, document: Document, placement: DevicePlacement | None = None
     ) -> tuple[JsonDict, list[JsonDict]]:
-        """The pictures of the devices and of each array.
+        """Returns the picture of the devices, and the pictures of all arrays.
 
-        A selected array without a layout keeps its last picture, with the numbers of that
-        picture's layout as `pictured`. Other arrays that cannot be drawn have no picture.
+        If the selected array has no layout, its last picture is kept. `pictured` then
+        has that picture's block counts. Other arrays without a layout have no picture.
         """
         devices = self._device_view(document, placement)
         return devices, self._array_pictures(document, placement)
@@ -81,7 +81,7 @@ class PictureCache:
     ) -> list[JsonDict]:
         requests, keys = [], []
         for number, request in enumerate(document.program.requests):
-            # The devices of a described target have other ids.
+            # Described targets have their own device ids.
             if placement is not None and request.layout is not None:
                 layout = replace(request.layout, mesh=placement.mesh)
                 request = replace(request, layout=layout)
@@ -94,7 +94,7 @@ class PictureCache:
         for number, (key, request) in enumerate(zip(keys, requests, strict=True)):
             picture: JsonDict = {}
             if key is not None and request.layout is not None:
-                # The layers of a model look the same, so they are drawn once.
+                # Layers of a model share a key, so their picture is drawn once.
                 if key not in drawn:
                     drawn[key] = self._arrays.get(key) or _drawn_array(
                         request.layout, key
@@ -111,32 +111,32 @@ class PictureCache:
 
 
 def _numbered_by_position(mesh: MeshSpec) -> bool:
-    """Whether the page shows positions, because it cannot hold every device id."""
+    """Whether the page shows mesh positions, because it can't hold all device ids."""
     return mesh.size > MOST_TILES and not mesh.ids_are_positions
 
 
 def _drawn_devices(
     mesh: MeshSpec, by: str, placement: DevicePlacement | None
 ) -> JsonDict:
-    """The picture of the devices, and the id and host of each in mesh order."""
+    """Draws the devices, and adds their ids and hosts in mesh order."""
     if placement is not None:
         picture = draw_position(mesh, placement.topology, title="", bare=True)
     else:
         if _numbered_by_position(mesh):
             mesh = MeshSpec(mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
         picture = draw_mesh(mesh, by=by, title="")
-    # The page colours devices by the blocks they hold.
+    # The page itself colours devices by the blocks they hold.
     group = np.full(len(picture.tiles), NO_GROUP, np.int32)
     tiles = replace(picture.tiles, group=group)
     picture = replace(picture, tiles=tiles, groups=1, shades=None)
-    # For more devices than tiles, the notes explain what a tile stands for.
+    # With more devices than tiles, the notes explain which devices a tile shows.
     notes = [v.text.strip() for v in picture.labels if v.role == "note"]
     view = {"picture": serialized_devices(picture), "size": mesh.size}
     view["note"] = " ".join(notes) if placement is None else ""
     buffers: list[bytes] = []
     if not mesh.ids_are_positions:
         view["ids"] = column(mesh.device_ids.ravel(), buffers)
-    # For larger meshes, the tooltips have the hosts.
+    # For larger meshes, the tooltips show the hosts.
     if mesh.processes != (0,) and mesh.size <= MOST_TILES:
         view["hosts"] = column(mesh.process_indices.ravel(), buffers)
     if buffers:
@@ -149,8 +149,9 @@ class _ArrayKey:
     """Everything that the picture of an array depends on.
 
     Attributes:
-        dims, at: of the selected array, the shown dimensions and blocks.
-        ids: the device ids if they are not positions: their bytes, or a large mesh.
+        dims, at: the shown dimensions and blocks; None unless the array is selected.
+        ids: the device ids as bytes, or the mesh if there are many; None if they equal
+            the mesh positions.
     """
 
     shape: tuple[int, ...]
@@ -165,14 +166,14 @@ class _ArrayKey:
 
 
 def _key(request: Request, document: Document, selected: bool) -> _ArrayKey | None:
-    """The key of an array's picture; None if there is nothing to draw."""
+    """Returns the cache key of an array's picture; None if the array isn't drawn."""
     layout = request.layout
     if layout is None:
         return None
     if not selected and layout.num_blocks > MAX_THUMB_BLOCKS:
         return None
     mesh = layout.mesh
-    # Two meshes of the same sizes may have different devices.
+    # Meshes with the same axes may have different devices.
     ids: bytes | MeshSpec | None = None
     if mesh.size > MOST_TILES and not mesh.ids_are_positions:
         ids = mesh
@@ -195,26 +196,26 @@ def _drawn_array(layout: Layout, key: _ArrayKey) -> JsonDict:
     picture = draw_layout_array(
         layout, key.dims, key.at, "", key.names, title="", legible=False
     )
-    # With two dimensions there is nothing to choose.
+    # With two dimensions, the user has no dimensions to choose.
     facts = {}
     if len(layout.shape) > 2 or picture.facts["note"]:
         facts = {name: picture.facts[name] for name in ("dims", "steps", "note")}
-    # The rulers replace the labels around the tiles, because the page scales them.
+    # The page scales the tiles, so it draws rulers instead of these labels.
     return serialized(replace(picture, labels=(), facts=facts))
 
 
 def serialized_devices(picture: Picture) -> JsonDict:
-    """A picture of devices without the texts of tiles, which the page writes itself."""
+    """Serializes a picture of devices without tile texts, which the page adds."""
     tiles = replace(picture.tiles, text=())
     labels = picture.labels
-    # The rulers name the axes, and the frames the hosts.
+    # The page's rulers show the axes, and its frames show the hosts.
     if picture.facts["by"] != "position":
         labels = ()
     return serialized(replace(picture, tiles=tiles, labels=labels, facts={}))
 
 
 def serialized(picture: Picture) -> JsonDict:
-    """A Picture for the page: the JSON and its buffers."""
+    """Serializes a Picture for the page: JSON data, and buffers if it has any."""
     data, buffers = serialize(picture)
     if not buffers:
         return {"data": data}
@@ -222,7 +223,7 @@ def serialized(picture: Picture) -> JsonDict:
 
 
 def palettes() -> dict[str, JsonDict]:
-    """The colours of both themes for the page."""
+    """Returns the colours of both themes for the page."""
     themes = {}
     for name, theme in THEMES.items():
         themes[name] = {

@@ -1,8 +1,8 @@
-"""Planner: plans a program after edits, partitions it, and compiles or runs it on demand.
+"""Planner: plans a program after every edit, and compiles or runs it on demand.
 
-A plan needs milliseconds and no devices. For simulated devices the partitioner then
-runs automatically. For described hardware that takes many seconds, so it runs only when
-the user presses Compile. One thread makes all plans, another all compiles and runs.
+A plan takes milliseconds and needs no devices. For simulated devices, XLA's partitioner
+then runs automatically. For described hardware that would take many seconds, so the
+user must press Compile. One thread does all plans; another does all compiles and runs.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from shardviz.programs.program import Program
 from shardviz.runs.cache import ExecutableCache
 
 SETTLE_S = 0.15
-MOST_AUTOMATIC = 512  # simulated devices: more than these take many seconds
-# A compile is cancelled only after so many seconds: a new worker costs as much.
+MOST_AUTOMATIC = 512  # simulated devices; compiles for more take many seconds
+# A superseded compile is cancelled only after this time: a new worker takes as long.
 PATIENCE_S = 3.0
 _UNTRACED = ("program", "target", "trace", "lower")
 
 
 @dataclass(eq=False)
 class Job:
-    """Work on the program of one revision.
+    """A plan, compile, run or search for one revision of the program.
 
     Attributes:
         kind: `"compile"`, `"run"` or `"changes"` if the user started it; `""` for
             automatic work after an edit.
-        program, revision, target: the program, and the target that it is compiled for.
-        stage: the stage that it is in.
-        started: when it was requested, in seconds since the epoch.
+        program, revision: the program and its revision.
+        target: the target of the compile or run.
+        stage: the stage that the job is in.
+        started: start time in seconds since the epoch; 0 for automatic work.
         report: the result of a job that the user started; None until it ends.
     """
 
@@ -58,7 +59,7 @@ class Job:
     report: Report | None = None
 
     def same_as(self, job: Job | None) -> bool:
-        """Whether both have the same program and target."""
+        """Whether both jobs have the same program and target."""
         if job is None:
             return False
         return (self.revision, self.target) == (job.revision, job.target)
@@ -81,18 +82,19 @@ class ChangesJob(Job):
 
 @dataclass(frozen=True, eq=False)
 class StageResults:
-    """The results on all stages, with their revision and target.
+    """The latest results of all stages, with their revisions and target.
 
     Attributes:
-        plan, plan_revision: the propagated stage; None before the first plan.
-        report, report_revision, target: the partitioned and the compiled stage, and
-            their target.
+        plan, plan_revision: the plan and its program's revision; None before the first.
+        report, report_revision: the report and its program's revision; None before the
+            first compile.
+        target: the target of the report.
         not_run: why the partitioner does not run automatically; `""` if it does.
         program: the program of the report.
         running: the current work: `"planning"`, `"partitioning"`, `"compiling"`
             or `""`.
-        plan_platform: the platform that the plan is lowered for; `""` if no target
-            names one.
+        plan_platform: the platform that the plan is lowered for; `""` if the target
+            names none.
     """
 
     plan: Plan | None = None
@@ -107,16 +109,16 @@ class StageResults:
 
     @cached_property
     def roofline(self) -> Roofline | None:
-        """The least times of the report, for every view; None if they are unknown."""
+        """The report's roofline, including operations of the plan; None if unknown."""
         return with_operations(self.report, None if self.mismatched else self.plan)
 
     @property
     def mismatched(self) -> bool:
-        """Whether plan and report belong to two different programs."""
+        """Whether the plan and the report belong to different programs."""
         return self.plan_revision != self.report_revision
 
     def collectives(self) -> tuple[tuple[Collective, ...] | None, ...]:
-        """The collectives propagated, partitioned and compiled; None for unknown stages."""
+        """Returns planned, partitioned and compiled collectives; None if unknown."""
         planned = None
         if self.plan is not None and self.plan.ok:
             planned = self.plan.collectives
@@ -125,31 +127,31 @@ class StageResults:
         return planned, self.report.partitioned, self.report.collectives
 
     def plan_of(self, revision: int) -> Plan | None:
-        """The plan, if it belongs to this revision."""
+        """Returns the plan if it belongs to this revision; otherwise None."""
         return self.plan if self.plan_revision == revision else None
 
     def report_of(self, revision: int, target: str) -> Report | None:
-        """The report, if it belongs to this revision and target."""
+        """Returns the report if it has this revision and target; otherwise None."""
         current = (self.report_revision, self.target) == (revision, target)
         return self.report if current else None
 
     def shown(self) -> tuple[object, ...]:
-        """A key that is equal as long as the page shows the same results."""
+        """Returns a key that changes whenever the page shows other results."""
         # Plans and reports are large, so they are compared by identity.
         numbers = self.plan_revision, self.report_revision, self.target, self.not_run
         return id(self.plan), id(self.report), *numbers
 
 
 class Planner:
-    """Plans every program of a session after its edits, and does its jobs.
+    """Plans a session's program after every edit, and does the jobs the user starts.
 
     Args:
-        changed: called from the threads whenever `state` or `job` changes.
-        cache: of executables.
+        changed: called from background threads when `state` or `job` changes.
+        cache: cache of compiled executables.
 
     Attributes:
-        state: the results so far.
-        job: the job that the user started last; None before the first.
+        state: the latest results.
+        job: the last job that the user started; None before the first job.
     """
 
     def __init__(self, changed: Callable[[], None], cache: ExecutableCache):
@@ -171,11 +173,11 @@ class Planner:
         return self.job is not None and self.job.report is None
 
     def request(self, program: Program, revision: int, target: str) -> None:
-        """Plans this program next, unless it was the last one requested. Never blocks."""
+        """Plans this program next, unless it is already requested. Never blocks."""
         job = Job("", program, revision, target)
         if not job.same_as(self._requested):
             self._requested = job
-            # A job that the user started goes on, even if the program is edited.
+            # A job that the user started continues even if the program is edited.
             if not self.busy:
                 self._compiles.drop()
             self._plans.request(job)
@@ -183,21 +185,21 @@ class Planner:
     def adopt(
         self, report: Report, program: Program, revision: int, target: str
     ) -> None:
-        """Shows a report that was made elsewhere, so that it is not made again."""
+        """Shows an existing report instead of compiling the program again."""
         self._update(
             report=report, report_revision=revision, target=target, program=program
         )
 
     def plan_now(self, program: Program, revision: int, timeout: float) -> None:
-        """Plans this program unless it is planned; waits at most `timeout` seconds."""
+        """Plans this program unless it has a plan; waits at most `timeout` seconds."""
         requested = self._requested is not None and self._requested.revision == revision
         if self.state.plan_revision != revision and not requested:
-            # No page asked for this revision, so the partitioner does not run after it.
+            # This isn't the requested revision, so the partitioner won't run after it.
             self._plans.request(Job("", program, revision, ""))
         self._plans.wait(timeout)
 
     def start(self, job: Job) -> None:
-        """Does a job that the user started, unless another one is running."""
+        """Starts a job for the user, unless another one is running."""
         if not self.busy:
             job.started = time.time()
             self.job = job
@@ -205,39 +207,41 @@ class Planner:
             self._changed()
 
     def cancel(self) -> None:
-        """Ends the job that the user started, immediately, with a report."""
+        """Ends the user's job immediately, with a report that it was cancelled."""
         job = self.job
         if job is None or not self.busy:
             return
         self._compiles.abandon()
         words = wording.cancelled(job.kind, job.stage)
         report = Report(job.program.name, "", error=Failure("cancelled", words))
-        # Results on earlier stages still hold, so they stay.
+        # Results of earlier stages are still valid, so keep them.
         self._end(job, report)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until no work is left; for scripts and tests."""
-        # A plan requests its compile before its own thread ends. A job requests the
-        # plan of a program that was edited meanwhile.
+        """Blocks until all work is done; for scripts and tests.
+
+        Returns False after `timeout` seconds."""
+        # Wait twice: a job that ends may request a plan of the program, if that was
+        # edited meanwhile. A plan requests its compile before its thread ends.
         for _ in range(2):
             if not (self._plans.wait(timeout) and self._compiles.wait(timeout)):
                 return False
         return True
 
     def close(self) -> None:
-        """Ends all work and its threads."""
+        """Stops all work and its threads."""
         close_together(self.works)
 
     @property
     def works(self) -> tuple[LatestWins[Job], ...]:
-        """Its plans and its compiles."""
+        """The workers for plans and for compiles."""
         return self._plans, self._compiles
 
     # --- plans ------------------------------------------------------------------------
 
     def _plan(self, job: Job, stop: Stop) -> None:
         state, platform = self.state, _platform(job)
-        # Without a target a plan is lowered for CPUs.
+        # A plan without a platform is lowered for CPUs.
         same_platform = (state.plan_platform or "cpu") == (platform or "cpu")
         if state.plan_revision != job.revision or not same_platform:
             self._update(running="planning")
@@ -255,10 +259,10 @@ class Planner:
         self._partition(job)
 
     def _partition(self, job: Job) -> None:
-        """Lets the partitioner run on the planned program, or notes why it does not."""
+        """Starts the partitioner on the planned program, or stores why not."""
         plan, state = self.state.plan, self.state
         not_run = why_not_automatic(job.program, job.target)
-        # A program that cannot be traced cannot be compiled, for the same reason.
+        # A program that cannot be traced or lowered cannot be compiled either.
         if plan is not None and plan.error is not None:
             if plan.error.stage in _UNTRACED:
                 not_run = wording.not_run("no plan")
@@ -325,31 +329,31 @@ class Planner:
             )
 
     def _with_plan(self, job: Job, report: Report) -> Report:
-        """The report, with names of buffers and trip counts of loops from its plan."""
+        """Adds buffer names and loop trip counts from the plan to a report."""
         plan = self.state.plan_of(job.revision)
         report = report.replace(roofline=with_operations(report, plan))
         return report if plan is None else with_values(report, plan)
 
     def _end(self, job: Job, report: Report) -> None:
-        """Ends a job that the user started."""
+        """Ends a job that the user started, with its report."""
         with self._writing:
-            if job.report is not None:  # it was cancelled meanwhile
+            if job.report is not None:  # the job was cancelled
                 return
             job.report = report
         self._update(running="")
-        # A program that was edited meanwhile is partitioned now.
+        # If the program was edited during the job, partition it now.
         if self._requested is not None:
             self._plans.request(self._requested)
 
     def _update(self, **results: Any) -> None:
-        with self._writing:  # several threads write
+        with self._writing:  # several threads update the state
             self.state = replace(self.state, **results)
         if not self._plans.closed:
             self._changed()
 
 
 def _platform(job: Job) -> str:
-    """The platform of a job's target; `""` if it is unknown until jax's backend starts."""
+    """Returns the platform of a target; `""` if that needs jax's backend to start."""
     named = job.target not in ("", "attached") and hosts_size(job.target) is None
     if not named and not _backend_started():
         return ""
@@ -359,8 +363,8 @@ def _platform(job: Job) -> str:
 
 
 def plan_of(program: Program, platform: str = "") -> Plan:
-    """The plan of a program, by Shardy, lowered for a platform."""
-    # Imported here: the Explorer opens and edits without jax.
+    """Plans a program with Shardy, lowered for a platform."""
+    # Imported here, because the Explorer opens and edits without jax.
     from shardviz.plans.backend.build_plan import plan_program
 
     return plan_program(program, platform)
@@ -373,7 +377,7 @@ def do_job(
     cancelled: Stop,
     preview: Callable[[Report], None],
 ) -> Report:
-    """The report of a compile, or of a run."""
+    """Compiles or runs the program of a job, and returns the report."""
     with needed_by("sv.run"):
         from shardviz.runs.backend.hosts import run as hosts_runner
         from shardviz.runs.backend.worker import run as worker_runner
@@ -391,15 +395,15 @@ def do_job(
     )
     from shardviz.programs.backend.worker.freed_memory import give_back_freed
 
-    give_back_freed()  # the memory of the plan, too
+    give_back_freed()  # including memory that the plan used
     return report
 
 
 def _automatic_target(job: Job) -> str | None:
-    """The target of a job if none was chosen; None for this machine's devices.
+    """Returns the target of a job without one; None for this machine's devices.
 
-    Looking for devices starts jax's backend, after which its devices can't be
-    configured. So automatic jobs use simulated devices until the user's code starts it.
+    Looking up devices starts jax's backend; the number of CPU devices is then fixed. So
+    automatic jobs use simulated devices until the user's code starts the backend.
     """
     if job.kind or _backend_started():
         return None
@@ -407,7 +411,7 @@ def _automatic_target(job: Job) -> str | None:
 
 
 def _backend_started() -> bool:
-    """Whether jax has started its backend; imports nothing."""
+    """Whether jax has started its backend; does not import jax."""
     compat = sys.modules.get("shardviz.base.backend.jax_compat")
     return compat is not None and compat.backend_started()
 
@@ -415,8 +419,8 @@ def _backend_started() -> bool:
 def changes_of(
     job: ChangesJob, enter: Callable[[str], None], cancelled: Stop
 ) -> Changes:
-    """The changes that remove the collective of a job, or lower the peak of memory."""
-    # Imported here: the Explorer opens and edits without jax.
+    """Searches for changes that remove a job's collective, or lower peak memory."""
+    # Imported here, because the Explorer opens and edits without jax.
     from shardviz.advise.backend.changes import find_changes
 
     goal = job.key if job.collective is None else job.collective
@@ -424,7 +428,7 @@ def changes_of(
 
 
 def why_not_automatic(program: Program, target: str) -> str:
-    """Why the partitioner waits until the user presses Compile; `""` if it doesn't."""
+    """Returns why the partitioner waits for the Compile button; `""` if it doesn't."""
     if hosts_size(target) is not None:
         return wording.not_run("hosts")
     if target == "attached":
@@ -432,7 +436,7 @@ def why_not_automatic(program: Program, target: str) -> str:
     if not is_simulated(target):
         return wording.not_run("described", target_title(target))
     if program.mesh.size == 1 and not _backend_started():
-        return wording.not_run("attached")  # one CPU device is the kernel's own
+        return wording.not_run("attached")  # one simulated CPU is the kernel's own
     if program.mesh.size > MOST_AUTOMATIC:
         return wording.not_run("too many", devices=program.mesh.size)
     return ""

@@ -1,7 +1,7 @@
-"""Panel: one part of the page, with the traits that it shows and the intents it handles.
+"""Panel: a section of the page, with its synced traits and the intents it handles.
 
-The Explorer loops over its panels and knows nothing else about them. A panel knows the
-Explorer only as a `Page`.
+The Explorer uses its panels only through `Panel`. Panels use the Explorer only through
+`Page`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ ViewName: TypeAlias = Literal["Layout", "Rules", "Model", "Program"]
 class Event(Enum):
     """An event after which panels are refreshed."""
 
-    EDIT = auto()  # the session has another document
-    MESSAGE = auto()  # a message of the page was handled, and edited nothing
-    WORK = auto()  # a plan, compile or run got further
-    PLACEMENT = auto()  # a compile chose another order of the devices
+    EDIT = auto()  # the session has a new document
+    MESSAGE = auto()  # a message from the page was handled, without an edit
+    WORK = auto()  # a plan, compile or run made progress
+    PLACEMENT = auto()  # a compile chose a new device order
     BEAT = auto()  # a second has passed
 
 
 @dataclass(frozen=True)
 class Intent:
-    """One thing that the page asks for, as `Intent` in `static/messages.d.ts`.
+    """A request from the page; `Intent` in `static/messages.d.ts` is its JSON.
 
     Attributes:
-        kind: its name; one panel handles it.
+        kind: the name of the intent, which selects its handler.
         value: the text or choice; None for a button.
-        field, array, burst: of an edit, as `Session.edit` takes them.
+        field, array, burst: arguments of `Session.edit`; only used by edits.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Intent:
 
     @staticmethod
     def parse(message: Mapping[str, Any]) -> Intent:
-        """The intent of a message's JSON."""
+        """Creates an intent from its JSON."""
         return Intent(
             message["kind"],
             message.get("value"),
@@ -66,7 +66,7 @@ class Intent:
 
     @property
     def text(self) -> str:
-        """The value as a key of limited length."""
+        """The value as text, cut to `LONGEST_TEXT` characters."""
         return str(self.value or "")[:LONGEST_TEXT]
 
 
@@ -75,13 +75,13 @@ Handler: TypeAlias = Callable[[Intent], object]
 
 
 class Page(Protocol):
-    """What a panel may use of the Explorer that shows it.
+    """The interface through which panels use the Explorer.
 
     Attributes:
-        session: the state.
-        planner: plans, compiles and runs.
+        session: the session that the page edits.
+        planner: plans, compiles and runs programs in the background.
         stages: the planner's results as the page shows them.
-        cache: of executables.
+        cache: cache of compiled executables.
         report, report_revision: the last report, and the revision of its program.
         lock: held while traits are sent; an edit waits for it.
     """
@@ -95,22 +95,19 @@ class Page(Protocol):
     lock: threading.RLock
 
     def show(self, **traits: object) -> None:
-        """Sends new values of traits; equal ones are not sent."""
+        """Sets traits; only values that changed are sent to the page."""
         ...
 
     def declare(self, **traits: Any) -> None:
-        """Adds synced traits with their first values."""
+        """Adds synced traits with their initial values."""
         ...
 
     def refresh(self, panel: Panel) -> None:
-        """Refreshes a panel if a page shows it; called from the panel's own threads."""
+        """Refreshes a panel if a page shows it; called from the panel's threads."""
         ...
 
     def reporting(self, task: str) -> AbstractContextManager[None]:
-        """Shows a failure inside the block on the page until it works again.
-
-        Nothing is raised.
-        """
+        """Catches errors in the block; the page shows them until the block succeeds."""
         ...
 
     def shows(self, view: ViewName) -> bool:
@@ -130,21 +127,21 @@ class Page(Protocol):
         ...
 
     def placement(self) -> DevicePlacement | None:
-        """The mesh on the described target; None if its devices have no coordinates."""
+        """Returns the mesh placed on the target; None if it has no coordinates."""
         ...
 
 
 class Panel:
-    """One part of the page.
+    """A section of the page.
 
     Attributes:
-        name: what failure sentences call it.
-        traits: the traits that it shows, with their first values.
-        after: the events after which it is refreshed.
-        views: the views that show it; it is refreshed only while a page shows one of
-            them. Empty for all.
-        slow: whether its data takes long to make. Then it takes the page's lock itself,
-            so that no edit waits for it.
+        name: the panel's name in error messages.
+        traits: trait name -> initial value.
+        after: the events after which the panel is refreshed.
+        views: the views that show the panel, empty for all views; it is refreshed only
+            while a page shows one of them.
+        slow: whether a refresh takes long. The panel then takes the page's lock itself,
+            so that edits don't wait for the refresh.
     """
 
     name: ClassVar[str]
@@ -157,20 +154,20 @@ class Panel:
         self.page = page
 
     def intents(self) -> Mapping[str, Handler]:
-        """The handler of each intent, by its kind."""
+        """Returns intent kind -> handler."""
         return {}
 
     def refresh(self) -> None:
-        """Makes the traits from the current state, and sends them."""
+        """Computes the traits from the current state, and sends them."""
 
     def saved(self) -> Mapping[str, object]:
-        """The traits for a saved page, which has no kernel."""
+        """Returns the traits for a saved page, which has no kernel."""
         return {}
 
     def current(self) -> JsonDict:
-        """The traits as they were sent last."""
+        """Returns the traits as last sent to the page."""
         return {name: getattr(self.page, name) for name in self.traits}
 
     def works(self) -> Sequence[LatestWins[Any]]:
-        """Its work in the background, which ends with the Explorer."""
+        """Returns the panel's background workers, which the Explorer closes."""
         return ()

@@ -38,14 +38,13 @@ def explore(
             `explorer.state()`; a function, followed by its arguments; or None for an
             example.
         *arrays: the arguments of a function, as in `sv.program`.
-        mesh: a mesh, as in `sv.mesh`, for a value that has none or to replace its own.
-            If there is no mesh at all, the Explorer starts with `data=4, model=2`.
-        rules: a rule table, as in `sv.rules`, for a value that has none or to replace
-            its own.
-        **keywords: keyword arguments of a function, and those of `sv.program`.
+        mesh: a mesh, as in `sv.mesh`; replaces the mesh of `thing`. If neither has one,
+            the Explorer starts with `data=4, model=2`.
+        rules: a rule table, as in `sv.rules`; replaces the rules of `thing`.
+        **keywords: keyword arguments of the function, and those of `sv.program`.
 
     Raises:
-        ShardvizError: if a state cannot be read or anywidget is not installed.
+        ShardvizError: if a state cannot be parsed or anywidget is not installed.
 
     >>> import shardviz as sv
     >>> sv.explore().session.mesh.size
@@ -86,10 +85,10 @@ def explore(
 def _program_to_show(
     fn: object, arrays: tuple[PyTree, ...], keywords: dict[str, Any]
 ) -> Program:
-    """The program of a function and its arguments.
+    """Creates the program of a function and its arguments.
 
     Raises:
-        ProgramError: for anything that isn't a function.
+        ProgramError: if `fn` is not a function.
     """
     if isinstance(fn, Program) or not callable(fn):
         raise ProgramError(

@@ -22,7 +22,7 @@ MOST_UNDONE = 2_000
 
 
 class Session:
-    """The state behind one Explorer.
+    """The state of one Explorer, with undo and redo.
 
     Attributes:
         now: the current Document.
@@ -33,38 +33,38 @@ class Session:
         self._listeners: list[Callable[[], None]] = []
         self._past: list[Document] = []
         self._future: list[Document] = []
-        # Identifies the edits that are undone together with the last one.
+        # The `burst` of the last edit, which groups edits that are undone together.
         self._burst = ""
         self._last_revision = 0
         self._audit: tuple[Document, Audit] | None = None
 
     @property
     def program(self) -> Program:
-        """The last good Program."""
+        """The last valid Program."""
         return self.now.program
 
     @property
     def mesh(self) -> MeshSpec:
-        """The last good mesh."""
+        """The last valid mesh."""
         return self.now.mesh
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """The last good arrays."""
+        """The last valid arrays."""
         return self.now.arrays
 
     @property
     def rules(self) -> Rules:
-        """The last good rules."""
+        """The last valid rules."""
         return self.now.rules
 
     @property
     def audit(self) -> Audit:
-        """The model under the current rules; without a model, the arrays."""
+        """The audit of the model, or of the arrays if there is no model."""
         return self.audit_of(self.now)
 
     def audit_of(self, now: Document) -> Audit:
-        """The audit of a Document of this session; the last one is cached."""
+        """Audits a Document of this session; caches the last audit."""
         if self._audit is not None:
             then, audit = self._audit
             if then.program is now.program and then.model is now.model:
@@ -82,14 +82,14 @@ class Session:
     ) -> None:
         """Makes one edit, as a field or button sends it.
 
-        A refused edit leaves a sentence at its field, and the last valid program stays.
+        An invalid edit stores an error message, and keeps the last valid program.
 
         Args:
             name: the edit, one of `EDITS`.
             value: the text or choice.
-            array: the number of the array, for its fields.
-            burst: consecutive edits with the same text here are undone together, such
-                as characters typed into one field; `""` for a separate edit.
+            array: the index of the array to edit; None for the selected array.
+            burst: an id shared by consecutive edits that are undone together, such as
+                characters typed into one field; `""` for a separate edit.
         """
         before = self.now
         after = apply(before, name, value, array)
@@ -103,7 +103,7 @@ class Session:
 
     def _remember(self, name: str, before: Document, burst: str) -> None:
         self._future.clear()
-        # The page tidies a field when the user leaves it: no separate step for undo.
+        # `tidy` only reformats text that the user edited, so undo reverts both.
         goes_on = name == "tidy" or (burst != "" and burst == self._burst)
         if not (self._past and goes_on):
             self._past.append(before)
@@ -112,24 +112,24 @@ class Session:
 
     @property
     def undoable(self) -> bool:
-        """Whether there is an edit that `undo` takes back."""
+        """Whether there is an edit to undo."""
         return bool(self._past)
 
     @property
     def redoable(self) -> bool:
-        """Whether there is an edit that `redo` makes again."""
+        """Whether there is an edit to redo."""
         return bool(self._future)
 
     def undo(self) -> bool:
-        """Undoes the last edit; False if there is none."""
+        """Undoes the last edit; returns False if there is none."""
         return self._step(self._past, self._future)
 
     def redo(self) -> bool:
-        """Redoes the edit that was undone last; False if there is none."""
+        """Redoes the last undone edit; returns False if there is none."""
         return self._step(self._future, self._past)
 
     def _step(self, source: list[Document], destination: list[Document]) -> bool:
-        # Characters typed after an undo are a separate edit.
+        # The next edit must not join a burst from before the undo.
         self._burst = ""
         if not source:
             return False
@@ -139,7 +139,7 @@ class Session:
         return True
 
     def forget(self) -> None:
-        """Forgets all edits: the current state is the one that the session opened with."""
+        """Clears the undo history and errors, so the current state can't be undone."""
         self._past.clear()
         self._future.clear()
         self.now = self.now.replace(errors={}, revision=0)

@@ -1,4 +1,4 @@
-"""The fields and pictures of a session: mesh, arrays, rules, program and devices."""
+"""The panel of a session's mesh, arrays, rules, program and devices."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from shardviz.explorer.pictures import PictureCache, palettes
 from shardviz.explorer.protocol import Event, Page, Panel
 from shardviz.explorer.session_view import array_trait, layout_trait, session_view
 
-# The traits of arrays are added for so many arrays at a time.
+# Array traits are declared for this many arrays at a time.
 ARRAYS_AT_ONCE = 8
 
 
 class SessionPanel(Panel):
-    """The document as fields and pictures.
+    """Shows the document as fields and pictures.
 
-    Each array has two traits, so that an edit sends only changed parts: `array_0` has
-    its fields, `layout_0` its sharding and picture.
+    Each array has two traits, so that an edit sends only the trait that changed. For
+    array 0, `array_0` has its fields, and `layout_0` its sharding and picture.
     """
 
     name = "arrays"
@@ -34,13 +34,13 @@ class SessionPanel(Panel):
     def __init__(self, page: Page):
         super().__init__(page)
         self._pictures = PictureCache()
-        self._declared = 0  # arrays that have traits
+        self._declared = 0  # number of arrays with traits
 
     def refresh(self) -> None:
         document = self.page.session.now
         pictures: list[JsonDict] = []
         placement = None
-        # Fields are sent even if the pictures fail.
+        # The fields are sent even if drawing the pictures fails.
         with self.page.reporting("devices"):
             placement = self.page.placement()
             devices, pictures = self._pictures.update(document, placement)
@@ -48,7 +48,7 @@ class SessionPanel(Panel):
         views: dict[str, object] = {**session_view(document, pictures, placement)}
         count = len(document.fields)
         self._declare(count)
-        # The traits of arrays that were removed are emptied.
+        # Clear the traits of removed arrays.
         for number in range(count, self._declared):
             views[array_trait(number)] = views[layout_trait(number)] = {}
         self.page.show(**views)
@@ -61,7 +61,7 @@ class SessionPanel(Panel):
         return traits
 
     def _declare(self, count: int) -> None:
-        """Adds the traits of further arrays, if there are too few."""
+        """Declares more array traits, until `count` arrays have them."""
         while self._declared < count:
             traits: dict[str, object] = {}
             for number in range(self._declared, self._declared + ARRAYS_AT_ONCE):

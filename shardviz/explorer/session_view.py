@@ -1,7 +1,7 @@
 """A Document as plain data for the page: mesh bar, menus, arrays, program.
 
-This module does not use jax. Empty fields, and fields that the page can derive from
-others, are not sent; `static/view_data.js` puts them back.
+Fields that are empty, or that the page can derive from other fields, are not sent;
+`static/view_data.js` adds them again. This module does not use jax.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardviz.gallery import scenarios as gallery_scenarios
 
 
 def filled(**fields: Any) -> JsonDict:
-    """The fields that are not empty."""
+    """Returns only the fields that are not empty."""
     return {name: value for name, value in fields.items() if value}
 
 
@@ -38,7 +38,7 @@ def filled(**fields: Any) -> JsonDict:
 
 
 def mesh_view(document: Document, placement: DevicePlacement | None) -> JsonDict:
-    """The mesh bar: fields, axes, and the number of devices."""
+    """Returns data for the mesh bar: fields, axes, and number of devices."""
     mesh, errors = document.mesh, document.errors
     hosts = {"hosts": document.text["hosts"]}
     if placement is not None:
@@ -66,7 +66,7 @@ def mesh_view(document: Document, placement: DevicePlacement | None) -> JsonDict
 
 
 def menus_view(document: Document) -> JsonDict:
-    """The options of all menus: sent once, since edits do not change them."""
+    """Returns the options of all menus; sent once, because edits don't change them."""
     programs = []
     if document.own is not None:
         programs.append(_option("", document.own.name, wording.TITLES["own"]))
@@ -109,9 +109,9 @@ def _option(value: str, label: str, title: str) -> dict[str, str]:
 
 
 def array_view(fields: ArrayFields) -> JsonDict:
-    """The typed fields of an array, and its type, shape and bytes."""
+    """Returns an array's field texts, dtype, shape and bytes."""
     array = fields.good
-    # JSON has no value for UNCONSTRAINED.
+    # UNCONSTRAINED names are sent as text, because JSON has no such value.
     names = [name and str(name) for name in array.logical or ()]
     return {
         "name": array.name,
@@ -124,7 +124,7 @@ def array_view(fields: ArrayFields) -> JsonDict:
 
 
 def layout_numbers(layout: Layout) -> JsonDict:
-    """The numbers that the page shows about the blocks of an array."""
+    """Returns the block counts, shard shape, replicas and shard bytes of a layout."""
     return {
         "counts": list(layout.block_counts),
         "shard": list(layout.shard_shape),
@@ -134,7 +134,7 @@ def layout_numbers(layout: Layout) -> JsonDict:
 
 
 def layout_view(request: Request, picture: JsonDict) -> JsonDict:
-    """How an array is split, with the reason for each dimension."""
+    """Returns how an array is split, with the reason for each dimension."""
     layout, spec = request.layout, request.spec
     rank = request.array.rank
     dims: list[JsonDict] = []
@@ -160,10 +160,10 @@ def layout_view(request: Request, picture: JsonDict) -> JsonDict:
 
 
 def _dimension_to_mend(request: Request) -> int | None:
-    """The dimension that other rules would split.
+    """Returns the dimension for which the page suggests rule changes, or None.
 
-    It is the one that cannot be split as specified; if there is none, the longest
-    dimension that is not split.
+    This is the dimension that cannot be split as specified. If all can be, it is the
+    longest dimension that is not split.
     """
     if request.spec_wins or not request.array.logical:
         return None
@@ -181,7 +181,7 @@ def _dimension_to_mend(request: Request) -> int | None:
 
 
 def _warnings(request: Request) -> list[str]:
-    """Sentences about likely mistakes in an array that can be laid out."""
+    """Returns sentences about likely mistakes in an array's names and spec."""
     resolution = request.resolution
     if resolution is None:
         return []
@@ -195,9 +195,9 @@ def _warnings(request: Request) -> list[str]:
 def _layout_views(
     requests: Sequence[Request], pictures: Sequence[JsonDict]
 ) -> list[JsonDict]:
-    """The layout of each array, or the number of an earlier array with the same layout.
+    """Returns each array's layout, or the index of an earlier array with that layout.
 
-    The layers of a model have the same layouts, and there may be hundreds.
+    A model may have hundreds of layers with equal layouts.
     """
     views: list[JsonDict] = []
     first: dict[Hashable, int] = {}
@@ -217,7 +217,7 @@ def _layout_views(
 
 
 def program_view(document: Document) -> JsonDict:
-    """The program bar: the chosen program, and the requested stage."""
+    """Returns data for the program bar: selected program and requested stage."""
     requests = document.program.requests
     layouts = [request.layout for request in requests if request.layout is not None]
     split = sum(layout.num_blocks > 1 for layout in layouts)
@@ -235,12 +235,12 @@ def program_view(document: Document) -> JsonDict:
 
 
 def array_trait(number: int) -> str:
-    """The name of the trait that holds the typed fields of an array."""
+    """Returns the name of the trait that has an array's fields."""
     return f"array_{number}"
 
 
 def layout_trait(number: int) -> str:
-    """The name of the trait that holds the layout and the picture of an array."""
+    """Returns the name of the trait that has an array's layout and picture."""
     return f"layout_{number}"
 
 
@@ -249,7 +249,7 @@ def session_view(
     pictures: Sequence[JsonDict] = (),
     placement: DevicePlacement | None = None,
 ) -> dict[str, JsonDict]:
-    """The traits that show a Document, by name; only changed ones are sent."""
+    """Returns trait name -> value for the traits that show a Document."""
     requests = document.program.requests
     views: dict[str, JsonDict] = {
         "mesh": mesh_view(document, placement),

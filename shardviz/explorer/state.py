@@ -1,6 +1,6 @@
-"""A session as a small JSON document and back, and sessions on any value.
+"""Saves sessions as small JSON documents, and opens sessions on them or other values.
 
-Reading a document executes nothing.
+Opening a saved session executes no code from the document.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MAX_NAME = 100  # characters of a function's name
 
 
 def session_state(session: Session) -> JsonDict:
-    """The state of a session in JSON's types.
+    """Returns the state of a session as a JSON document.
 
-    A function of the user cannot be stored, only its name, as `function`, and its arrays.
+    A user's function can't be saved, only its arrays and, as `function`, its name.
     """
     now = session.now
     mesh = now.mesh
@@ -95,10 +95,10 @@ def _array_states(arrays: Iterable[ArraySpec]) -> list[dict[str, str]]:
 
 
 def open_state(state: object) -> Session:
-    """The session that a state describes.
+    """Opens a session from a saved state.
 
     Raises:
-        ShardvizError: if it is not a state of this version, or a part cannot be parsed.
+        ShardvizError: if it is not a state of this version, or cannot be parsed.
     """
     try:
         if isinstance(state, str):
@@ -124,7 +124,7 @@ def open_state(state: object) -> Session:
 
 
 def _session(state: JsonDict) -> Session:
-    """A session on the gallery's program of that name, or one that places the arrays."""
+    """Opens a session on a gallery program, or on one that only places the arrays."""
     mesh, model, leaves = state["mesh"], state.get("model"), None
     arrays = _read_arrays(state["arrays"])
     parts = {
@@ -143,7 +143,7 @@ def _session(state: JsonDict) -> Session:
         leaves = Leaves(leaf_arrays, partners, frozenset(unknown), frozenset(by_path))
     entry, missing = state.get("program", DEVICE_PUT), state.get("function", "")
     program = None
-    # If arrays were added or removed, the function no longer takes them.
+    # If arrays were added or removed, they no longer fit the function.
     if is_known(entry) and not missing:
         program = known_program(entry).replace(**parts)
         if len(program.arrays) == len(arrays):
@@ -153,7 +153,7 @@ def _session(state: JsonDict) -> Session:
     if program is None:
         program, entry = _placing(arrays, **parts), DEVICE_PUT
     session = Session(program, entry, missing_function=missing[:MAX_NAME], model=leaves)
-    # Choices that do not fit are left out.
+    # Invalid choices have no effect: `forget` clears the errors of their edits.
     session.edit("select", state.get("selected", 0))
     look = {"target": state.get("target"), **state.get("look", {})}
     for name in ("target", "by", "dims", "at"):
@@ -180,7 +180,7 @@ def _read_arrays(rows: Iterable[JsonDict]) -> tuple[ArraySpec, ...]:
 
 
 def _placing(arrays: Iterable[ArraySpec], mesh: MeshSpec, **parts: Any) -> Program:
-    """A program that only places arrays.
+    """Creates a program that only places arrays on devices.
 
     Raises:
         ProgramError: if there are too many arrays to show.
@@ -203,15 +203,15 @@ def session_on(
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
 ) -> Session:
-    """A session on any value of `shardviz.explore`, in the view that shows it best.
+    """Opens a session on any value of `shardviz.explore`, in the view that suits it.
 
     Args:
         value: the value to show.
-        children: reads classes of the user.
-        mesh, rules: replace those of `value`, or complete arrays without any.
+        children: returns the children of a user-defined class in a model, or None.
+        mesh, rules: replace the mesh and rules of `value`, if not None.
 
     Raises:
-        ShardvizError: for any other value.
+        ShardvizError: if the Explorer cannot show the value.
 
     >>> session_on(None).now.entry, session_on(make_mesh(data=2)).mesh.size
     ('MLP', 2)
@@ -226,7 +226,7 @@ def session_on(
     if value is None:
         return Session(example, default)
     if isinstance(value, Report) and isinstance(value.of, Program):
-        # The report is shown with its program, unless another mesh was passed.
+        # The report isn't shown if the caller replaces the program's mesh or rules.
         program = value.of.replace(**replaced) if replaced else value.of
         target = "" if value.on is None else value.on.name
         return _opened(program, own=program, view="Program", target=target)
@@ -261,12 +261,12 @@ def _audited(
     rules: Rules | None,
     default: MeshSpec,
 ) -> Audit:
-    """The audit of a tree of arrays.
+    """Audits a tree of arrays, or repeats an audit with other rules or another mesh.
 
     Args:
         tree_or_audit: the tree, or an audit.
-        children: reads classes of the user.
-        mesh, rules: those that the caller passed.
+        children: returns the children of a user-defined class in the tree, or None.
+        mesh, rules: replace the mesh and rules of the audit, if not None.
         default: the mesh if neither the caller nor an array has one.
     """
     try:
@@ -288,16 +288,16 @@ def _audited(
 
 
 def _opened(program: Program, **parts: Any) -> Session:
-    """A session on a program, with its most interesting array selected."""
+    """Opens a session on a program, and selects the array from `_first_shown`."""
     entry = "" if "own" in parts else DEVICE_PUT
     return Session(program, entry, selected=_first_shown(program.requests), **parts)
 
 
 def _first_shown(requests: Sequence[Request]) -> int:
-    """The number of the largest array that is split, or of the largest of all.
+    """Returns the index of the largest split array, or of the largest if none is split.
 
-    The first array is often a norm or a bias, which shows nothing. Among arrays of equal
-    size, the one with the most bytes on a device is chosen.
+    The first array is often a norm or a bias, whose layout is not interesting. If two
+    arrays have the same size, the one with more bytes per device wins.
     """
     best, largest = 0, (False, -1, -1)
     for number, request in enumerate(requests):
@@ -312,7 +312,7 @@ def _first_shown(requests: Sequence[Request]) -> int:
 
 
 def _program_of(value: object) -> Program | None:
-    """A program that places the arrays of a layout, a resolution or a report."""
+    """Creates a program that places the arrays of a layout, resolution or report."""
     if isinstance(value, Layout) and value.spec is not None:
         if value.request is None:
             array = ArraySpec("array", value.shape, None, value.dtype, value.spec)
@@ -338,7 +338,7 @@ def _program_of(value: object) -> Program | None:
         return _placing([array], value.mesh, **parts)
     if isinstance(value, Report):
         arrays = []
-        # The arguments of the program, with their shardings.
+        # Show the arguments of the compiled program, with their shardings.
         for name, layout in value.in_layouts.items():
             if layout.spec is not None:
                 array = ArraySpec(name, layout.shape, None, layout.dtype, layout.spec)
@@ -353,9 +353,9 @@ def _program_of(value: object) -> Program | None:
 
 
 def _session_on_audit(audit: Audit) -> Session:
-    """A session on a model: its leaves, and the largest split leaf as an array.
+    """Opens a session on a model, and shows its largest split leaf as an array.
 
-    A leaf that fails, or has a name that looks misspelt, is added as a second array.
+    The first leaf that fails or has a likely misspelt name becomes a second array.
     """
     if not audit.rows:
         raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")

@@ -1,4 +1,4 @@
-"""The options of all menus, and the chosen target."""
+"""The panels of the menus and of the selected target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardviz.explorer.targets import local_options, target_view
 
 
 class MenusPanel(Panel):
-    """The menus; only the processes on several hosts come and go."""
+    """The options of all menus; only running multi-host targets can change."""
 
     name = "menus"
     traits = {"menus": {}}

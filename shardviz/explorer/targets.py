@@ -1,6 +1,6 @@
-"""Targets: the menu, typed targets, meshes that fit a target, and device placement.
+"""Targets: menu options, typed targets, meshes that fit, and device placement.
 
-Attached devices are looked up only when they are used, because that starts a backend.
+Attached devices are not looked up here, because that would start jax's backend.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXAMPLES = (
 
 
 class RunningHosts(Protocol):
-    """Processes on several hosts, as `sv.hosts` starts them."""
+    """A group of processes on several hosts, started by `sv.hosts`."""
 
     @property
     def name(self) -> str: ...
@@ -60,8 +60,8 @@ class RunningHosts(Protocol):
 
 
 def running_hosts() -> tuple[RunningHosts, ...]:
-    """The processes on several hosts that `sv.hosts` started in this kernel."""
-    # Hosts can only be running if this module was imported.
+    """Returns the process groups that `sv.hosts` started in this kernel."""
+    # If this module was not imported, no groups are running.
     several = sys.modules.get("shardviz.runs.backend.hosts.group")
     if several is None:
         return ()
@@ -69,7 +69,7 @@ def running_hosts() -> tuple[RunningHosts, ...]:
 
 
 def hosts_of(target: str) -> RunningHosts | None:
-    """The running processes that a target names; None if there are none."""
+    """Returns the running process group that a target names; None if there is none."""
     for hosts in running_hosts():
         if hosts.name == target:
             return hosts
@@ -77,7 +77,7 @@ def hosts_of(target: str) -> RunningHosts | None:
 
 
 def hosts_size(target: str) -> tuple[int, int] | None:
-    """The number of processes and devices of several hosts; None for other targets."""
+    """Returns (processes, devices) of a multi-host target; None for other targets."""
     group = hosts_of(target)
     if group is not None:
         return len(group.processes), group.devices
@@ -88,7 +88,7 @@ def hosts_size(target: str) -> tuple[int, int] | None:
 
 
 def checked_target(text: str) -> str:
-    """A typed target in its canonical form.
+    """Returns a typed target in its canonical form.
 
     Raises:
         TargetError: if there is no such target.
@@ -116,27 +116,27 @@ def checked_target(text: str) -> str:
 
 
 def is_simulated(target: str) -> bool:
-    """Whether a target is simulated CPU devices, or this machine, which may use them."""
+    """Whether a target uses simulated CPUs; `""` (this machine) does if necessary."""
     return target == "" or _SIMULATED.fullmatch(target) is not None
 
 
 @lru_cache(maxsize=64)
 def topology_of(target: str) -> Topology | None:
-    """The described hardware that a checked target names; None for any other target."""
+    """Returns the described hardware that a target names; None for other targets."""
     if target.startswith(("tpu:", "gpu:")):
         return Topology.parse(target)
     return None
 
 
 def why_not_run(target: str) -> str:
-    """Why nothing can run on a checked target; `""` if programs can."""
+    """Returns why programs cannot run on a checked target; `""` if they can."""
     if topology_of(target) is None:
         return ""
     return str(only_described(target))
 
 
 def target_title(target: str) -> str:
-    """The title of a checked target.
+    """Returns the title of a checked target.
 
     >>> target_title("tpu:v5p:8x8x16"), target_title("cpu:8"), target_title("")
     ('TPU v5p 8×8×16', 'simulated CPU × 8', 'this machine')
@@ -160,10 +160,10 @@ def target_title(target: str) -> str:
 
 
 def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
-    """The mesh with its axes resized to fill the target; None if the mesh fits already.
+    """Resizes mesh axes to fill a target; returns None if the mesh already fits.
 
-    The last axes keep their sizes as far as these divide the devices, and the first axis
-    gets the remaining factor.
+    From the last axis to the second, each size becomes its gcd with the number of
+    devices not yet assigned to an axis. The first axis gets the remaining devices.
 
     >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     MeshSpec('data=8, model=2')
@@ -176,7 +176,7 @@ def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
     elif running is not None:
         target_hosts, most_devices = running
         count = min(count, most_devices)
-        # With the same number of devices, the number of hosts may still differ.
+        # Even with equal numbers of devices, the numbers of hosts may differ.
         if count == mesh.size == most_devices and hosts != target_hosts:
             return _resized(mesh, count, target_hosts)
     else:
@@ -199,7 +199,7 @@ def _resized(mesh: MeshSpec, count: int, hosts: int) -> MeshSpec:
 
 
 def described_options() -> list[dict[str, str]]:
-    """Examples of described targets for the menu."""
+    """Returns examples of described targets for the menu."""
     options = []
     for text in EXAMPLES:
         topology = Topology.parse(text)
@@ -210,7 +210,7 @@ def described_options() -> list[dict[str, str]]:
 
 
 def local_options() -> list[dict[str, str]]:
-    """The targets on this machine, including running processes on several hosts.
+    """Returns this machine's targets for the menu, including running process groups.
 
     The page adds the number of devices to `cpu`.
     """
@@ -228,9 +228,9 @@ def local_options() -> list[dict[str, str]]:
 
 
 def target_view(target: str, error: str = "") -> JsonDict:
-    """The chosen target; the options are in the menus."""
+    """Returns data for the selected target; the menus have the options."""
     view = {"value": target}
-    # Targets in the menus have their label there.
+    # Targets in the menus already have a label.
     if target not in (*_PLAIN, *EXAMPLES) and hosts_of(target) is None:
         view["label"] = target_title(target)
     if error:
@@ -242,7 +242,7 @@ def target_view(target: str, error: str = "") -> JsonDict:
 
 
 def axes_text(shape: Mapping[str, int | str]) -> str:
-    """Mesh axes as a user types them."""
+    """Formats mesh axes as a user types them."""
     return ", ".join(f"{format_names((name,))}={size}" for name, size in shape.items())
 
 
@@ -255,9 +255,9 @@ class DevicePlacement:
 
     Attributes:
         topology: the hardware.
-        mesh: the mesh with the device ids and hosts of the hardware.
-        compiled: whether a compile chose the order of the devices; otherwise they are in
-            id order.
+        mesh: the mesh with the hardware's device ids and hosts.
+        compiled: whether a compile chose the device order; otherwise devices are in id
+            order.
 
     >>> placement = device_placement(make_mesh(data=2, model=2), "tpu:v5e:2x2")
     >>> placement.topology.size, placement.compiled
@@ -270,7 +270,7 @@ class DevicePlacement:
 
 
 def why_no_placement(mesh: MeshSpec, target: str) -> str:
-    """Why the devices of a mesh have no coordinates on a target; `""` if they have."""
+    """Returns why a mesh's devices have no coordinates on a target; `""` if they do."""
     topology, title = topology_of(target), target_title(target)
     if topology is None:
         return wording.NO_POSITIONS.format(title)
@@ -287,7 +287,7 @@ def why_no_placement(mesh: MeshSpec, target: str) -> str:
 def device_placement(
     mesh: MeshSpec, target: str, order: tuple[int, ...] = ()
 ) -> DevicePlacement | None:
-    """The mesh placed on a target; None if its devices have no coordinates there.
+    """Places a mesh on a target; returns None if its devices have no coordinates.
 
     >>> placement = device_placement(make_mesh(a=2, b=2), "tpu:v5e:2x2", (0, 1, 3, 2))
     >>> placement.mesh.device_ids.tolist(), placement.compiled
@@ -312,20 +312,20 @@ def device_placement(
     return DevicePlacement(topology, placed, compiled)
 
 
-# Cached: every edit needs the rows, and meshes are large.
+# Cached, because every edit needs the rows and large meshes are slow.
 @lru_cache(maxsize=8)
 def _rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     return device_rows(mesh, topology)
 
 
 class DeviceAssignments:
-    """The order of the devices that each compile chose, by mesh and target."""
+    """Remembers the device order that compiles chose for each mesh and target."""
 
     def __init__(self) -> None:
         self._orders: dict[Hashable, tuple[int, ...]] = {}
 
     def learn(self, report: Report, mesh: MeshSpec, target: str) -> bool:
-        """Keeps the device order of a report; False if there is none, or no new one."""
+        """Stores the device order of a report; returns whether it is a new order."""
         if report.mesh is None or topology_of(target) is None:
             return False
         order, key = tuple(report.mesh.device_ids.ravel().tolist()), _key(mesh, target)
@@ -333,13 +333,13 @@ class DeviceAssignments:
         return before != order
 
     def placement(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
-        """The mesh placed on a target, in the order of its last compile."""
-        # Returned early, because every edit asks.
+        """Places a mesh on a target, in the device order of its last compile."""
+        # Return early, because this is called on every edit.
         if topology_of(target) is None:
             return None
         return device_placement(mesh, target, self._orders.get(_key(mesh, target), ()))
 
 
 def _key(mesh: MeshSpec, target: str) -> Hashable:
-    """Everything that a device order depends on: not the names and types of axes."""
+    """Returns a key for the device order, which ignores axis names and types."""
     return target, mesh.axis_sizes, mesh.device_ids.tobytes()

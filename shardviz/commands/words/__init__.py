@@ -1,1 +1,1 @@
-"""Sentences of the command line: its help, and the report of the doctor."""
+"""Text of the command line: its help, and the `doctor` report."""

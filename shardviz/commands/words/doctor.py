@@ -1,4 +1,4 @@
-"""The report of `python -m shardviz doctor`: versions, and the private names of jax."""
+"""The report of `python -m shardviz doctor`: versions, and checks of private names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from shardviz.base.format import plural
 
-# The loss if this version of jax lacks an operation of jaxprs, or one of its parameters.
+# The consequence if this jax lacks one of these primitives or changed its parameters.
 _LOST_WITHOUT_OPERATIONS = (
     (
         "Constraints of traced programs are not seen.",
@@ -70,7 +70,7 @@ _LOST_WITHOUT_OPERATIONS = (
     ),
 )
 
-# The loss if a private name is missing.
+# Private name -> the consequence if it is missing.
 LOSSES: Mapping[str, str] = {
     **{
         f"jaxpr: {operation}": loss
@@ -140,11 +140,11 @@ LOSSES: Mapping[str, str] = {
 
 
 def doctor_text(versions: Mapping[str, str], rows: Sequence[tuple[str, str]]) -> str:
-    """The versions, one line per private name, and the losses of those that fail.
+    """Formats the versions and the private names, with the consequence of each failure.
 
     Args:
-        versions: the versions by name, `""` for packages that are not installed.
-        rows: the private names, each with its error or `""`.
+        versions: package -> version, `""` if it is not installed.
+        rows: (private name, error) pairs; the error is `""` if the name works.
 
     >>> row = ("jax._src.pjit", "KeyError: 'x'")
     >>> print(doctor_text({"jax": "9.9", "flax": ""}, [row]))

@@ -1,1 +1,1 @@
-"""The sentences of the Explorer."""
+"""Text that the Explorer shows."""

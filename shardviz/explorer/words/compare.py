@@ -1,4 +1,4 @@
-"""Words for the comparison of two states in the Explorer."""
+"""Text for the comparison of two states in the Explorer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = {
     "time": "least time",
     "memory": "memory",
 }
-#: The stage of the collectives.
+#: Stage of the compared collectives -> tooltip.
 STAGES = {
     "collectives": "As compiled",
     "partitioned": "As partitioned",
@@ -26,7 +26,7 @@ UNKNOWN = "–"
 def pair(
     before: Number | None, after: Number | None, text: Callable[[Number], str]
 ) -> str:
-    """A number before and after; None if it is unknown.
+    """Formats a number before and after a change; None means unknown.
 
     >>> pair(9, 6, str), pair(6, 6, str), pair(None, 6, str)
     ('9 → 6', '6', '– → 6')
@@ -36,7 +36,7 @@ def pair(
     old, new = (UNKNOWN if n is None else text(n) for n in (before, after))
     if old == new:
         return old
-    # A common unit is written once.
+    # If both have the same unit, write it once.
     number, _, unit = old.rpartition(" ")
     if number and new.endswith(f" {unit}"):
         old = number
@@ -44,7 +44,7 @@ def pair(
 
 
 def change(difference: float, text: Callable[[Any], str]) -> str:
-    """The change of a number, with its sign.
+    """Formats the difference of two numbers, with its sign.
 
     >>> change(-3, str), change(2, str)
     ('−3', '+2')

@@ -1,4 +1,4 @@
-"""Sentences of the Explorer about a session: mesh, arrays, rules, target and model."""
+"""Text of the Explorer about a session: mesh, arrays, rules, target and model."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from shardviz.base.format import bytes_text, listed, plural
 
 
 def mesh_count(devices: int, hosts: int) -> str:
-    """The size of a mesh."""
+    """Formats the number of devices and hosts of a mesh."""
     return f"{plural(devices, 'device')} · {plural(hosts, 'host')}"
 
 
-#: Who decides how arrays are split over a mesh axis, by the type of the axis.
+#: Axis type -> who decides how arrays are split over axes of this type.
 AXIS_TYPES = {
     "Auto": "the compiler chooses",
     "Explicit": "explicit: the type of every array says how it is split",
     "Manual": "manual, as inside shard_map: the code sees one shard",
 }
-#: Why the number of hosts of a described target cannot be chosen.
+#: Shown if the described target fixes the number of hosts.
 HOSTS_OF_HARDWARE = "{} has {}."
-#: Why the picture of a large mesh numbers its devices by position.
+#: Explains why the picture of a large mesh numbers devices by position.
 TOO_MANY_IDS = (
     "Numbers are positions in the mesh: it has too many device ids for this page."
 )
 
 
-#: Why devices are arranged by mesh axes although the user chose positions.
+#: Explains why devices are arranged by mesh axes although the user chose positions.
 NOT_BY_POSITION = "By mesh axes: {}"
 
 # --- menus ----------------------------------------------------------------------------
 
-#: Tooltips of the entries of menus.
+#: Tooltips of menu entries.
 TITLES = {
     "own": "Your program.",
     "place": "Puts the arrays on their devices.",
@@ -43,18 +43,18 @@ TITLES = {
 }
 
 
-#: The number of processes on several hosts, and their devices.
+#: Tooltip of a running process group: its numbers of processes and devices.
 RUNNING_HOSTS = "{}, {} in all."
 
 
 # --- the target -----------------------------------------------------------------------
 
 
-#: Why the devices of a target have no coordinates.
+#: Explains why the devices of a target have no coordinates.
 NO_POSITIONS = (
     "Only described hardware, such as tpu:v5e:4x4, has positions; the target is {}."
 )
-#: The number of devices drawn by position, and their order.
+#: Number of devices drawn by position, and the order of their ids.
 COMPILED_ORDER, ID_ORDER = "{:,} · as compiled", "{:,} · in id order"
 
 
@@ -62,7 +62,7 @@ COMPILED_ORDER, ID_ORDER = "{:,} · as compiled", "{:,} · in id order"
 
 
 def no_rule_names(name: str, near: str | None, dim: int | None = None) -> str:
-    """A logical name that no rule has.
+    """Warns of a logical name that no rule has.
 
     >>> no_rule_names("mpl", "mlp", 1)
     'No rule names “mpl” (dimension 1). Did you mean “mlp”?'
@@ -75,12 +75,12 @@ def no_rule_names(name: str, near: str | None, dim: int | None = None) -> str:
     return f"{sentence}. Did you mean “{near}”?"
 
 
-#: An array whose PartitionSpec overrides the spec from the rules.
+#: Warning for an array whose PartitionSpec overrides the spec from the rules.
 SPEC_WINS = "This PartitionSpec wins over the rules, which say {}."
 
 
 def why_split(request: Request, dim: int) -> str:
-    """Why a dimension is split or not."""
+    """Explains why a dimension is split or not."""
     if request.spec_wins:
         axes = ()
         if request.spec is not None and dim < len(request.spec.dims):
@@ -96,12 +96,12 @@ def why_split(request: Request, dim: int) -> str:
     return f"Dimension {dim} is not split: there are no {missing}."
 
 
-#: A leaf of a model without a spec or a rule.
+#: Shown for a model leaf without a spec or rules.
 UNKNOWN_SPLIT = "Nothing says how it is split."
 
 
 def requested(arrays: int, split: int, broken: int) -> str:
-    """The requested stage: the number of arrays, of split ones, and of broken ones."""
+    """Counts the arrays of a program, the split ones, and those with errors."""
     words = f"{plural(arrays, 'array')}, {split} split"
     if broken:
         words += f", {broken} cannot be laid out"
@@ -109,14 +109,14 @@ def requested(arrays: int, split: int, broken: int) -> str:
 
 
 def requested_bytes(size: int, missing: int) -> str:
-    """The bytes of the arrays on the fullest device."""
+    """Formats the bytes of all arrays on the fullest device."""
     words = f"{bytes_text(size)} per device"
     if missing:
         words += f", {missing} not counted"
     return words
 
 
-#: Why a saved state opens without its function.
+#: Explains why a saved state opens without its function.
 LOST_FUNCTION = (
     "A saved state holds arrays and no functions: “{}” was not restored, and only its"
     " arrays are shown. Open it again with sv.explore(program), or choose a program"
@@ -128,7 +128,7 @@ LOST_FUNCTION = (
 
 
 def leaf_count(leaves: int, kinds: int, elements: str) -> str:
-    """The size of a model."""
+    """Formats the numbers of arrays and elements of a model."""
     words = plural(leaves, "array")
     if kinds < leaves:
         words += f", {kinds:,} distinct shapes and specs"
@@ -136,7 +136,7 @@ def leaf_count(leaves: int, kinds: int, elements: str) -> str:
 
 
 def model_memory(fit: Fit) -> str:
-    """The bytes of a model on the fullest device, and whether they fit its memory."""
+    """Formats a model's bytes on the fullest device, and whether they fit."""
     if fit.capacity is None:
         # Without a target there is no memory to compare with.
         return f"{bytes_text(fit.needed)} per device{fit.uncounted}"
@@ -144,19 +144,19 @@ def model_memory(fit: Fit) -> str:
 
 
 def model_waste(size: int) -> str:
-    """The bytes that replication costs on a device."""
+    """Formats the bytes per device that replication wastes."""
     return f"{bytes_text(size)} wasted by replication"
 
 
 def bytes_in(size: int, memory_kind: str) -> str:
-    """The bytes of a leaf that is not in the default memory of a device."""
+    """Formats the bytes of a leaf in another memory than the device's default."""
     return f"{bytes_text(size)} in {memory_kind}"
 
 
 # --- failures -------------------------------------------------------------------------
 
 
-#: A failure of a panel or an intent.
+#: Error message for a panel or an intent that failed.
 FAILED = "“{}” failed, and what was shown before stays: {}"
-#: A message of a page that is newer or older than this kernel's shardviz.
+#: Error message for an intent from a newer or older page.
 UNKNOWN_INTENT = "The page asked for {}, which this version of shardviz does not know."
