@@ -1,8 +1,7 @@
-"""Constraint: one call in a program that may constrain a sharding, and its effect.
+"""Constraint: a call in a program that may constrain a sharding, and its effect.
 
 Such calls are flax's `with_logical_constraint`, the `out_sharding` of an nnx Variable,
-a boxed parameter of linen that is unboxed, and jax's own `with_sharding_constraint` and
-`reshard`.
+the unboxing of a linen parameter, and JAX's `with_sharding_constraint` and `reshard`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from shardviz.base.partition_spec import Spec
 CONSTRAINED, IDENTITY, ERROR = "constrained", "identity", "error"
 NO_RULES, NO_MESH = "no rules in force", "no mesh in sight"
 FALLBACK = "fallback: no constraint"
-#: The effects of a call, from those that constrain least.
+#: Every effect a call can have, from errors to calls that constrain their array.
 EFFECTS = (ERROR, NO_RULES, NO_MESH, FALLBACK, IDENTITY, CONSTRAINED)
 
 LOGICAL, VARIABLE, UNBOX = "with_logical_constraint", "nnx.Variable", "unbox"
@@ -29,23 +28,23 @@ LOGICAL, VARIABLE, UNBOX = "with_logical_constraint", "nnx.Variable", "unbox"
 
 @dataclass(frozen=True, repr=False)
 class Constraint:
-    """One call that may constrain the sharding of one array, and its effect.
+    """A call that may constrain the sharding of one array, and its effect.
 
     Attributes:
         call: the function: `"with_logical_constraint"`, `"nnx.Variable"` (its
-            `out_sharding`), `"unbox"` (a parameter in a box of linen),
-            `"with_sharding_constraint"`, `"reshard"`.
-        source: the line of the user's code, as `model.py:12`; `""` if unknown.
-        shape: the shape of the array; None if it has none.
-        names: its logical names, one per dimension; None for a call without names.
-        rules: the rules in force there; None for none.
-        mesh: the mesh that the call sees; None for none.
-        fallback: flax's `RulesFallback` by name; `""` for a call that has none.
+            `out_sharding`), `"unbox"` (a boxed linen parameter),
+            `"with_sharding_constraint"` or `"reshard"`.
+        source: the user's source line, such as `model.py:12`; `""` if unknown.
+        shape: the array's shape; None if it has none.
+        names: logical axis names, one per dimension; None for a call without names.
+        rules: the axis rules in force at the call; None without rules.
+        mesh: the mesh that the call sees; None without a mesh.
+        fallback: the name of flax's `RulesFallback`; `""` for calls without a fallback.
         effect: one of `EFFECTS`.
-        spec: the Spec that the array is constrained to; None if it is not.
-        resolution: how the rules resolve the names, even if that had no effect; None
-            without rules or names, or if they cannot be resolved.
-        problem: the error of the names or rules; `""` if there is none.
+        spec: the Spec that the array is constrained to; None if it isn't constrained.
+        resolution: how the rules resolve the names, even if the call had no effect;
+            None without rules or names, or if the names cannot be resolved.
+        problem: the error in the names or rules; `""` if there is none.
 
     >>> from shardviz.axis_rules.resolution import resolve
     >>> found = resolve("batch embed", [("batch", "data"), ("mlp", "model")])
@@ -78,13 +77,13 @@ class Constraint:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """One Verdict per rule, in table order: on the dimension that the rule is for.
+        """One Verdict per rule, in table order, for the dimension that the rule names.
 
-        Those of every rule for every dimension are in `decisions`.
+        `decisions` has the verdicts of all rules on all dimensions.
         """
         if self.resolution is None or not self.resolution.names:
             return ()
-        # The first dimension of a name. A rule for another name has a verdict on each.
+        # The first dimension with each name. Rules for other names use dimension 0.
         dims: dict[object, int] = {}
         for dim, name in enumerate(self.resolution.names):
             dims.setdefault(name, dim)
@@ -101,23 +100,22 @@ class Constraint:
 
     @property
     def wants_attention(self) -> bool:
-        """True if it does less than its names and rules suggest."""
+        """True if the call does less than its names and rules suggest."""
         if not self.acts or undecided(self):
             return True
-        # Names that split nothing may be intended, or may be missing from the rules.
+        # If no dimension is split, rules may be missing, or it may be intended.
         named = self.names is not None and any(isinstance(n, str) for n in self.names)
         splits = self.spec is not None and bool(self.spec.axes)
         return named and not splits
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A key: calls with equal keys are shown once."""
-        # Calls of all layers of a model are alike in these.
+        """Equal for calls that are shown as one, such as those of a model's layers."""
         return self.effect, self.call, self.source, self.names, self.spec, self.shape
 
     @property
     def where(self) -> str:
-        """The call in a few words: `with_logical_constraint at model.py:12 on (batch)`."""
+        """The call, its line and names, such as `unbox at model.py:12 on (batch)`."""
         at = self.source and f" at {self.source}"
         if self.names is None:
             return f"{self.call}{at}"
@@ -142,7 +140,7 @@ class Constraint:
 
 
 def logical_name(name: object) -> str:
-    """A logical name in a list of them; `_` for a dimension without one.
+    """Formats a logical axis name; `_` stands for a dimension without a name.
 
     >>> logical_name("batch"), logical_name(None)
     ('batch', '_')
@@ -153,7 +151,7 @@ def logical_name(name: object) -> str:
 
 
 def undecided(constraint: Constraint) -> tuple[int, ...]:
-    """The dimensions that have a name and that no rule decides.
+    """Returns the dimensions whose names no rule decides.
 
     >>> from shardviz.axis_rules.resolution import resolve
     >>> found = resolve("batch embed", [("batch", "data")])
@@ -173,7 +171,7 @@ def undecided(constraint: Constraint) -> tuple[int, ...]:
 def fold_constraints(
     constraints: Iterable[Constraint],
 ) -> list[tuple[Constraint, int]]:
-    """The calls with their counts, equal ones once; those without effect come first.
+    """Groups equal calls and counts them; calls that constrain nothing come first.
 
     >>> calls = [Constraint(LOGICAL, "m.py:3"), Constraint(LOGICAL, effect=NO_RULES)]
     >>> [(one.effect, count) for one, count in fold_constraints([*calls, *calls])]
@@ -183,12 +181,12 @@ def fold_constraints(
     for constraint in constraints:
         alike.setdefault(constraint.key, []).append(constraint)
     folds = [(calls[0], len(calls)) for calls in alike.values()]
-    # Those that need attention come first.
+    # Calls with problems come first.
     return sorted(folds, key=lambda fold: EFFECTS.index(fold[0].effect))
 
 
 def constraints_in_words(constraints: Iterable[Constraint]) -> str:
-    """The number of calls with each effect.
+    """Counts the calls with each effect, as text.
 
     >>> constraints_in_words([Constraint(LOGICAL), Constraint(LOGICAL, effect=NO_MESH)])
     '2 calls: 1 no mesh in sight, 1 constrained'

@@ -1,4 +1,4 @@
-"""Effects: the side effects of a program, and on how many devices it may run."""
+"""Effects: a program's side effects, and the number of devices it can run on."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from shardviz.base.format import shown
 
 @dataclass(frozen=True)
 class EffectUse:
-    """One kind of effect of a program, or of calls of the host that are no effect.
+    """A kind of side effect in a program, or `pure_callback`, which has none.
 
     Attributes:
-        name: the effect, such as `"io callback, ordered"`.
-        kind: the name of jax's class; `""` for `"pure_callback"`, which is no effect:
-            jax may drop, repeat or move it.
-        ordered: True if it keeps the order of the program.
-        shardable: True if a program with it may run on several devices.
-        nesting: the loops and calls around its operations: `"top level"`, `"shard_map >
-            cond"`.
-        calls: how many operations of the program have it.
-        allowed: where jax allows it: of `control flow`, `remat`, `custom derivatives`
-            and `lowering`; None if unknown, and for calls that are no effects.
+        name: name of the effect, such as `"io callback, ordered"`.
+        kind: name of jax's effect class; `""` for `"pure_callback"`, which isn't an
+            effect in jax: calls may be dropped, repeated or moved.
+        ordered: True if the effect happens in program order.
+        shardable: True if a program with this effect can run on several devices.
+        nesting: the loops and calls around the operations that have it, such as
+            `"top level"` or `"shard_map > cond"`.
+        calls: number of operations that have it.
+        allowed: where jax allows it: any of `control flow`, `remat`, `custom
+            derivatives` and `lowering`; None if unknown, and for `"pure_callback"`.
 
     >>> EffectUse("debug callback", "DebugEffect", False, True).ordered
     False
@@ -41,13 +41,13 @@ class EffectUse:
 
 @dataclass(frozen=True)
 class Refusal(Fact):
-    """Why a program may not run at all.
+    """Why a program cannot run on any number of devices.
 
     Attributes:
-        stage: `"program"`, `"trace"` or `"lower"`.
-        said: jax's message, or the problem of the program.
-        cause: `"not differentiable"`, `"ordered under vmap"`, `"branch under vmap"`;
-            `""` for any other.
+        stage: the stage that fails: `"program"`, `"trace"` or `"lower"`.
+        said: jax's message, or our own for the stage `"program"`.
+        cause: `"not differentiable"`, `"ordered under vmap"` or `"branch under vmap"`;
+            `""` for other causes.
 
     >>> print(Refusal("trace", "ValueError: IO callbacks do not support JVP."))
     refused at tracing, because ValueError: IO callbacks do not support JVP.
@@ -60,11 +60,11 @@ class Refusal(Fact):
 
 @dataclass(frozen=True)
 class RunsOn(Fact):
-    """Whether a program may run on a number of devices, and why.
+    """Whether a program can run on a given number of devices, and why.
 
     Attributes:
-        may: True if it may.
-        devices: how many devices.
+        may: True if the program can run.
+        devices: the number of devices.
 
     >>> verdict = OrderedOnOne(8, "debug callback, ordered")
     >>> verdict.may, str(verdict)[:52]
@@ -77,7 +77,7 @@ class RunsOn(Fact):
 
 @dataclass(frozen=True)
 class NoEffects(RunsOn):
-    """It may run: the program has no effects.
+    """The program can run, because it has no effects.
 
     >>> print(NoEffects(8))
     No side effects: safe on any number of devices.
@@ -86,15 +86,15 @@ class NoEffects(RunsOn):
 
 @dataclass(frozen=True)
 class UnorderedEffects(RunsOn):
-    """It may run: none of its effects is ordered."""
+    """The program can run, because none of its effects is ordered."""
 
 
 @dataclass(frozen=True)
 class OneDeviceOrders(RunsOn):
-    """It may run: a single device keeps the order of its effects.
+    """The program can run, because a single device keeps its effects in order.
 
     Attributes:
-        effect: an ordered effect.
+        effect: name of an ordered effect.
     """
 
     effect: str
@@ -102,10 +102,10 @@ class OneDeviceOrders(RunsOn):
 
 @dataclass(frozen=True)
 class OrderedOnMany(RunsOn):
-    """It may run: jax can order its effects on several devices.
+    """The program can run, because jax can order its effects across devices.
 
     Attributes:
-        effect: an ordered effect.
+        effect: name of an ordered effect.
     """
 
     effect: str
@@ -113,10 +113,10 @@ class OrderedOnMany(RunsOn):
 
 @dataclass(frozen=True)
 class RefusedAnywhere(RunsOn):
-    """It may not run: jax refuses the program on any number of devices.
+    """The program cannot run: jax refuses it on any number of devices.
 
     Attributes:
-        refusal: why.
+        refusal: why jax refuses it.
     """
 
     may = False
@@ -125,10 +125,10 @@ class RefusedAnywhere(RunsOn):
 
 @dataclass(frozen=True)
 class NamesOwnMesh(RunsOn):
-    """It may not run: the function names a mesh with another number of devices.
+    """The program cannot run: its function names a mesh of another size.
 
     Attributes:
-        named: how many devices that mesh has.
+        named: number of devices in the mesh that the function names.
 
     >>> NamesOwnMesh(8, named=4).may
     False
@@ -140,10 +140,10 @@ class NamesOwnMesh(RunsOn):
 
 @dataclass(frozen=True)
 class OrderedOnOne(RunsOn):
-    """It may not run: jax orders one of its effects on a single device only.
+    """The program cannot run: it has an effect that jax orders on one device only.
 
     Attributes:
-        effect: the effect.
+        effect: name of that effect.
     """
 
     may = False
@@ -152,14 +152,14 @@ class OrderedOnOne(RunsOn):
 
 @dataclass(frozen=True)
 class HostResults(RunsOn):
-    """It may not run: its results come from the host, and jax cannot place them."""
+    """The program cannot run: jax cannot place results that only the host computes."""
 
     may = False
 
 
 @dataclass(frozen=True)
 class DeviceCount(Fact):
-    """On how many devices a program may run: `count`, or any number if it is None.
+    """How many devices a program can run on: `count`, or any number if it is None.
 
     >>> print(DeviceCount(0), DeviceCount(1), DeviceCount(None), sep="; ")
     none; 1 device; any number of devices
@@ -170,17 +170,19 @@ class DeviceCount(Fact):
 
 @dataclass(frozen=True, repr=False)
 class Effects(Displayed):
-    """The effects of a program, and on how many devices it may run, before it runs.
+    """A program's side effects, and the number of devices it can run on.
+
+    Both are known before the program runs.
 
     Attributes:
-        program: its name.
+        program: name of the program.
         uses: one EffectUse per kind of effect.
-        host_calls: the same for calls of the host that are no effects.
-        mesh_size: how many devices its mesh has; None without a mesh.
-        fixed: how many devices the function itself names; None if it names none.
-        host_only: True if its results come from the host only and it uses no argument.
+        host_calls: one EffectUse for all `pure_callback` calls; `()` without calls.
+        mesh_size: number of devices in the program's mesh; None without a mesh.
+        fixed: number of devices that the function itself names; None if it names none.
+        host_only: True if all results come from host callbacks and no argument is used.
             jax cannot place such results on a mesh of several devices.
-        refused: why it may not run on any number of devices; None if it may.
+        refused: why the program cannot run anywhere; None if it can.
 
     >>> use = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False)
     >>> found = Effects("f", (use,))
@@ -198,28 +200,28 @@ class Effects(Displayed):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the effects, as `Report.effects` has them."""
+        """The effect names, in the form of `Report.effects`."""
         return tuple(use.name for use in self.uses)
 
     @property
     def tokens(self) -> int:
-        """How many tokens the lowered program takes and returns: one per ordered kind.
+        """Number of tokens the lowered program takes and returns: one per ordered kind.
 
-        A token is a value without content that keeps calls in order.
+        A token is a value without data that keeps calls in order.
         """
         return sum(use.ordered for use in self.uses)
 
     @property
     def devices(self) -> str:
-        """On how many devices it may run: any number of devices, 1 device, or none."""
+        """How many devices the program can run on, such as `"1 device"` or `"none"`."""
         count = self.fixed
         if self.host_only or any(not use.shardable for use in self.uses):
-            # It needs one device, so it cannot run if the function names several.
+            # Such effects need one device, so a function that names several cannot run.
             count = 1 if self.fixed in (None, 1) else 0
         return str(DeviceCount(0 if self.refused else count))
 
     def runs_on(self, devices: int) -> tuple[bool, str]:
-        """Whether it may run on so many devices, and why, in one sentence or two.
+        """Returns whether the program can run on so many devices, and why, as text.
 
         Raises:
             ProgramError: if `devices` is not a positive integer.
@@ -228,7 +230,7 @@ class Effects(Displayed):
         return found.may, str(found)
 
     def on(self, devices: int) -> RunsOn:
-        """Whether it may run on so many devices, and why.
+        """Returns whether the program can run on so many devices, and why.
 
         Raises:
             ProgramError: if `devices` is not a positive integer.
@@ -241,10 +243,10 @@ class Effects(Displayed):
                 f"A program runs on 1 device or more; got {shown(devices)}."
             )
         refused = self.refused
-        # jax looks at the number of devices when it lowers, after it has traced.
+        # jax checks the number of devices at lowering, so a trace error comes first.
         if refused is not None and refused.stage != "lower":
             return RefusedAnywhere(devices, refused)
-        # jax compiles for the mesh that the function names, whatever its effects are.
+        # jax compiles for the mesh that the function names, whatever its effects.
         if self.fixed not in (None, devices):
             return NamesOwnMesh(devices, self.fixed)
         single = [use.name for use in self.uses if not use.shardable]
@@ -262,7 +264,7 @@ class Effects(Displayed):
         return OrderedOnMany(devices, ordered[0])
 
     def explain(self) -> str:
-        """Everything in plain sentences, a line each."""
+        """Explains all effects in plain sentences, one per line."""
         return explanation(self)
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Why a compile or run ended early, and how processes ended.
+"""Why a compile or run failed or was cancelled, and how processes ended.
 
-`words/failures.py` has the sentences.
+The sentences are in `words/failures.py`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Literal
 from shardviz.base.display import Fact, sentence
 from shardviz.programs.refusals import TypeRefusal
 
-#: Which processes an ended one belonged to: the worker of this kernel, engines that
-#: `sv.hosts` started, or engines started by others.
+#: The group of a process that ended: this kernel's worker, engines that `sv.hosts`
+#: started, or engines that the user started.
 Group = Literal["worker", "own", "foreign"]
 
 
 class FailureCause:
-    """The cause of a failure, besides the text in `Failure.said`.
+    """Why a job failed; `Failure.said` has the text of the error.
 
     >>> print(Failure("run", cause=CancelledAfter(3, repeat=10)).message)
     Cancelled after 3 of 10 runs.
@@ -31,15 +31,15 @@ class Raised(FailureCause):
 
 @dataclass(frozen=True)
 class NotOnCpu(FailureCause):
-    """XLA's compiler for CPUs lacks an operation."""
+    """XLA's CPU compiler doesn't implement an operation."""
 
 
 @dataclass(frozen=True)
 class RefusedByTypes(FailureCause):
-    """jax refuses an operation on Explicit axes.
+    """jax refuses an operation on Explicit mesh axes.
 
     Attributes:
-        operation: what jax calls it.
+        operation: jax's name for the operation.
     """
 
     operation: str
@@ -47,10 +47,10 @@ class RefusedByTypes(FailureCause):
 
 @dataclass(frozen=True)
 class NeedsMoreMemory(FailureCause):
-    """A compiler refused the program, because a device has too little memory.
+    """The compiler rejects the program because a device has too little memory.
 
     Attributes:
-        buffers: the largest buffers, a fact of `compiled/too_large.py`.
+        buffers: the largest buffers, as a fact from `compiled/too_large.py`.
     """
 
     buffers: Fact
@@ -58,22 +58,22 @@ class NeedsMoreMemory(FailureCause):
 
 @dataclass(frozen=True)
 class HostMemory(FailureCause):
-    """The memory of this machine or process ran out."""
+    """This machine or process ran out of host memory."""
 
 
 @dataclass(frozen=True)
 class SystemRefused(FailureCause):
-    """The operating system refused something, such as a file or a process."""
+    """The operating system refused a request, such as opening a file."""
 
 
 @dataclass(frozen=True)
 class SpreadArray(FailureCause):
-    """An array is on devices of several processes."""
+    """An array is spread over devices of several processes."""
 
 
 @dataclass(frozen=True)
 class LocalData(FailureCause):
-    """The data of this process does not fit an array over several processes."""
+    """This process's data doesn't fit an array that spans several processes."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class ProcessLost(FailureCause):
 
 @dataclass(frozen=True)
 class MissingPlatform(FailureCause):
-    """jax finds no device of the platforms that a variable names.
+    """jax finds no device for the platforms in an environment variable.
 
     Attributes:
-        variable: the environment variable.
+        variable: name of the environment variable.
         platforms: its value.
     """
 
@@ -100,10 +100,10 @@ class Cancelled(FailureCause):
 
 @dataclass(frozen=True)
 class CancelledBefore(Cancelled):
-    """The user cancelled the job before a stage.
+    """The user cancelled the job before a stage began.
 
     Attributes:
-        stage: the stage.
+        stage: name of the stage.
     """
 
     stage: str
@@ -111,10 +111,10 @@ class CancelledBefore(Cancelled):
 
 @dataclass(frozen=True)
 class CancelledIn(Cancelled):
-    """The user cancelled the job while another process was in a stage.
+    """The user cancelled the job while another process ran a stage.
 
     Attributes:
-        stage: the stage.
+        stage: name of the stage.
     """
 
     stage: str
@@ -125,8 +125,8 @@ class CancelledAfter(Cancelled):
     """The user cancelled the job between two executions.
 
     Attributes:
-        done: how many executions were done.
-        repeat: how many were asked for.
+        done: number of executions that had finished.
+        repeat: number of executions requested.
     """
 
     done: int
@@ -138,9 +138,9 @@ class OthersWait(FailureCause):
     """One of several processes failed, and others wait for it in a collective.
 
     Attributes:
-        process: the rank of the process that failed.
-        waiting: the ranks of the processes that wait.
-        group: which processes they are.
+        process: rank of the process that failed.
+        waiting: ranks of the processes that wait for it.
+        group: the group that the processes belong to.
     """
 
     process: int
@@ -150,24 +150,24 @@ class OthersWait(FailureCause):
 
 @dataclass(frozen=True)
 class CallbackRaised(FailureCause):
-    """A callback raised, and XLA could not end the run."""
+    """A callback raised an exception, and XLA could not end the run."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a compile or run ended early.
+    """Why a compile or run failed or was cancelled.
 
     Attributes:
-        stage: `"program"`, `"target"`, `"trace"`, `"lower"`, `"compare"` (of several
+        stage: `"program"`, `"target"`, `"trace"`, `"lower"`, `"compare"` (between
             processes), `"compile"`, `"place"`, `"run"`, `"check"` or `"cancelled"`.
-        said: the text of an error: our own in full, one of jax or XLA on one line.
-        source: the line of the user's code that it comes from; `""` if unknown.
-        cause: what else is known; None if `said` is the complete sentence.
+        said: the error message; a message from jax or XLA is shortened to one line.
+        source: the user's source line that caused the error; `""` if unknown.
+        cause: what else is known about the error; None if `said` is a full sentence.
         processes: which of several processes failed, as text; `""` for one process.
-        largest_arrays: the program's largest arrays, if memory ran out; else None.
-        lacks_memory: True if memory ran out, or would have.
-        refusals: if jax refused an operation for the types of its operands, that one
-            and all that it would refuse after it, with edits that it accepts.
+        largest_arrays: the program's largest arrays if memory ran out; otherwise None.
+        lacks_memory: True if memory ran out, or would have run out.
+        refusals: every operation that jax refuses for its operand types, each with
+            edits that jax accepts; empty for other errors.
 
     >>> print(Failure("trace", "The shapes do not fit.", "block.py:31"))
     trace: The shapes do not fit. (block.py:31)
@@ -184,12 +184,12 @@ class Failure:
 
     @property
     def message(self) -> str:
-        """The error in words."""
+        """The error as text."""
         return sentence(self)
 
     @property
     def located(self) -> str:
-        """The error in words, with its source line."""
+        """The error as text, with its source line."""
         return self.message + (f" ({self.source})" if self.source else "")
 
     def __str__(self) -> str:
@@ -198,12 +198,12 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnd(Fact):
-    """How a process of ours ended, or was ended, before it answered.
+    """How a process ended, or was ended, before it answered.
 
     Attributes:
-        stage: the stage it was in; `""` for none.
-        process: which process, as text; `""` for the worker.
-        group: which processes it belonged to.
+        stage: the stage that the process was in; `""` if none.
+        process: which process ended, as text; `""` for the worker.
+        group: the group that the process belonged to.
     """
 
     stage: str = ""
@@ -212,17 +212,17 @@ class ProcessEnd(Fact):
 
     @property
     def lacks_memory(self) -> bool:
-        """True if memory ran out for certain."""
+        """True if the process certainly ran out of memory."""
         return isinstance(self, TookTooMuchMemory)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exited(ProcessEnd):
-    """The process ended without being asked to.
+    """The process exited unexpectedly.
 
     Attributes:
-        code: its exit code as Python has it, negative for a signal; None if unknown.
-        printed: the lines it printed about the cause.
+        code: exit code as Python reports it, negative for a signal; None if unknown.
+        printed: the lines the process printed about the cause.
     """
 
     code: int | None = None
@@ -231,7 +231,7 @@ class Exited(ProcessEnd):
 
 @dataclass(frozen=True, kw_only=True)
 class Lost(ProcessEnd):
-    """The process ended on another machine, and nothing else is known."""
+    """The process ended on another machine, and its exit code is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +239,7 @@ class Stopped(ProcessEnd):
     """A signal stopped the process.
 
     Attributes:
-        seconds: for how long by now.
+        seconds: how long the process has been stopped.
     """
 
     seconds: float
@@ -247,10 +247,10 @@ class Stopped(ProcessEnd):
 
 @dataclass(frozen=True, kw_only=True)
 class TookTooLong(ProcessEnd):
-    """The process was ended at a limit of time.
+    """The process was killed because it exceeded its time limit.
 
     Attributes:
-        seconds: the limit.
+        seconds: the time limit.
 
     >>> print(str(TookTooLong(stage="run", seconds=60)).split(":")[0])
     The worker process was ended after 60 s in the stage 'run'
@@ -261,11 +261,11 @@ class TookTooLong(ProcessEnd):
 
 @dataclass(frozen=True, kw_only=True)
 class TookTooMuchMemory(ProcessEnd):
-    """The process was ended at a limit of memory.
+    """The process was killed because it exceeded its memory limit.
 
     Attributes:
-        used: the bytes that it used.
-        limit: the bytes that it may use.
+        used: bytes that the process used.
+        limit: bytes that the process may use.
 
     >>> TookTooMuchMemory(stage="run", used=2 << 30, limit=1 << 30).lacks_memory
     True
@@ -277,10 +277,10 @@ class TookTooMuchMemory(ProcessEnd):
 
 @dataclass(frozen=True)
 class GroupEnd(Fact):
-    """Several processes cannot be used any more, although none of them failed.
+    """A group of processes is no longer usable, although no process failed.
 
     Attributes:
-        name: their name.
+        name: name of the group.
     """
 
     name: str
@@ -293,9 +293,9 @@ class GroupClosed(GroupEnd):
 
 @dataclass(frozen=True)
 class GroupForked(GroupEnd):
-    """The group belongs to the process of which this one is a fork."""
+    """The group belongs to the parent of this process, which is a fork."""
 
 
 @dataclass(frozen=True)
 class GroupInterrupted(GroupEnd):
-    """A call was interrupted, which ends the processes."""
+    """A call was interrupted, and its processes were ended."""

@@ -1,4 +1,4 @@
-"""Notes on how a program was made, traced or compiled: one class per kind."""
+"""Notes on how a program was built, traced or compiled: one class per kind of note."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from shardviz.base.partition_spec import Spec
 
 
 class Note(Fact):
-    """A note that the user should read. `words/notes.py` has its sentence."""
+    """A note for the user. Its sentence is in `words/notes.py`."""
 
 
-# --- how a program was made -----------------------------------------------------------
+# --- building a program ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class KeywordForFunction(Note):
-    """A keyword went to the function, although the public function has it, too.
+    """A keyword was passed to the user's function, and the public function has it too.
 
     Attributes:
-        function: the user's function.
-        keyword: the keyword.
-        public: the public function, such as `"plan"`.
+        function: name of the user's function.
+        keyword: name of the keyword.
+        public: name of the public function, such as `"plan"`.
     """
 
     function: str
@@ -32,10 +32,10 @@ class KeywordForFunction(Note):
 
 @dataclass(frozen=True)
 class JitUnreadable(Note):
-    """This version of jax does not show the settings of a `jax.jit` or `jax.pmap`.
+    """This jax version hides the settings of a `jax.jit` or `jax.pmap` function.
 
     Attributes:
-        function: which of them.
+        function: `"jax.jit"` or `"jax.pmap"`.
     """
 
     function: str
@@ -46,7 +46,7 @@ class JitDiffers(Note):
     """`jax.jit` and `sv.program` were given different settings.
 
     Attributes:
-        settings: those that differ, such as `"mesh"`.
+        settings: the settings that differ, such as `"mesh"`.
     """
 
     settings: tuple[str, ...]
@@ -54,11 +54,11 @@ class JitDiffers(Note):
 
 @dataclass(frozen=True)
 class NoRules(Note):
-    """An array has logical names, and the program has no rules.
+    """An array has logical names, but the program has no rules.
 
     Attributes:
-        array: its name.
-        names: its logical names, as text.
+        array: name of the array.
+        names: the array's logical names, as text.
     """
 
     array: str
@@ -67,10 +67,10 @@ class NoRules(Note):
 
 @dataclass(frozen=True)
 class StaticNumbers(Note):
-    """Arguments are static, because Python reads a number while it traces.
+    """Arguments are static because Python code needs their values during tracing.
 
     Attributes:
-        arguments: their names.
+        arguments: names of the arguments.
     """
 
     arguments: tuple[str, ...]
@@ -78,18 +78,18 @@ class StaticNumbers(Note):
 
 @dataclass(frozen=True)
 class ChangedInPlace(Note):
-    """The function changes arguments in place; this counts as results.
+    """The function changes arguments in place; the new values count as results.
 
     Attributes:
-        function: its name.
-        arguments: the names of the arguments.
+        function: name of the function.
+        arguments: names of the arguments.
     """
 
     function: str
     arguments: tuple[str, ...]
 
 
-# --- how it was traced ----------------------------------------------------------------
+# --- tracing --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ class NoArrayArguments(Note):
 
 @dataclass(frozen=True)
 class MeshNeeded(Note):
-    """Traced with the program's mesh in context, because it fails without one.
+    """Traced with the program's mesh in context, because tracing fails without one.
 
     Attributes:
-        error: the exception without a mesh, in words.
+        error: the exception raised without a mesh, as text.
     """
 
     error: str
@@ -114,11 +114,11 @@ class MeshNeeded(Note):
 
 @dataclass(frozen=True)
 class OtherMesh(Note):
-    """A mesh other than the program's is in force, and was replaced.
+    """The program's mesh replaced another mesh that was in context.
 
     Attributes:
-        set_by: how it was set, such as `"jax.set_mesh"`.
-        in_force: the mesh in force, as text.
+        set_by: how the other mesh was set, such as `"jax.set_mesh"`.
+        in_force: the other mesh, as text.
         program_mesh: the program's mesh, as text.
     """
 
@@ -129,15 +129,15 @@ class OtherMesh(Note):
 
 @dataclass(frozen=True)
 class CannotWatch(Note):
-    """A profiler or a debugger uses Python's hook, so calls cannot be watched."""
+    """Calls cannot be recorded, because a profiler or debugger uses Python's hook."""
 
 
 @dataclass(frozen=True)
 class FunctionReplaced(Note):
-    """A function whose calls should be watched was replaced by something else.
+    """Calls of a function cannot be recorded, because it was replaced.
 
     Attributes:
-        function: its module and name.
+        function: module and name of the function.
     """
 
     function: str
@@ -148,7 +148,7 @@ class RecordingFailed(Note):
     """shardviz failed while it recorded calls.
 
     Attributes:
-        error: the exception, in words.
+        error: the exception, as text.
     """
 
     error: str
@@ -156,16 +156,16 @@ class RecordingFailed(Note):
 
 @dataclass(frozen=True)
 class TracedBefore(Note):
-    """jax had traced a function before any plan, and does not call it again.
+    """jax cached a function's trace before the first plan, so its calls are unknown.
 
     Attributes:
-        line: its source line; `""` if unknown.
+        line: source line of the traced function; `""` if unknown.
     """
 
     line: str = ""
 
 
-# --- what is in it --------------------------------------------------------------------
+# --- contents of the program ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ class SumOfGradient(Note):
     """`jax.grad` added a sum over devices in a `shard_map`.
 
     Attributes:
-        axes: the mesh axes.
-        line: the source line, or jax's name of the sum.
+        axes: mesh axes of the sum.
+        line: source line of the sum, or jax's name for it.
     """
 
     axes: tuple[str, ...]
@@ -183,12 +183,12 @@ class SumOfGradient(Note):
 
 @dataclass(frozen=True)
 class SumOfEquals(Note):
-    """A sum over devices in a `shard_map` adds the same value several times.
+    """A sum over devices in a `shard_map` adds equal values.
 
     Attributes:
-        axes: the mesh axes.
-        line: the source line, or jax's name of the sum.
-        devices: how many values are added.
+        axes: mesh axes of the sum.
+        line: source line of the sum, or jax's name for it.
+        devices: number of values added.
     """
 
     axes: tuple[str, ...]
@@ -198,16 +198,16 @@ class SumOfEquals(Note):
 
 @dataclass(frozen=True)
 class SameRows(Note):
-    """Devices compute the same rows in a `shard_map`, and the result has them all.
+    """Devices in a `shard_map` compute the same rows, and the result repeats them.
 
     Attributes:
-        axis: the mesh axis of these devices.
-        line: the source line of the `shard_map`.
-        operand: the number of the operand whose rows they are.
-        in_spec: its spec.
-        result: the number of the result.
-        out_spec: its spec.
-        devices: how many devices are along the axis.
+        axis: mesh axis of these devices.
+        line: source line of the `shard_map`.
+        operand: position of the operand that holds the rows.
+        in_spec: spec of that operand.
+        result: position of the result.
+        out_spec: spec of that result.
+        devices: number of devices along the axis.
     """
 
     axis: str
@@ -221,48 +221,48 @@ class SameRows(Note):
 
 @dataclass(frozen=True)
 class RandomNumbers(Note):
-    """The program makes random numbers that jax is set not to partition."""
+    """The program generates random numbers that jax is configured not to partition."""
 
 
 @dataclass(frozen=True)
 class UnknownJaxprParameter(Note):
-    """This version of jax lacks a parameter that other notes need.
+    """This jax version lacks a primitive parameter that other notes depend on.
 
     Attributes:
-        primitive: the operation.
-        parameter: its parameter.
+        primitive: name of the primitive.
+        parameter: name of the parameter.
     """
 
     primitive: str
     parameter: str
 
 
-# --- how it was compiled --------------------------------------------------------------
+# --- compilation ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class WithoutPrints(Note):
-    """Compiled without `jax.debug.print` and `jax.debug.callback`.
+    """Compiled without its `jax.debug.print` and `jax.debug.callback` calls.
 
     Attributes:
-        lines: the source lines that were left out.
+        lines: source lines of the removed calls.
     """
 
     lines: tuple[str, ...]
 
 
 class NotPartitioned(Note):
-    """Why it is unknown what XLA's partitioner made of a program."""
+    """Why the output of XLA's partitioner is unknown."""
 
 
 @dataclass(frozen=True)
 class OneDevice(NotPartitioned):
-    """The program is for one device, so nothing is partitioned."""
+    """The program runs on one device, so XLA partitions nothing."""
 
 
 @dataclass(frozen=True)
 class OwnDump(NotPartitioned):
-    """`XLA_FLAGS` ask for a dump, which is left alone."""
+    """The user's `XLA_FLAGS` already request a dump, so we don't add ours."""
 
 
 @dataclass(frozen=True)
@@ -275,8 +275,8 @@ class NoDumpFolder(NotPartitioned):
     """XLA's dump cannot be written.
 
     Attributes:
-        folder: where to.
-        reason: the system's reason.
+        folder: path of the dump folder.
+        reason: the operating system's error.
     """
 
     folder: str
@@ -288,7 +288,7 @@ class DumpRefused(NotPartitioned):
     """XLA cannot dump this program.
 
     Attributes:
-        reason: XLA's reason.
+        reason: XLA's error.
     """
 
     reason: str
@@ -296,10 +296,10 @@ class DumpRefused(NotPartitioned):
 
 @dataclass(frozen=True)
 class BuffersNotRead(Note):
-    """XLA wrote its buffers in a form that shardviz does not know.
+    """XLA wrote its buffers in a format that shardviz doesn't know.
 
     Attributes:
-        reason: what could not be read.
+        reason: what could not be parsed.
     """
 
     reason: str

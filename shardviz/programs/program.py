@@ -1,4 +1,4 @@
-"""Program: a function, the arrays it takes, and the layouts requested for them."""
+"""Program: a function, its array arguments, and their requested layouts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from shardviz.base.mesh_context import MeshContext
 
 
 def function_name(fn: Any) -> str:
-    """The name of a function; of a partial its function's, of an object its class's.
+    """The name of a function; for a partial its function's, for an object its class's.
 
     >>> import functools
     >>> function_name(functools.partial(abs, 1)), function_name(abs)
     ('abs', 'abs')
     """
-    # jax does the same.
+    # jax names partials in the same way.
     while isinstance(fn, functools.partial):
         fn = fn.func
     wrapped = getattr(fn, "__wrapped__", None)
     name = getattr(fn, "__name__", "") or getattr(wrapped, "__name__", "")
-    # An object may have any attribute of that name, and a flax module has None.
+    # `__name__` may be any attribute of the user's object; in flax modules it is None.
     if not isinstance(name, str) or not name:
         return type(fn).__name__
     return name
@@ -42,31 +42,32 @@ def function_name(fn: Any) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Displayed):
-    """A function with its arrays, mesh and rules; made by `shardviz.program`.
+    """A function with its arrays, mesh and rules, as returned by `shardviz.program`.
 
     Attributes:
-        fn: the function. It is called with the arrays in the form `tree` gives them.
+        fn: the function. It is called with the arrays as arranged by `tree`.
         arrays: one ArraySpec per leaf of the arguments, in order.
-        mesh: the mesh it is laid out on.
+        mesh: the mesh to lay the arrays out on.
         rules: the axis rules, or None.
-        dialect: how the rules are applied.
-        tree: how the arrays form the positional arguments (a jax PyTreeDef of the tuple
-            of arguments); None where each array is one argument.
-        out_specs: Specs in a pytree prefix of what `fn` returns, as jax.jit's
-            `out_shardings`; None for one, or for all, lets the compiler choose.
-        options: compiler options, by name; `donate` holds the positions of donated
+        dialect: the library whose semantics the rules follow.
+        tree: PyTreeDef of the tuple of positional arguments; None if each array is one
+            argument.
+        out_specs: a pytree prefix of Specs for the results, like `out_shardings` in
+            `jax.jit`. None, for one result or for all, lets the compiler choose.
+        options: compiler options by name; `donate` holds the positions of donated
             arguments.
-        name: the name shown for it.
-        notes: notes for the user on how it was made; plans and reports begin with them.
-        context: the mesh, and the rules of flax's `nn.logical_axis_rules`, in force
-            when it was made; None for none. It is traced in this context, unless another
+        name: the display name.
+        notes: notes for the user on how the program was built; plans and reports list
+            them first.
+        context: the mesh and flax's `nn.logical_axis_rules` in force when the program
+            was built; None if neither was. It is traced in this context, unless another
             mesh or other rules are in force when it is planned, compiled or run.
-        mesh_from: the origin of the mesh: `"given"`, `"arrays"` (or shardings of
-            `jax.jit`), `"context"` or `"function"`. A given mesh replaces the one in
+        mesh_from: the origin of the mesh: `"given"`, `"arrays"` (also shardings of
+            `jax.jit`), `"context"` or `"function"`. A given mesh overrides the mesh in
             context; otherwise the program is traced in the context of the user's call.
 
     Raises:
-        ProgramError: if the parts do not fit together.
+        ProgramError: if `fn` isn't callable, or the arrays don't match `tree`.
     """
 
     fn: Callable[..., Any]
@@ -87,7 +88,7 @@ class Program(Displayed):
             raise ProgramError(
                 f"A program needs a function to run; got {shown(self.fn)}."
             )
-        # The class is frozen.
+        # The dataclass is frozen.
         object.__setattr__(self, "arrays", tuple(self.arrays))
         object.__setattr__(self, "name", self.name or function_name(self.fn))
         unique_names(self.arrays)
@@ -98,11 +99,11 @@ class Program(Displayed):
             )
 
     def replace(self, **changes: Any) -> Program:
-        """A copy with some parts changed, checked again.
+        """Returns a copy with the given fields changed, and validates it.
 
-        A mesh brings its axis types; those of `sv.mesh` are Auto. Text or a mapping has
-        no types: then axes keep their current types, and new axes get the type that all
-        axes of this program have.
+        A MeshSpec or a jax mesh keeps its own axis types (`sv.mesh` makes Auto axes). A
+        mesh given as text or as a mapping has no types: existing axes keep theirs, and
+        new axes get the type that all axes of this program share, or Auto.
 
         >>> from shardviz.base.mesh import make_mesh
         >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
@@ -118,10 +119,10 @@ class Program(Displayed):
 
     @cached_property
     def requests(self) -> tuple[Request, ...]:
-        """The layout requested for every array: the first stage. Calls no jax.
+        """The layout requested for each array: the first stage. Needs no jax.
 
-        They are the rows of an audit, so that their remedies look at the other arrays,
-        and edit a parameter together with its moments.
+        The requests are rows of an audit. Their remedies therefore consider the other
+        arrays, and change a parameter together with its optimizer moments.
         """
         rows = requests(self.arrays, self.mesh, self.rules, self.dialect)
         names = [array.name for array in self.arrays]
@@ -147,9 +148,9 @@ class Program(Displayed):
 
 
 def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
-    """A mesh with the axis types of another mesh."""
+    """Returns `mesh` with the axis types of `old`."""
     distinct_types = {*old.axis_types}
-    # If there are several types, only the user can choose the type of a new axis.
+    # With mixed types, only the user can choose the type of a new axis.
     new_type = distinct_types.pop() if len(distinct_types) == 1 else "Auto"
     old_types = dict(zip(old.axis_names, old.axis_types, strict=True))
     types = tuple(old_types.get(name, new_type) for name in mesh.axis_names)

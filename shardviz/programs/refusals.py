@@ -1,4 +1,4 @@
-"""Operations that jax refuses for their types, and the edits that it accepts."""
+"""Operations that jax refuses for their operand types, and edits that it accepts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Literal
 from shardviz.base.display import Fact
 from shardviz.base.partition_spec import Spec
 
-#: The collectives of `jax.lax` that make values equal on all devices.
+#: The `jax.lax` collectives whose result is equal on all devices.
 Combination = Literal["psum", "pmean", "pmax", "pmin"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TypeEdit(Fact):
-    """An edit after which jax accepts an operation.
+    """An edit that makes jax accept an operation.
 
-    Each edit was tried, except `CombineBeforeRead`.
+    Every edit was tried before it is proposed, except `CombineBeforeRead`.
 
     Attributes:
-        is_right: whether the results are then those of whole arrays; None if unknown.
-        bytes: the bytes that each device sends in the program with this edit and the best edits
-            of the refusals before, by the partitioner's answer; None if not compiled.
+        is_right: True if the edited program computes the same values as on whole
+            arrays; None if unknown.
+        bytes: bytes that each device sends in the program with this edit and the best
+            edits of earlier refusals, as XLA's partitioner plans it; None if not
+            compiled.
 
     >>> print(CastOperands((1,), ("x",)))
     jax.lax.pcast(..., ('x',), to='varying') of operand 1
@@ -33,10 +35,10 @@ class TypeEdit(Fact):
 
 @dataclass(frozen=True)
 class OperandEdit(TypeEdit):
-    """Some operands get another type.
+    """An edit that changes the type of some operands.
 
     Attributes:
-        numbers: the positions of the operands.
+        numbers: positions of these operands.
     """
 
     numbers: tuple[int, ...]
@@ -44,10 +46,10 @@ class OperandEdit(TypeEdit):
 
 @dataclass(frozen=True)
 class ReshardOperands(OperandEdit):
-    """`jax.sharding.reshard` of operands.
+    """`jax.sharding.reshard` of some operands.
 
     Attributes:
-        spec: their new spec.
+        spec: new spec of these operands.
     """
 
     spec: Spec
@@ -55,19 +57,19 @@ class ReshardOperands(OperandEdit):
 
 @dataclass(frozen=True)
 class ReshardCarry(ReshardOperands):
-    """`jax.sharding.reshard` of values of the carry, before the loop.
+    """`jax.sharding.reshard` of some carry values before the loop.
 
     Attributes:
-        numbers: their positions in the carry.
+        numbers: positions of these values in the carry.
     """
 
 
 @dataclass(frozen=True)
 class CastOperands(OperandEdit):
-    """`jax.lax.pcast` of operands, so that they vary over more axes.
+    """`jax.lax.pcast` of some operands, so that they vary over more axes.
 
     Attributes:
-        axes: the axes over which they vary then.
+        axes: mesh axes to vary over.
     """
 
     axes: tuple[str, ...]
@@ -75,19 +77,19 @@ class CastOperands(OperandEdit):
 
 @dataclass(frozen=True)
 class CastCarry(CastOperands):
-    """`jax.lax.pcast` of values of the carry, before the loop.
+    """`jax.lax.pcast` of some carry values before the loop.
 
     Attributes:
-        numbers: their positions in the carry.
+        numbers: positions of these values in the carry.
     """
 
 
 @dataclass(frozen=True)
 class CastBranches(TypeEdit):
-    """`jax.lax.pcast` of the results of branches.
+    """`jax.lax.pcast` of the results of `cond` branches.
 
     Attributes:
-        axes: the axes over which they vary then.
+        axes: mesh axes to vary over.
     """
 
     axes: tuple[str, ...]
@@ -95,10 +97,10 @@ class CastBranches(TypeEdit):
 
 @dataclass(frozen=True)
 class SplitResult(TypeEdit):
-    """The result of an operation gets another spec.
+    """An edit that gives the result of an operation another spec.
 
     Attributes:
-        spec: the spec.
+        spec: new spec of the result.
     """
 
     spec: Spec
@@ -106,7 +108,7 @@ class SplitResult(TypeEdit):
 
 @dataclass(frozen=True)
 class OutSharding(SplitResult):
-    """The argument `out_sharding` of the operation.
+    """Passes `out_sharding` to the operation.
 
     >>> print(OutSharding(Spec.parse("data")))
     out_sharding=P('data')
@@ -115,26 +117,26 @@ class OutSharding(SplitResult):
 
 @dataclass(frozen=True)
 class AtGet(SplitResult):
-    """The argument `out_sharding` of `.at[...].get`."""
+    """Passes `out_sharding` to `.at[...].get`."""
 
 
 @dataclass(frozen=True)
 class AtSet(SplitResult):
-    """The argument `out_sharding` of `.at[...].set` and similar methods."""
+    """Passes `out_sharding` to `.at[...].set` or a similar method."""
 
 
 @dataclass(frozen=True)
 class AutoAxes(SplitResult):
-    """`jax.sharding.auto_axes` around the operation."""
+    """Wraps the operation in `jax.sharding.auto_axes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultEdit(TypeEdit):
-    """An edit of a `shard_map` for results that differ between devices.
+    """An edit of a `shard_map` whose results differ between devices.
 
     Attributes:
-        axes: the axes over which they no longer vary.
-        numbers: the positions of the results.
+        axes: mesh axes over which the results no longer vary.
+        numbers: positions of these results.
     """
 
     axes: tuple[str, ...] = ()
@@ -143,10 +145,10 @@ class ResultEdit(TypeEdit):
 
 @dataclass(frozen=True)
 class CombineResults(ResultEdit):
-    """A collective over the results.
+    """A collective over some results of a `shard_map`.
 
     Attributes:
-        collective: its name in `jax.lax`.
+        collective: name of the collective in `jax.lax`.
     """
 
     collective: Combination
@@ -154,12 +156,12 @@ class CombineResults(ResultEdit):
 
 @dataclass(frozen=True)
 class CombineBeforeRead(ResultEdit):
-    """A collective over a value of the body, before an operation reads it.
+    """A collective over a value in the `shard_map` body, before an operation reads it.
 
     Attributes:
-        collective: its name in `jax.lax`.
-        reader: jax's name of the operation that reads the value.
-        line: the source line of that operation; `""` if unknown.
+        collective: name of the collective in `jax.lax`.
+        reader: jax's name for the operation that reads the value.
+        line: source line of that operation; `""` if unknown.
     """
 
     collective: Combination
@@ -169,10 +171,10 @@ class CombineBeforeRead(ResultEdit):
 
 @dataclass(frozen=True)
 class NameInOutSpecs(ResultEdit):
-    """The axes are named in the `out_specs` of the results.
+    """Names the axes in the results' `out_specs`.
 
     Attributes:
-        spec: the new spec.
+        spec: the new entry in `out_specs`.
     """
 
     spec: Spec
@@ -180,22 +182,21 @@ class NameInOutSpecs(ResultEdit):
 
 @dataclass(frozen=True)
 class SkipCheck(ResultEdit):
-    """`check_vma=False`."""
+    """Passes `check_vma=False` to the `shard_map`."""
 
 
 @dataclass(frozen=True)
 class TypeRefusal(Fact):
-    """An operation that jax refuses for the types of its operands.
+    """An operation that jax refuses for its operand types.
 
     Attributes:
-        operation: jax's name for it, such as `"dot_general"`.
-        source: the line of the user's code.
-        types: the types of its operands, as jax writes them.
-        said: jax's complete message.
-        edits: the edits that jax accepts. If they have prices, those that send least
-            come first.
-        backward: True in a gradient, which jax makes again from the edited forward
-            pass, and may accept then.
+        operation: jax's name for the operation, such as `"dot_general"`.
+        source: the user's source line.
+        types: operand types, as jax writes them.
+        said: jax's full message.
+        edits: edits that jax accepts, cheapest first if their traffic is known.
+        backward: True for an operation in a gradient. Editing the forward pass may
+            already fix it, because jax derives the gradient again.
 
     >>> print(TypeRefusal("add", "f.py:3", ("float32[8@x]",), "They differ."))
     add (f.py:3). They differ. No edit was found that jax accepts.

@@ -1,4 +1,4 @@
-"""The arguments of a program: a name for every leaf, and the specs given for each."""
+"""Arguments of a program: names for all leaves, and their specs."""
 
 from __future__ import annotations
 
@@ -51,26 +51,25 @@ def program_arrays(
     names: Sequence[str] | None = None,
     axis_names: Names | None = None,
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
-    """The arrays in the arguments of a function, the tree they form, and their mesh.
+    """Returns the arrays in a function's arguments, their tree, and their mesh.
 
-    An ArraySpec keeps its name, unless another one has the same. Other leaves are named
-    after the parameter and their path in it, such as `params.w_in` or `layers[0]`. Axis
-    names in a library's box around an array become its logical names. If no rule is for
-    them and the mesh has them all, they are mesh axes, as in flax's `get_sharding`.
+    An ArraySpec keeps its name if it is unique. Other leaves are named after the
+    parameter and their key path, such as `params.w_in` or `layers[0]`. Axis names in a
+    library's metadata box become logical names. If they match no rule and the mesh has
+    all of them, they are mesh axes, as in flax's `get_sharding`.
 
     Args:
-        args: the positional arguments: pytrees of ArraySpecs, ShapeDtypeStructs and
-            arrays.
+        args: positional arguments: pytrees of ArraySpecs, ShapeDtypeStructs and arrays.
         fn: the function that takes them.
-        mesh: the mesh that was given; None for that of the arrays.
-        rules: the rules that were given.
-        dialect: how the rules are applied.
-        names: the names of the arguments; None for those of the function's parameters.
-        axis_names: called with the name and the array for arrays without a sharding or
-            names; it returns logical names, a PartitionSpec, or None.
+        mesh: the given mesh; None to use the arrays' mesh.
+        rules: the given axis rules.
+        dialect: the library whose semantics the rules follow.
+        names: names of the arguments; None to use the function's parameter names.
+        axis_names: called with name and array for arrays without a sharding or names;
+            returns logical names, a PartitionSpec, or None.
 
     Raises:
-        ProgramError: for a leaf that is no array, and for arrays on different meshes.
+        ProgramError: if a leaf isn't an array, or arrays are on different meshes.
 
     >>> import jax.numpy as jnp
     >>> w = jax.ShapeDtypeStruct((4, 8), jnp.bfloat16)
@@ -81,7 +80,7 @@ def program_arrays(
     leaves, tree = leaves_with_paths(tuple(args))
     if names is None:
         names = parameter_names(fn, len(args))
-    # Two layers may have ArraySpecs with one name. These get longer names.
+    # Layers may share an ArraySpec name. Such arrays are named after their path.
     counts = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
     used_names = {name for name, count in counts.items() if count == 1}
     arrays: list[ArraySpec] = []
@@ -97,7 +96,7 @@ def program_arrays(
         on = _same_mesh(on, leaf if box is None else box.value, array.name)
     if mesh is None:
         mesh = on
-    # After the loop, since names of axes may be those of the mesh of a later array.
+    # A separate loop, because axis names may refer to the mesh of a later array.
     for i, (_, leaf, box) in enumerate(leaves):
         value = leaf if box is None else box.value
         by_user = axis_names is not None and is_array(value)
@@ -107,7 +106,7 @@ def program_arrays(
         if tree_leaf.problem is not None:
             raise ProgramError(f"{arrays[i].name}: {tree_leaf.problem}")
         placed = on_mesh(tree_leaf, mesh, rules, dialect)
-        # Names that are mesh axes are a spec and no logical names.
+        # Names that are mesh axes form a spec; they aren't logical names.
         mesh_axes = tree_leaf.array.spec is None and placed.spec is not None
         logical = None if mesh_axes else placed.logical
         arrays[i] = arrays[i].replace(logical=logical, spec=placed.spec)
@@ -115,7 +114,7 @@ def program_arrays(
 
 
 def argument_tree(program: Program) -> ArrayTree:
-    """A program's arguments by their paths, with those of an optimizer's state.
+    """Returns a program's arguments by key path, with its optimizer state marked.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> x = ArraySpec("x", (8,))
@@ -123,7 +122,7 @@ def argument_tree(program: Program) -> ArrayTree:
     ['x']
     """
     kinds = [TreeLeaf(array, described=True) for array in program.arrays]
-    # A program made from arrays alone has no containers.
+    # A program built from arrays alone has no pytree.
     if program.tree is None:
         paths = [array.name for array in program.arrays]
         return ArrayTree(paths, paths, kinds)
@@ -139,7 +138,7 @@ def argument_tree(program: Program) -> ArrayTree:
 
 
 def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
-    """A path as audits write it: `state/params/w`."""
+    """Formats a key path as in audits: `state/params/w`."""
     steps = jax.tree_util.keystr(tuple(path[1:]), simple=True, separator="/")
     text = f"{names[path[0].idx]}/{steps}" if steps else str(names[path[0].idx])
     return "".join(c if c.isprintable() else "?" for c in text)
@@ -148,24 +147,24 @@ def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
 def leaves_with_paths(
     tree: PyTree,
 ) -> tuple[list[tuple[Any, Any, LeafMetadata | None]], Any]:
-    """Every leaf with its path and the metadata of its flax box, and the tree structure
-    including boxes.
+    """Returns every leaf with its key path and the metadata of its flax box, and the
+    tree structure including boxes.
 
-    The metadata is None without a box. A box adds no step to the path.
+    Leaves without a box have None as metadata. Boxes don't appear in the path.
 
     >>> leaves_with_paths({"w": 1})[0]
     [((DictKey(key='w'),), 1, None)]
     """
     leaves: list[tuple[Any, Any, LeafMetadata | None]] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_box):
-        # A box is one leaf first, so that its names are read with its array.
+        # Stop at boxes first, to read their names together with the array.
         box = without_metadata(leaf)
         if box is None:
             leaves.append((path, leaf, None))
             continue
         inner = jax.tree_util.tree_leaves_with_path(leaf)
         for steps, value in inner:
-            # The names in a box are for one array, and not used if it has several.
+            # The names in a box describe one array, so a box with several is ignored.
             metadata = box if len(inner) == 1 else None
             leaves.append(((*path, *steps[1:]), value, metadata))
     return leaves, jax.tree.structure(tree)
@@ -176,7 +175,7 @@ def _is_box(value: Any) -> bool:
 
 
 def parameter_names(fn: UserFunction, count: int) -> list[str]:
-    """The names of a function's first `count` positional arguments.
+    """Returns the names of a function's first `count` positional arguments.
 
     >>> parameter_names(lambda x, *rest: x, 3)
     ['x', 'rest[0]', 'rest[1]']
@@ -197,19 +196,19 @@ def parameter_names(fn: UserFunction, count: int) -> list[str]:
 
 
 def path_name(root: str, path: Iterable[object]) -> str:
-    """The name of a leaf: `params.w_in`, `layers[0].w`; control characters become `?`.
+    """Names a leaf by its key path; unprintable characters become `?`.
 
     >>> path_name("params", (DictKey("layer"), SequenceKey(0), GetAttrKey("w")))
     'params.layer[0].w'
     """
     name = root + "".join(_step(key) for key in path)
     name = "".join(c if c.isprintable() else "?" for c in name).strip() or root
-    # The end of a long path is more useful than its beginning.
+    # In a long path, the end is more useful than the beginning.
     return name if len(name) <= MAX_NAME - 8 else "…" + name[-(MAX_NAME - 9) :].lstrip()
 
 
 def unique(name: str, used_names: Collection[str]) -> str:
-    """`name`, or `name_2`, `name_3` … if it is in use.
+    """Returns `name`, or `name_2`, `name_3` ... if it is already used.
 
     >>> unique("w", {"w", "w_2"})
     'w_3'
@@ -234,7 +233,7 @@ def _step(key: Any) -> str:
 
 
 def is_array(leaf: object) -> bool:
-    """True if jax takes it as an array: it has a shape and a dtype.
+    """True if jax accepts a leaf as an array, because it has a shape and a dtype.
 
     >>> is_array(np.zeros(3)), is_array("train"), is_array(np.float32)
     (True, False, False)
@@ -244,7 +243,7 @@ def is_array(leaf: object) -> bool:
 
 
 def is_number(leaf: object) -> bool:
-    """True for a number of Python. numpy's float64 is a subclass, but not one."""
+    """True for a Python number. numpy's float64, a subclass of float, is excluded."""
     return isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype")
 
 
@@ -252,12 +251,12 @@ def _array(name: str, leaf: Any) -> ArraySpec:
     if is_number(leaf):
         try:
             number_type = jax.typeof(leaf)
-        except (OverflowError, ValueError):  # Python writes no more than 4,300 digits
+        except (OverflowError, ValueError):  # Python prints at most 4,300 digits
             raise ProgramError(
                 f"{name} is {shown(leaf, 30)}, which does not fit into jax's integers of"
                 " 32 bits."
             ) from None
-        # In a sum with an array, a weak type gives way to the array's type.
+        # In arithmetic with an array, a weak type adopts the array's type.
         weak = bool(number_type.weak_type)
         return ArraySpec(name, (), None, dtype_name(number_type.dtype), weak_type=weak)
     if not is_array(leaf):
@@ -268,14 +267,14 @@ def _array(name: str, leaf: Any) -> ArraySpec:
         )
     array = adopt_array(name, leaf)
     if isinstance(leaf, (np.ndarray, np.generic)):
-        # As jit converts numpy's 64-bit types if jax is set to 32 bits.
+        # Convert 64-bit numpy types as jit does if jax is set to 32 bits.
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         array = array.replace(dtype=dtype_name(dtype))
     return array
 
 
 def _same_mesh(mesh: MeshSpec | None, leaf: object, name: str) -> MeshSpec | None:
-    """The mesh of an array and of those before it, which must be one."""
+    """Returns the mesh of an array, which must match the mesh of earlier arrays."""
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         return mesh
@@ -286,7 +285,7 @@ def _same_mesh(mesh: MeshSpec | None, leaf: object, name: str) -> MeshSpec | Non
         leaf_mesh.shape == mesh.shape and leaf_mesh.axis_types == mesh.axis_types
     )
     if has_same_axes and not (leaf_mesh.concrete and mesh.concrete):
-        # For instance an abstract array of eval_shape and one with devices.
+        # For example, an abstract array from eval_shape and an array on devices.
         return leaf_mesh if leaf_mesh.concrete else mesh
     raise ProgramError(
         f"{name} is on the mesh ({leaf_mesh}), the arrays before it on ({mesh}). A program has"
@@ -296,12 +295,12 @@ def _same_mesh(mesh: MeshSpec | None, leaf: object, name: str) -> MeshSpec | Non
 
 
 def is_spec(value: object) -> bool:
-    """True for a leaf of a tree of specs: a spec in any form, or None for no request.
+    """True for a leaf in a tree of specs: a spec in any form, or None.
 
     >>> is_spec("data, None"), is_spec(None), is_spec(("data", None))
     (True, True, False)
     """
-    # A tuple is not a spec, since it may hold one spec per argument.
+    # A tuple isn't a spec here, because it may hold one spec per argument.
     return value is None or isinstance(value, (Spec, str, PartitionSpec, Sharding))
 
 
@@ -311,17 +310,17 @@ def spread(
     what: str,
     is_leaf: Callable[[object], bool] = is_spec,
 ) -> list[Any]:
-    """One entry per leaf of `full`, from a prefix of its tree.
+    """Broadcasts a prefix tree: returns one entry per leaf of `full`.
 
     Args:
-        prefix: a tree of entries, such as specs, which may end above the leaves.
-        full: the tree itself, with any leaves but None.
-        what: the name of the prefix in errors, such as `in_specs`.
+        prefix: a tree of entries, such as specs, that may end above the leaves.
+        full: the full tree; its leaves must not be None.
+        what: name of the prefix in errors, such as `in_specs`.
         is_leaf: returns True for an entry.
 
     Raises:
-        ProgramError: if the structures differ, with jax's message, or if the prefix
-            holds a value that is no entry.
+        ProgramError: if the structures differ (with jax's message), or if the prefix
+            holds a value that isn't an entry.
 
     >>> spread({"a": "x", "b": None}, {"a": 1, "b": (2, 3)}, "out_specs")
     ['x', None, None]
@@ -334,7 +333,7 @@ def spread(
                 f"{what} holds {shown(entry)}. A spec is text such as P('x', None), or"
                 " jax's own; None is no wish."
             )
-        # None in place of a container is for all leaves in it.
+        # An entry in place of a container applies to all of its leaves.
         entries.extend([entry] * jax.tree.structure(below).num_leaves)
 
     try:
@@ -353,21 +352,21 @@ def spread(
 
 
 def spec_leaves(specs: PyTree, tree: Any, what: str) -> list[Any]:
-    """One spec per array of a program, from a prefix of its arguments.
+    """Broadcasts a prefix of the arguments to one spec per array.
 
     Args:
         specs: the prefix.
-        tree: of the program.
-        what: the name of the prefix in errors, such as `in_specs`.
+        tree: PyTreeDef of the program's arguments.
+        what: name of the prefix in errors, such as `in_specs`.
     """
-    # Like jax.jit, read a list of specs as one for the tuple of arguments.
+    # As in jax.jit, a list of specs is read as a tuple of arguments.
     if isinstance(specs, list):
         specs = tuple(specs)
     return spread(specs, tree.unflatten(range(tree.num_leaves)), what)
 
 
 def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
-    """An array with a spec in any form, unless it has one; None is no request."""
+    """Adds a spec in any form to an array that has none; None adds no spec."""
     spec = as_spec(leaf)
     if spec is None or array.spec is not None:
         return array
@@ -375,7 +374,7 @@ def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
 
 
 def mesh_of_shardings(tree: PyTree) -> MeshSpec | None:
-    """The mesh that the first NamedSharding in a tree is for, or None."""
+    """Returns the mesh of the first NamedSharding in a tree, or None."""
     for leaf in jax.tree.leaves(tree, is_leaf=is_spec):
         if isinstance(leaf, NamedSharding):
             return adopt_mesh(leaf.mesh)
@@ -385,7 +384,7 @@ def mesh_of_shardings(tree: PyTree) -> MeshSpec | None:
 def without_rules_note(
     arrays: Sequence[ArraySpec], args: Sequence[PyTree]
 ) -> list[str]:
-    """A note if a program without rules has arrays with logical names of flax."""
+    """Returns a note if arrays have flax logical names but the program has no rules."""
     for array, leaf in zip(arrays, jax.tree.leaves(tuple(args)), strict=True):
         named = array.spec is None and any(array.logical or ())
         if named and not isinstance(leaf, ArraySpec):
@@ -394,17 +393,17 @@ def without_rules_note(
 
 
 def spec_tree(specs: PyTree, mesh: MeshSpec | None) -> PyTree:
-    """A tree of specs in any form as one of Specs, each with its memory.
+    """Converts a tree of specs in any form to Specs, each with its memory kind.
 
     Raises:
-        ProgramError: for values that are no specs, and specs on another mesh.
+        ProgramError: if a leaf isn't a spec, or a spec is on another mesh.
     """
     if specs is None:
         return None
 
     def converted(leaf: Any) -> Spec | None:
         spec, kind = as_spec(leaf), foreign_memory(leaf)
-        # The mesh of jax.jit may be another one, which only gives a note.
+        # The mesh of jax.jit isn't checked, because a mismatch only causes a note.
         if mesh is not None:
             check_mesh(leaf, mesh, "out_specs")
         if spec is None or kind is None:
@@ -416,7 +415,7 @@ def spec_tree(specs: PyTree, mesh: MeshSpec | None) -> PyTree:
 
 
 def check_mesh(leaf: object, mesh: MeshSpec, what: str) -> None:
-    """Refuses a sharding over another mesh than the program's."""
+    """Raises if a sharding has another mesh than the program's."""
     if not isinstance(leaf, NamedSharding):
         return
     other = adopt_mesh(leaf.mesh)
@@ -428,10 +427,10 @@ def check_mesh(leaf: object, mesh: MeshSpec, what: str) -> None:
 
 
 def as_spec(value: object) -> Spec | None:
-    """A spec in any form as a Spec; None for no request.
+    """Converts a spec in any form to a Spec; None means no request.
 
     Raises:
-        ProgramError: for anything else, and for shardings that name no mesh axes.
+        ProgramError: for other values, and for shardings that name no mesh axes.
 
     >>> str(as_spec(PartitionSpec("data"))), as_spec(None)
     ("P('data')", None)

@@ -1,15 +1,15 @@
-"""From jax's own objects to ours, and back.
+"""Converts jax's objects to ours, and back.
 
 `adopt` converts a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or
-Array; `to_jax` returns jax's object for a value of ours. Neither starts a backend, except
-for a mesh with device ids from a real Mesh, whose devices have to be looked up.
+Array; `to_jax` converts our values to jax objects. Neither starts a backend, except for
+a mesh with device ids from a real Mesh, whose devices must be looked up.
 
-jaxlib cannot compile for every name of a mesh axis, and such names are refused here
-before it tries. Tracing, lowering and planning carry any name. Compiling writes the
-meshes of a module into attributes of text and reads them back. In jaxlib 0.10 a letter
-beyond ASCII and most backslashes end the process. In 0.12 a single quote or a backslash
-loses the shardings over that axis, and both together end the process. shardviz cannot
-rename the axes, since the function itself may name them (`jax.lax.psum(x, "é")`).
+jaxlib cannot compile for all mesh axis names, so unsupported names are refused here.
+Tracing, lowering and planning work with any name. The compiler writes meshes as text
+attributes and parses them again. In jaxlib 0.10, non-ASCII letters and most backslashes
+crash the process. In 0.12, a single quote or a backslash loses the shardings over that
+axis, and both together crash the process. shardviz cannot rename the axes, because the
+function may name them itself (`jax.lax.psum(x, "é")`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from shardviz.base.partition_spec import Spec, memory_of
 from shardviz.programs.backend.devices import mesh_of
 from shardviz.programs.program import Program
 
-# Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a process of its own; of 0.11,
-# which was not, both are expected.
+# Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a separate process. For 0.11,
+# which was not measured, we assume both problems.
 _VERSION = tuple(int(n) for n in re.findall(r"\d+", jaxlib_version)[:2])
 _NOT_CARRIED = r"\\"
 if _VERSION < (0, 12):
@@ -58,14 +58,14 @@ _KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
 
 def adopt(value: Any) -> Any:
-    """jax's object as ours.
+    """Converts a jax object to ours.
 
-    A Mesh or AbstractMesh becomes a MeshSpec, a PartitionSpec a Spec, a NamedSharding
-    the pair of them. An array or ShapeDtypeStruct becomes a Layout, or an ArraySpec
-    if it has no sharding.
+    A Mesh or AbstractMesh becomes a MeshSpec, a PartitionSpec becomes a Spec, and a
+    NamedSharding becomes a pair of both. An array or ShapeDtypeStruct becomes a Layout,
+    or an ArraySpec if it has no sharding.
 
     Raises:
-        ShardvizError: for anything else, and for objects without a counterpart.
+        ShardvizError: for other values, and for objects without a counterpart.
 
     >>> adopt(PartitionSpec("x", None, ("y", "z"))).dims
     (('x',), (), ('y', 'z'))
@@ -88,10 +88,10 @@ def adopt(value: Any) -> Any:
 
 
 def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
-    """The MeshSpec of a jax mesh; a real one brings device ids and processes.
+    """Converts a jax mesh to a MeshSpec; a concrete one keeps device ids and processes.
 
     Raises:
-        ShardvizError: for a mesh without axes, or with axis names that are no text.
+        ShardvizError: if the mesh has no axes, or axis names that aren't text.
 
     >>> adopt_mesh(AbstractMesh((4, 2), ("data", "model"))).shape
     {'data': 4, 'model': 2}
@@ -109,10 +109,10 @@ def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
 
 
 def adopt_array(name: str, value: Any) -> ArraySpec:
-    """The ArraySpec of an array or ShapeDtypeStruct, with the spec of a NamedSharding.
+    """Converts an array or ShapeDtypeStruct to an ArraySpec, including its spec.
 
     Raises:
-        ShardvizError: for a dtype that ArraySpec does not support.
+        ShardvizError: if ArraySpec doesn't support the dtype.
 
     >>> adopt_array("x", np.zeros((8, 4), np.float32)).short
     'f32[8, 4]'
@@ -126,13 +126,13 @@ def adopt_array(name: str, value: Any) -> ArraySpec:
     kind = libraries.foreign_memory(sharding)
     weak = bool(getattr(value, "weak_type", False))
     shape = read_shape(value.shape)
-    # numpy's arrays are on no device, so jax may place them.
+    # numpy arrays are on no device, so jax is free to place them.
     free = len(shape) > 0 and not getattr(value, "committed", sharding is not None)
     return ArraySpec(name, shape, None, dtype_name(value.dtype), spec, kind, weak, free)
 
 
 def tree_children(value: Any) -> list[tuple[str, Any]] | None:
-    """The parts of a container that jax knows, each with its name; None for a leaf.
+    """Returns the children of a pytree node, each with its name; None for a leaf.
 
     >>> tree_children({"w": 1, "b": (2, 3)}), tree_children(1)
     ([('b', (2, 3)), ('w', 1)], None)
@@ -148,10 +148,10 @@ def tree_children(value: Any) -> list[tuple[str, Any]] | None:
 
 
 def adopt_layout(value: Any) -> Layout:
-    """The Layout of a live array, or of a ShapeDtypeStruct with a sharding.
+    """Returns the Layout of a live array, or of a ShapeDtypeStruct with a sharding.
 
     Raises:
-        LayoutError: if it has no sharding, or one whose blocks differ in shape.
+        LayoutError: if it has no sharding, or its shards differ in shape.
     """
     sharding = getattr(value, "sharding", None)
     if sharding is None:
@@ -163,10 +163,10 @@ def adopt_layout(value: Any) -> Layout:
 
 
 def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
-    """The Layout that any jax sharding gives an array of this shape.
+    """Returns the Layout that a jax sharding of any class gives an array.
 
     Raises:
-        LayoutError: if a dimension does not divide, or the blocks differ in shape.
+        LayoutError: if a dimension isn't divisible, or shards differ in shape.
 
     >>> mesh = AbstractMesh((4, 2), ("data", "model"))
     >>> sharding_layout((8, 4), "int8", NamedSharding(mesh, PartitionSpec("data"))).shard_shape
@@ -180,7 +180,7 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
         boxes = sharding.devices_indices_map(tuple(shape))
     except ValueError as error:
         raise LayoutError(f"jax cannot lay out {shown(shape)} so: {error}") from error
-    # A sharding without a mesh has only shard indices.
+    # A sharding without a mesh only provides shard indices.
     indices = {device.id: box or () for device, box in boxes.items()}
     processes = [device.process_index for device in boxes]
     mesh = make_mesh(
@@ -190,12 +190,12 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
 
 
 def to_jax(value: Any) -> Any:
-    """jax's own object for a value of ours.
+    """Converts one of our values to a jax object.
 
-    A MeshSpec becomes an AbstractMesh, or a Mesh of the attached devices if its ids came
-    from devices. A Program becomes its function under `jax.jit` with its shardings, which
-    can be lowered directly, and runs inside `jax.set_mesh` of a real mesh. Rules become a
-    tuple of pairs for flax.
+    A MeshSpec becomes an AbstractMesh, or a Mesh of attached devices if its ids came
+    from devices. A Program becomes its function under `jax.jit` with its shardings; it
+    can be lowered directly, and runs inside `jax.set_mesh` of a concrete mesh. Rules
+    become a tuple of pairs for flax.
 
     Raises:
         ShardvizError: if jax has no counterpart.
@@ -213,10 +213,10 @@ def to_jax(value: Any) -> Any:
 
 
 def jax_dtype(name: str) -> Any:
-    """jax's dtype of that name.
+    """Returns jax's dtype of this name.
 
     Raises:
-        ProgramError: for a type of 64 bits if jax is set to 32.
+        ProgramError: for 64-bit types if jax is set to 32 bits.
 
     >>> jax_dtype("bfloat16"), jax_dtype("key<fry>")
     (dtype(bfloat16), key<fry>)
@@ -224,7 +224,7 @@ def jax_dtype(name: str) -> Any:
     if name.startswith("key<"):
         return _key_dtype(name)
     dtype = jax.numpy.dtype(name)
-    # jax would narrow it silently.
+    # jax would narrow the type silently.
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ProgramError(
             f"jax is set to 32 bits and would turn {name} into"
@@ -235,10 +235,10 @@ def jax_dtype(name: str) -> Any:
 
 
 def key_implementation(name: str) -> str:
-    """The name of a key type's implementation in `jax.random.key`.
+    """Returns the implementation name of a key type, as in `jax.random.key(impl=...)`.
 
     Raises:
-        ProgramError: if there is none.
+        ProgramError: if the key type is unknown.
 
     >>> key_implementation("key<fry>")
     'threefry2x32'
@@ -259,7 +259,7 @@ def _key_dtype(name: str) -> Any:
 
 
 def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
-    """The jax AbstractMesh with the axes of a mesh, without its devices.
+    """Returns the AbstractMesh with the axes of a mesh, without devices.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> abstract_mesh(make_mesh(data=1024, model=8)).axis_sizes
@@ -275,13 +275,13 @@ _MANY = 1 << 12  # devices
 def named_sharding(
     mesh: Mesh | AbstractMesh, spec: Spec, memory: str | None = None
 ) -> Any:
-    """jax's NamedSharding; on many devices one that jax can look up quickly.
+    """Returns a NamedSharding; for many devices, one that jax compares quickly.
 
     >>> mesh = AbstractMesh((1 << 20,), ("data",))
     >>> named_sharding(mesh, Spec.parse("data")) == NamedSharding(mesh, PartitionSpec("data"))
     True
     """
-    # On few devices jax's own class prints and compares as users expect.
+    # For few devices, jax's own class prints and compares as users expect.
     if isinstance(mesh, AbstractMesh) and mesh.size > _MANY:
         return large_sharding(mesh, spec.to_jax(), memory)
     return NamedSharding(mesh, spec.to_jax(), memory_kind=memory)
@@ -291,7 +291,7 @@ def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
     if not mesh.concrete:
         return abstract_mesh(mesh)
     device_ids = [int(i) for i in mesh.device_ids.flat]
-    for platform in (None, "cpu"):  # the attached devices first
+    for platform in (None, "cpu"):  # the default platform first
         try:
             attached = {d.id: d for d in jax.devices(platform)}
         except RuntimeError:
@@ -313,7 +313,7 @@ def _array_to_jax(
 
 
 def _layout_to_jax(layout: Layout) -> NamedSharding:
-    # Shard indices do not determine which axis splits a dimension.
+    # Shard indices don't determine which axis splits a dimension.
     if layout.spec is None:
         raise LayoutError(
             "This layout was made of shard indices and has no PartitionSpec, so it has no"
@@ -363,10 +363,10 @@ _CONVERT: dict[type, Any] = {
 
 
 def check_axis_names(names: Iterable[str]) -> None:
-    """Refuses names of mesh axes that this jaxlib cannot compile.
+    """Refuses mesh axis names that this jaxlib version cannot compile.
 
     Raises:
-        ProgramError: with the name.
+        ProgramError: with the first such name.
 
     >>> check_axis_names(["data", "model"])
     """
@@ -380,12 +380,12 @@ def check_axis_names(names: Iterable[str]) -> None:
 
 
 def check_lowered_names(lowered: Any) -> None:
-    """The same for every mesh of a lowered program, the function's own included.
+    """Applies `check_axis_names` to all meshes of a lowered program.
 
     >>> import jax
     >>> check_lowered_names(jax.jit(abs).lower(1.0))
     """
-    # All meshes of the module, since a function may name some itself.
+    # A function may name meshes itself, so check all meshes in the module.
     check_axis_names(_axis_names(lowered.compiler_ir("stablehlo")))
 
 

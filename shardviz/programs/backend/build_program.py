@@ -1,8 +1,8 @@
 """Builds a Program from a function and its call, and reads the results of its trace.
 
-`Results` keeps the results of the traced function in the order in which jax returns
-them. XLA combines collectives by the order of the results that need them, so with
-another order it would compile another program.
+`Results` keeps the results in the order in which jax returns them. XLA combines
+collectives depending on the order of the results that need them, so another order would
+change the compiled program.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from shardviz.programs.backend.mesh_context import mesh_context
 from shardviz.programs.notes import JitDiffers, JitUnreadable
 from shardviz.programs.program import Program, function_name
 
-#: The structure of a tree. jax exports its class as a value, not as a type.
+#: The structure of a pytree. jax exports this class as a value, not as a type.
 PyTreeDef: TypeAlias = Any
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def build_program(
     keywords: Mapping[str, PyTree] | None = None,
     axis_names: Names | None = None,
 ) -> Program:
-    """A Program from a function and its arguments, in any form that `sv.program` takes.
+    """Builds a Program from a function and its arguments, as `sv.program` takes them.
 
-    The shardings, donation and options of a function under `jax.jit` are used if no
-    others are given.
+    If the function is under `jax.jit`, its shardings, donation and options are used
+    unless others are given.
 
     Raises:
-        ProgramError: if the parts do not fit together.
+        ProgramError: if the arguments don't fit together.
     """
     warn_if_untested()
     call = read_call(fn, args, keywords or {})
@@ -86,7 +86,7 @@ def build_program(
     arrays, tree, on = program_arrays(
         call.arguments,
         call.fn,
-        # jax.pmap makes a mesh of the dimension that it maps over.
+        # jax.pmap creates a mesh from the dimension that it maps over.
         mesh if call.own_mesh is None else call.own_mesh,
         rules,
         dialect=dialect,
@@ -111,10 +111,10 @@ def build_program(
         for i, leaf in enumerate(spec_leaves(specs, tree, "in_specs")):
             check_mesh(leaf, mesh, f"in_specs of {arrays[i].name}")
             placed[i] = with_spec(placed[i], leaf)
-    differing = []  # the settings in which jax.jit and the caller differ
+    differing = []  # settings that differ between jax.jit and the caller
     if jit_mesh is not None and [*jit_mesh.shape.items()] != [*mesh.shape.items()]:
         differing.append("mesh")
-    # Shardings of jax.jit are used for arrays without another one.
+    # jax.jit's shardings are for arrays that have no other sharding.
     for i, leaf in enumerate(_jit_specs(call, tree)):
         array, spec = placed[i], as_spec(leaf)
         requested = request(array, mesh, rules, dialect).spec
@@ -149,14 +149,14 @@ def build_program(
         options=options,
         name=name or function_name(fn),
         notes=tuple(notes),
-        # Without one, the context of the later call is used.
+        # If None, the context of a later call is used.
         context=context if has_context else None,
         mesh_from=mesh_from,
     )
 
 
 def _jit_specs(call: Call, tree: PyTreeDef) -> list[SpecLike]:
-    """One sharding per array from jax.jit; `[]` if jax.jit has no shardings."""
+    """Returns one sharding per array from jax.jit; `[]` if jax.jit has no shardings."""
     shardings = call.jitted.settings.in_shardings
     if shardings is None:
         return []
@@ -169,12 +169,12 @@ def _jit_specs(call: Call, tree: PyTreeDef) -> list[SpecLike]:
 def _first_mesh(
     call: Call, meshes: Mapping[str, MeshSpec | None]
 ) -> tuple[MeshSpec, str] | None:
-    """The first mesh, and its origin as in `Program.mesh_from`; None if there is none.
+    """Returns the first mesh, and its origin as in `Program.mesh_from`; None if none.
 
     Args:
-        call: the call that the program is made of.
-        meshes: the mesh that was given, that of the arrays or `jax.jit`, and that in
-            context.
+        call: the call that the program is built from.
+        meshes: origin -> mesh: the given mesh, the mesh of the arrays or of `jax.jit`,
+            and the mesh in context.
     """
     given_mesh, pmap_mesh = meshes["given"], call.own_mesh
     if pmap_mesh is not None:
@@ -198,15 +198,15 @@ def _first_mesh(
 def _mesh_in(
     call: Call, arrays: Sequence[ArraySpec], tree: PyTreeDef
 ) -> tuple[MeshSpec, str]:
-    """The first mesh that the function itself names, found by tracing it.
+    """Traces a function, and returns the first mesh that it names.
 
     Raises:
-        ProgramError: if it names none.
+        ProgramError: if the function names no mesh.
     """
     jaxpr = _traced_without_mesh(call.fn, arrays, tree)
     for named, _ in () if jaxpr is None else meshes_in(jaxpr):
         mesh = adopt_mesh(named)
-        # An abstract mesh does not put the program on devices.
+        # An abstract mesh doesn't place the program on devices.
         return mesh, "function" if mesh.concrete else "given"
     raise ProgramError(
         "A program needs a mesh; got none: no array's sharding brings one, jax.set_mesh"
@@ -217,10 +217,10 @@ def _mesh_in(
 def _refuse_single_devices(
     call: Call, arrays: Sequence[ArraySpec], mesh: MeshSpec
 ) -> None:
-    """Refuses arrays that are on one device beside a mesh of several, as jax does.
+    """Raises if an array is on one device while the mesh has several, as jax does.
 
     Raises:
-        ProgramError: with the name of the first.
+        ProgramError: names the first such array.
     """
     leaves = [leaf for _, leaf, _ in leaves_with_paths(call.arguments)[0]]
     for array, leaf in zip(arrays, leaves, strict=True):
@@ -239,7 +239,7 @@ def _traced_without_mesh(
     arrays: Sequence[ArraySpec],
     tree: PyTreeDef,
 ) -> ClosedJaxpr | None:
-    """The jaxpr of a function whose arrays are on no mesh; None if jax refuses it."""
+    """Traces a function without a mesh; returns its jaxpr, or None if that fails."""
     calls = [fn]
     if isinstance(fn, BoundCall):
         calls.append(fn.with_static_numbers((bool, int, float, complex))[0])
@@ -251,19 +251,19 @@ def _traced_without_mesh(
             result = jax.tree.leaves(call(*tree.unflatten(leaves)))
             return [leaf for leaf in result if is_array(leaf)]
 
-        # The function may raise anything, which the user sees once there is a mesh.
+        # The function may raise anything. The user sees the error once there is a mesh.
         with contextlib.suppress(Exception):
             return jax.make_jaxpr(arrays_of_result)(*map(to_jax, arrays))
     return None
 
 
 def _for_arguments(in_specs: PyTree, call: Call) -> PyTree:
-    """`in_specs` for the arguments with arrays, from `in_specs` for all arguments."""
+    """Selects the entries of `in_specs` for arguments that hold arrays."""
     if not isinstance(call.fn, BoundCall) or not isinstance(in_specs, (tuple, list)):
         return in_specs
     specs: list[PyTree] = [None] * len(call.arguments)
     with_arrays = [position for position in call.positions if position is not None]
-    # Either one per argument, static ones included, or one per argument with arrays.
+    # One entry per argument, including static ones, or one per argument with arrays.
     positions = call.positions if len(in_specs) == len(call.positions) else with_arrays
     if len(in_specs) != len(positions):
         return in_specs
@@ -274,7 +274,7 @@ def _for_arguments(in_specs: PyTree, call: Call) -> PyTree:
 
 
 def _donated(donate: object, call: Call) -> tuple[int, ...]:
-    """The donated positions among the arguments with arrays."""
+    """Returns the donated positions, counted among the arguments with arrays."""
     count = len(call.positions)
     candidates: Iterable[object] = (donate,)
     if isinstance(donate, Iterable) and not isinstance(donate, str):
@@ -295,13 +295,13 @@ def _donated(donate: object, call: Call) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """Builds the function's result from the arrays that its program returns.
+    """Rebuilds the function's result from the arrays that its program returns.
 
     Attributes:
-        tree: the structure of the result.
-        non_arrays: the leaves that are no arrays, by their position in `tree`.
-        before: the names of the arrays before the result, which the function changed in
-            place; `""` for an array that is no part of the result.
+        tree: structure of the result.
+        non_arrays: leaves that aren't arrays, by position in `tree`.
+        before: names of arrays returned before the result, which are arguments changed
+            in place; `""` for an array that isn't part of the result.
     """
 
     tree: PyTreeDef
@@ -309,20 +309,20 @@ class Returned:
     before: tuple[str, ...] = ()
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
-        """The result; with the new values of changed arguments by name, if any."""
+        """Returns the result, and new values of changed arguments by name, if any."""
         arrays = iter(leaves[len(self.before) :])
         filled = []
         for i in range(self.tree.num_leaves):
             filled.append(self.non_arrays[i] if i in self.non_arrays else next(arrays))
         changed = dict(zip(self.before, leaves, strict=False))
-        # Drop the marker of filter_jit.
+        # Drop the marker that eqx.filter_jit adds.
         changed.pop("", None)
         result = self.tree.unflatten(filled)
         return (result, changed) if changed else result
 
 
 class SpecsByName(dict[str, Spec | None]):
-    """One Spec per result and per changed argument, in place of `out_specs`.
+    """One Spec per result and per changed argument, for use as `out_specs`.
 
     >>> SpecsByName({"model.w (changed)": Spec.parse("data")})["model.w (changed)"]
     P('data')
@@ -330,14 +330,14 @@ class SpecsByName(dict[str, Spec | None]):
 
 
 class Results:
-    """The results of a program, which are known while it is traced.
+    """The results of a program, which become known while it is traced.
 
     Attributes:
         program: the program.
-        tree: builds the function's result from them.
-        names: their names.
-        shapes: their shapes.
-        note: a note for the user about them, or `""`.
+        tree: rebuilds the function's result from its arrays.
+        names: names of the results.
+        shapes: shapes of the results.
+        note: a note for the user about the results, or `""`.
     """
 
     def __init__(self, program: Program) -> None:
@@ -349,23 +349,23 @@ class Results:
         self._names_of_leaves: list[str] = []
 
     def take(self, result: Any, changed: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The arrays of the function's result, and of arguments that it changed.
+        """Returns the arrays in the function's result and in arguments that it changed.
 
-        `nnx.jit` returns its states before the result. `eqx.filter_jit` returns an
-        extra number first, and drops leaves that are no arrays.
+        `nnx.jit` returns its states before the result. `eqx.filter_jit` first returns
+        an extra number, and drops leaves that aren't arrays.
         """
         fn = self.program.fn
         bound = fn if isinstance(fn, BoundCall) else None
         leaves, tree = leaves_with_paths(result)
         filters = is_of(fn if bound is None else bound.fn, "equinox", "_JitWrapper")
-        # Leaves that are no arrays are kept apart, unless the function is under a jit
-        # that returns them as arrays. equinox keeps numbers apart, too.
+        # Leaves that aren't arrays are stored separately, unless the function is under a
+        # jit that returns them as arrays. equinox stores numbers separately, too.
         keeps_apart = filters or (bound is not None and not bound.compiles)
         non_arrays: dict[int, object] = {}
         used_names: set[str] = set()
         self._names_of_leaves, arrays, ordered = [], [], []
         for i, (path, leaf, _) in enumerate(leaves):
-            # Two leaves may get one name: the key "a.b", and "b" in "a".
+            # Names may collide: the key "a.b", and the key "b" in "a".
             name = unique(path_name("output", path), used_names)
             used_names.add(name)
             self._names_of_leaves.append(name)
@@ -387,13 +387,14 @@ class Results:
         return tuple(leaf for _, leaf in ordered)
 
     def specs(self) -> tuple[Spec | None, ...]:
-        """One Spec for each result, from the program's `out_specs`, checked against it.
+        """Returns one Spec per result from the program's `out_specs`.
 
         Raises:
-            ProgramError: if the specs are no prefix of the results, or one does not fit.
+            ProgramError: if `out_specs` isn't a prefix of the results, or a spec
+                doesn't fit.
         """
         by_name = self.program.out_specs
-        # `out_specs` are for the function's result; changed arguments have none.
+        # `out_specs` describe the function's result; changed arguments have no specs.
         if not isinstance(by_name, SpecsByName):
             full = self.tree.tree.unflatten(range(len(self._names_of_leaves)))
             specs_of_leaves = spread(by_name, full, "out_specs")

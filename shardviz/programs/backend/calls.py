@@ -1,8 +1,8 @@
-"""Reads the call of a function: which parts of its arguments are arrays.
+"""Reads the call of a function, and finds the arrays in its arguments.
 
-The settings of `jax.jit` decide which arguments are static and donated. Other arguments
-that are no arrays, such as strings and functions, are static. Wrappers of other libraries
-(`nnx.jit`, `eqx.filter_jit`) are kept and traced as the user calls them.
+The settings of `jax.jit` decide which arguments are static or donated. Arguments
+without arrays, such as strings and functions, are static, too. Wrappers of other
+libraries (`nnx.jit`, `eqx.filter_jit`) are kept and traced as the user calls them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shardviz.programs.backend.pmapped import Pmapped, read_pmap
 from shardviz.programs.notes import ChangedInPlace
 from shardviz.programs.program import function_name
 
-# These are made for certain arguments, and have no function that could be traced.
+# Results of earlier jax stages, which have no function to trace.
 _STAGES = (
     jax.stages.Compiled,
     jax.stages.Lowered,
@@ -54,14 +54,14 @@ class Jitted:
     """A function, and the settings of the `jax.jit` or similar wrapper around it.
 
     Attributes:
-        fn: the function under `jax.jit`, or the function itself without a wrapper.
-        settings: the settings.
-        compiles: True if the function is under such a wrapper.
+        fn: the function inside `jax.jit`, or the function itself if it isn't wrapped.
+        settings: the wrapper's settings.
+        compiles: True if the function is wrapped.
         by_jax: True if the wrapper is jax's own.
-        unreadable: the wrapper whose settings cannot be read, or `""`.
-        bound: the arguments that a partial or a bound method puts in front.
-        keywords: the arguments that a partial gives by name.
-        pmapped: the settings of `jax.pmap`; None if the function is not under it.
+        unreadable: name of a wrapper whose settings cannot be read, or `""`.
+        bound: leading arguments from a partial or a bound method.
+        keywords: keyword arguments from a partial.
+        pmapped: settings of `jax.pmap`; None for other functions.
     """
 
     fn: UserFunction
@@ -75,7 +75,7 @@ class Jitted:
 
 
 def unjitted(fn: UserFunction) -> Jitted:
-    """The function under `jax.jit`, and its settings.
+    """Returns the function inside `jax.jit`, and its settings.
 
     Raises:
         ProgramError: for a traced, lowered, compiled or exported function.
@@ -104,8 +104,9 @@ def unjitted(fn: UserFunction) -> Jitted:
             static=pmapped.static,
         )
         return Jitted(fn, settings, compiles=True, by_jax=True, pmapped=pmapped)
-    # nnx.jit keeps the function under jax.jit in `jitted_fn`. Other attributes prove
-    # nothing: functools.wraps copies those of a jitted function to the one around it.
+    # nnx.jit stores its jitted function in `jitted_fn`. Other attributes are
+    # unreliable: functools.wraps copies the attributes of a jitted function to its
+    # wrapper.
     by_jax = is_jitted(fn)
     inside = fn if by_jax else getattr(fn, "jitted_fn", None)
     if not is_jitted(inside):
@@ -115,14 +116,15 @@ def unjitted(fn: UserFunction) -> Jitted:
         return Jitted(fn, compiles=True, unreadable="jax.jit")
     if by_jax:
         return Jitted(fn.__wrapped__, settings, compiles=True, by_jax=True)  # type: ignore[attr-defined]
-    # Its shardings are for states inside it, so only positions are used here.
+    # nnx.jit's shardings are for its internal states, so only positions are used.
     settings = replace(settings, in_shardings=None, out_shardings=None, options={})
     return Jitted(fn, settings, compiles=True)
 
 
 def is_of(value: object, library: str, name: str) -> bool:
-    """True if the value's class has this name and is defined in this library, which is not
-    imported.
+    """True if the value's class has this name and is defined in this library.
+
+    The library isn't imported.
     """
     kind = type(value)
     return kind.__name__ == name and kind.__module__.partition(".")[0] == library
@@ -131,9 +133,10 @@ def is_of(value: object, library: str, name: str) -> bool:
 def _with_bound(
     fn: UserFunction, inner: Any, args: tuple[PyTree, ...], keywords: Mapping
 ) -> Jitted:
-    """A partial or a bound method; of a jitted function, with its bound arguments.
+    """Reads a partial or a bound method.
 
-    Without jax.jit inside, the bound values are constants of the function.
+    If the function inside is jitted, its bound values become arguments of the call.
+    Otherwise they are constants of the function.
     """
     jitted = unjitted(inner)
     if not jitted.compiles:
@@ -144,18 +147,18 @@ def _with_bound(
 
 @dataclass(frozen=True, eq=False)
 class _Argument:
-    """One argument of a call.
+    """An argument of a call.
 
     Attributes:
-        name: the name of its parameter.
+        name: name of the parameter.
         value: the value in the call.
-        keyword: True if it is given by name.
-        bound: True if a partial or a bound method brings it.
-        static: True if no part of it is an array.
-        kinds: the kind of each leaf: `"array"`, `"number"` (of Python, which may be
-            static) or `"other"` (no array).
-        holds_nnx: True if it holds a module or variable of flax.nnx whose changes are
-            results. jax.jit drops such changes, since it traces copies.
+        keyword: True if it is passed by name.
+        bound: True if it comes from a partial or a bound method.
+        static: True if it holds no arrays.
+        kinds: the kind of each leaf: `"array"`, `"number"` (a Python number, which may
+            be static) or `"other"` (not an array).
+        holds_nnx: True if it holds a flax.nnx module or variable whose changes are
+            results. jax.jit drops such changes, because it traces copies.
     """
 
     name: str
@@ -168,12 +171,12 @@ class _Argument:
 
     @property
     def plain(self) -> bool:
-        """True if the function can be called with its arrays directly."""
+        """True if all leaves are arrays, passed by position and not bound."""
         special = self.static or self.keyword or self.bound
         return not special and set(self.kinds) <= {"array"}
 
     def arrays_of(self, value: PyTree) -> PyTree:
-        """A value like that of the call, with None for leaves that are no arrays."""
+        """Returns a value like the call's, with None for leaves that aren't arrays."""
         leaves, tree = jax.tree.flatten(value)
         if "other" not in self.kinds or tree != jax.tree.structure(self.value):
             return value
@@ -183,11 +186,11 @@ class _Argument:
         return tree.unflatten(leaves)
 
     def filled(self, argument: PyTree, fixed: tuple[type, ...]) -> PyTree:
-        """The argument that the function gets, from the result of `arrays_of`.
+        """Returns the argument that the function gets, from the result of `arrays_of`.
 
         Args:
-            argument: arrays, or tracers in their place.
-            fixed: the types of numbers that stay static.
+            argument: the arrays, or tracers in their place.
+            fixed: types of numbers that stay static.
         """
         if set(self.kinds) <= {"array"}:
             return argument
@@ -202,15 +205,15 @@ class _Argument:
 
 
 class BoundCall:
-    """A function of the arrays in one call; the other parts of the call are bound.
+    """A function of the arrays in one call; the rest of the call is bound.
 
-    Its arguments are those arguments of the call that hold arrays: positional ones, then
-    keywords in the order of their names. They hold None for leaves that are no arrays.
+    It takes the call's arguments that hold arrays: positional arguments first, then
+    keyword arguments sorted by name. Leaves that aren't arrays are None in them.
 
     Attributes:
         fn: the function.
-        names: the names of the arguments.
-        compiles: True if the function is under `jax.jit` or a similar wrapper.
+        names: names of the arguments.
+        compiles: True if the function is wrapped in `jax.jit` or similar.
     """
 
     def __init__(
@@ -233,23 +236,24 @@ class BoundCall:
             if not argument.bound:
                 written.append(argument.name + value)
         self.names = tuple(names)
-        # A call in short: `step(x, mode='train', w)`.
+        # A short form of the call, such as `step(x, mode='train', w)`.
         self.__name__ = f"{function_name(fn)}({', '.join(written)})"
         kind = inspect.Parameter.POSITIONAL_ONLY
         parameters = [inspect.Parameter(f"a{i}", kind) for i in range(len(names))]
-        # jax reads the names of arguments from it; keywords have positions here.
+        # jax reads argument names from the signature; here, keywords have positions,
+        # too.
         self.__signature__ = inspect.Signature(parameters)
 
     def __call__(self, *arguments: PyTree) -> PyTree:
-        """The result; with the new values of arguments changed in place, if any."""
+        """Returns the result, and new values of arguments changed in place, if any."""
         result, changed = self.call(arguments)
         return (result, changed) if changed else result
 
     def call(self, arguments: Sequence[PyTree]) -> tuple[PyTree, dict[str, Any]]:
-        """The result, and the new values of arguments changed in place, by name."""
+        """Returns the result, and new values of arguments changed in place, by name."""
         arrays = iter(arguments)
         values, positional, named = [], [], {}
-        variables: dict[int, Any] = {}  # by the id of the variable in the call
+        variables: dict[int, Any] = {}  # by id of the variable in the original call
         for argument in self._arguments:
             value = argument.value
             if not argument.static:
@@ -266,7 +270,7 @@ class BoundCall:
             else:
                 positional.append(value)
         before = self._states(values)
-        # A variable that several arguments hold has the name of the first.
+        # A variable shared by several arguments is named after the first one.
         first = {id(leaf): name for name, leaf in reversed(before.items())}
         result = self.fn(*positional, **named)
         changed = {}
@@ -277,7 +281,7 @@ class BoundCall:
         return result, changed
 
     def _states(self, values: Sequence[PyTree]) -> dict[str, Any]:
-        """The arrays of flax.nnx modules whose changes are results, by name."""
+        """Returns the arrays in flax.nnx modules whose changes are results, by name."""
         leaves: dict[str, Any] = {}
         for argument, value in zip(self._arguments, values, strict=True):
             if argument.holds_nnx:
@@ -287,7 +291,7 @@ class BoundCall:
 
     @property
     def given(self) -> tuple[PyTree, ...]:
-        """The arguments with arrays, with the values of the call."""
+        """The arguments that hold arrays, with the values of the call."""
         arrays = []
         for argument in self._arguments:
             if not argument.static:
@@ -297,9 +301,9 @@ class BoundCall:
     def with_static_numbers(
         self, types: tuple[type, ...]
     ) -> tuple[BoundCall, tuple[str, ...]]:
-        """The same call with static Python numbers of these types, and their names.
+        """Returns the call with Python numbers of these types static, and their names.
 
-        There are none under `jax.jit`, for which numbers are arrays.
+        Under `jax.jit` no numbers become static, because they are arrays there.
         """
         names = []
         for argument in self._arguments:
@@ -311,7 +315,7 @@ class BoundCall:
         return fixed, tuple(dict.fromkeys(names))
 
     def change_note(self, names: Sequence[str]) -> str:
-        """A note if jax.jit would drop the function's changes; else `""`."""
+        """Returns a note if jax.jit would drop the function's changes, or `""`."""
         if self.compiles or not names:
             return ""
         roots = dict.fromkeys(
@@ -322,19 +326,19 @@ class BoundCall:
     def values(
         self, args: Sequence[PyTree], keywords: Mapping[str, PyTree]
     ) -> tuple[PyTree, ...]:
-        """The arguments with arrays, from a call like that of the program.
+        """Returns the arguments with arrays, from a call like the program's own call.
 
         Args:
-            args: all positional arguments, or the arguments with arrays alone.
-            keywords: the arguments by name.
+            args: all positional arguments, or only the arguments with arrays.
+            keywords: arguments by name.
 
         Raises:
-            ProgramError: for another number of arguments, and for other static ones.
+            ProgramError: if the number of arguments or a static argument differs.
         """
         expected = [a.name for a in self._arguments if not a.bound]
         names = [a.name for a in self._arguments if not a.keyword and not a.bound]
         if not keywords and (len(args) != len(names) or len(names) != len(expected)):
-            return tuple(args)  # errors are raised where the values are read
+            return tuple(args)  # reading the values raises the error
         values = {**dict(zip(names, args, strict=False)), **keywords}
         if len(args) != len(names) or set(values) != set(expected):
             raise _other_call(expected, values)
@@ -343,7 +347,7 @@ class BoundCall:
             value = argument.value if argument.bound else values[argument.name]
             if not argument.static:
                 arrays.append(argument.arrays_of(value))
-            # By value, since configurations are often created for each call.
+            # Compared by value, because configurations are often created for each call.
             elif value is not argument.value and value != argument.value:
                 raise ProgramError(
                     f"{argument.name} is static: the program was made with"
@@ -356,10 +360,10 @@ class BoundCall:
 def values_of(
     fn: UserFunction, args: Sequence[PyTree], keywords: Mapping[str, PyTree]
 ) -> tuple[PyTree, ...]:
-    """The values for a program, from a call like the one that it was made from.
+    """Returns the values for a program, from a call like its original call.
 
     Raises:
-        ProgramError: for other static arguments and for other keywords.
+        ProgramError: if static arguments or keywords differ.
 
     >>> call = read_call(lambda x, mode: x, (1.0,), {"mode": "train"})
     >>> values_of(call.fn, (2.0,), {"mode": "train"})
@@ -371,12 +375,12 @@ def values_of(
 
 
 def values_in_call(fn: UserFunction, args: Sequence[PyTree]) -> tuple[PyTree, ...]:
-    """The values in the call that a program was made from; `()` if one is missing.
+    """Returns the values in a program's original call; `()` if one is missing.
 
     Args:
-        fn: the function of the program.
-        args: the positional arguments of the call; ignored for a BoundCall, which has
-            its values.
+        fn: the program's function.
+        args: positional arguments of the call; ignored for a BoundCall, which has the
+            values itself.
 
     >>> import jax.numpy as jnp
     >>> values_in_call(jnp.sin, (np.ones(3),))
@@ -401,19 +405,19 @@ def _other_call(expected: Sequence[str], names: Iterable[str]) -> ProgramError:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function, read for a program.
+    """A call of a function, as read for a program.
 
     Attributes:
         fn: the function, or a BoundCall; takes `arguments`.
         arguments: the arguments that hold arrays.
-        names: their names.
-        positional: how many of `arguments` are given by position.
-        positions: the index in `arguments` of each positional argument of the user;
-            None for a static one.
-        jitted: the function under `jax.jit`, and its settings.
-        donate: the indices of `arguments` that `jax.jit` donates.
-        meshes: the meshes, ours or jax's, among the static arguments.
-        own_mesh: the mesh of a function under `jax.pmap`; else None.
+        names: names of these arguments.
+        positional: how many of these arguments are positional.
+        positions: for each of the user's positional arguments, its index in
+            `arguments`; None if it is static.
+        jitted: the function inside `jax.jit`, and its settings.
+        donate: indices of the arguments that `jax.jit` donates.
+        meshes: meshes among the static arguments, ours or jax's.
+        own_mesh: the mesh of a function under `jax.pmap`; otherwise None.
     """
 
     fn: UserFunction
@@ -443,9 +447,9 @@ def read_call(
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
     positional = (*jitted.bound, *args)
-    # In the order in which jax counts arrays: by position, then by name.
+    # In jax's order of arrays: by position, then by name.
     parsed = _arguments(jitted, positional, {**jitted.keywords, **keywords})
-    # The index of each argument among those with arrays.
+    # For each argument, its index among those with arrays.
     places: list[int | None] = []
     arguments, names, mapped, meshes = [], [], [], []
     for i, argument in enumerate(parsed):
@@ -462,7 +466,8 @@ def read_call(
     own_mesh = None
     if jitted.pmapped is not None:
         arguments, own_mesh = jitted.pmapped.laid_out(arguments, mapped)
-    # The function itself if it can take the arrays, since jax's messages name it.
+    # Keep the function itself if it can take the arrays, because jax's messages name
+    # it.
     if not all(argument.plain and not argument.holds_nnx for argument in parsed):
         fn = BoundCall(jitted.fn, parsed, jitted)
     else:
@@ -483,10 +488,10 @@ def read_call(
 def _arguments(
     jitted: Jitted, positional: Sequence[PyTree], keywords: Mapping[str, PyTree]
 ) -> list[_Argument]:
-    """The arguments of a call: by position, then by name in order."""
+    """Returns the arguments of a call: positional, then keywords sorted by name."""
     count, settings = len(positional), jitted.settings
     names = parameter_names(jitted.fn, count)
-    # jax counts negative positions from the end.
+    # Negative positions count from the end, as in jax.
     static = {s % count for s in settings.static if -count <= s < count}
     arguments = []
     for i, value in enumerate(positional):
@@ -499,9 +504,9 @@ def _arguments(
 
 
 def _shared(arguments: list[_Argument]) -> list[_Argument]:
-    """The arguments, with variables that occur twice as arrays only once.
+    """Keeps a variable as an array only in the first argument that holds it.
 
-    nnx.jit does so, for instance for the parameters of a model and its optimizer.
+    nnx.jit also does this, for example for parameters shared by model and optimizer.
     """
     visited: set[int] = set()
     for number, argument in enumerate(arguments):
@@ -518,7 +523,7 @@ def _shared(arguments: list[_Argument]) -> list[_Argument]:
 
 
 def _nodes(value: Any) -> list[Any]:
-    """The leaves of a tree, with a variable of flax.nnx as one."""
+    """Returns the leaves of a tree; a flax.nnx variable is one leaf."""
     return jax.tree.leaves(value, is_leaf=_is_variable)
 
 
@@ -528,11 +533,11 @@ def _is_variable(node: object) -> bool:
 
 
 def _donated(jitted: Jitted, arguments: Sequence[_Argument]) -> list[int]:
-    """The indices of the arguments that `jax.jit` or `eqx.filter_jit` donates."""
+    """Returns the indices of arguments that `jax.jit` or `eqx.filter_jit` donates."""
     positional = [i for i, argument in enumerate(arguments) if not argument.keyword]
     donated = []
     for position in jitted.settings.donate:
-        # jax ignores a position that the call does not reach.
+        # jax ignores positions beyond the call's arguments.
         if -len(positional) <= position < len(positional):
             donated.append(positional[position])
     for i, argument in enumerate(arguments):
@@ -546,11 +551,11 @@ def _donated(jitted: Jitted, arguments: Sequence[_Argument]) -> list[int]:
 
 
 def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
-    """An argument with the kinds of its leaves, unless it is static."""
+    """Adds the kinds of its leaves to an argument, unless it is static."""
     if argument.static:
         return argument
     leaves = jax.tree.leaves(argument.value)
-    # equinox takes Python numbers as static.
+    # equinox treats Python numbers as static.
     equinox = type(jitted.fn).__module__.startswith("equinox.")
     equinox = equinox or _holds(argument.value, "equinox", ("Module",))
     kinds = []
@@ -564,7 +569,7 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
         if (equinox and number) or not (number or is_array(leaf)):
             kinds.append("other")
         else:
-            # Under jax.jit numbers are arrays.
+            # Under jax.jit, numbers are arrays.
             kinds.append("number" if number and not jitted.by_jax else "array")
     if jitted.by_jax and "other" in kinds:
         raise ProgramError(
@@ -581,7 +586,7 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
 
 
 def _holds(value: Any, module: str, names: Sequence[str]) -> bool:
-    """True if a tree holds an object of a library, which has to be imported already."""
+    """True if a tree holds an object of a library, which isn't imported for this."""
     library = sys.modules.get(module)
     if library is None:
         return False

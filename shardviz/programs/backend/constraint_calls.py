@@ -1,15 +1,15 @@
 """Records the calls in a program that may constrain an array, while jax traces it.
 
-Python reports the calls (`watching.py`), for any name that a function was imported as.
-Neither flax nor jax nor the user's module is changed.
+Python reports the calls (`watching.py`), so it doesn't matter under which name a
+function was imported. flax, jax and the user's module stay unchanged.
 
-An array is constrained unless the call returns the very object that it was given. The
-reason is derived from the rules, the mesh and the fallback, in the order of the checks
-in `flax.linen.spmd.with_logical_constraint`.
+An array counts as constrained unless the call returns the same object. Why it was not
+constrained is derived from the rules, the mesh and the fallback, in the order of the
+checks in `flax.linen.spmd.with_logical_constraint`.
 
-jax does not call a nested function again that it has traced before. Then the calls are
-used that were recorded for that trace. Calls in functions that jax traced before the
-first plan are unknown.
+If jax has cached the trace of a nested function, it doesn't call that function again.
+We then use the calls recorded during that trace. Calls in functions that jax traced
+before the first plan are unknown.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ if TYPE_CHECKING:
     from shardviz.programs.backend.jaxpr_names import AnyJaxpr
 
 T = TypeVar("T")
-# The functions, by module and name. Those of flax are watched if flax is imported.
+# Watched functions, by module and name. flax functions are watched if flax is imported.
 _WATCHED = (
     *CONSTRAINT_FUNCTIONS,
     ("flax.linen.spmd", LOGICAL),
     ("flax.core.spmd", "shard_value"),
 )
-_RAISED = object()  # in place of a result, if the function raised an exception
-# The calls of traced functions in the last plan that traced them, by file and line. jax
-# may keep their jaxprs for the lifetime of the process.
+_RAISED = object()  # replaces the result of a call that raised an exception
+# Constraint calls of traced functions, by the function's file and line, from the last
+# plan that traced it. jax may cache the jaxprs for the lifetime of the process.
 _recorded: dict[str, tuple[Constraint, ...]] = {}
 
 
 @dataclass(eq=False)
 class _Call:
-    """A call that has begun: its arguments, and the rules in force."""
+    """A call that has begun, with its arguments and the rules in force."""
 
     frame: FrameType
     name: str
@@ -91,13 +91,12 @@ class _Call:
 
 
 class ConstraintCalls(CallListener):
-    """The constraint calls of one program, in the order in which it makes them.
+    """The constraint calls of one program, in call order.
 
     Attributes:
         found: one Constraint per call and array.
-        unknown: a sentence why some calls of this program are unknown; `""` if all are
-            known.
-        raised: the last call, if it raised an exception; else None.
+        unknown: a sentence on why some calls are unknown; `""` if all are known.
+        raised: the last call if it raised an exception; otherwise None.
     """
 
     def __init__(self) -> None:
@@ -109,24 +108,23 @@ class ConstraintCalls(CallListener):
         self.raised: Constraint | None = None
         self._open: list[_Call] = []
         self._bottom: FrameType | None = None
-        # The functions that jax traced, by line; False if only for the shapes of their
-        # results.
+        # Traced functions by line; False if jax needed only the result shapes.
         self._traced: dict[str, bool] = {}
-        # The calls of each function, by its line, also of traces for shapes alone.
+        # Calls in each function, by its line, including traces for shapes only.
         self._calls: dict[str, list[Constraint]] = {}
 
     def begin(self) -> None:
-        """Forgets the calls of an earlier attempt to trace the program."""
+        """Discards the calls of an earlier attempt to trace the program."""
         self._reset()
         self._bottom = sys._getframe(1)
 
     def end(self) -> None:
-        """Ends the recording. Calls that have not returned were left by an exception."""
+        """Ends the recording. Calls that have not returned raised an exception."""
         self._leave_until(None)
         self._bottom = None
 
     def watched(self) -> dict[str, CodeType]:
-        """The functions that are imported now, by name."""
+        """Returns the code of the watched functions that are imported now, by name."""
         codes = {}
         for module, name in _present():
             fn = function_of(module, name)
@@ -137,15 +135,15 @@ class ConstraintCalls(CallListener):
         return codes
 
     def unseen(self, words: str) -> None:
-        """Records why calls cannot be seen."""
+        """Records why some calls are unknown."""
         self.unknown = self.unknown or words
         self._open.clear()
 
     def started(self, frame: FrameType, name: str, arguments: Sequence[Any]) -> None:
-        """One of the watched functions begins."""
+        """Called when a watched function begins."""
         if name == TRACE_BEGINS:
             line = traced_line(arguments[1])
-            # jax's own functions make no calls that a cached trace would hide.
+            # jax's own functions contain no calls that a cached trace would hide.
             if not self._traced.get(line):
                 self._traced[line] = not _written(line) or not self._around(frame)[1]
             return
@@ -162,14 +160,14 @@ class ConstraintCalls(CallListener):
         self._open.append(_Call(frame, name, arguments, source, boxed, rules))
 
     def returned(self, frame: FrameType, value: Any) -> None:
-        """One of the watched functions returns."""
+        """Called when a watched function returns."""
         if any(call.frame is frame for call in self._open):
             while self._open[-1].frame is not frame:
                 self._close(_RAISED)
             self._close(value)
 
     def _leave_until(self, frame: FrameType | None) -> None:
-        """Ends the calls that are not around this frame; an exception has left them."""
+        """Closes the open calls that don't enclose `frame`: an exception ended them."""
         while self._open:
             around = None if frame is None else frame.f_back
             while around is not None and around is not self._open[-1].frame:
@@ -179,7 +177,7 @@ class ConstraintCalls(CallListener):
             self._close(_RAISED)
 
     def _close(self, value: Any) -> None:
-        """Ends the innermost call, which returned a value or raised."""
+        """Closes the innermost open call, which returned `value` or raised."""
         call = self._open.pop()
         if self._open:
             self._open[-1].inner.append((call, value))
@@ -194,7 +192,7 @@ class ConstraintCalls(CallListener):
             self.found += calls
 
     def _around(self, frame: FrameType) -> tuple[set[str], bool]:
-        """The lines of the functions around a call; True if it is for shapes alone."""
+        """Returns the lines of the enclosing functions; True if only shapes matter."""
         lines, for_shapes = set(), False
         inside, around = frame, frame.f_back
         while around is not None and around is not self._bottom:
@@ -205,13 +203,13 @@ class ConstraintCalls(CallListener):
         return lines, for_shapes
 
     def add_kept(self, jaxpr: AnyJaxpr) -> None:
-        """Adds the calls of nested functions whose traces jax cached, and records all.
+        """Adds calls in cached traces of nested functions, and saves all calls by line.
 
         Args:
-            jaxpr: the program.
+            jaxpr: the program's jaxpr.
         """
         added = set(map(id, self.found))
-        visited = set()  # by id: a nested function may be called in several places
+        visited = set()  # ids of jaxprs, because a function may be called several times
         for operation in operations(jaxpr):
             for inner in map(plain_jaxpr, operation.inner):
                 line = traced_line(getattr(inner, "debug_info", None))
@@ -230,7 +228,7 @@ class ConstraintCalls(CallListener):
                 _recorded.setdefault(line, ())
 
     def _calls_of(self, line: str, jaxpr: AnyJaxpr) -> list[Constraint]:
-        """The calls of a function in an earlier trace."""
+        """Returns the calls recorded in an earlier trace of a function."""
         constrained = set()
         for operation in operations(jaxpr):
             if operation.name in ("sharding_constraint", "reshard"):
@@ -239,11 +237,13 @@ class ConstraintCalls(CallListener):
         if calls is None:
             calls = _recorded.get(line)
         if self._traced.get(line):
-            # It was traced again without a call, or jax used its trace for a gradient.
+            # The function made no calls in this trace, or jax reused an earlier trace
+            # for a gradient.
             unknown = any(not call.acts for call in calls or ())
             calls = [call for call in calls or () if call.acts]
         else:
-            # A call that does nothing is not in the jaxpr. Only flax has such calls.
+            # A call without effect leaves nothing in the jaxpr. Only flax has such
+            # calls.
             silent = _written(line) and "flax.linen.spmd" in sys.modules
             missing = constrained.difference(call.source for call in calls or ())
             unknown = bool(missing) or (calls is None and silent)
@@ -251,18 +251,19 @@ class ConstraintCalls(CallListener):
             file, _, number = line.rpartition(":")
             at = line_in_words(file, int(number)) if number.isdigit() else ""
             self.unseen(str(TracedBefore(at)))
-        # A gradient, for instance, has a part of the function alone.
+        # In a gradient, for instance, the jaxpr has only some of the function's
+        # operations.
         return [c for c in calls or () if not c.acts or c.source in constrained]
 
 
 def _written(line: str) -> bool:
-    """True if a function is the user's or flax's, by its file and line."""
+    """True if the function at this file and line is the user's or flax's."""
     file = line.rpartition(":")[0]
     return is_user_file(file) or "/flax/" in file
 
 
 def _present() -> list[tuple[str, str]]:
-    """The watched functions that are imported now, by module and name."""
+    """Returns the watched functions that are imported now, by module and name."""
     return [(m, name) for m, name in _WATCHED if hasattr(sys.modules.get(m), name)]
 
 
@@ -275,7 +276,7 @@ def _users_line(frame: FrameType) -> str:
     return ""
 
 
-# Calls as Constraints.
+# --- calls to Constraints -------------------------------------------------------------
 
 
 def _described(call: _Call, value: object) -> list[Constraint]:
@@ -287,7 +288,7 @@ def _described(call: _Call, value: object) -> list[Constraint]:
 
 
 def _logical(call: _Call, value: object) -> list[Constraint]:
-    """The arrays of flax's `with_logical_constraint`, in the order of its checks."""
+    """Describes a `with_logical_constraint` of flax: one Constraint per array."""
     x, names, rules, mesh, fallback = call.arguments
     rules = call.rules if rules is None else rules
     basis = Constraint(
@@ -309,7 +310,7 @@ def _logical(call: _Call, value: object) -> list[Constraint]:
             effect = _why_not(constraint, bool(rules))
         constraints.append(replace(constraint, effect=effect, spec=spec))
     if value is _RAISED:
-        # Only the array that the error is about.
+        # Keep only the array that caused the error.
         unmatched = [c for c in constraints if c.problem or undecided(c)]
         constrained = [c for c in constraints if c.spec is not None]
         return (unmatched or constrained or constraints)[:1]
@@ -317,7 +318,7 @@ def _logical(call: _Call, value: object) -> list[Constraint]:
 
 
 def _why_not(call: Constraint, has_rules: bool) -> str:
-    """Why flax did not constrain an array."""
+    """Returns the reason why flax didn't constrain an array."""
     if not has_rules:
         return NO_RULES
     if call.names is None:
@@ -328,7 +329,7 @@ def _why_not(call: Constraint, has_rules: bool) -> str:
 
 
 def _variable(call: _Call, value: object) -> list[Constraint]:
-    """The array of an nnx Variable with an `out_sharding`."""
+    """Describes the creation of an nnx Variable with an `out_sharding`."""
     x, sharding, variable_rules, mesh = call.arguments
     names = getattr(getattr(sharding, "sharding", sharding), "spec", sharding)
     # nnx appends the variable's own rules to those of the context.
@@ -344,7 +345,7 @@ def _variable(call: _Call, value: object) -> list[Constraint]:
 
 
 def _plain(call: _Call, value: object) -> list[Constraint]:
-    """The arrays of `jax.lax.with_sharding_constraint` or `jax.sharding.reshard`."""
+    """Describes a `with_sharding_constraint` or `reshard`: one Constraint per array."""
     x, shardings = call.arguments[:2]
     context = mesh_context()
     is_leaf = lambda v: v is None or isinstance(v, PartitionSpec)  # noqa: E731
@@ -369,7 +370,7 @@ def _plain(call: _Call, value: object) -> list[Constraint]:
 
 
 def _in_force(rules: Any, mesh: Any) -> dict[str, Any]:
-    """The fields of a Constraint for the rules and the mesh of a call of flax."""
+    """Returns the Constraint fields for the rules and mesh of a flax call."""
     table, problem = None, ""
     try:
         table = Rules.of(rules) if rules else None
@@ -410,7 +411,7 @@ def _resolved(call: Constraint, dialect: NameDialect) -> Constraint:
 
 
 def _is_names(value: object) -> bool:
-    """True if `flax.linen.spmd` takes a value as the names of one array."""
+    """True if `flax.linen.spmd` accepts a value as the logical names of one array."""
     if not isinstance(value, (tuple, PartitionSpec)):
         return value is None
     free = PartitionSpec.UNCONSTRAINED
@@ -426,11 +427,11 @@ def _entries(names: object) -> tuple[object, ...] | None:
 def _paired(
     x: PyTree, prefix: PyTree, value: object, is_leaf: Callable[[Any], bool]
 ) -> list[tuple[Any, Any, Any]]:
-    """Every array of a call with its entry in a prefix tree, and its result."""
+    """Pairs each array of a call with its entry in a prefix tree and its result."""
     entries, tree = jax.tree.flatten(prefix, is_leaf=is_leaf)
     try:
         parts = tree.flatten_up_to(x)
-    except ValueError:  # the call raises it, too
+    except ValueError:  # the call itself raises this error, too
         parts, entries = [x], [None]
     leaves = []
     for part, entry in zip(parts, entries, strict=True):
@@ -442,9 +443,9 @@ def _paired(
 
 
 def _inner_call(call: _Call, leaf: object, result: object) -> _Call | None:
-    """The call of jax's constraint that a call of flax made for one of its arrays."""
+    """Returns the call of jax's constraint that a flax call made for one array."""
     for inner, value in call.inner:
-        # By identity: `==` of arrays compares their elements.
+        # Compared by identity, because `==` on arrays compares their elements.
         arguments = set(map(id, jax.tree.leaves(inner.arguments[0])))
         returned = set(map(id, jax.tree.leaves(value)))
         if id(leaf) in arguments and id(result) in returned:
@@ -459,7 +460,7 @@ def _effect(x: object, result: object) -> str:
 
 
 def _sharding_spec(sharding: object) -> Spec | None:
-    """The spec of a PartitionSpec, a NamedSharding or a Format; None for others."""
+    """Returns the spec in a PartitionSpec, NamedSharding or Format; otherwise None."""
     sharding = getattr(sharding, "sharding", sharding)
     if sharding is None:
         return Spec()
@@ -479,7 +480,7 @@ _active: ContextVar[ConstraintCalls | None] = ContextVar(
 
 @contextlib.contextmanager
 def recorded_calls() -> Iterator[ConstraintCalls]:
-    """Records the constraint calls of programs that `traced_with_calls` traces inside.
+    """Records the constraint calls of programs traced inside with `traced_with_calls`.
 
     >>> with recorded_calls() as calls:
     ...     jaxpr = traced_with_calls(lambda: jax.make_jaxpr(abs)(1.0), lambda j: j)
@@ -499,13 +500,13 @@ def traced_with_calls(
     jaxpr_of: Callable[[T], AnyJaxpr],
     listeners: Sequence[CallListener] = (),
 ) -> T:
-    """Calls `trace`, and records constraint calls within `recorded_calls`.
+    """Calls `trace`, and records its constraint calls if inside `recorded_calls`.
 
     Args:
-        trace: traces a program. It is called again if it imports flax, whose functions
-            were not watched before.
-        jaxpr_of: returns the jaxpr of the result of `trace`.
-        listeners: other listeners for calls.
+        trace: traces a program. It is called again if it imports flax, because flax's
+            functions were not watched before.
+        jaxpr_of: extracts the jaxpr from the result of `trace`.
+        listeners: further listeners.
     """
     calls = _active.get()
     if calls is None:

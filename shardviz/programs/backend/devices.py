@@ -1,7 +1,7 @@
-"""Attached and simulated devices of this process, and the memory that they have free.
+"""Attached and simulated devices of this process.
 
-jax starts its backends once, at the first call that needs a device, and the number of
-CPU devices is fixed at that moment.
+jax starts its backends once, at the first call that needs a device. This fixes the
+number of CPU devices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardviz.base.format import clause, plural
 from shardviz.base.mesh import MeshSpec
 
 LEAST_SIMULATED = 64
-# Each takes two threads, and collectives across many of them wait for one another.
+# Each simulated device needs two threads, and they block each other in collectives.
 MOST_SIMULATED = 1024
 MOST_NAMED = 1 << 16
 OPTION = "jax_num_cpu_devices"
@@ -30,7 +30,7 @@ _FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
 class Device(Protocol):
-    """A device of jax, whose own class is compiled and unknown to type checkers."""
+    """A jax device. Type checkers don't know jax's own class, which is compiled."""
 
     @property
     def id(self) -> int: ...
@@ -46,7 +46,7 @@ class Device(Protocol):
 
 
 def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
-    """A jax Mesh with the axes of `mesh` of these devices, in row-major order."""
+    """Returns a jax Mesh with the axes of `mesh` over devices in row-major order."""
     grid = np.empty(len(devices), object)
     grid[:] = devices
     types = tuple(AxisType[t] for t in mesh.axis_types)
@@ -54,7 +54,7 @@ def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
 
 
 def with_devices(mesh: MeshSpec, devices: Sequence[Any]) -> MeshSpec:
-    """The mesh with the ids and processes of these devices, in row-major order."""
+    """Returns `mesh` with the ids and processes of devices in row-major order."""
     ids = np.array([d.id for d in devices], np.int64)
     processes = np.array([d.process_index for d in devices], np.int64)
     return mesh.replace(
@@ -64,9 +64,9 @@ def with_devices(mesh: MeshSpec, devices: Sequence[Any]) -> MeshSpec:
 
 
 def mesh_of_names(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
-    """A jax Mesh of devices that have only ids: enough to lower, never to run.
+    """Returns a jax Mesh of devices that only have ids, for lowering but not running.
 
-    jax lowers callbacks to Python for named devices only.
+    jax lowers callbacks to Python only for a mesh with devices.
     """
     if mesh.size > MOST_NAMED:
         raise ProgramError(
@@ -79,10 +79,10 @@ def mesh_of_names(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
 
 
 def mesh_to_lower_on(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
-    """A jax Mesh for programs that jax lowers only for devices; starts no backend.
+    """Returns a jax Mesh for programs that jax lowers only for devices.
 
-    It holds the CPU devices of this kernel if there are enough, since a program may
-    name them itself, else devices that have only ids.
+    It holds this kernel's CPU devices if there are enough, because the function may
+    name them, and otherwise devices that only have ids. No backend is started.
     """
     if platform == "cpu" and backend_started() and count_of("cpu") >= mesh.size:
         return mesh_of(devices_for(mesh, attached_devices("cpu")), mesh)
@@ -93,10 +93,10 @@ def mesh_to_lower_on(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
 def lowering_without_backend() -> Iterator[None]:
     """Lowers on an AbstractMesh without starting jax's backend.
 
-    jax asks for its default device, even if the program uses no device, and starts the
-    backend for that. After a start `jax_num_cpu_devices` and
-    `jax.distributed.initialize` are refused. There may also be no default device, as
-    with JAX_PLATFORM_NAME=gpu on a machine without a GPU.
+    jax looks up its default device even if the program uses no device, which starts the
+    backend. After that, jax refuses `jax_num_cpu_devices` and
+    `jax.distributed.initialize`. There may also be no default device, for example with
+    JAX_PLATFORM_NAME=gpu on a machine without a GPU.
     """
     if backend_started() and count_of(None):
         yield
@@ -106,11 +106,11 @@ def lowering_without_backend() -> Iterator[None]:
 
 
 def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
-    """A device for every position of a mesh, in row-major order.
+    """Returns a device for every position of a mesh, in row-major order.
 
-    If the platform has devices with all these ids, those are used. Otherwise ids are only
-    names: the lowest one stands for the first of `devices`, and so on, so that permuted
-    ids permute devices.
+    If the platform has devices with all of the mesh's ids, those are used. Otherwise
+    the ids only define an order: the lowest id gets the first of `devices`, and so on,
+    so permuted ids permute devices.
     """
     ids = mesh.device_ids.ravel().tolist()
     platform = devices[0].platform
@@ -122,7 +122,7 @@ def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
 
 
 class _NamedDevice:
-    """A device with the attributes that jax reads while it lowers."""
+    """A device with only the attributes that jax reads for lowering."""
 
     process_index = 0
 
@@ -135,7 +135,7 @@ class _NamedDevice:
 
 
 class _NamedClient:
-    """A client of devices with the attributes that jax reads while it lowers."""
+    """A client with only the attributes that jax reads for lowering."""
 
     runtime_type = ""
 
@@ -143,16 +143,16 @@ class _NamedClient:
         self.platform = platform
 
     def make_python_callback_from_host_send_and_recv(self, *_: Any) -> Any:
-        """Stands for a callback into Python, which a TPU sends and receives for."""
+        """Returns a placeholder for the Python callback of a TPU's send and receive."""
         return object()
 
 
-# One for all programs, since jax caches lowered programs by the default device.
+# Shared by all programs, because jax caches lowered programs by default device.
 _DEFAULT_DEVICE: Any = _NamedDevice(0, _NamedClient("cpu"))
 
 
 def chosen_cpus() -> int:
-    """The number of CPU devices that the user chose; -1 if the user chose none."""
+    """Returns the number of CPU devices that the user set; -1 if unset."""
     count = getattr(jax.config, OPTION)
     if count < 0 and (flag := _FLAG.search(os.environ.get("XLA_FLAGS", ""))):
         count = int(flag[1])
@@ -162,28 +162,28 @@ def chosen_cpus() -> int:
 def ask_for_cpus(count: int, exactly: bool = False) -> None:
     """Makes jax simulate enough CPU devices, unless the backend has started.
 
-    If the user chose no number, jax simulates a few more than are needed, so that larger
-    meshes run later. 64 devices need 7 ms and 10 MB more than 8.
+    If the user set no number, jax simulates at least 64 devices, so that larger meshes
+    can run later. 64 devices cost 7 ms and 10 MB more than 8.
     """
-    # After the start the number is fixed.
+    # The number is fixed once the backend has started.
     if backend_started():
         return
     count, chosen = min(count, MOST_SIMULATED), chosen_cpus()
     if chosen >= count:
         return
     is_exact = exactly or chosen >= 0
-    # jax refuses the update if another thread has started the backend meanwhile.
+    # jax refuses the update if another thread has started the backend in the meantime.
     with contextlib.suppress(RuntimeError):
         jax.config.update(OPTION, count if is_exact else max(count, LEAST_SIMULATED))
 
 
 def attached_devices(platform: str | None) -> tuple[Any, ...]:
-    """jax's devices of a platform, or of its first one; starts the backend."""
+    """Returns devices of a platform, or of the default one; starts the backend."""
     try:
         return tuple(jax.devices(platform))
     except (RuntimeError, AssertionError) as error:
         kind = f"{platform.upper()} device" if platform else "device"
-        # jax fails an assertion without a message if it finds no platform.
+        # If jax finds no platform, an assertion without a message fails.
         reason = clause(": {}", str(error).strip().partition("\n")[0].rstrip("."))
         raise TargetError(
             f"jax finds no {kind} here{reason}. Write 'cpu:8' for simulated devices, and"
@@ -193,17 +193,17 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
 
 
 def own_devices(devices: Sequence[Any]) -> list[Any]:
-    """The devices that belong to this process."""
+    """Returns the devices that belong to this process."""
     return [d for d in devices if d.process_index == jax.process_index()]
 
 
 def processes_of(devices: Sequence[Any]) -> list[int]:
-    """The processes that these devices belong to, in order."""
+    """Returns the process indices of these devices, sorted."""
     return sorted({d.process_index for d in devices})
 
 
 def count_of(platform: str | None) -> int:
-    """How many devices jax has, of a platform or of its first; starts the backend."""
+    """Counts jax's devices of a platform, or of the default one; starts the backend."""
     try:
         return len(attached_devices(platform))
     except TargetError:
@@ -211,7 +211,7 @@ def count_of(platform: str | None) -> int:
 
 
 def refuse_too_few(platform: str, attached: int, needed: int) -> None:
-    """Refuses a mesh that has more devices than this kernel."""
+    """Raises if a mesh has more devices than jax has here."""
     if attached < needed:
         raise TargetError(
             f"The mesh has {plural(needed, 'device')} and jax has"

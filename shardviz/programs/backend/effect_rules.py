@@ -1,8 +1,8 @@
-"""The effects of a jaxpr by name, and where jax allows each.
+"""Names jax's effects, and looks up where jax allows them.
 
-jax does not export its classes of effects, so they are identified by name. jax has sets
-of classes: where it allows an effect, whether an effect is ordered, and whether an
-ordered effect may run on several devices.
+jax doesn't export its effect classes, so they are identified by name. jax keeps sets of
+classes: the effects allowed in each construct, the ordered effects, and the ordered
+effects that can run on several devices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMES = {
     "AccumEffect": "increments a ref",
     "InternalMutableArrayEffect": "makes a ref",
 }
-# Patterns of jax's messages when it refuses an effect, and the `Refusal.cause`.
+# Patterns in jax's messages when it refuses an effect, and their `Refusal.cause`.
 _CAUSES = (
     (r"side effects: |do not support (?:JVP|transpose)", "not differentiable"),
     (r"`vmap` ordered|not supported in vmap\.", "ordered under vmap"),
@@ -37,7 +37,7 @@ _CALLBACK = re.compile(r"custom_call @\"?\w*callback|stablehlo\.(?:send|recv)\b"
 
 
 def effect_names(jaxpr: AnyJaxpr) -> tuple[str, ...]:
-    """The effects of a jaxpr by name; an unknown one goes by its class.
+    """Returns the names of a jaxpr's effects; unknown effects are named by class.
 
     >>> import jax
     >>> effect_names(jax.make_jaxpr(lambda x: jax.debug.print("{x}", x=x))(1.0))
@@ -47,7 +47,7 @@ def effect_names(jaxpr: AnyJaxpr) -> tuple[str, ...]:
 
 
 def effect_name(effect: object) -> str:
-    """The name of one of jax's effects; that of its class if it has no other.
+    """Returns the name of a jax effect; an unknown effect is named by its class.
 
     >>> effect_name(object())
     'object'
@@ -59,7 +59,7 @@ def effect_name(effect: object) -> str:
 
 
 def has_callbacks(text: str) -> bool:
-    """True if a lowered module calls Python. The text does not name the function.
+    """True if a lowered module calls back into Python.
 
     >>> has_callbacks("stablehlo.custom_call @xla_ffi_python_cpu_callback(%0)")
     True
@@ -68,7 +68,7 @@ def has_callbacks(text: str) -> bool:
 
 
 def is_ordered_effect(effect: object) -> bool:
-    """True if an effect keeps the order of the program."""
+    """True if jax keeps this effect in program order."""
     sets = effect_sets()
     if sets is None:
         return effect_class(effect).startswith("Ordered")
@@ -76,7 +76,7 @@ def is_ordered_effect(effect: object) -> bool:
 
 
 def is_shardable(effect: object) -> bool:
-    """True if a program with this effect may run on several devices."""
+    """True if a program with this effect can run on several devices."""
     if not is_ordered_effect(effect):
         return True
     sets = effect_sets()
@@ -84,7 +84,7 @@ def is_shardable(effect: object) -> bool:
 
 
 def allowed_constructs(effect: object) -> tuple[str, ...] | None:
-    """Where jax allows this effect, of `CONSTRUCTS`; None if unknown."""
+    """Returns the entries of `CONSTRUCTS` that allow this effect; None if unknown."""
     sets = effect_sets()
     if sets is None:
         return None
@@ -96,7 +96,7 @@ def allowed_constructs(effect: object) -> tuple[str, ...] | None:
 
 
 def refusal_on(effects: Iterable[object], devices: int) -> str | None:
-    """Why a program with these effects may not run on so many devices; None if it may.
+    """Returns why these effects cannot run on so many devices; None if they can.
 
     >>> refusal_on([], 8)
     """
@@ -107,7 +107,7 @@ def refusal_on(effects: Iterable[object], devices: int) -> str | None:
 
 
 def refusal_cause(message: str) -> str:
-    """The cause of jax's message when it refuses a program; `""` if unknown.
+    """Returns the cause behind a message that jax refuses a program with, or `""`.
 
     >>> refusal_cause("ValueError: Cannot `vmap` ordered IO callback.")
     'ordered under vmap'

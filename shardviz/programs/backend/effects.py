@@ -1,4 +1,4 @@
-"""Predicts the effects of a program, and on how many devices it may run."""
+"""Predicts a program's side effects, and how many devices it can run on."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ T = TypeVar("T")
 
 
 def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
-    """The effects of a program or function, and on how many devices it may run.
+    """Predicts a program's side effects, and how many devices it can run on.
 
     Args:
-        thing: a Program, or a function.
-        *args, **keywords: for a function, its arguments, as in `sv.program`.
+        thing: a Program or a function.
+        *args, **keywords: arguments of the function, as in `sv.program`.
 
     Raises:
-        ProgramError: for other things, and for arguments that are no arrays.
+        ProgramError: if `thing` is neither, or an argument isn't an array.
 
     >>> import jax.numpy as jnp
     >>> def log(x):
@@ -94,14 +94,14 @@ def _of_program(program: Program) -> Effects:
     jaxpr = traced.stage.jaxpr
     effects = _read(effects, jaxpr)
     if isinstance(mesh, Mesh) and refusal_on(jaxpr.effects, mesh.size) is None:
-        # jax cannot choose the placement of results that only the host computes.
+        # jax cannot choose a sharding for results that only the host computes.
         from_host = results_from_host(jaxpr, (_PURE, "io_callback"))
         from_host = from_host and not names_shardings(jaxpr)
         host_results = program.out_specs is None and from_host
         return _lowered(effects, lambda: _lower(traced), host_results)
     # jax cannot lower it on this mesh, and may refuse it on one device, too.
     single = unsharded(program)
-    # A function may be made for many devices only.
+    # The function may need several devices.
     with contextlib.suppress(Exception):
         alone = trace(single, _mesh_to_trace_on(single))
         return _lowered(effects, lambda: _lower(alone))
@@ -131,7 +131,7 @@ def _of_function(fn: UserFunction, arrays: Sequence[ArraySpec], tree: Any) -> Ef
 
 
 def _traced_or_refused(tracing: Callable[[], T]) -> T | Refusal:
-    """The result of `tracing`, or the Refusal of the exception that it raises."""
+    """Returns the result of `tracing`, or a Refusal if it raises an exception."""
     try:
         return tracing()
     except Exception as error:  # noqa: BLE001  a user's function may raise anything
@@ -144,17 +144,18 @@ def _refusal(stage: str, error: BaseException) -> Refusal:
 
 
 def _read(effects: Effects, jaxpr: ClosedJaxpr) -> Effects:
-    """Adds the effects of a jaxpr, and its calls of the host that are no effects."""
-    # A loop or call also has the effects of the jaxprs it calls. Count each once, inside.
+    """Adds the effects of a jaxpr, and its `pure_callback`s, which aren't effects."""
+    # Loops and calls repeat the effects of their inner jaxprs; count the innermost
+    # only.
     innermost = [operation for operation in operations(jaxpr) if not operation.inner]
-    # jax has one effect for each ref; here they are one kind.
+    # jax has a separate effect for each ref; merge them by class.
     by_class = {effect_class(effect): effect for effect in jaxpr.effects}
     uses = []
     for kind, effect in sorted(by_class.items(), key=lambda item: effect_name(item[1])):
         nesting = []
         for operation in innermost:
             kinds = {effect_class(e) for e in operation.equation.effects}
-            # A ref that is made inside has one effect, and each read and write another.
+            # For a ref made inside the jaxpr, its reads and writes have other effects.
             on_refs = kind in REF_EFFECTS and not kinds.isdisjoint(REF_EFFECTS)
             if kind in kinds or on_refs:
                 nesting.append(operation.nesting)
@@ -179,8 +180,8 @@ def _read(effects: Effects, jaxpr: ClosedJaxpr) -> Effects:
 def _lowered(
     effects: Effects, lowering: Callable[[], Lowered], host_results: bool = False
 ) -> Effects:
-    """Lowers the program, and adds whether its results come from the host only, or why
-    jax refuses to lower it."""
+    """Lowers the program. Adds whether only the host computes its results, or why jax
+    refuses to lower it."""
     try:
         text = lowering().as_text()
     except Exception as error:  # noqa: BLE001  a lowering rule may raise anything
@@ -194,21 +195,21 @@ def _lower(traced: Traced) -> Lowered:
 
 
 def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:
-    # jax lowers callbacks only for named devices, which need not be attached.
+    # jax lowers callbacks only for concrete devices, which need not be attached.
     if program.mesh.size <= MOST_SIMULATED:
         return mesh_to_lower_on(program.mesh)
     return abstract_mesh(program.mesh)
 
 
 _MAIN = re.compile(r"func\.func public @main\((.*)\{$", re.MULTILINE)
-# jax writes a token as an array without elements, too.
+# jax also writes tokens as arrays without elements.
 _ARRAY_ARGUMENT = re.compile(r"%arg\d+: (?!!stablehlo\.token|tensor<0xi1>)")
 
 
 def takes_arrays(text: str) -> bool:
-    """True if a lowered module has an argument that is no token.
+    """True if a lowered module has an argument that isn't a token.
 
-    jax drops unused arguments.
+    Unused arguments don't count, because jax drops them.
 
     >>> takes_arrays("func.func public @main(%arg0: !stablehlo.token) {")
     False

@@ -1,4 +1,4 @@
-"""Exceptions as failures: their kind, their text on one line, and the user's line."""
+"""Converts exceptions to failures: a cause, a one-line text, and the user's line."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LIMIT = 1200
 _TRACE = re.compile(r"Traceback \(most recent call last\):")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _XLA_MEMORY = "RESOURCE_EXHAUSTED"
-# In these stages no code of the user runs, so an OSError is not the program's.
+# In these stages no user code runs, so an OSError isn't the program's fault.
 _OURS = ("target", "lower", "compile", "place", "worker")
 
 
 def failure(stage: str, error: BaseException) -> Failure:
-    """The Failure for an exception that ended a stage.
+    """Returns the Failure for an exception that ended a stage.
 
     >>> failure("trace", TypeError("dot got (2,) and (3,).")).said
     'TypeError: dot got (2,) and (3,).'
@@ -60,9 +60,9 @@ def failure(stage: str, error: BaseException) -> Failure:
 
 
 def _missing_platform(error: BaseException) -> MissingPlatform | None:
-    """The variable that names platforms that jax does not find; None if there is none."""
+    """Returns the setting that names platforms jax cannot find, or None."""
     platforms = jax.config.values.get("jax_platforms")
-    # jax fails at an assertion without a message if it finds none of them.
+    # If jax finds none of these platforms, an assertion without a message fails.
     silent = isinstance(error, AssertionError) and not str(error)
     if silent and platforms and failed_to_start(error):
         return MissingPlatform("JAX_PLATFORMS", platforms)
@@ -75,24 +75,24 @@ def _missing_platform(error: BaseException) -> MissingPlatform | None:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True if a compiler or a runtime raised an error because memory ran out.
+    """True if a compiler or runtime raised an error because memory ran out.
 
     >>> lacks_memory(RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory on HBM"))
     True
     """
-    # Both use this status code of the absl library.
+    # Compilers and runtimes both use this absl status code.
     return _XLA_MEMORY in str(error)
 
 
-# `exceeds available HBM (15.75G)` and `Used 20.1G of 15.75G hbm`, as libtpu writes it.
+# libtpu writes `exceeds available HBM (15.75G)` or `Used 20.1G of 15.75G hbm`.
 _AVAILABLE = re.compile(r"(?:available \w+ \(|Used [\d.]+[KMG] of )([\d.]+)([KMG])\b")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def available_memory(error: BaseException) -> int | None:
-    """The bytes that a program may use, from a compiler's refusal; None if unknown.
+    """Returns the bytes available to a program, from a compiler error; None if unknown.
 
-    The chip has more, since the runtime reserves a part.
+    The chip has more memory, because the runtime reserves some.
 
     >>> available_memory(RuntimeError("(46.88G) exceeds available HBM (15.75G).")) / 2**30
     15.75
@@ -102,10 +102,11 @@ def available_memory(error: BaseException) -> int | None:
 
 
 def in_words(error: BaseException) -> str:
-    """The kind of an exception and its text, on one line.
+    """Returns the class and text of an exception, on one line.
 
-    jax gives advice in the last paragraphs, so all of them are kept. XLA raises
-    RuntimeErrors with pages of buffers or stacks after the first paragraph.
+    All paragraphs of a jax error are kept, because jax puts advice in the last ones.
+    XLA raises RuntimeErrors, of which only the first paragraph is kept: pages of
+    buffers or stack traces follow it.
 
     >>> in_words(ValueError("types differ:\\n\\nfloat32\\nand int32.\\n\\nUse astype."))
     'ValueError: types differ: float32 and int32. Use astype.'
@@ -119,23 +120,23 @@ def in_words(error: BaseException) -> str:
         paragraph = " ".join([paragraph, *further])
     elif paragraph.endswith(":") and further:
         paragraph += f" {further[0]}"
-    if trace := _TRACE.search(text):  # of a callback; its last line is the error
+    if trace := _TRACE.search(text):  # of a callback; ends with the error
         paragraph = f"{text[: trace.start()]} {text.strip().splitlines()[-1]}"
     words = " ".join(paragraph.split())
     words = "".join(c if c.isprintable() else "?" for c in words)
-    if len(words) > LIMIT:  # advice is at the end
+    if len(words) > LIMIT:  # keep the end, which has the advice
         words = f"{words[: LIMIT // 2 - 1]}…{words[-LIMIT // 2 :]}"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _ended(paragraph: str) -> str:
-    """A paragraph with a full stop, to put another one after it."""
+    """Ends a paragraph with a full stop, so that another can follow."""
     paragraph = paragraph.strip()
     return paragraph + "." * paragraph[-1:].isalnum()
 
 
 def said_by(error: BaseException) -> str:
-    """The text of an exception; with its kind unless it is our own.
+    """Returns the text of an exception; with its class unless it is our own.
 
     >>> said_by(ShardvizError("It has no mesh.")), said_by(ValueError("no mesh"))
     ('It has no mesh.', 'ValueError: no mesh')
@@ -143,7 +144,7 @@ def said_by(error: BaseException) -> str:
     return str(error) if isinstance(error, ShardvizError) else in_words(error)
 
 
-# Messages of jax 0.10.2 and 0.12.0.1 and of XLA if several processes are the cause.
+# Multi-process error messages of jax 0.10.2, jax 0.12.0.1 and XLA.
 _SEVERAL = (
     (
         r"spans non-addressable|first argument must be a fully addressable array"
@@ -164,7 +165,7 @@ _SEVERAL = (
 
 
 def cause_among_processes(text: str) -> FailureCause | None:
-    """The cause of an error of jax if several processes run; None if unknown.
+    """Returns the cause of a multi-process jax error; None if unknown.
 
     >>> cause_among_processes("Gloo all-reduce failed: connection closed by peer")
     ProcessLost()
@@ -176,7 +177,7 @@ def cause_among_processes(text: str) -> FailureCause | None:
 
 
 def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:
-    """The first of these frames that is in the user's code, or `""`."""
+    """Returns the first of these frames that is in the user's code, or `""`."""
     for path, line in frames:
         if is_user_file(path) and not path.startswith("<"):
             return line_in_words(path, line)
@@ -184,17 +185,17 @@ def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:
 
 
 def source_of(error: BaseException) -> str:
-    """The innermost line of the user's code that an exception passed through, or `""`."""
+    """Returns the innermost user line that an exception passed through, or `""`."""
     frames: list[tuple[str, int | str]] = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         frames.append((frame.f_code.co_filename, line))
     if isinstance(error, RuntimeError):
-        # If a callback failed, its traceback is in the text.
+        # The text contains the traceback of a failed callback.
         frames += _FRAME.findall(str(error))
     return _user_line(reversed(frames))
 
 
 def calling_line() -> str:
-    """The innermost line of the user's code on the current stack, or `""`."""
+    """Returns the innermost user line on the current stack, or `""`."""
     stack = traceback.walk_stack(None)
     return _user_line((frame.f_code.co_filename, line) for frame, line in stack)

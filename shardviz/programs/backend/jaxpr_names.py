@@ -1,9 +1,9 @@
-"""The primitives, and their parameters, that shardviz reads in jaxprs by name.
+"""Names of the primitives, and of their parameters, that shardviz reads in jaxprs.
 
-jax renames a few of them between releases. Each name is written here once.
-`jaxpr_checks.py` traces an example of each primitive and looks for the names, which
-`python -m shardviz doctor` reports. A parameter that this jax does not have raises
-`UnknownParameter`: callers leave out the feature that needs it, with a note.
+jax renames some of them between releases, so each name is written once, here.
+`jaxpr_checks.py` traces an example of each primitive and checks its names; `python -m
+shardviz doctor` reports the result. Reading a parameter that this jax version lacks
+raises `UnknownParameter`. Callers then skip the feature that needs it, with a note.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from jax.lax import ConvDimensionNumbers, GatherDimensionNumbers
     from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
-    #: A jaxpr, with or without its constants.
+    #: A jaxpr with or without constants.
     AnyJaxpr = ClosedJaxpr | Jaxpr
     #: An operand of an equation.
     Atom = Var | Literal
-    #: Pairs of contracted and of batch dimensions, of the left and the right operand.
+    #: (contracting dimensions, batch dimensions), each for the left and right operand.
     DotDimensionNumbers = tuple[
         tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
     ]
@@ -55,20 +55,20 @@ SELECT, INTEGER_POW, REDUCE_SUM, ADD_ANY = (
 RANDOM_BITS, PLATFORM_INDEX = "random_bits", "platform_index"
 DEBUG_CALLBACK, DEBUG_PRINT = "debug_callback", "debug_print"
 
-#: Operations that only wrap a function, so an operation inside is no deeper.
+#: Primitives that only wrap a function, so their contents count as no deeper.
 CALLS = (JIT, "pjit", "closed_call")
-#: The operations of `jax.debug.callback` and `jax.debug.print`, which have no results.
+#: Primitives of `jax.debug.callback` and `jax.debug.print`, which have no results.
 DEBUG_CALLS = (DEBUG_CALLBACK, DEBUG_PRINT)
-#: Sums over devices of a `shard_map`. jax chooses one by the type of the operand.
+#: Sums over devices in a `shard_map`. jax chooses one by the operand's type.
 SUMS = (PSUM, PSUM_INVARIANT)
 
 
 class UnknownParameter(ShardvizError):
-    """This version of jax has no parameter of this name.
+    """This jax version has no parameter of this name.
 
     Attributes:
-        primitive: the operation.
-        name: the parameter.
+        primitive: name of the primitive.
+        name: name of the parameter.
     """
 
     def __init__(self, primitive: str, name: str) -> None:
@@ -78,7 +78,7 @@ class UnknownParameter(ShardvizError):
 
 @dataclass(frozen=True)
 class Parameter(Generic[T]):
-    """A parameter of a primitive, as an equation has it.
+    """A parameter of a primitive, as stored in an equation.
 
     >>> import jax
     >>> (equation,) = jax.make_jaxpr(lambda x: x.T)(jax.numpy.zeros((2, 3))).eqns
@@ -90,10 +90,10 @@ class Parameter(Generic[T]):
     name: str
 
     def of(self, equation: JaxprEqn) -> T:
-        """The value in an equation of this primitive.
+        """Returns the parameter's value in an equation of this primitive.
 
         Raises:
-            UnknownParameter: if this jax calls it otherwise.
+            UnknownParameter: if this jax version names it differently.
         """
         try:
             return equation.params[self.name]
@@ -101,7 +101,7 @@ class Parameter(Generic[T]):
             raise UnknownParameter(equation.primitive.name, self.name) from None
 
     def find(self, equation: JaxprEqn, default: D) -> T | D:
-        """The value in an equation of any primitive; `default` if it has none."""
+        """Returns the value in an equation of any primitive, or `default`."""
         return equation.params.get(self.name, default)
 
 
@@ -163,14 +163,14 @@ IOTA_DIM: Parameter[int] = Parameter(IOTA, "dimension")
 CONCATENATED_DIM: Parameter[int] = Parameter(CONCATENATE, "dimension")
 EXPONENT: Parameter[int] = Parameter(INTEGER_POW, "y")
 
-#: All parameters above, which the doctor looks for.
+#: All parameters above, for the doctor's check.
 PARAMETERS: tuple[Parameter[object], ...] = tuple(
     value for value in list(globals().values()) if isinstance(value, Parameter)
 )
 
 
 def collective_axes(equation: JaxprEqn) -> tuple[str, ...]:
-    """The mesh axes of a collective in a `shard_map`; `()` for other operations."""
+    """Returns the mesh axes of a collective in a `shard_map`; otherwise `()`."""
     axes = SUMMED_AXES.find(equation, None)
     if axes is None:
         axes = PERMUTED_AXES.find(equation, ())

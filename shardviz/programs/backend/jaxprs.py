@@ -1,7 +1,7 @@
 """Reads and rewrites jaxprs: their operations, meshes and shardings.
 
-`operations` is the one traversal of a program. Two functions follow values instead:
-`results_from_host` from a result back, and `positive_arguments` from an argument on.
+`operations` traverses all operations. `results_from_host` follows values from results
+back to operations, and `positive_arguments` from arguments to roots and logarithms.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
 AnyJaxprT = TypeVar("AnyJaxprT", "ClosedJaxpr", "Jaxpr", "ClosedJaxpr | Jaxpr")
-_NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
+_NO_MESHES = (type(None), str, int, tuple, list, dict)  # types of most parameters
 
 
 @dataclass(frozen=True)
 class JaxprOperation:
-    """One operation of a jaxpr.
+    """An operation of a jaxpr.
 
     Attributes:
-        equation: jax's own equation.
-        around: the names of the loops and calls around it, outermost first.
+        equation: jax's equation.
+        around: names of the loops and calls around it, outermost first.
     """
 
     equation: JaxprEqn
@@ -60,24 +60,24 @@ class JaxprOperation:
 
     @property
     def name(self) -> str:
-        """jax's name of the primitive, such as `"add"`."""
+        """jax's name for the primitive, such as `"add"`."""
         return self.equation.primitive.name
 
     @property
     def inner(self) -> list[AnyJaxpr]:
-        """The jaxprs that it calls, such as the body of a loop."""
+        """The jaxprs that it calls, such as a loop body."""
         return list(_jaxprs_in(self.equation.params))
 
     @property
     def nesting(self) -> str:
-        """The loops and calls around it: `"top level"` or `"shard_map > scan"`."""
+        """The loops and calls around it, as text, such as `"shard_map > scan"`."""
         return " > ".join(self.around) or "top level"
 
 
 def operations(
     jaxpr: AnyJaxpr, around: tuple[str, ...] = ()
 ) -> Iterator[JaxprOperation]:
-    """Every operation of a jaxpr in order, those inside a loop or call after it.
+    """Yields every operation in order; a loop or call comes before its contents.
 
     >>> import jax
     >>> jaxpr = jax.make_jaxpr(lambda x: jax.lax.map(jax.numpy.sin, x))(jax.numpy.zeros(3))
@@ -88,7 +88,7 @@ def operations(
         operation = JaxprOperation(equation, around)
         yield operation
         inside = around
-        # Operations inside a jit run at its call.
+        # A jit or similar call adds no nesting.
         if operation.name not in names.CALLS:
             inside = (*around, operation.name)
         for inner in operation.inner:
@@ -96,22 +96,22 @@ def operations(
 
 
 def plain_jaxpr(jaxpr: AnyJaxpr) -> Jaxpr:
-    """The jaxpr without its constants."""
+    """Returns the jaxpr without its constants."""
     return cast("Jaxpr", getattr(jaxpr, "jaxpr", jaxpr))
 
 
 def array_type(variable: Atom) -> ShapedArray:
-    """The type of an array in a jaxpr: its shape, dtype and sharding."""
+    """Returns the type of an array in a jaxpr: shape, dtype and sharding."""
     return cast("ShapedArray", variable.aval)
 
 
 def is_literal(variable: Atom) -> TypeIs[Literal]:
-    """True for a number in the code, which has a `val`; it cannot be a key."""
+    """True for a literal, which has a `val` and isn't hashable."""
     return hasattr(variable, "val")
 
 
 def _jaxprs_in(value: object) -> Iterator[AnyJaxpr]:
-    """The jaxprs in a parameter of an operation, or in all of them."""
+    """Yields the jaxprs in a parameter, or in a container of parameters."""
     if hasattr(value, "eqns"):
         yield cast("AnyJaxpr", value)
     elif isinstance(value, dict):
@@ -125,7 +125,7 @@ def _jaxprs_in(value: object) -> Iterator[AnyJaxpr]:
 def rewritten(
     jaxpr: AnyJaxprT, change: Callable[[JaxprEqn], list[JaxprEqn]]
 ) -> AnyJaxprT:
-    """The same program with each operation replaced by those that `change` returns."""
+    """Returns a jaxpr with each operation replaced by those that `change` returns."""
     equations: list[JaxprEqn] = []
     for equation in plain_jaxpr(jaxpr).eqns:
         equations += change(equation)
@@ -133,27 +133,27 @@ def rewritten(
 
 
 def with_equations(jaxpr: AnyJaxprT, equations: list[JaxprEqn]) -> AnyJaxprT:
-    """The same jaxpr with other operations."""
+    """Returns a copy of a jaxpr with other equations."""
     return with_body(jaxpr, plain_jaxpr(jaxpr).replace(eqns=equations))
 
 
 def with_body(jaxpr: AnyJaxprT, body: Jaxpr) -> AnyJaxprT:
-    """The same jaxpr with another body, and with its constants if it has any."""
-    # jax 0.10 keeps a jaxpr and its constants in a pair, later versions in one object.
+    """Returns a copy of a jaxpr with another body; it keeps its constants."""
+    # In jax 0.10 a ClosedJaxpr holds a Jaxpr and constants; later it is one object.
     if hasattr(jaxpr, "jaxpr"):
         return cast("Any", jaxpr).replace(jaxpr=body)
     return cast("AnyJaxprT", body)
 
 
 def without_debug_effects(jaxpr: AnyJaxprT) -> AnyJaxprT:
-    """The same jaxpr without the effects of `jax.debug`."""
+    """Returns a copy of a jaxpr without the effects of `jax.debug`."""
     body = plain_jaxpr(jaxpr)
     effects = {e for e in body.effects if effect_class(e) not in DEBUG_EFFECTS}
     return with_body(jaxpr, body.replace(effects=effects))
 
 
 def with_inner(equation: JaxprEqn, change: Callable[[AnyJaxpr], object]) -> JaxprEqn:
-    """The same operation, which calls the jaxprs that `change` returns."""
+    """Returns an equation whose inner jaxprs are replaced by `change`."""
 
     def changed(value: object) -> object:
         if hasattr(value, "eqns"):
@@ -168,7 +168,7 @@ def with_inner(equation: JaxprEqn, change: Callable[[AnyJaxpr], object]) -> Jaxp
 
 
 def without_shardings(jaxpr: AnyJaxprT) -> AnyJaxprT:
-    """The same program without any shardings of values.
+    """Returns a program in which no value has a sharding.
 
     >>> import jax
     >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
@@ -182,11 +182,11 @@ def without_shardings(jaxpr: AnyJaxprT) -> AnyJaxprT:
     def change(equation: JaxprEqn) -> list[JaxprEqn]:
         equation = without_context_mesh(equation)
         if equation.primitive.name in (names.CONSTRAINT, names.RESHARD):
-            # A copy, so that its result stays a separate value.
+            # A copy keeps the result a separate value.
             return [equation.replace(primitive=jax.lax.copy_p, params={})]
         equation = with_inner(equation, without_shardings)
         params = dict(equation.params)
-        # jax's own functions add them, as for a gradient.
+        # jax's own functions add these shardings, for example in a gradient.
         for parameter in (names.RESHAPE_SHARDING, names.DOT_SHARDING):
             if mesh_of_value(parameter.find(equation, None)) is not None:
                 params[parameter.name] = None
@@ -196,11 +196,11 @@ def without_shardings(jaxpr: AnyJaxprT) -> AnyJaxprT:
 
 
 def has_partial_sums(jaxpr: AnyJaxpr) -> bool:
-    """True if an argument or a value of a program is a partial sum, by its type."""
+    """True if an argument or a value has a type with unreduced axes (a partial sum)."""
     values = [*plain_jaxpr(jaxpr).invars]
     for operation in operations(jaxpr):
         values += operation.equation.outvars
-    # Types have no partial sums over Auto axes.
+    # On Auto axes, types never show partial sums.
     for value in values:
         spec = getattr(getattr(value.aval, "sharding", None), "spec", None)
         if getattr(spec, "unreduced", None):
@@ -209,7 +209,7 @@ def has_partial_sums(jaxpr: AnyJaxpr) -> bool:
 
 
 def users_line(equation: JaxprEqn) -> str:
-    """The innermost line of the user's code that made an operation, or `""`."""
+    """Returns the innermost user line that created an operation, or `""`."""
     for frame in line_frames(equation):
         if is_user_file(frame.file_name):
             return line_in_words(frame.file_name, frame.line_num)
@@ -223,21 +223,21 @@ def names_shardings(jaxpr: AnyJaxpr) -> bool:
 
 
 def meshes_in(jaxpr: AnyJaxpr) -> Iterator[tuple[Mesh | AbstractMesh, JaxprEqn]]:
-    """Every mesh that the program names, also in shardings, with the equation."""
+    """Yields each mesh that the program names, also in shardings, and its equation."""
     for operation in operations(jaxpr):
         for parameter in operation.equation.params.values():
-            # A jit and a device_put have one sharding per operand.
+            # jit and device_put have a tuple of shardings, one per operand.
             for value in parameter if isinstance(parameter, tuple) else (parameter,):
                 if isinstance(value, _NO_MESHES):
                     continue
                 mesh = mesh_of_value(value)
-                # Without a mesh in context, jax names an empty one.
+                # Without a mesh in context, jax stores an empty mesh.
                 if mesh is not None and not mesh.empty:
                     yield mesh, operation.equation
 
 
-# Operations whose lowerings differ between platforms, in the form of a call or in
-# rounding, but are split in the same way.
+# Operations that all platforms partition in the same way, although their lowerings
+# differ in the form of a call or in rounding.
 _SPLIT_ALIKE = frozenset({
     "all_gather", "all_gather_invariant", "all_gather_reduced",
     "all_gather_reduced_start", "all_gather_start", "asin", "conv_general_dilated",
@@ -247,12 +247,12 @@ _SPLIT_ALIKE = frozenset({
 })  # fmt: skip
 
 
-# Operations lowered through others that have rules for platforms.
+# Operations lowered through other operations that have platform-specific rules.
 _THROUGH_OTHERS = frozenset({"qr"})
 
 
 def depends_on_platform(jaxpr: AnyJaxpr) -> tuple[str, ...]:
-    """The operations with lowering rules for CPUs, TPUs or GPUs alone, sorted.
+    """Returns operations with lowering rules for single platforms, sorted by name.
 
     >>> import jax
     >>> depends_on_platform(jax.make_jaxpr(jax.numpy.linalg.qr)(jax.numpy.ones((2, 2))))
@@ -270,19 +270,19 @@ def depends_on_platform(jaxpr: AnyJaxpr) -> tuple[str, ...]:
 
 
 def device_meshes_in(jaxpr: AnyJaxpr) -> Iterator[tuple[Mesh, JaxprEqn]]:
-    """Every mesh of devices that the program names, with the equation."""
+    """Yields every mesh with devices that the program names, with its equation."""
     for mesh, equation in meshes_in(jaxpr):
         if isinstance(mesh, Mesh):
             yield mesh, equation
 
 
 def named_device_count(jaxpr: AnyJaxpr) -> int | None:
-    """The size of the largest mesh that the program names; None if it names none."""
+    """Returns the size of the largest mesh that the program names; None without one."""
     return max((mesh.size for mesh, _ in device_meshes_in(jaxpr)), default=None)
 
 
 def mesh_of_value(value: object) -> Mesh | AbstractMesh | None:
-    """A mesh itself, or the mesh of a sharding or of a sharded value; else None."""
+    """Returns a mesh itself, or the mesh of a sharding or sharded value; or None."""
     sharding = getattr(value, "sharding", None)
     for mesh in (
         value,
@@ -297,7 +297,7 @@ def mesh_of_value(value: object) -> Mesh | AbstractMesh | None:
 def results_from_host(jaxpr: AnyJaxpr, calls: Collection[str]) -> bool:
     """True if a result depends on the results of operations with these names."""
     body = plain_jaxpr(jaxpr)
-    from_host: set[int] = set()  # by id: a literal has no hash
+    from_host: set[int] = set()  # ids, because literals have no hash
     for equation in body.eqns:
         called = {equation.primitive.name}
         for inner in _jaxprs_in(equation.params):
@@ -309,7 +309,7 @@ def results_from_host(jaxpr: AnyJaxpr, calls: Collection[str]) -> bool:
 
 
 _ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
-# Operations whose result has the sign of their operands, where these have one sign.
+# If all their operands have the same sign, the result has that sign, too.
 _SIGN_PRESERVING = {
     "add", "add_any", "mul", "div", "select_n", "reduce_sum", "reduce_max", "reduce_min",
     "convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy",
@@ -317,16 +317,16 @@ _SIGN_PRESERVING = {
     "optimization_barrier", "name", "sharding_constraint", "reshard", "device_put",
     "reduce_precision",
 }  # fmt: skip
-#: The operations with a rule for the sign of their results.
+#: Primitives with a rule for the sign of their results.
 SIGN_PRIMITIVES = frozenset({*_ROOTS, *_SIGN_PRESERVING})
-# Variable to the positions of the arguments that give it its sign.
+# Maps each variable to the positions of arguments that determine its sign.
 _Signs = dict["Var", frozenset[int]]
 
 
 def positive_arguments(jaxpr: AnyJaxpr) -> tuple[int, ...]:
-    """The positions of arguments that must be positive.
+    """Returns the positions of arguments that must be positive.
 
-    These reach a root or a logarithm through sums, products and copies alone.
+    They reach a root or a logarithm only through sums, products and copies.
 
     >>> import jax, jax.numpy as jnp
     >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
@@ -340,7 +340,7 @@ def positive_arguments(jaxpr: AnyJaxpr) -> tuple[int, ...]:
 
 
 def _follow(jaxpr: Jaxpr, signs: _Signs, positive: set[int]) -> list[frozenset[int]]:
-    """The arguments that give each result its sign; adds those under roots."""
+    """Returns the arguments that give each result its sign; adds those under roots."""
 
     def of(variable: Atom) -> frozenset[int]:
         if is_literal(variable):
@@ -376,10 +376,10 @@ def _sign_of_result(
 def _follow_calls(
     inner: list[Jaxpr], operands: list[frozenset[int]], count: int, positive: set[int]
 ) -> list[frozenset[int]]:
-    """The arguments that give each result of a call its sign; loops are followed once."""
+    """Like `_follow`, for the results of a call or of one loop iteration."""
     results = [frozenset[int]()] * count
     for jaxpr in inner:
-        skipped = len(operands) - len(jaxpr.invars)  # the index of a cond
+        skipped = len(operands) - len(jaxpr.invars)  # 1 for the index operand of a cond
         passed = operands[skipped:]
         if skipped not in (0, 1):
             passed = [frozenset[int]()] * len(jaxpr.invars)
@@ -390,9 +390,9 @@ def _follow_calls(
 
 
 def notes_on(jaxpr: AnyJaxpr) -> list[Note]:
-    """Notes on a program's random numbers, and on the sums and specs of its `shard_map`s.
+    """Returns notes on random numbers, and on sums and specs of each `shard_map`.
 
-    If this jax lacks a parameter that one of them needs, a note names it instead.
+    If this jax version lacks a parameter that a note needs, another note names it.
     """
     notes: list[Note] = []
     for find in (random_notes, sum_notes, spec_notes):
@@ -404,7 +404,7 @@ def notes_on(jaxpr: AnyJaxpr) -> list[Note]:
 
 
 def random_notes(jaxpr: AnyJaxpr) -> list[Note]:
-    """A note if a program makes random numbers that jax is set not to partition."""
+    """Returns a note if jax is configured not to partition random numbers."""
     if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return []
     for operation in operations(jaxpr):
@@ -414,8 +414,9 @@ def random_notes(jaxpr: AnyJaxpr) -> list[Note]:
 
 
 def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:
-    """Notes on sums over devices in a `shard_map`: those that `grad` added, and those of
-    values that are equal on all devices.
+    """Returns notes on sums over devices in a `shard_map`.
+
+    They report sums added by `grad`, and sums of values that are equal on all devices.
     """
     notes: list[Note] = []
     for operation in operations(jaxpr):
@@ -439,13 +440,12 @@ def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:
 
 
 def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
-    """Notes on operands of a `shard_map` that are not split over an axis that splits
-    rows of a result.
+    """Returns notes on `shard_map` operands that lack an axis that splits a result.
 
-    The devices along that axis then compute the same rows, and the result has them
-    several times. A row is an index of a dimension that has one size in the body, in the
-    operand as in the result. An operand that names the axis and has as many rows
-    explains the split of the result.
+    Without the axis in `in_specs`, devices along it compute the same rows, and the
+    result repeats them. Rows belong together if the dimension has the same size in the
+    body for the operand and the result. There is no note if another operand with as
+    many rows is split over the axis, because that explains the split of the result.
     """
     notes = []
     for operation in operations(jaxpr):
@@ -479,9 +479,9 @@ def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
 def _same_rows(
     operands: list[tuple[Spec, Var]], dim: int, size: int, axis: str
 ) -> int | None:
-    """The first operand with this size of a dimension that is not split over an axis.
+    """Returns the first operand with `size` rows in `dim` that isn't split over `axis`.
 
-    None if the rows come from an operand that is split over the axis.
+    None if an operand split over the axis has a dimension of this size.
     """
     position = None
     for number, (spec, variable) in enumerate(operands):

@@ -1,4 +1,4 @@
-"""Reads the mesh in force from jax, and enters contexts to trace programs in."""
+"""Reads the mesh in context from jax, and enters contexts for tracing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardviz.programs.notes import OtherMesh
 
 
 def mesh_context() -> MeshContext:
-    """The current mesh context of this thread.
+    """Returns the current mesh context of this thread.
 
     >>> mesh_context().in_force
     'none'
@@ -33,7 +33,7 @@ def mesh_context() -> MeshContext:
     traced, entered = False, entered_meshes()
     try:
         current = jax.sharding.get_mesh()
-    except ValueError:  # raised while a function is being traced
+    except ValueError:  # jax raises this inside traced functions
         current, traced = concrete_mesh(), True
     return MeshContext(
         legacy=tuple(adopt_mesh(mesh) for mesh in entered or ()),
@@ -46,24 +46,24 @@ def mesh_context() -> MeshContext:
 
 
 def logical_rules() -> Any:
-    """The rules of flax's `nn.logical_axis_rules` in this thread; `()` for none.
+    """Returns the rules of flax's `nn.logical_axis_rules` in this thread, or `()`.
 
     >>> logical_rules()
     ()
     """
-    # Without flax there are none.
+    # Without flax, `get` returns an empty tuple.
     get = getattr(sys.modules.get("flax.core.spmd"), "get_logical_axis_rules", tuple)
     return get() or ()
 
 
 @contextlib.contextmanager
 def in_rules(recorded: MeshContext | None) -> Iterator[None]:
-    """Traces with the logical axis rules that were in force when a program was made.
+    """Traces with the logical axis rules that were in force when a program was built.
 
-    If this call has rules of its own in force, these are used instead.
+    Rules in force at the time of tracing take precedence.
 
     Args:
-        recorded: the context that the program was made in; None for none.
+        recorded: the context in which the program was built, or None.
     """
     enter = getattr(sys.modules.get("flax.core.spmd"), "logical_axis_rules", None)
     entered: Any = contextlib.nullcontext()
@@ -80,34 +80,35 @@ def _adopted(mesh: Mesh | AbstractMesh | None) -> MeshSpec | None:
     return adopt_mesh(mesh)
 
 
-# No mesh: every operation then takes the mesh of its operands.
+# With no mesh in context, every operation uses the mesh of its operands.
 NO_MESH = AbstractMesh((), ())
 
 
 @contextlib.contextmanager
 def in_context(mesh: Mesh | AbstractMesh) -> Iterator[None]:
-    """Traces and lowers with this mesh in context, in place of that of `jax.set_mesh`.
+    """Traces and lowers with this mesh in context; it replaces that of `jax.set_mesh`.
 
     >>> with in_context(AbstractMesh((4,), ("data",))):
     ...     jax.sharding.get_abstract_mesh().axis_names
     ('data',)
     """
-    # A function may name mesh axes alone: with_sharding_constraint(x, P("data")).
+    # A function may use mesh axes without a mesh: with_sharding_constraint(x,
+    # P("data")).
     if isinstance(mesh, Mesh):
         with jax.set_mesh(mesh):
             yield
     else:
-        # With a mesh that was set before, jax lowers for the devices of that mesh and
-        # refuses one of another size.
+        # If a mesh remained set, jax would lower for its devices, and refuse a mesh of
+        # another size.
         with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
             yield
 
 
 def context_of(recorded: MeshContext | None) -> MeshContext:
-    """The context to trace in: that of this call, else that of the program's creation.
+    """Returns the context to trace in: the current one, or else the recorded one.
 
     Args:
-        recorded: the context that the program was made in; None for none.
+        recorded: the context in which the program was built, or None.
     """
     current = mesh_context()
     if recorded is None or current.in_force != "none":
@@ -125,33 +126,33 @@ def is_set(context: MeshContext) -> bool:
 
 
 def users_mesh(context: MeshContext) -> AbstractMesh | None:
-    """The mesh that is in context in the user's calls, with its kind of device.
+    """Returns the mesh in context in the user's call, with its device kind.
 
     Args:
-        context: the user's context, of this call or of the program's creation.
+        context: the user's context: the current or the recorded one.
     """
     current = jax.sharding.get_abstract_mesh()
     if not current.empty:
         return current
-    # The program was made in this context, which may have ended since.
+    # The program was built in this context, which may have ended since.
     recorded = context.current or context.abstract
     if recorded is None:
         return None
     try:
         return to_jax(recorded).abstract_mesh
-    except ShardvizError:  # another process has its devices
+    except ShardvizError:  # its devices belong to another process
         return None
 
 
 @contextlib.contextmanager
 def in_users_context(context: MeshContext) -> Iterator[None]:
-    """Traces and lowers in the user's context: the current one, or a recorded one.
+    """Traces and lowers in the user's context, either the current or a recorded one.
 
     Args:
-        context: the user's context, as `context_of` returns it.
+        context: the user's context, as returned by `context_of`.
 
     Raises:
-        TargetError: if devices of the recorded context are not attached here.
+        TargetError: if devices of the recorded context aren't attached here.
     """
     with contextlib.ExitStack() as entered, warnings.catch_warnings():
         warnings.simplefilter(
@@ -174,22 +175,22 @@ def in_users_context(context: MeshContext) -> Iterator[None]:
 def as_in(
     context: MeshContext, mesh: Mesh | AbstractMesh, program_mesh: MeshSpec
 ) -> Iterator[None]:
-    """Traces and lowers as in the user's context, on the mesh of a program.
+    """Traces and lowers on a program's mesh, as in the user's context.
 
     Args:
         context: the user's context, in which no mesh is set.
-        mesh: the jax mesh that the program is traced on, in place of the user's.
-        program_mesh: the mesh of the program.
+        mesh: the jax mesh to trace on, in place of the user's.
+        program_mesh: the program's mesh.
     """
     if context.entered is None or (
-        # This thread is inside `with mesh:` of a mesh with the axes of the program's.
+        # This thread is already inside `with mesh:`, with the program's axes.
         _axes(context.entered) == _axes(program_mesh)
         and mesh_context().entered == context.entered
     ):
         yield
     else:
         devices = mesh
-        if not isinstance(devices, Mesh):  # only a mesh of devices can be entered
+        if not isinstance(devices, Mesh):  # an abstract mesh cannot be entered
             devices = mesh_of_names(program_mesh)
         with contextlib.ExitStack() as entered:
             with warnings.catch_warnings():
@@ -209,7 +210,7 @@ _ENTERED_BY = {
 
 
 def other_mesh_note(context: MeshContext, program_mesh: MeshSpec) -> tuple[str, ...]:
-    """A note if a mesh is in force with other axes than the program's.
+    """Returns a note if a mesh with other axes than the program's is in context.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> other_mesh_note(MeshContext(current=make_mesh(x=2)), make_mesh(data=4))

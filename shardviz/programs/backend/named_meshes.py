@@ -1,7 +1,7 @@
-"""Compares the meshes that a program names with the mesh that it is traced on.
+"""Compares meshes named in a program with the mesh that it is traced on.
 
-On an abstract mesh there is no order of devices, so jax accepts programs there that it
-refuses on real devices. These checks find such programs first.
+An abstract mesh has no device order, so jax accepts programs on it that it refuses on
+real devices. These checks catch such programs early.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ T = TypeVar("T")
 
 
 def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
-    """Refuses a program that names other devices than its mesh, or names them in
-    another order.
+    """Raises if a program names other devices than its mesh, or another device order.
 
     Raises:
-        ProgramError: with both lists of devices, and the source line of the second.
+        ProgramError: with both lists of devices, and the line that names the second.
     """
     for named, equation in device_meshes_in(jaxpr):
-        # Inside the loop, since most programs name no mesh, and meshes may be large.
+        # Computed inside the loop: most programs name no mesh, and meshes may be large.
         expected = mesh.device_ids.ravel().tolist()
         devices = [device.id for device in named.devices.flat]
         if devices == expected:
@@ -60,7 +59,7 @@ def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
                 " program runs on one order of devices: make both meshes from one array of"
                 " devices, or move the array first with jax.device_put."
             )
-        # The ids of a mesh that was only described name no devices.
+        # Without devices, the ids of a mesh are arbitrary.
         if mesh.concrete:
             raise ProgramError(
                 f"The program's mesh has {noun(expected)} {in_program}, and {operation}"
@@ -70,7 +69,7 @@ def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
 
 
 def refuse_other_devices(context: MeshContext, mesh: MeshSpec) -> None:
-    """Refuses a program whose arrays are on other devices than `jax.set_mesh` has set.
+    """Raises if a program's arrays are on other devices than the mesh in context.
 
     Raises:
         ProgramError: with both lists of devices.
@@ -89,7 +88,7 @@ def refuse_other_devices(context: MeshContext, mesh: MeshSpec) -> None:
 
 
 def naming_operation(equation: JaxprEqn) -> str:
-    """The operation that names a mesh, with its source line if jax recorded one.
+    """Returns the operation that names a mesh, with its source line if known.
 
     >>> import jax
     >>> naming_operation(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
@@ -101,12 +100,12 @@ def naming_operation(equation: JaxprEqn) -> str:
 
 @dataclass
 class MeshConflict:
-    """A mesh that a program names and that jax refuses because of the mesh in context.
+    """A mesh named in a program that jax refuses because of the mesh in context.
 
     Attributes:
         context: the mesh in context.
-        named: the mesh that the program names; None if jax refused none.
-        source: the line of the user's code that names it.
+        named: the mesh that the program names; None if jax refused no mesh.
+        source: the user's source line that names it.
     """
 
     context: AbstractMesh
@@ -115,14 +114,14 @@ class MeshConflict:
 
 
 def noting_conflict(fn: Callable[..., T], conflict: MeshConflict) -> Callable[..., T]:
-    """The same function; records in `conflict` which of its meshes jax refuses."""
+    """Wraps a function to record in `conflict` which of its meshes jax refuses."""
 
     @functools.wraps(fn)
     def noting(*args: object) -> T:
         try:
             return fn(*args)
         except ValueError as error:
-            # jax removes its own frames from the error before the caller sees it.
+            # Read here, because jax removes its own frames from the error further up.
             conflict.named = _named(error, conflict.context)
             conflict.source = source_of(error)
             raise
@@ -131,13 +130,13 @@ def noting_conflict(fn: Callable[..., T], conflict: MeshConflict) -> Callable[..
 
 
 def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
-    """Refuses a program that names a mesh with other axes than its own.
+    """Raises if a program names a mesh with other axes than its own.
 
-    Two meshes with the same axes may differ in the kind of device. jax compares it, and
-    a plan does not depend on it.
+    Meshes with the same axes may differ in device kind. jax compares the device kind,
+    but plans don't depend on it.
 
     Raises:
-        ProgramError: naming both meshes.
+        ProgramError: names both meshes.
     """
     named = conflict.named
     if named is None or _axes(named) == _axes(conflict.context):
@@ -151,13 +150,13 @@ def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
 
 
 def mesh_sizes(mesh: Mesh | AbstractMesh) -> str:
-    """The axes of a jax mesh with their sizes: `data=4, model=2`; `""` for none."""
+    """Formats the axes of a jax mesh: `data=4, model=2`; `""` for no axes."""
     sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
     return ", ".join(f"{name}={size}" for name, size in sizes)
 
 
 def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
-    """The other mesh among the variables of the jax function that raised the error."""
+    """Finds the named mesh in the local variables of the jax function that raised."""
     frame = jax_compat.frame_refusing_mesh(error)
     if frame is None:
         return None
@@ -166,7 +165,7 @@ def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
         mesh = None if named is None else named.abstract_mesh
         if mesh is None or mesh.empty or mesh == context:
             continue
-        # Inside a shard_map its axes are Manual; jax compares the mesh outside.
+        # Inside a shard_map axes are Manual, but jax compares the mesh outside.
         if all(axis_type.name != "Manual" for axis_type in mesh.axis_types):
             return mesh
     return None

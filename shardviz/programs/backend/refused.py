@@ -1,4 +1,4 @@
-"""Finds every operation that jax refuses for its types, and an edited program."""
+"""Finds operations that jax refuses for their types, and builds an edited program."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from shardviz.programs.backend.typed import TypedEvaluation, Unanswered
 from shardviz.programs.program import Program
 from shardviz.programs.refusals import TypeRefusal
 
-# Patterns of jax's messages on types in a shard_map or of its results.
+# Patterns in jax's messages about types in a shard_map, or about its results.
 _OF_SHARD_MAP = re.compile(r"varying|manual ax|shard_map|check_vma|out_specs")
 
 
 @dataclass(frozen=True, eq=False)
 class TypedForm:
-    """A program under types that jax refuses.
+    """A program whose types jax refuses, and its variants.
 
     Attributes:
-        refusals: the refused operations, in the order of the program.
-        program: the program with an edit for each; None if one has no edit.
-        base: the program without these types; None if there is no such program.
-        meaning: the edited program with a single device along the axes over which
-            results differed, whose values are the correct ones; None if none differed.
-        is_part: True if these programs are only the `shard_map` that jax refuses, because
-            the user's function around it cannot be edited.
+        refusals: the refused operations, in program order.
+        program: the program with an edit for each refusal; None if one has no edit.
+        base: the program without these types; None if it has no such form.
+        meaning: the edited program with one device along the axes over which results
+            differed, which computes the correct values; None if no results differed.
+        is_part: True if these programs cover only the `shard_map` that jax refuses,
+            because the user's function around it cannot be edited.
     """
 
     refusals: tuple[TypeRefusal, ...] = ()
@@ -63,16 +63,15 @@ class TypedForm:
 def typed_form(
     program: Program, error: BaseException, chosen: Mapping[int, int] | None = None
 ) -> TypedForm:
-    """All operations of a program that jax refuses for their types.
+    """Finds all operations of a program that jax refuses for their types.
 
-    The form is empty if its first refusal is not `error`. Then the program cannot be
-    traced without these types, or does something else without them.
+    The form is empty if its first refusal isn't `error`. In that case the program
+    cannot be traced without these types, or behaves differently without them.
 
     Args:
         program: the program.
         error: the error that tracing raised.
-        chosen: the index of the edit to continue with, by the number of a refusal; 0 for
-            refusals that are not in it.
+        chosen: refusal number -> index of the edit to continue with; 0 if missing.
     """
     find_forms = []
     if _OF_SHARD_MAP.search(str(error)):
@@ -82,15 +81,15 @@ def typed_form(
     for find_form in find_forms:
         try:
             form = find_form(program, chosen)
-        # The user's function may raise anything without these types. `error`, which jax
-        # raised with them, is shown in any case; only later refusals stay unknown.
+        # The user's function may raise anything without these types. `error` is shown
+        # in any case; only later refusals stay unknown.
         except Exception:  # noqa: BLE001
             continue
         first = next(iter(form.refusals), None)
-        # jax's line for the results of a shard_map is that of its call, if any.
+        # For the results of a shard_map, jax reports the line of its call, if any.
         is_result = first is not None and first.operation == "shard_map"
         if first and (is_result or source_of(error) in ("", first.source)):
-            # In jax's message arguments have the user's names.
+            # jax's message uses the user's names for arguments.
             first = replace(first, said=str(error).strip())
             return replace(form, refusals=(first, *form.refusals[1:]))
     return TypedForm()
@@ -99,22 +98,22 @@ def typed_form(
 def explicit_form(
     program: Program, chosen: Mapping[int, int] | None = None
 ) -> TypedForm:
-    """All operations that jax refuses on Explicit axes, and the edited program.
+    """Finds all operations that jax refuses on Explicit axes, and edits the program.
 
     Raises:
-        Exception: any that the function raises even if nothing is split.
+        Exception: any exception that the function raises even with unsplit arrays.
     """
     auto = ("Auto",) * len(program.mesh.axis_names)
     try:
         base = as_jaxpr(program.replace(mesh=program.mesh.replace(axis_types=auto)))
-    # A function that names Explicit axes needs them, so its arrays are not split
-    # instead. Exceptions of that second trace are raised.
+    # A function that names Explicit axes needs them, so we keep them and leave the
+    # arrays unsplit. Exceptions of this second trace are raised.
     except Exception:  # noqa: BLE001
         arrays = [one.replace(spec=Spec(), logical=None) for one in program.arrays]
         base = as_jaxpr(program.replace(arrays=tuple(arrays)))
     fn: Any = base.fn
     mesh = abstract_mesh(program.mesh)
-    # As the user's own call: without a mesh in context fewer operations are refused.
+    # As in the user's call: without a mesh in context, jax refuses fewer operations.
     users = mesh_context.is_set(mesh_context.context_of(program.context))
     with mesh_context.in_context(mesh if users else mesh_context.NO_MESH):
         structs = argument_structs(program, mesh)
@@ -130,7 +129,7 @@ def explicit_form(
 def _evaluated(
     jaxpr: Any, arguments: Any, mesh: Any, chosen: Mapping[int, int] | None
 ) -> tuple[tuple[TypeRefusal, ...], Any]:
-    """The refusals, and the edited jaxpr; None if an operation has no edit."""
+    """Returns the refusals and the edited jaxpr; None if an operation has no edit."""
     evaluation, edited = TypedEvaluation(mesh, chosen or {}), None
     with contextlib.suppress(Unanswered):
         edited = jax.make_jaxpr(partial(evaluation.run, jaxpr))(*arguments)
@@ -138,9 +137,9 @@ def _evaluated(
 
 
 def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedForm:
-    """The same for types in the first `shard_map` that jax refuses.
+    """Finds the operations that jax refuses in the first failing `shard_map`.
 
-    If it isn't the entire program, refusals after it stay unknown.
+    If the program does more than this `shard_map`, later refusals stay unknown.
     """
     call, line = _refused_call(program)
     if call is None:
@@ -177,11 +176,11 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
         arguments = in_specs, call["out_specs"], frozenset(call["axis_names"])
         try:
             results = ShardMapResults(as_written, mesh, *arguments, types, line)
-        # jax refuses an operation of the body, or the function raises without a mesh.
+        # jax refuses an operation in the body, or the function raises without a mesh.
         except Exception:  # noqa: BLE001
             for operation in operations(base):
                 if jax_compat.is_backward(operation.equation):
-                    # With the check, jax makes another gradient.
+                    # With check_vma, jax derives another gradient.
                     return TypedForm()
             try:
                 results = ShardMapResults(evaluated, mesh, *arguments, types, line)
@@ -216,13 +215,13 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
 
 
 def _refused_call(program: Program) -> tuple[dict[str, Any] | None, str]:
-    """The call of a `shard_map` in which jax raises, and the user's line of that call;
-    `""` if the `shard_map` is the program."""
+    """Returns the arguments of the `shard_map` call in which jax raises, and the user's
+    line of that call; `""` if the `shard_map` is the entire program."""
     call, line, users = None, "", ""
     with jax_compat.complete_tracebacks():
         try:
             trace(program, abstract_mesh(program.mesh))
-        # Only the frames of the traceback are read, so any exception will do.
+        # Only the traceback's frames are used, so any exception will do.
         except Exception as error:  # noqa: BLE001
             for frame, number in traceback.walk_tb(error.__traceback__):
                 if shard_map_call := jax_compat.shard_map_call(frame):
@@ -234,7 +233,7 @@ def _refused_call(program: Program) -> tuple[dict[str, Any] | None, str]:
 
 
 def _arrays(types: Sequence[Any], specs: Sequence[Any]) -> tuple[ArraySpec, ...]:
-    """The arguments of a `shard_map` as those of a program."""
+    """Returns the arguments of a `shard_map` as arrays of a program."""
     arrays = []
     for number, (struct, spec) in enumerate(zip(types, specs, strict=True)):
         array = ArraySpec(f"argument {number}", struct.shape, None, str(struct.dtype))

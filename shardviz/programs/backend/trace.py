@@ -1,15 +1,15 @@
-"""trace() -> Traced: the function of a program, traced with the requested shardings.
+"""trace() traces a program's function with the requested shardings.
 
 The function is traced as `jax.eval_shape` would trace it, in the context of the user's
-own call. If jax refuses that, other contexts are tried. If Python reads a number while it
-traces, numbers become static.
+own call. If jax refuses that, other contexts are tried. If Python code needs the value
+of a number, numbers become static.
 
-jax also compares the kind of device of two meshes: a mesh of axes alone is not equal to
-the same axes on CPUs, and `shard_map(mesh=...)` refuses it. A plan is the same for both,
-so such a program is traced again with its own mesh in context.
+jax also compares the device kinds of two meshes: an abstract mesh differs from the same
+axes on CPUs, and `shard_map(mesh=...)` refuses it. The plan is the same for both, so
+such a program is traced again with the mesh that it names in context.
 
-Programs are traced flat, from leaves to leaves, so that one executable serves every
-program with the same text, for any trees of arguments and results.
+Traced functions take and return flat leaves, so that programs with the same lowered
+text share an executable, whatever their argument and result pytrees are.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from shardviz.programs.program import Program
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """One leaf of the result: its name, global shape and dtype."""
+    """A leaf of the result: its name, global shape and dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -78,18 +78,18 @@ class Traced:
     """A traced program.
 
     Attributes:
-        program: the program.
+        program: the program that was traced.
         mesh: the jax mesh it was traced on.
         stage: jax's own `Traced`.
-        effects: the names of its effects.
+        effects: names of its effects.
         outputs: one Output per leaf of the result.
-        out_tree: its `unflatten` makes the function's result of the leaves.
-        seconds: how long tracing took.
+        out_tree: `unflatten` rebuilds the function's result from the leaves.
+        seconds: tracing time.
         out_specs: one Spec per leaf of the result; None if the compiler chooses.
         notes: notes for the user on how it was traced.
-        around: enters the context that it was traced in.
-        other_mesh: True if that context has another mesh than the program's, as the
-            user's own call has.
+        around: enters the context in which it was traced.
+        other_mesh: True if the mesh in that context, set by the user, isn't the
+            program's mesh.
     """
 
     program: Program
@@ -106,9 +106,9 @@ class Traced:
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """The context to lower it in: the one that it was traced in.
+        """Enters the context to lower the program in, the same as for tracing.
 
-        Without devices jax also asks for a mesh in context.
+        For an abstract mesh, jax also needs a mesh in context.
         """
         if isinstance(self.mesh, AbstractMesh):
             around = self.around() if self.other_mesh else in_context(self.mesh)
@@ -122,20 +122,20 @@ class Traced:
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     """Traces a program on a jax mesh, in the context of the user's own call.
 
-    A note reports if this needed a mesh in context, or static numbers among the
-    arguments, as for `if train:`.
+    A note is added if tracing needs a mesh in context, or static arguments (as in
+    `if train:`).
 
     Raises:
-        ProgramError: for an array that cannot be laid out, output specs that do not
-            fit, a mesh inside the program that holds the same devices in another order,
-            or a function under `jax.pmap` for more devices than there are.
-        Exception: any that the function raises.
+        ProgramError: if an array cannot be laid out, output specs don't fit, a mesh in
+            the program has the same devices in another order, or a function under
+            `jax.pmap` needs more devices than there are.
+        Exception: any exception that the function raises.
     """
     fn = program.fn
     check_devices(fn.fn if isinstance(fn, BoundCall) else fn, program.mesh)
     attempts: list[tuple[Any, tuple[str, ...]]] = [(fn, ())]
     if isinstance(fn, BoundCall):
-        # First only truth values and counts, so that other numbers stay arrays.
+        # Try bools and ints first, so that other numbers stay arrays if possible.
         for types in ((bool, int), (bool, int, float, complex)):
             fixed, names = fn.with_static_numbers(types)
             if names:
@@ -146,7 +146,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             try:
                 traced = _trace_where_accepted(program.replace(fn=called), mesh)
             except _READS_NUMBERS as error:
-                # The first error is that of the user's own call.
+                # The user's own call raises the first error.
                 first = first or error
                 continue
             return replace(traced, program=program, notes=(*notes, *traced.notes))
@@ -154,7 +154,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     raise first
 
 
-# Raised by jax if Python needs the value of a traced number.
+# jax raises these if Python code needs the value of a traced number.
 _READS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerIntegerConversionError,
@@ -166,11 +166,11 @@ class _TracingContext:
     """A context to trace a program in.
 
     Attributes:
-        mesh: the jax mesh that the arguments are on.
-        compared: the mesh that jax compares with those that the function names.
+        mesh: jax mesh of the arguments.
+        compared: the mesh that jax compares with meshes named in the function.
         enter: enters the context.
-        copies_shard_maps: traces a copy of each `shard_map` that has no mesh, because
-            jax binds the user's own to the first mesh it is called on.
+        copies_shard_maps: True to trace a copy of each `shard_map` without a mesh,
+            because jax binds the user's own to the first mesh it is called on.
     """
 
     mesh: Mesh | AbstractMesh
@@ -181,12 +181,12 @@ class _TracingContext:
 
 @dataclass(frozen=True, eq=False)
 class _FailedWithoutMesh:
-    """The function raises an error in the user's context, which has no mesh.
+    """Tracing fails in the user's context, which has no mesh.
 
     Attributes:
         error: the exception.
-        asks_for_mesh: True if jax or a library asks for a mesh in context. jax does not
-            always do so, for instance for operations that only Explicit axes allow.
+        asks_for_mesh: True if jax or a library asks for a mesh in context. Some errors
+            don't ask, such as those of operations that need Explicit axes.
     """
 
     error: Exception
@@ -195,10 +195,10 @@ class _FailedWithoutMesh:
 
 @dataclass(frozen=True, eq=False)
 class _NamesOtherMesh:
-    """jax compared the mesh in context with another one that the function names.
+    """jax refuses the mesh in context, because the function names another mesh.
 
     Attributes:
-        error: what jax raised.
+        error: the exception that jax raised.
         conflict: both meshes.
         named: the mesh that the function names.
     """
@@ -210,18 +210,21 @@ class _NamesOtherMesh:
 
 @dataclass(frozen=True, eq=False)
 class _Failed:
-    """The function fails in this context for another reason."""
+    """Tracing fails in a context for another reason."""
 
     error: Exception
 
 
 def _trace_where_accepted(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
-    """A program traced in the first of these contexts that jax accepts.
+    """Traces a program in the first of these contexts that jax accepts.
 
-    1. The user's own context. If it has a mesh, only that mesh is tried.
-    2. The program's mesh, after any error in a context without a mesh.
-    3. The mesh that the function names, if it has the axes of the program's.
-    4. No mesh, if the function names several.
+    1. The user's own context, if it has no mesh and the program has arrays.
+    2. The program's mesh.
+    3. The mesh that the function names, if it has the axes of the program's mesh.
+    4. No mesh, if the function names several meshes.
+
+    If the user's context has another mesh and the program's mesh was not given, only
+    the user's context is tried.
     """
     users = context_of(program.context)
     notes = other_mesh_note(users, program.mesh)
@@ -234,8 +237,8 @@ def _trace_where_accepted(program: Program, mesh: Mesh | AbstractMesh) -> Traced
     if is_set(users):
         mesh_in_force = users_mesh(users)
         if isinstance(mesh, AbstractMesh) and mesh_in_force is not None and not notes:
-            mesh = mesh_in_force  # it knows the kind of device, which jax compares
-    # jax takes the mesh from the arguments.
+            mesh = mesh_in_force  # has a device kind, which jax compares
+    # jax takes the mesh from the arguments; without arrays it must be in context.
     elif not program.arrays:
         notes = (str(NoArrayArguments()),)
     else:
@@ -260,7 +263,7 @@ def _trace_where_accepted(program: Program, mesh: Mesh | AbstractMesh) -> Traced
         or isinstance(outcome.error, ShardvizError)
     ):
         raise outcome.error
-    # A mesh in context does not help, so the user's own call raises the first error.
+    # A mesh in context does not help, so raise the error of the user's own call.
     raise without_mesh.error from None
 
 
@@ -270,14 +273,14 @@ def _trace_without_mesh(
     users: MeshContext,
     notes: tuple[str, ...],
 ) -> Traced | _FailedWithoutMesh:
-    """Traces a program in the user's context, in which no mesh is set."""
+    """Traces a program in the user's context, which has no mesh."""
     enter = functools.partial(as_in, users, mesh, program.mesh)
     context = _TracingContext(mesh, mesh.abstract_mesh, enter)
     outcome = _attempt(program, context, notes)
     if isinstance(outcome, Traced):
         if not _asks_when_lowered(outcome):
             return outcome
-        # What jax raises when it lowers such a program.
+        # jax raises this error when it lowers such a program.
         error = ValueError("Please enter your `jit` into a mesh context.")
         return _FailedWithoutMesh(error, asks_for_mesh=True)
     if isinstance(outcome.error, ShardvizError):
@@ -291,9 +294,9 @@ def _trace_with_mesh(
     mesh_in_force: AbstractMesh | None,
     notes: tuple[str, ...],
 ) -> Traced | _NamesOtherMesh | _Failed:
-    """Traces a program with its own mesh in context."""
+    """Traces a program with the program's mesh in context."""
     enter = functools.partial(in_context, mesh)
-    # On the mesh in force jax binds a shard_map as the user's call would.
+    # With the mesh in force, jax binds a shard_map as in the user's own call.
     copies = mesh.abstract_mesh != mesh_in_force
     context = _TracingContext(mesh, mesh.abstract_mesh, enter, copies)
     return _attempt(program, context, notes)
@@ -306,8 +309,8 @@ def _trace_with_named_mesh(
     mesh_in_force: AbstractMesh | None,
     notes: tuple[str, ...],
 ) -> Traced | _NamesOtherMesh | _Failed:
-    """Traces a program with the mesh that it names in context, or with none if it names
-    several."""
+    """Traces a program with the mesh that its function names in context, or without a
+    mesh if it names several."""
     on = named if isinstance(mesh, AbstractMesh) else mesh
     outcome: Traced | _NamesOtherMesh | _Failed
     for entered in (named, NO_MESH):
@@ -322,11 +325,11 @@ def _trace_with_named_mesh(
 def _attempt(
     program: Program, context: _TracingContext, notes: tuple[str, ...]
 ) -> Traced | _NamesOtherMesh | _Failed:
-    """A program traced in a context, or why it cannot be.
+    """Traces a program in a context, or returns why that fails.
 
     Raises:
-        jax.errors.ConcretizationTypeError: if Python reads a traced number; another
-            context does not change that. Likewise `TracerIntegerConversionError`.
+        jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError: if
+            Python code needs a traced number, which fails in every context.
     """
     conflict = MeshConflict(context.compared)
     try:
@@ -337,8 +340,8 @@ def _attempt(
         if conflict.named is not None:
             return _NamesOtherMesh(error, conflict, conflict.named)
         return _Failed(error)
-    # The user's function may raise anything. The caller decides whether it is raised
-    # again or another context is tried.
+    # The user's function may raise anything. The caller re-raises the error or tries
+    # another context.
     except Exception as error:  # noqa: BLE001
         return _Failed(error)
 
@@ -346,12 +349,12 @@ def _attempt(
 def _with_other_mesh(
     program: Program, mesh: Mesh | AbstractMesh, users: MeshContext
 ) -> Traced:
-    """A program traced in the user's context, whose mesh is not that of the arrays.
+    """Traces a program in the user's context, whose mesh isn't the arrays' mesh.
 
-    The user's own call raises the same errors.
+    Errors are not caught, because the user's own call raises them, too.
     """
     if isinstance(mesh, AbstractMesh) and program.mesh.concrete:
-        # With its kind of device, which jax compares with that of the mesh in context.
+        # Adds the device kind, which jax compares with that of the mesh in context.
         mesh = to_jax(program.mesh).abstract_mesh
     enter = functools.partial(in_users_context, users)
     context = _TracingContext(mesh, mesh.abstract_mesh, enter)
@@ -360,7 +363,7 @@ def _with_other_mesh(
 
 
 def _asks_when_lowered(traced: Traced) -> bool:
-    """True if jax asks for a mesh later: results on Explicit axes, from no argument."""
+    """True if lowering needs a mesh: results on Explicit axes depend on no argument."""
     jaxpr = traced.stage.jaxpr.jaxpr
     shardings = [getattr(v.aval, "sharding", None) for v in jaxpr.outvars]
     if "Explicit" not in str(shardings):
@@ -378,7 +381,7 @@ def _traced(
     conflict: MeshConflict,
     notes: tuple[str, ...],
 ) -> Traced:
-    """A program traced in a context; records in `conflict` which mesh jax refuses."""
+    """Traces a program in a context; `conflict` records the mesh that jax refuses."""
     begun, mesh = time.perf_counter(), context.mesh
     arguments = argument_structs(program, mesh)
     results = Results(program)
@@ -389,8 +392,8 @@ def _traced(
         stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
         specs = results.specs()
         if any(spec is not None for spec in specs):
-            # The number of outputs is known only now. jax has cached the trace of
-            # `flat`.
+            # The number of outputs is known only after tracing. Tracing again is cheap,
+            # because jax has cached the trace of `flat`.
             outs = tuple(s and named_sharding(mesh, s, memory_of(s)) for s in specs)
             jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
             stage = jitted.trace(*arguments)
@@ -420,12 +423,12 @@ def _traced(
 def argument_structs(
     program: Program, mesh: Mesh | AbstractMesh
 ) -> list[jax.ShapeDtypeStruct]:
-    """One ShapeDtypeStruct per array, with its requested sharding over `mesh`.
+    """Returns one ShapeDtypeStruct per array, with its requested sharding over `mesh`.
 
-    Arrays that the compiler may split have no sharding.
+    Arrays whose sharding the compiler chooses have no sharding.
 
     Raises:
-        ProgramError: naming the first array that cannot be laid out.
+        ProgramError: if an array cannot be laid out; names the first one.
     """
     if program.problems:
         raise ProgramError(program.problems[0])
@@ -444,11 +447,11 @@ def argument_structs(
 
 
 def left_to_compiler(program: Program) -> frozenset[int]:
-    """The positions of arrays without a requested sharding, which the compiler may split.
+    """Returns the positions of arrays whose sharding the compiler chooses.
 
-    These are the uncommitted arrays if the mesh has Auto axes and comes from another
-    array, `jax.set_mesh` or the function. Otherwise jax would use one device, and all
-    arrays are replicated.
+    These are the uncommitted arrays without a spec or rules, if the mesh has Auto axes
+    and comes from another array, `jax.set_mesh` or the function. Otherwise jax would
+    use one device, so all arrays are replicated.
     """
     if set(program.mesh.axis_types) != {"Auto"}:
         return frozenset()
@@ -468,12 +471,12 @@ def left_to_compiler(program: Program) -> frozenset[int]:
 
 
 def placed_spec(spec: Spec) -> Spec:
-    """The spec to place an argument with; dimensions left to the compiler are not split."""
+    """Returns an argument's spec, in which unconstrained dimensions aren't split."""
     return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
 
 
 def donated_leaves(program: Program) -> tuple[int, ...]:
-    """The positions of the leaves whose memory may be reused."""
+    """Returns the positions of leaves whose memory may be reused."""
     donate = tuple(program.options.get("donate", ()))
     if program.tree is not None and donate:
         sizes = [child.num_leaves for child in program.tree.children()]
@@ -483,10 +486,10 @@ def donated_leaves(program: Program) -> tuple[int, ...]:
 
 
 def _flat(program: Program, results: Results) -> UserFunction:
-    """A new function from leaves to leaves.
+    """Returns a new function that takes and returns flat leaves.
 
-    jax caches traces by function. With the same function it would not notice that a
-    value in a closure has changed.
+    jax caches traces by function, so it would miss changed values in the closure of a
+    function that it has traced before.
     """
     fn, tree = program.fn, program.tree
 
@@ -500,14 +503,14 @@ def _flat(program: Program, results: Results) -> UserFunction:
 
 
 def named_as(program: Program, flat: UserFunction) -> UserFunction:
-    """A function of leaves, with the names of a program's function and arrays."""
+    """Returns a function of leaves, named like the program's function and arrays."""
 
     def named(*leaves: Any) -> Any:
         return flat(*leaves)
 
     fn = program.fn.fn if isinstance(program.fn, BoundCall) else program.fn
     functools.update_wrapper(named, fn, updated=())
-    # jax uses the names of arguments in its messages and for operations of the compiler.
+    # jax shows argument names in error messages, XLA in operation metadata.
     only = inspect.Parameter.POSITIONAL_ONLY
     parameters = [inspect.Parameter(name, only) for name in flat_names(program)]
     named.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -515,14 +518,14 @@ def named_as(program: Program, flat: UserFunction) -> UserFunction:
 
 
 def flat_names(program: Program) -> list[str]:
-    """The names of a program's arrays in compiled modules: valid Python names.
+    """Returns the arrays' names in compiled modules, which are valid Python names.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
     >>> flat_names(Program(abs, (ArraySpec("layers[0].w", (8,)),), make_mesh(data=4)))
     ['layers_0_w']
     """
-    # XLA puts them into the metadata of operations.
+    # XLA copies these names into operation metadata.
     names = [re.sub(r"\W+", "_", a.name).strip("_") or "a" for a in program.arrays]
     used_names: set[str] = set()
     for i, name in enumerate(names):

@@ -1,9 +1,9 @@
 """Evaluates a jaxpr again under types that jax refuses, and tries edits.
 
-jax stops at the first operation that it refuses. A jaxpr that was traced without these
-types is bound again with them, operation by operation: on Explicit axes, or in a
-`shard_map` with `check_vma`. If jax refuses an operation, edits are tried, and the
-evaluation continues with one that jax accepts. So it traces the edited program.
+jax stops at the first operation that it refuses. We take a jaxpr that was traced
+without these types, and bind its operations one by one with them: on Explicit axes, or
+in a `shard_map` with `check_vma`. If jax refuses an operation, edits are tried, and the
+evaluation continues with an accepted one. This traces the edited program.
 """
 
 from __future__ import annotations
@@ -52,48 +52,47 @@ if TYPE_CHECKING:
 
     from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
-_MAX_EDITS, _MAX_TRIED = 4, 32  # per refusal: edits that are kept, operands tried
+_MAX_EDITS, _MAX_TRIED = 4, 32  # per refusal: edits to keep, operand specs to try
 _CALLS = (*names.CALLS, names.CUSTOM_JVP, names.CUSTOM_VJP)
-# Operations with a parameter for the sharding of their result.
+# Operations with a parameter for the result sharding.
 _RESULT_SHARDINGS = {
     names.DOT_GENERAL: names.DOT_SHARDING,
     names.RESHAPE: names.RESHAPE_SHARDING,
 }
-# Parameters that name shardings. The first stands for the same name of a reshape.
+# Parameters that hold shardings. The first name is also that of reshape's parameter.
 _SHARDINGS = (names.CONSTRAINT_SHARDING, names.DOT_SHARDING, names.RESHARD_SHARDING)
-# The spec of a value, or in a `shard_map` the axes over which it varies.
+# The spec of a value; in a `shard_map`, the set of axes over which it varies.
 _Type = Spec | frozenset[str]
-_Call = Callable[[Sequence[Any]], Sequence[Any]]  # operands to results
+_Call = Callable[[Sequence[Any]], Sequence[Any]]  # maps operands to results
 _Edits = Iterator[tuple[TypeEdit, _Call]]
 
 
 class Unanswered(Exception):
-    """jax refuses an operation with every edit. Its refusal is recorded already."""
+    """jax refuses an operation with every edit. The refusal is already recorded."""
 
 
 class TypedEvaluation:
-    """Evaluates jaxprs under types, and records the refused operations.
+    """Evaluates jaxprs under types, and records the operations that jax refuses.
 
     Args:
-        mesh: the mesh of Explicit axes; None in a `shard_map`.
-        chosen: the index of the edit to continue with, by the number of a refusal; 0 for
-            refusals that are not in it.
+        mesh: mesh with Explicit axes; None in a `shard_map`.
+        chosen: refusal number -> index of the edit to continue with; 0 if missing.
 
     Attributes:
-        refusals: the refused operations, in order, by line and jax's message.
+        refusals: the refused operations in order, by source line and jax's message.
     """
 
     def __init__(self, mesh: AbstractMesh | None, chosen: Mapping[int, int]) -> None:
         self.mesh, self.chosen = mesh, chosen
         self.refusals: dict[tuple[str, str], TypeRefusal] = {}
-        self._line = ""  # the user's line of the operation, or of the call around it
-        self._operands: dict[str, list[Any]] = {}  # of forward passes, by line
-        self._numbers: dict[int, Any] = {}  # that are broadcast, by id
+        self._line = ""  # source line of the operation, or of the call around it
+        self._operands: dict[str, list[Any]] = {}  # forward-pass operands, by line
+        self._numbers: dict[int, Any] = {}  # broadcast scalars, by id
         self._backward: set[int] = set()  # ids of equations and jaxprs in a gradient
-        self._ends: dict[int, list[Any]] = {}  # types of results, by id of the jaxpr
+        self._ends: dict[int, list[Any]] = {}  # result types, by id of the jaxpr
 
     def run(self, jaxpr: AnyJaxpr, *arguments: Any) -> list[Any]:
-        """The results of a jaxpr.
+        """Evaluates a jaxpr and returns its results.
 
         Raises:
             Unanswered: at an operation that jax refuses with every edit.
@@ -103,7 +102,7 @@ class TypedEvaluation:
         values.update(zip(body.invars, arguments, strict=True))
 
         def read(variable: Atom) -> Any:
-            if is_literal(variable):  # its type names a mesh, too
+            if is_literal(variable):  # the type of a literal names the old mesh
                 return np.asarray(variable.val, array_type(variable).dtype)
             return values[variable]
 
@@ -132,35 +131,37 @@ class TypedEvaluation:
                         results = [self._like(results[0], spec), *results[1:]]
             values.update(zip(equation.outvars, results, strict=True))
         results = [*map(read, body.outvars)]
-        # For edits of the loop or branch that calls this jaxpr.
+        # Used by edits of the loop or branch that calls this jaxpr.
         self._ends[id(body)] = [*map(self._type, results)]
         return results
 
     def _tried(
         self, equation: JaxprEqn, call: _Call, operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """The results of an operation, which is edited if jax refuses it."""
+        """Evaluates an operation, with an edit if jax refuses it."""
         line, name = self._line, equation.primitive.name
         try:
             return call(operands)
         except Unanswered:
             raise
-        # jax refuses with TypeError, ValueError and private classes. The message is
-        # recorded, and the error raised again if no edit is accepted.
+        # jax raises TypeError, ValueError and private classes. The message is recorded,
+        # and Unanswered is raised if jax accepts no edit.
         except Exception as error:  # noqa: BLE001
             refused, message = error, str(error).strip()
         types, backward = map(jax.typeof, operands), id(equation) in self._backward
         noted = TypeRefusal(name, line, tuple(map(str, types)), message, (), backward)
-        # Loops over layers and passes of jax refuse the same line repeatedly.
+        # Loops over layers, and jax's own passes, hit the same line repeatedly.
         key = (line, message)
-        # The first refusal with this key keeps its edits, so that their numbers stay.
+        # The first refusal with this key keeps its edits, so that edit numbers stay
+        # valid.
         noted = self.refusals.setdefault(key, noted)
         number = [*self.refusals].index(key)
         accepted: dict[TypeEdit, _Call] = {}
         for edit, edited in self._edits(equation, call, operands):
             if self._results(edited, operands) is not None:
-                # jax's message names a method of .at that does the same. Under
-                # `jax.vmap` the user's array has fewer dimensions.
+                # jax's message names a method of .at with the same effect. Under
+                # `jax.vmap` it doesn't apply, because the user's array has fewer
+                # dimensions.
                 is_mapped = "vmap(" in str(equation.source_info.name_stack)
                 if isinstance(edit, AutoAxes) and ".at[" in message and not is_mapped:
                     method = AtGet if name == names.GATHER else AtSet
@@ -176,12 +177,12 @@ class TypedEvaluation:
         return accepted.get(chosen, next(iter(accepted.values())))(operands)
 
     def _results(self, call: _Call, operands: Sequence[Any]) -> Any | None:
-        """The results as shapes with types; None if jax refuses the operation."""
+        """Returns the result shapes and types; None if jax refuses the operation."""
         before = {**self.refusals}
         try:
-            # In a separate trace, so that an attempt leaves nothing in the program.
+            # A separate trace, so that an attempt adds nothing to the program.
             return jax.eval_shape(call, operands)
-        # As above: it may be any exception. A refused edit is not proposed.
+        # jax may raise any exception, as in `_tried`. A refused edit is not proposed.
         except Exception:  # noqa: BLE001
             return None
         finally:
@@ -192,7 +193,7 @@ class TypedEvaluation:
     def _call(
         self, equation: JaxprEqn, operands: Sequence[Any], edit: TypeEdit | None = None
     ) -> Any:
-        """The results of an operation; with an edit in the jaxprs that it calls."""
+        """Evaluates an operation; an edit applies to its result or inner jaxprs."""
         name = equation.primitive.name
         if name == names.SHARD_MAP:
             return self._shard_map(equation, operands, checked=edit is None)
@@ -248,7 +249,7 @@ class TypedEvaluation:
     ) -> Sequence[Any]:
         jaxpr = names.SHARD_MAP_BODY.of(equation)
         mesh, body = self.mesh, partial(eval_jaxpr, jaxpr, ())
-        if mesh is not None:  # in its body there are no Explicit axes
+        if mesh is not None:  # the body has no Explicit axes
             checked = names.CHECK_VMA.of(equation)
         elif checked:
             body = partial(self.run, jaxpr)
@@ -264,7 +265,7 @@ class TypedEvaluation:
     def _bind(
         self, equation: JaxprEqn, operands: Sequence[Any], spec: Spec | None
     ) -> Sequence[Any]:
-        """The results of an operation, bound as jax's own functions do."""
+        """Binds an operation as jax's own functions do."""
         primitive, params = equation.primitive, {**equation.params}
         if self.mesh is not None:
             for parameter in _SHARDINGS:
@@ -272,11 +273,11 @@ class TypedEvaluation:
                 if sharding is not None:
                     on_mesh = named_sharding(self.mesh, spec_of(sharding.spec))
                     is_reshard = parameter == names.RESHARD_SHARDING
-                    # In a gradient jax derived it, from other types.
+                    # In a gradient, jax derived this sharding from other types.
                     is_derived = id(equation) in self._backward and not is_reshard
                     params[parameter.name] = None if is_derived else on_mesh
             if primitive.name == names.SELECT:
-                # `where` gives a broadcast number the type of the other operands.
+                # `jnp.where` gives a broadcast scalar the type of the other operands.
                 arrays = [o for o in operands if id(o) not in self._numbers]
                 operands = [*operands]
                 for number, operand in enumerate(operands):
@@ -287,12 +288,12 @@ class TypedEvaluation:
                     self.mesh, spec
                 )
             if primitive.name == names.CONSTRAINT:
-                # The primitive compares nothing; and the function wants a mesh.
+                # Binding the primitive would check nothing. The function needs a mesh.
                 with jax.sharding.use_abstract_mesh(self.mesh):
                     constrain = jax.lax.with_sharding_constraint
                     sharding = params[names.CONSTRAINT_SHARDING.name]
                     return [constrain(operands[0], sharding)]
-        elif primitive.name in names.SUMS:  # the types decide which
+        elif primitive.name in names.SUMS:  # psum chooses a primitive by type
             groups = names.SUM_GROUPS.find(equation, None)
             axes = names.SUMMED_AXES.of(equation)
             return jax.lax.psum([*operands], axes, axis_index_groups=groups)
@@ -309,11 +310,11 @@ class TypedEvaluation:
     def _spec_in_gradient(
         self, equation: JaxprEqn, operands: Sequence[Any], after: Sequence[JaxprEqn]
     ) -> Spec | None:
-        """The spec that jax gives a result in a gradient; None if unknown.
+        """Returns the spec that jax gives a result in a gradient; None if unknown.
 
-        It is the spec of the value that the result is the gradient of: an operand in the
-        forward pass, here one with the same line and shape. A product is then transposed
-        to that shape, as in `_dot_general_transpose_lhs` of jax.
+        A gradient has the spec of its primal value. That is an operand in the forward
+        pass, so we search those with the same line and shape. A product is also
+        transposed to that shape, as in jax's `_dot_general_transpose_lhs`.
         """
         forward = self._operands.setdefault(self._line, [])
         if self.mesh is None or id(equation) not in self._backward:
@@ -323,7 +324,7 @@ class TypedEvaluation:
         order: Sequence[int] = range(len(shape))
         if after and after[0].invars == equation.outvars:
             order = names.PERMUTATION.find(after[0], order)
-        # The values it reads are mostly other operands, so they come last.
+        # The equation's own operands are rarely the primal value, so they come last.
         read = [*map(id, operands)]
         for value in sorted(forward, key=lambda value: id(value) in read):
             if value.shape == tuple(np.take(shape, order)):
@@ -342,7 +343,7 @@ class TypedEvaluation:
         return spec_of(sharding.spec).of_rank(value.ndim)
 
     def _like(self, value: Any, type_: Any) -> Any:
-        """A value with another spec, or that varies over more axes."""
+        """Gives a value another spec, or makes it vary over more axes."""
         if self.mesh is not None and isinstance(type_, Spec):
             if type_ == self._type(value):
                 return value
@@ -351,7 +352,7 @@ class TypedEvaluation:
         return jax.lax.pcast(value, missing, to="varying") if missing else value
 
     def _changed(self, numbers: Sequence[int], type_: _Type, call: _Call) -> Any:
-        """The edit that gives operands another type, and the edited call."""
+        """Returns the edit that gives operands another type, and the edited call."""
 
         def changed(operands: Sequence[Any]) -> Sequence[Any]:
             new = [*operands]
@@ -366,11 +367,11 @@ class TypedEvaluation:
     def _split(
         self, equation: JaxprEqn, call: _Call, spec: Spec
     ) -> tuple[TypeEdit, _Call]:
-        """The edit that gives a result a spec for any operands, and the edited call."""
+        """Returns the edit that gives a result a fixed spec, and the edited call."""
         if equation.primitive.name in _RESULT_SHARDINGS:
             edit = OutSharding(spec)
             return edit, partial(self._call, equation, edit=edit)
-        assert self.mesh is not None  # only there a type is a spec
+        assert self.mesh is not None  # specs need Explicit axes
         sharding = named_sharding(self.mesh, spec)
         run: Any = jax.sharding.auto_axes(lambda *o: call(o), out_sharding=sharding)
         edit = AutoAxes(spec)
@@ -379,7 +380,7 @@ class TypedEvaluation:
     def _edits(
         self, equation: JaxprEqn, call: _Call, operands: Sequence[Any]
     ) -> _Edits:
-        """Edits of a refused operation, each with the edited call."""
+        """Yields edits of a refused operation, each with the edited call."""
         name, edit = equation.primitive.name, None
         if name in (names.SCAN, names.WHILE):
             yield from self._carry_edits(equation, call, operands)
@@ -387,7 +388,8 @@ class TypedEvaluation:
             yield from self._splits(equation, call, operands)
         elif name == names.COND:
             axes = frozenset[str]()
-            # Axes over which one branch's result varies must be those of all branches.
+            # All branches must vary over every axis that one branch's results vary
+            # over.
             for branch in names.BRANCHES.of(equation):
                 axes = axes.union(*self._ends.get(id(plain_jaxpr(branch)), ()))
             edit = CastBranches(tuple(sorted(axes)))
@@ -399,7 +401,7 @@ class TypedEvaluation:
     def _carry_edits(
         self, equation: JaxprEqn, call: _Call, operands: Sequence[Any]
     ) -> _Edits:
-        """Edits that give values of a carry, before the loop, their type after a step."""
+        """Yields edits that give carry values their type after one iteration."""
         first, end = _carry(equation)
         is_scan = equation.primitive.name == names.SCAN
         body = (names.SCAN_BODY if is_scan else names.WHILE_BODY).of(equation)
@@ -412,7 +414,7 @@ class TypedEvaluation:
             if type_ and type_ != before:
                 moved.setdefault(type_, []).append(number)
         if self.mesh is None:
-            # An edit of one value may change others a step later.
+            # Casting one value may change other values in the next iteration.
             call = partial(self._tried, equation, call)
         for type_, numbers in moved.items():
             _, changed = self._changed(numbers, type_, call)
@@ -425,9 +427,10 @@ class TypedEvaluation:
     def _splits(
         self, equation: JaxprEqn, call: _Call, operands: Sequence[Any]
     ) -> _Edits:
-        """Edits on Explicit axes. An operand gets the spec of another operand, or is
-        split less. Or the result gets the spec that it then has, or an axis of an
-        operand in one more dimension.
+        """Yields edits for Explicit axes.
+
+        An operand gets the spec of another operand, or is split less. Or the result
+        gets the spec that follows, possibly with one more operand axis.
         """
         name = equation.primitive.name
         specs, other_specs = [*map(self._type, operands)], []
@@ -435,11 +438,11 @@ class TypedEvaluation:
             other_specs = [spec_of(names.CONSTRAINT_SHARDING.of(equation).spec)]
         elif name == names.SHARD_MAP:
             other_specs = [*map(spec_of, names.IN_SPECS.of(equation))]
-        # Each attempt evaluates the body of a loop, which may have many operands.
+        # Each attempt evaluates the inner jaxprs, and a loop may have many operands.
         elif not JaxprOperation(equation).inner:
             other_specs = specs
         tries, axes, reshards, results = [], [], [], []
-        # The first operand is mostly the activations, which should stay split.
+        # The first operand is usually the activations; edit it last, so it stays split.
         for number, operand_spec in reversed([*enumerate(specs)]):
             axes += operand_spec.axes
             less = [_with(operand_spec, d, ()) for d in range(operand_spec.rank)]
@@ -465,12 +468,12 @@ class TypedEvaluation:
 
 
 def _with(spec: Spec, dim: int, axes: tuple[str, ...]) -> Spec:
-    """The same spec with other axes for one dimension."""
+    """Returns a copy of a spec with other axes for one dimension."""
     return Spec((*spec.dims[:dim], axes, *spec.dims[dim + 1 :]))
 
 
 def _carry(equation: JaxprEqn) -> tuple[int, int]:
-    """The range of the carry of a loop among its operands: first index, end."""
+    """Returns the carry's range among a loop's operands: first index and end."""
     if equation.primitive.name == names.SCAN:
         first, count = jax_compat.scan_counts(equation)
         return first, first + count

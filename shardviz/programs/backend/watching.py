@@ -1,10 +1,10 @@
-"""Sees the calls of a few functions while this thread runs something; changes none.
+"""Notifies listeners of calls of a few functions, without changing these functions.
 
-Python itself tells of them, under whatever name a function was imported. From Python
-3.12 on `sys.monitoring` tells of single code objects, which costs next to nothing. It
-does so for all threads, so each listener hears of those of its own thread. Python 3.11
-has the hook of profilers, `sys.setprofile`, which hears of every call of a thread; while
-a profiler uses it, calls cannot be seen.
+Python itself reports the calls, so it doesn't matter under which name a function was
+imported. Python 3.12 and later have `sys.monitoring`, which watches single code objects
+at almost no cost. It reports the calls of all threads, so a listener gets only those of
+its own thread. Python 3.11 has the profiler hook, `sys.setprofile`, which reports every
+call of a thread. While a profiler uses that hook, calls cannot be watched.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ _T = TypeVar("_T")
 
 
 class CallRefused(ProgramError):
-    """Raised by a listener to refuse a call that begins; its caller receives it."""
+    """Raised by a listener to prevent a call. The caller receives the error."""
 
 
 class CallListener:
-    """A listener for calls of a few functions. Its methods must be fast."""
+    """Base class of listeners for calls of a few functions. Methods must be fast."""
 
     def watched(self) -> Mapping[str, CodeType]:
-        """The code of the functions, by the name that the listener has for each."""
+        """Returns the functions' code objects, by the listener's name for each."""
         return {}
 
     def started(self, frame: FrameType, name: str, arguments: Sequence[object]) -> None:
-        """A function begins.
+        """Called when a watched function begins.
 
         Args:
-            frame: stands for this call; it is on the stack until the function ends.
-            name: the function's name among those that are watched.
+            frame: the call's frame, which is on the stack until the function ends.
+            name: the function's name, as in `watched`.
             arguments: one value per parameter, in order.
 
         Raises:
-            CallRefused: if the function must not be called.
+            CallRefused: if the function must not run.
         """
 
     def returned(self, frame: FrameType, value: object) -> None:
-        """A function returns a value. Not called if it raises."""
+        """Called when a watched function returns a value, but not when it raises."""
 
     def unseen(self, words: str) -> None:
-        """Calls cannot be seen, from now on at least, for this reason."""
+        """Called with the reason if calls can no longer be watched."""
 
 
 def watched(run: Callable[[], _T], listeners: Sequence[CallListener]) -> _T:
-    """Calls `run`; listeners are notified of calls that this thread makes meanwhile.
+    """Calls `run`, and notifies listeners of calls that this thread makes meanwhile.
 
     Args:
-        run: is called once.
-        listeners: no two of them may watch the same function.
+        run: the function to call.
+        listeners: the listeners; no two of them may watch the same function.
 
     >>> def double(x, times=1):
     ...     return 2 * x * times
@@ -79,13 +79,13 @@ def watched(run: Callable[[], _T], listeners: Sequence[CallListener]) -> _T:
 
 
 class _Watch:
-    """One use of `watched`."""
+    """The state of one call of `watched`."""
 
     def __init__(self, listeners: Sequence[CallListener]) -> None:
         self.listeners = listeners
         self.thread = threading.get_ident()
         self.codes: list[CodeType] = []
-        # By id: the hash of a code object is computed from all of it, each time.
+        # Keyed by id, because hashing a code object reads all of it every time.
         self.by_code: dict[int, tuple[CallListener, str]] = {}
         for listener in listeners:
             for name, code in listener.watched().items():
@@ -103,7 +103,7 @@ class _Watch:
             listener.started(frame, name, [values[name] for name in parameters])
         except CallRefused:
             raise
-        except Exception as error:  # noqa: BLE001  it must not reach the function
+        except Exception as error:  # noqa: BLE001  must not reach the user's function
             self._broken(listener, error)
 
     def returned(self, frame: FrameType, value: object) -> None:
@@ -112,26 +112,26 @@ class _Watch:
             return
         try:
             listener.returned(frame, value)
-        except Exception as error:  # noqa: BLE001  as above
+        except Exception as error:  # noqa: BLE001  must not reach the user's function
             self._broken(listener, error)
 
     def _broken(self, listener: CallListener, error: Exception) -> None:
-        """Removes a listener that failed. The watched function goes on."""
+        """Removes a listener that failed. The watched function continues."""
         for key in [k for k, entry in self.by_code.items() if entry[0] is listener]:
             del self.by_code[key]
         listener.unseen(str(RecordingFailed(f"{type(error).__name__}: {error}")))
 
     def unseen(self) -> None:
-        """Tells the listeners that a profiler or debugger is in the way."""
+        """Notifies the listeners that a profiler or debugger uses Python's hook."""
         for listener in self.listeners:
             listener.unseen(str(CannotWatch()))
 
 
 def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
-    """Python 3.11: by the hook for profilers."""
+    """Watches calls with the profiler hook, on Python 3.11."""
     by_code = watch.by_code
 
-    # Python calls it for every function, so other functions must cost almost nothing.
+    # Python calls this for every function, so unwatched ones must cost almost nothing.
     def profile(frame: FrameType, event: str, value: object) -> None:
         if id(frame.f_code) not in by_code:
             return
@@ -142,8 +142,8 @@ def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
             watch.returned(frame, value)
 
     before = sys.getprofile()
-    # Our own hook is set if a plan is made while another one traces. It is restored
-    # afterwards.
+    # Our own hook is already set if a plan is made while another plan is traced. It is
+    # restored afterwards.
     ours = getattr(before, "__code__", None) is profile.__code__
     if before is not None and not ours:
         watch.unseen()
@@ -155,22 +155,22 @@ def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
             watch.unseen()
         return result
     finally:
-        # This must be the first statement: Python handles an interrupt before the next
-        # call.
+        # This must be the first statement, because an interrupt may be raised before
+        # the next call.
         sys.setprofile(before)
 
 
 _lock = threading.Lock()
-_watches: list[_Watch] = []  # of all threads; of one thread the innermost last
-_codes: list[CodeType] = []  # those with events
+_watches: list[_Watch] = []  # of all threads; a thread's innermost watch is last
+_codes: list[CodeType] = []  # code objects with events turned on
 _TOOL = "shardviz"
-# Tool ids of `sys.monitoring`, in order of preference: Python reserves 3 and 4 for no
-# particular kind of tool.
+# Tool ids of `sys.monitoring`, in order of preference. Python assigns no purpose to 3
+# and 4.
 _IDS = (3, 4, 5, 1, 2, 0)
 
 
 def _monitored(run: Callable[[], _T], watch: _Watch) -> _T:
-    """Python 3.12 and later: by one tool of `sys.monitoring`, for all threads."""
+    """Watches calls with `sys.monitoring`, on Python 3.12+. Threads share a tool."""
     try:
         with _lock:
             begun = _begin(watch)
@@ -178,8 +178,8 @@ def _monitored(run: Callable[[], _T], watch: _Watch) -> _T:
             watch.unseen()
         return run()
     finally:
-        # Twice, since an interrupt may end the first call. Otherwise the second does
-        # nothing.
+        # Called twice, because an interrupt may abort the first call. After a complete
+        # first call, the second call does nothing.
         try:
             _end(watch)
         finally:
@@ -187,16 +187,16 @@ def _monitored(run: Callable[[], _T], watch: _Watch) -> _T:
 
 
 def _tool_id(name: str | None) -> int | None:
-    """The id of the tool of this name, or for None the first id that is free."""
+    """Returns the id of the tool with this name; for None, the first free id."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     return next((i for i in _IDS if monitoring.get_tool(i) == name), None)
 
 
 def _begin(watch: _Watch) -> bool:
-    """Begins to watch; False if all ids of tools are in use."""
+    """Starts a watch; returns False if all tool ids are in use."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     events = monitoring.events
-    # By name, so that a tool is found that an interrupt left behind.
+    # Looked up by name, to reuse a tool that an interrupted call left registered.
     tool = _tool_id(_TOOL)
     if tool is None:
         tool = _tool_id(None)
@@ -213,7 +213,7 @@ def _begin(watch: _Watch) -> bool:
 
 
 def _end(watch: _Watch) -> None:
-    """Ends a watch, and everything with the last; may be called again, or cut short."""
+    """Ends a watch; the last one frees the tool. May be interrupted and repeated."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     with _lock:
         if watch in _watches:
@@ -230,7 +230,7 @@ def _end(watch: _Watch) -> None:
 
 
 def _watch_here() -> _Watch | None:
-    """The innermost watch of this thread."""
+    """Returns the innermost watch of this thread."""
     thread = threading.get_ident()
     return next((w for w in reversed(_watches.copy()) if w.thread == thread), None)
 

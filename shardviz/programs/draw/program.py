@@ -1,4 +1,4 @@
-"""Programs: their mesh and the arrays that they take, each with its layout."""
+"""Pictures and text of programs: the mesh, and each array argument with its layout."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def draw_request(
     at: Any = None,
     title: str | None = None,
 ) -> Picture:
-    """The devices coloured by block, and the array in the same colours beside them.
+    """Draws the devices, coloured by their shard, and the array in the same colours.
 
     Args:
-        by: as in `draw_mesh`.
-        dims, at: as in `draw_layout_array`.
+        by: see `draw_mesh`.
+        dims, at: see `draw_layout_array`.
     """
     array, layout, resolution = request.array, request.layout, request.resolution
     head, problem = f"{array.name} {array.short}", request.problem
@@ -56,7 +56,7 @@ def draw_request(
             panels.append(draw_resolution(resolution))
         elif request.by_path is not None:
             panels.append(draw_path_resolution(request.by_path))
-        # The picture of a resolution already shows its problems.
+        # The picture of a resolution already shows the problem.
         if resolution is not None and resolution.problems:
             problem = None
     notes: list[str | Label] = [note(str(problem), "bad")] if problem else []
@@ -69,7 +69,7 @@ def draw_request(
 
 
 def request_text(request: Request, width: int) -> str:
-    """An array with its layout, or why it has none; then how the rules resolved it."""
+    """Describes an array's layout, or why it has none, and how rules resolved it."""
     array, resolution = request.array, request.resolution
     parts = []
     if request.layout is None:
@@ -95,11 +95,11 @@ def draw_program(
     limit: int = MOST_ARRAYS,
     title: str | None = None,
 ) -> Picture:
-    """The mesh of a program, and every array it takes.
+    """Draws a program's mesh and its array arguments.
 
     Args:
-        by: as in `draw_mesh`.
-        limit: how many arrays to show.
+        by: see `draw_mesh`.
+        limit: how many arrays to draw.
     """
     requests = program.requests
     panels = [draw_mesh(program.mesh, by)]
@@ -119,11 +119,11 @@ def draw_program(
 
 
 def program_text(program: Program, width: int) -> str:
-    """A program: its mesh, then a line per array with its spec and bytes per device."""
+    """Describes a program's mesh, then each array: its spec and bytes per device."""
     requests = program.requests
     names = max((len(request.array.name) for request in requests), default=0)
     types = max((len(request.array.short) for request in requests), default=0)
-    # Further lines of an array stand below its spec, unless its name is very long.
+    # Continuation lines are aligned with the spec, unless the array's name is long.
     indent = " " * min(names + types + 4, width // 2)
     head = f"{program.name}: {plural(len(requests), 'array')}"
     lines = [head, mesh_text(program.mesh, width)]

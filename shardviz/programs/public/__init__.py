@@ -1,1 +1,1 @@
-"""The public functions of this feature, each a few lines over the code that does the work."""
+"""This feature's public functions: thin wrappers around the code that does the work."""

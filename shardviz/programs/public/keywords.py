@@ -1,4 +1,4 @@
-"""Divides the keywords of a call between a public function and the user's function."""
+"""Divides keyword arguments between a public function and the user's function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class FunctionWithKeywords(NamedTuple):
-    """The user's function, with the keywords of a call that belong to it."""
+    """The user's function, with the keyword arguments that belong to it."""
 
     fn: Any
     keywords: dict[str, Any]
@@ -26,13 +26,14 @@ class FunctionWithKeywords(NamedTuple):
 
 
 def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a public function that takes the user's function and its keywords.
+    """Decorates a public function that also accepts the user's function's keywords.
 
-    A keyword that the user's function has as a parameter goes to that function. The
-    public function gets the keywords it has itself. The rest go to the user's function
-    if it has `**keywords`; otherwise they are refused, with a list of the valid ones.
-    If the call has `args=` or `kwargs=`, these are the arguments of the user's function,
-    and every other keyword goes to the public function.
+    A keyword that names a parameter of the user's function is passed to that function.
+    Otherwise it is passed to the public function if that has such a parameter, or to
+    the user's function if it accepts `**keywords`. Any other keyword raises an error
+    that lists the valid ones. If the call has `args=` or `kwargs=`, these hold the
+    arguments of the user's function, and all other keywords are for the public
+    function.
     """
     public_keywords, public = list(_named_parameters(function)), function.__name__
 
@@ -41,7 +42,7 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
         first = args[0] if args else keywords.pop(public_keywords[0], None)
         arrays = args[1:]
         step_function = getattr(first, "fn", first)
-        # A Program has the parameters of its function.
+        # The keywords of a Program are those of its function.
         named = _named_parameters(step_function)
         kinds = [parameter.kind for parameter in _parameters(step_function)]
         any_other = inspect.Parameter.VAR_KEYWORD in kinds
@@ -50,9 +51,9 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
         if any(name in keywords and name not in named for name in ("args", "kwargs")):
             arrays, user_keywords = _spelled_out(public, arrays, keywords)
             named, any_other = {}, False
-        # A copy, because the loop removes keywords that go to the function.
+        # Iterates over a copy, because the loop removes the user function's keywords.
         for name, value in list(keywords.items()):
-            # A function of jax cannot use a mesh given as text or as a MeshSpec.
+            # jax functions cannot use a mesh given as text or as a MeshSpec.
             is_program_mesh = name == "mesh" and isinstance(value, (str, MeshSpec))
             if is_program_mesh and name in named:
                 _check_mesh_parameter(first, named[name], len(arrays))
@@ -82,7 +83,7 @@ def _parameters(fn: Any) -> list[inspect.Parameter]:
 
 
 def _named_parameters(fn: Any) -> dict[str, tuple[int, bool]]:
-    """The parameters that can be passed by name: position, and whether it is required."""
+    """Maps parameters that can be passed by name to (position, required)."""
     named = {}
     for position, parameter in enumerate(_parameters(fn)):
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -106,9 +107,9 @@ def takes_by_name(fn: Any, name: str, positional: int) -> bool:
 def _spelled_out(
     public: str, arrays: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Removes `args=` and `kwargs=` from the keywords and returns the call they define."""
+    """Removes `args=` and `kwargs=` from `keywords` and returns their values."""
     args, kwargs = keywords.pop("args", None), keywords.pop("kwargs", None)
-    # Positional arguments and args= would be two calls of the same function.
+    # Positional arguments and args= would be two sets of arguments.
     if args is not None and arrays:
         raise ProgramError(
             f"sv.{public} got arguments both one by one and as args=. Give all of them"
@@ -128,7 +129,7 @@ def _spelled_out(
 def _check_mesh_parameter(
     fn: Any, parameter: tuple[int, bool], positional: int
 ) -> None:
-    """Refuses a function that requires a mesh argument which the call does not pass."""
+    """Raises if the function needs a jax mesh argument that the call doesn't pass."""
     position, required = parameter
     if required and position >= positional:
         raise ProgramError(

@@ -60,7 +60,7 @@ def program(
             `jax.set_mesh` has set one, or the function names one itself. A mesh that is
             passed here overrides the one in context. Its axis types matter: `sv.mesh`
             makes Auto axes, `jax.make_mesh` Explicit ones.
-        rules: axis rules, for arrays with logical names.
+        rules: axis rules for arrays with logical names.
         dialect: the library whose semantics the rules follow.
         in_specs, out_specs: PartitionSpecs, or pytree prefixes of them as in `jax.jit`,
             for arrays that have neither a sharding nor rules. None for an output leaves
@@ -78,7 +78,7 @@ def program(
             the function. A jax mesh passed as `mesh` goes to both.
 
     Raises:
-        ShardvizError: if the parts do not fit together.
+        ShardvizError: if the arguments don't fit together.
 
     >>> import jax.numpy as jnp, shardviz as sv
     >>> x, w = sv.array("x", (8, 4)), sv.array("w", (4, 8))
@@ -86,7 +86,7 @@ def program(
     >>> [a.name for a in matmul.arrays]
     ['x', 'w']
     """
-    # `shares_keywords` passes the function together with the keywords that belong to it.
+    # `shares_keywords` passes the function together with its own keyword arguments.
     step = fn
     if not isinstance(fn, FunctionWithKeywords):
         step = FunctionWithKeywords(fn, {})
@@ -118,17 +118,17 @@ def program_of(
     keywords: Mapping[str, Any],
     public_only: Mapping[str, object] | None = None,
 ) -> Program:
-    """The program in a call of a public function, made from a function if necessary.
+    """Returns the program that a call of a public function refers to, or builds it.
 
     Args:
-        fn: a Program, or a function.
-        public: the name of the public function.
+        fn: a Program or a function.
+        public: name of the public function.
         arrays, keywords: the other arguments of the call.
-        public_only: keywords of the public function that `sv.program` does not have.
+        public_only: keywords of the public function that `sv.program` doesn't have.
 
     Raises:
-        ProgramError: for anything else, for a Program with arguments, and for a keyword
-            that both the function and the public function have.
+        ProgramError: if `fn` is neither, if a Program comes with arguments, or if the
+            function and the public function have a keyword in common.
     """
     if isinstance(fn, Program):
         if arrays or keywords:
@@ -156,8 +156,8 @@ def program_of(
 def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effects:
     """Predicts the side effects of a program, and on how many devices it can run.
 
-    The function is traced and lowered as jax would do it. It is not compiled, and no
-    callback is called.
+    The function is traced and lowered as in jax, but not compiled. Callbacks are not
+    called.
 
     Args:
         fn: a Program or a function.
