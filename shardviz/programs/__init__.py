@@ -1,1 +1,1 @@
-"""Programs: their arguments, how they are traced, constraints and effects."""
+"""Programs: their arguments, tracing, constraints and side effects."""

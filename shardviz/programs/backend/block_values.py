@@ -1,10 +1,10 @@
-"""Relates the values of a `shard_map` on one device to those of whole arrays.
+"""Relates each value of a `shard_map` on one device to its value for whole arrays.
 
-A body is traced twice: on the blocks of one device, and on a mesh with a single device
+The body is traced twice: on one device's shards, and on a mesh with a single device
 along one axis, so that nothing is split over that axis. Both jaxprs have the same
-operations. They are read in lockstep, and each value gets its relation to the same value
-of the other jaxpr: a block of it, the same on all devices, or a part of a sum. Operations
-without a rule here make the relation unknown.
+operations. We read them in lockstep, and derive how each value relates to its
+counterpart in the other jaxpr: it can be a block of it, be equal on all devices, or be
+a term of a sum. If an operation has no rule here, the relation is unknown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
-#: Elementwise operations without a rule of their own, which are not linear.
+#: Elementwise operations that are not linear and have no rule below.
 _ELEMENTWISE = frozenset({
     "abs", "acos", "acosh", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt",
     "ceil", "clamp", "cos", "cosh", "digamma", "eq", "erf", "erf_inv", "erfc", "exp",
@@ -42,7 +42,7 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 _READERS = _ELEMENTWISE | {"add", "sub", "mul", "div"}
 _LINEAR = frozenset({"neg", "copy", "stop_gradient", "reduce_precision"})
-# Reductions, and the kind of relation of the result if the reduced dimension is split.
+# Reductions, and the relation of their result if the reduced dimension is split.
 _REDUCTIONS: Mapping[str, Literal["sum", "max", "min", ""]] = {
     "reduce_sum": "sum",
     "reduce_max": "max",
@@ -67,7 +67,7 @@ _COLLECTIVES = (
     names.PMAX,
     names.PMIN,
 )
-_MAX_ROUNDS = 4  # of a loop, until the relations of its carry stay the same
+_MAX_ROUNDS = 4  # iterations of a loop, until the relations of its carry stay the same
 
 _Kind = Literal[
     "same", "zero", "block", "sum", "max", "min", "equal", "row", "total", "read early"
@@ -75,12 +75,12 @@ _Kind = Literal[
 
 
 class EarlyRead(NamedTuple):
-    """An operation reads one device's part of a value that needs all parts.
+    """An operation reads a value that should be combined over devices first.
 
     Attributes:
-        part: the kind of value: `"sum"`, `"mean"`, `"max"` or `"min"`.
-        operation: jax's name of the operation.
-        line: its source line; `""` if unknown.
+        part: how the value should be combined: `"sum"`, `"mean"`, `"max"` or `"min"`.
+        operation: jax's name for the operation.
+        line: source line of the operation; `""` if unknown.
     """
 
     part: str
@@ -89,18 +89,19 @@ class EarlyRead(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """How a value on one device relates to the value of the whole arrays.
+    """How a value on one device relates to its value for whole arrays.
 
     Attributes:
-        kind: `"same"` if every device has that value, `"zero"`, or `"block"` for a block
-            of it. `"sum"`, `"max"` or `"min"` if combining all devices' values that way
-            gives it. `"equal"` if all devices have the same value, whichever it is. In a
+        kind: `"same"` if every device has the whole value, `"zero"` for zeros,
+            `"block"` for a block of the whole value. `"sum"`, `"max"` or `"min"` if
+            combining all devices' values that way yields the whole value. `"equal"` if
+            all devices have the same value, but not necessarily the whole one. In a
             loop over a split dimension, `"row"` for values computed from one index, and
-            `"total"` for a carry to which only such values are added. `"read early"` if
-            an operation needs all of a sum, maximum or minimum, and reads a part.
+            `"total"` for a carry to which only rows are added. `"read early"` if an
+            operation reads a value that should be combined first.
         dim: the dimension that is split into blocks.
-        scale: the value, or the sum, is this multiple of that of the whole arrays.
-        early_read: the operation that reads a part; None for other kinds.
+        scale: ratio between this value (or the sum) and the value for whole arrays.
+        early_read: the operation that reads the value; None for other kinds.
     """
 
     kind: _Kind
@@ -109,26 +110,26 @@ class Relation(NamedTuple):
     early_read: EarlyRead | None = None
 
     def scaled(self, factor: float) -> Relation:
-        """The same relation with a factor."""
+        """Returns this relation with its scale multiplied by a factor."""
         return self._replace(scale=round(self.scale * factor, 9))
 
 
 _SAME, _ZERO = Relation("same"), Relation("zero")
-#: The kinds of values that are equal on all devices.
+#: Kinds of values that are equal on all devices.
 EQUAL = ("same", "zero", "equal")
-_Relations = Sequence[Relation | None]  # None: unknown
+_Relations = Sequence[Relation | None]  # None if unknown
 
 
 def result_relations(
     on_block: AnyJaxpr, on_whole: AnyJaxpr, axis: str, size: int
 ) -> list[Relation | None]:
-    """The relation of each result of a body.
+    """Returns the relation of each result of a body.
 
     Args:
-        on_block: the jaxpr of the body on one device's blocks.
-        on_whole: the same, traced with one device along `axis`.
+        on_block: jaxpr of the body on one device's shards.
+        on_whole: jaxpr of the body with one device along `axis`.
         axis: a mesh axis of the `shard_map`.
-        size: how many devices it really has.
+        size: number of devices along this axis.
     """
     comparison = _Comparison(axis, size)
     inputs = []
@@ -143,19 +144,20 @@ class _Comparison:
     """Compares two jaxprs of one body.
 
     Args:
-        axis: the mesh axis over which one of them is not split.
-        size: how many devices the axis has.
+        axis: the mesh axis that only `on_block` is split over.
+        size: number of devices along this axis.
     """
 
     def __init__(self, axis: str, size: int) -> None:
         self.axis, self.size = axis, size
-        # jax traces a function under `jit` once, so operations inside have other lines.
+        # jax traces a jitted function only once, so lines inside may be another
+        # caller's.
         self._line, self._depth = "", 0
 
     def of_shapes(
         self, block_shape: Sequence[int], whole_shape: Sequence[int]
     ) -> Relation | None:
-        """The relation of an input or a broadcast number, from its two shapes."""
+        """Returns the relation of an input or a broadcast scalar, from its shapes."""
         if tuple(block_shape) == tuple(whole_shape):
             return _SAME
         if len(block_shape) != len(whole_shape):
@@ -171,7 +173,7 @@ class _Comparison:
     def run(
         self, on_block: AnyJaxpr, on_whole: AnyJaxpr, inputs: _Relations
     ) -> list[Relation | None]:
-        """The relations of a jaxpr's results, given those of its inputs."""
+        """Returns the relations of a jaxpr's results, given those of its inputs."""
         body, whole_body = plain_jaxpr(on_block), plain_jaxpr(on_whole)
         relations: dict[Var, Relation | None] = {}
         for constant, in_whole in zip(
@@ -187,7 +189,8 @@ class _Comparison:
 
         operations = [equation.primitive.name for equation in body.eqns]
         in_whole = [equation.primitive.name for equation in whole_body.eqns]
-        if operations != in_whole:  # the body itself depends on the size of a block
+        # The Python code of the body depends on the size of a shard.
+        if operations != in_whole:
             return [None] * len(body.outvars)
         for equation, in_whole in zip(body.eqns, whole_body.eqns, strict=True):
             operands = [*map(read, equation.invars, in_whole.invars)]
@@ -246,7 +249,7 @@ class _Comparison:
         return [result] * len(unknown)
 
     def _read_early(self, name: str, operands: Sequence[Relation]) -> Relation | None:
-        """The relation of a result if a part of a sum is read as if it were complete."""
+        """Returns the relation of a result that needs its operands combined first."""
         for operand in operands:
             if operand.kind in ("sum", "max", "min") and name in _READERS:
                 is_mean = operand.kind == "sum" and operand.scale == self.size
@@ -275,8 +278,8 @@ class _Comparison:
                 return None
             if name == names.PPERMUTE and operand.kind in ("block", *EQUAL):
                 return operand
-            # The collective runs over other axes, so devices with equal operands along this axis
-            # get equal results.
+            # The collective is over other axes, so devices that have equal operands
+            # along this axis get equal results.
             return Relation("equal") if operand.kind in EQUAL else None
         if operand is not None:
             is_combined = name == f"p{operand.kind}"  # pmax of a "max"
@@ -293,7 +296,7 @@ class _Comparison:
         return Relation("equal") if is_same_on_all else None
 
     def _gathers_blocks(self, equation: JaxprEqn, operand: Relation) -> bool:
-        """True if an all_gather puts the blocks of a value together in their order."""
+        """True if an all_gather concatenates the blocks of a value in order."""
         return (
             operand.kind == "block"
             and names.collective_axes(equation) == (self.axis,)
@@ -327,7 +330,7 @@ class _Comparison:
         carry: _Relations,
         stacked: _Relations,
     ) -> _Relations:
-        """The results of a loop over a dimension that is split."""
+        """Returns the relations of the results of a loop over a split dimension."""
         rows: list[Relation | None] = []
         for operand in stacked:
             if operand is not None and operand.kind == "block" and operand.dim == 0:
@@ -352,14 +355,14 @@ class _Comparison:
 
 
 def _with_dim_added(relation: Relation | None, number: int) -> Relation | None:
-    """The relation of a stack of values, or with -1 of one slice of a stack."""
+    """Returns the relation of stacked values; with -1, of one slice of a stack."""
     if relation is None or relation.kind != "block":
         return relation
     return relation._replace(dim=relation.dim + number)
 
 
 def _in_both(before: Relation | None, after: Relation | None) -> Relation | None:
-    """The relation of a carry that holds before a loop and after each step."""
+    """Returns the relation of a carry that holds before and after each iteration."""
     if before == after or after == _ZERO:
         return before
     return after if before == _ZERO else None
@@ -368,7 +371,7 @@ def _in_both(before: Relation | None, after: Relation | None) -> Relation | None
 def _of_rows(
     name: str, kinds: set[str], operands: Sequence[Relation]
 ) -> Relation | None:
-    """The relation of a result computed from one index of a loop."""
+    """Returns the relation of a value computed from one index of a loop."""
     first, *further = operands
     if "total" in kinds:
         if first.kind != "total" and name == "add":
@@ -398,7 +401,7 @@ def _of_rows(
 
 
 def _of_literals(literal: JaxprLiteral, in_whole: Atom) -> Relation | None:
-    """The relation of two numbers in the code."""
+    """Returns the relation of a literal to its counterpart."""
     if not is_literal(in_whole):
         return None
     value, whole_value = np.asarray(literal.val), np.asarray(in_whole.val)
@@ -414,7 +417,11 @@ def _of_literals(literal: JaxprLiteral, in_whole: Atom) -> Relation | None:
 def _of_equals(
     equation: JaxprEqn, in_whole: JaxprEqn, operands: Sequence[Relation]
 ) -> list[Relation | None]:
-    """Equal operands give equal results, unless a collective is inside."""
+    """Returns relations for an operation without a rule.
+
+    Equal operands give equal results, unless the operation has inner jaxprs, which may
+    contain a collective.
+    """
     is_same = {*operands} <= {_SAME, _ZERO} and not JaxprOperation(equation).inner
     relations: list[Relation | None] = []
     for result, whole_result in zip(equation.outvars, in_whole.outvars, strict=True):
@@ -446,18 +453,18 @@ def _reduced(
             return Relation(kind, scale=operand.scale) if kind and is_exact else None
         return operand._replace(dim=operand.dim - _count_before(operand.dim, dims))
     if operand.kind in ("same", "zero"):
-        # A maximum keeps a positive factor; a product of several numbers doesn't.
+        # max and min preserve a positive factor; a product of several numbers doesn't.
         return operand if kind or operand.scale == 1 else None
     return operand if operand.kind == kind else None
 
 
 def _count_before(dim: int, removed: Sequence[int]) -> int:
-    """How many of some removed dimensions come before a dimension."""
+    """Counts the removed dimensions that come before a dimension."""
     return sum(other_dim < dim for other_dim in removed)
 
 
-# Rules of single operations. Each takes the comparison, the operation in both jaxprs and
-# the relations of its operands, all of them known.
+# Rules for single operations. Each takes the comparison, the equation in both jaxprs,
+# and the relations of its operands, which are all known.
 _Rule = Callable[
     [_Comparison, "JaxprEqn", "JaxprEqn", Sequence[Relation]], Relation | None
 ]
@@ -470,7 +477,7 @@ def _converted(
     operands: Sequence[Relation],
 ) -> Relation | None:
     (operand,) = operands
-    # To truncate is not linear.
+    # Truncation to integers isn't linear.
     is_inexact = np.issubdtype(array_type(equation.outvars[0]).dtype, np.inexact)
     is_exact = operand in (_SAME, _ZERO) or operand.kind == "block"
     return operand if is_inexact or is_exact else None
@@ -547,7 +554,8 @@ def _product(
         if (lhs.dim, rhs.dim) in zip(*batch, strict=True):
             return Relation("block", [*batch[0]].index(lhs.dim), scale)
         return None
-    # One operand is a block. It is split along a dimension of the result, or unknown.
+    # One operand is a block. The result is split along the same dimension, unless that
+    # dimension is contracted or a batch dimension.
     number = 0 if lhs.kind == "block" else 1
     dim, paired = operands[number].dim, {*contracted[number], *batch[number]}
     if dim in paired:
@@ -575,7 +583,7 @@ def _broadcast(
         dim = names.BROADCAST_DIMS.of(equation)[operand.dim]
         is_kept = by_shape == Relation("block", dim)
         return operand._replace(dim=dim) if is_kept else None
-    if by_shape.kind == "block":  # the same number in each place
+    if by_shape.kind == "block":  # the same scalar everywhere
         return by_shape.scaled(operand.scale) if operand.kind == "same" else None
     return operand
 
@@ -592,7 +600,8 @@ def _reshaped(
     if by_shape.kind != "block":
         return None
     before, after = _shape(equation.invars[0]), _shape(equation.outvars[0])
-    # Blocks stay blocks if as many numbers come before each.
+    # Blocks stay blocks if the dimensions before the split one have the same total
+    # size.
     if math.prod(before[: operand.dim]) != math.prod(after[: by_shape.dim]):
         return None
     return operand._replace(dim=by_shape.dim)
@@ -630,7 +639,7 @@ def _counted(
     operands: Sequence[Relation],
 ) -> Relation | None:
     by_shape = _by_shape(comparison, equation, in_whole)
-    # Each device counts from zero along a dimension that is split.
+    # Along a split dimension, each device counts from zero.
     is_counted = by_shape == Relation("block", names.IOTA_DIM.of(equation))
     return None if is_counted else by_shape
 
@@ -689,7 +698,7 @@ def _convolved(
 def _by_shape(
     comparison: _Comparison, equation: JaxprEqn, in_whole: JaxprEqn
 ) -> Relation | None:
-    """The relation that the shapes of an operation's result suggest."""
+    """Returns the relation suggested by the shapes of an operation's result."""
     return comparison.of_shapes(
         _shape(equation.outvars[0]), _shape(in_whole.outvars[0])
     )
@@ -716,5 +725,5 @@ _RULES: Mapping[str, _Rule] = {
     names.CONCATENATE: _concatenated,
     names.GATHER: _looked_up,
 }
-#: The operations with a rule for their relations.
+#: Operations with a rule for their relations.
 PRIMITIVES = frozenset({*_RULES, *_LINEAR, *_ELEMENTWISE, *_REDUCTIONS})

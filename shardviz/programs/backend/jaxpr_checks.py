@@ -1,8 +1,8 @@
-"""Checks that jaxprs of this jax have the primitives and parameters that shardviz reads.
+"""Checks that this jax version has the primitives and parameters that shardviz reads.
 
-Each primitive of `jaxpr_names.py` has an example here, which is traced.
-`python -m shardviz doctor` prints the result; `commands/words/doctor.py` lists the losses
-without a name.
+Each primitive in `jaxpr_names.py` has an example here, which is traced. `python -m
+shardviz doctor` prints the result; `commands/words/doctor.py` lists which feature is
+lost without each name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VECTOR = jax.ShapeDtypeStruct((4,), "float32")
 _MATRIX = jax.ShapeDtypeStruct((4, 4), "float32")
 _SPLIT = PartitionSpec("x")
 _DEVICES = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
-# Names that only newer versions of jax have.
+# Primitives that only newer jax versions have.
 _NEWER = {"log2"}
 
 
@@ -37,7 +37,7 @@ def _traced(
 
 
 def _on_devices(function: Callable[..., jax.Array]) -> Callable[[], ClosedJaxpr]:
-    """A function of a vector, traced in a `shard_map` over two devices."""
+    """Traces a function of a vector in a `shard_map` over two devices."""
     mapped = jax.shard_map(
         function,
         mesh=_DEVICES,
@@ -49,7 +49,7 @@ def _on_devices(function: Callable[..., jax.Array]) -> Callable[[], ClosedJaxpr]
 
 
 def _sum_of_devices(x: jax.Array) -> jax.Array:
-    # A varying value is added to a sum that does not vary, so jax adds a pvary.
+    # psum(x) doesn't vary over "x", but x does, so jax inserts a pvary.
     return jax.lax.psum(x, "x") + x
 
 
@@ -150,10 +150,10 @@ _EXAMPLES: Mapping[str, Callable[[], ClosedJaxpr]] = {
 
 
 def _has_names(primitive: str) -> bool:
-    """True if an example has the primitive, with all parameters that are read.
+    """True if an example has the primitive with all parameters that shardviz reads.
 
     Raises:
-        LookupError: naming the parameters that it does not have.
+        LookupError: lists the missing parameters.
     """
     for operation in jaxprs.operations(_EXAMPLES[primitive]()):
         if operation.name != primitive:
@@ -170,10 +170,10 @@ def _has_names(primitive: str) -> bool:
 
 
 def _are_primitives(table: Collection[str]) -> bool:
-    """True if jax has a primitive of each name.
+    """True if jax has a primitive for each name.
 
     Raises:
-        LookupError: with the names that it does not have.
+        LookupError: lists the missing names.
     """
     present = {*_EXAMPLES, *_NEWER}
     for attribute in dir(jax.lax):
@@ -184,7 +184,7 @@ def _are_primitives(table: Collection[str]) -> bool:
     return True
 
 
-#: Each primitive that shardviz reads by name, and two tables of such names.
+#: Checks by name: one per primitive in the examples, and two tables of primitives.
 JAXPR_NAMES: Mapping[str, Callable[[], bool]] = {
     **{f"jaxpr: {name}": partial(_has_names, name) for name in _EXAMPLES},
     "jaxpr: operations on blocks": partial(_are_primitives, block_values.PRIMITIVES),

@@ -1,4 +1,4 @@
-"""A program whose function is a jaxpr, traced once."""
+"""Wraps a traced jaxpr as the function of a program."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from shardviz.programs.program import Program
 
 @dataclass(frozen=True, eq=False)
 class JaxprFunction:
-    """A function that is a jaxpr, with the arguments and results of a traced function.
+    """A callable jaxpr that takes and returns the same pytrees as the traced function.
 
     Attributes:
         jaxpr: the closed jaxpr.
-        returned: builds the function's result from the results of the jaxpr.
-        name: the name of the function.
+        returned: rebuilds the function's result from the jaxpr's results.
+        name: name of the function.
     """
 
     jaxpr: Any
@@ -29,30 +29,35 @@ class JaxprFunction:
     name: str
 
     def __post_init__(self) -> None:
-        # jax reads the name from this attribute.
+        # jax reads the function's name from `__name__`.
         object.__setattr__(self, "__name__", self.name)
 
     def __call__(self, *arguments: Any) -> Any:
         results = jaxpr_as_fun(self.jaxpr)(*jax.tree.leaves(arguments))
         if any(self.returned.before):
-            # Arguments changed in place are not part of the result's tree.
+            # Values of arguments changed in place have no position in the result's
+            # tree.
             return tuple(results)
-        # Leaves that are no arrays become None.
+        # Leaves that aren't arrays become None.
         arrays = replace(
             self.returned, non_arrays=dict.fromkeys(self.returned.non_arrays)
         )
         return arrays.unflatten(results)
 
     def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
-        """The same function with another jaxpr, such as one rewritten."""
+        """Returns this function with another jaxpr."""
         return replace(self, jaxpr=jaxpr)
 
 
 def as_jaxpr(program: Program, traced: Traced | None = None) -> Program:
-    """The same program with a JaxprFunction, traced here unless `traced` is given.
+    """Returns the program with its function as a JaxprFunction.
+
+    Args:
+        program: the program.
+        traced: its trace; None to trace it here.
 
     Raises:
-        Exception: any that the function raises when it is traced.
+        Exception: any exception that the function raises during tracing.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh

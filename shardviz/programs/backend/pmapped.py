@@ -1,7 +1,7 @@
 """Reads the settings of `jax.pmap`, and lays out the arguments of a call.
 
 `jax.pmap` returns a function that calls `jax.jit(jax.shard_map(...))` over a mesh with
-one axis. It replaces the shardings of all arguments and results.
+one axis. Arguments and results get shardings on that mesh.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Pmapped:
     """The settings of `jax.pmap`.
 
     Attributes:
-        axis_name: the name of the mapped axis; jax chooses one if none was given.
-        in_axes: the mapped dimension of each argument, as a pytree prefix; None for
-            arguments that are not mapped.
-        out_axes: the same for the results.
-        devices: the devices it was given, or None.
-        static: the positions of static arguments.
-        donate: the positions of donated arguments.
+        axis_name: name of the mapped axis; jax chooses one if the user gave none.
+        in_axes: mapped dimension of each argument, as a pytree prefix; None for
+            arguments that aren't mapped.
+        out_axes: mapped dimension of each result, in the same form.
+        devices: the devices that the user passed, or None.
+        static: positions of static arguments.
+        donate: positions of donated arguments.
     """
 
     axis_name: str
@@ -44,7 +44,7 @@ class Pmapped:
     donate: tuple[int, ...]
 
     def specs(self, axes: Any) -> Any:
-        """The PartitionSpecs for `in_axes` or `out_axes`, a pytree prefix."""
+        """Converts `in_axes` or `out_axes`, a pytree prefix, to PartitionSpecs."""
 
         def spec(axis: int | None) -> PartitionSpec:
             if axis is None:
@@ -56,15 +56,15 @@ class Pmapped:
     def laid_out(
         self, arguments: Sequence[Any], positions: Sequence[int | None]
     ) -> tuple[tuple[Any, ...], MeshSpec]:
-        """The arguments with the shardings that pmap gives them, and the mesh of these.
+        """Returns the arguments with pmap's shardings, and the mesh of these.
 
         Args:
             arguments: pytrees of arrays.
-            positions: the position of each in the call; None for one given by name,
-                whose arrays are mapped over their first dimension.
+            positions: position of each argument in the call; None for keyword
+                arguments, which are mapped over their first dimension.
 
         Raises:
-            ProgramError: if `in_axes` is no prefix of the arguments, or maps nothing.
+            ProgramError: if `in_axes` isn't a prefix of the arguments, or maps nothing.
         """
         axes = []
         for position in positions:
@@ -74,7 +74,7 @@ class Pmapped:
                 axes.append(self.in_axes[position])
             else:
                 axes.append(self.in_axes)
-        # pmap moves every array to its own mesh.
+        # pmap moves every array to its mesh, so earlier shardings don't matter.
         leaves, tree = jax.tree.flatten(tuple(arguments))
         full = tree.unflatten(range(len(leaves)))
         specs = spread(self.specs(tuple(axes)), full, "in_axes of jax.pmap")
@@ -86,7 +86,7 @@ class Pmapped:
     def _mesh(self, pairs: Sequence[tuple[Any, PartitionSpec]]) -> Any:
         names, types = (self.axis_name,), (AxisType.Auto,)
         for leaf, spec in pairs:
-            # The mapped dimension is the last that the spec names; P() maps none.
+            # The mapped dimension is the last one in the spec; P() maps no dimension.
             if len(spec) and is_array(leaf) and len(leaf.shape) >= len(spec):
                 size = leaf.shape[len(spec) - 1]
                 if self.devices is not None and len(self.devices) == size:
@@ -108,7 +108,7 @@ def _placed(leaf: Any, spec: PartitionSpec, mesh: Any) -> Any:
 
 
 def read_pmap(fn: Any) -> Pmapped | None:
-    """The settings of `jax.pmap` for a function that it made; None if unknown.
+    """Returns the settings of a function under `jax.pmap`; None if unknown.
 
     >>> read_pmap(jax.pmap(abs, axis_name="batch", in_axes=1)).in_axes
     1
@@ -117,7 +117,7 @@ def read_pmap(fn: Any) -> Pmapped | None:
     if inside is None:
         return None
     static = tuple(inside["static_broadcasted_tuple"])
-    # jax counts donated arguments without the static ones before them.
+    # Static arguments aren't counted in jax's positions of donated arguments.
     counted = len(static) + max(inside["donate_tuple"], default=-1) + 1
     dynamic = [i for i in range(counted) if i not in static]
     return Pmapped(
@@ -131,11 +131,12 @@ def read_pmap(fn: Any) -> Pmapped | None:
 
 
 def check_devices(fn: Any, mesh: MeshSpec) -> None:
-    """Refuses to trace under `jax.pmap` for more devices than this process has.
+    """Raises if a function under `jax.pmap` needs more devices than this process has.
 
-    jax reduces the mesh to the attached devices, and then the shapes do not fit.
+    jax would shrink the mesh to the attached devices, and then the shapes don't fit.
 
     Raises:
+        ProgramError: with both device counts and a remedy.
         ProgramError: with both numbers, and what to do.
     """
     if is_pmapped(fn) and jax.local_device_count() < mesh.size:

@@ -1,4 +1,4 @@
-"""Traces a program again: for one device, without prints, or with specs of its types."""
+"""Retraces programs: for one device, without prints, or with specs of result types."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from shardviz.programs.program import Program
 
 
 def for_one_device(traced: Traced) -> Traced:
-    """A program on one device, without shardings over a larger mesh.
+    """Returns a program for one device, without shardings over a larger mesh.
 
     jax refuses such shardings on one device.
 
     Raises:
-        ProgramError: if another operation names such a mesh, such as a `shard_map`.
+        ProgramError: if an operation such as a `shard_map` needs the larger mesh.
     """
-    # Most programs name no mesh, and are the same on one device.
+    # Most programs name no mesh, so their jaxpr stays valid on one device.
     if all(mesh.size == 1 for mesh, _ in meshes_in(traced.stage.jaxpr)):
         return traced
     jaxpr = without_shardings(traced.stage.jaxpr)
@@ -58,23 +58,24 @@ def for_one_device(traced: Traced) -> Traced:
 def trace_unsharded(
     program: Program, single: Program, on_one: Callable[[Program], Traced]
 ) -> Traced:
-    """The unsharded function of a program, traced for one device.
+    """Traces the unsharded function of a program for one device.
 
-    Some functions can only be traced on their own mesh: jax refuses partial sums over an
-    axis of size 1. Then the trace on that mesh is used, without its shardings.
+    Some functions can only be traced on their original mesh: jax refuses partial sums
+    over an axis of size 1. In that case we trace on that mesh, and remove the
+    shardings.
 
     Args:
-        program: the program.
-        single: the same on a mesh of one device.
+        program: the original program.
+        single: the program on a mesh of one device.
         on_one: traces `single`.
 
     Raises:
-        Exception: any that the function raises on one device.
+        Exception: any exception that the function raises on one device.
     """
     try:
         return for_one_device(on_one(single))
     except Exception as refused:
-        # Partial sums, which one device does not have, need Explicit axes.
+        # Only Explicit axes allow partial sums, which one device doesn't have.
         if "Explicit" in program.mesh.axis_types:
             with contextlib.suppress(Exception):  # the first error is more useful
                 jaxpr = without_shardings(
@@ -86,7 +87,7 @@ def trace_unsharded(
 
 
 def unsharded(program: Program) -> Program:
-    """The program on a mesh of the same axes, all of size 1: nothing is split.
+    """Returns the program on a mesh with the same axes, all of size 1.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
@@ -95,11 +96,11 @@ def unsharded(program: Program) -> Program:
     {'data': 1, 'model': 1}
     """
     mesh = program.mesh
-    # The function may name axes, as in psum(x, "data").
+    # Keep the axis names, because the function may use them, as in psum(x, "data").
     single_mesh = MeshSpec(
         mesh.axis_names, (1,) * len(mesh.axis_sizes), mesh.axis_types
     )
-    # Nothing is donated, since both runs read the same values.
+    # Donate nothing, because the sharded run reads the same values.
     options = {k: v for k, v in program.options.items() if k != "donate"}
     arrays = tuple(a.replace(spec=Spec()) for a in program.arrays)
     return program.replace(
@@ -108,10 +109,10 @@ def unsharded(program: Program) -> Program:
 
 
 def _refuse_meshes_of_more(jaxpr: Any) -> None:
-    """Refuses a program with an operation over a mesh of several devices.
+    """Raises if an operation is over a mesh of several devices.
 
     Raises:
-        ProgramError: with the operation.
+        ProgramError: names the operation.
     """
     for mesh, equation in meshes_in(jaxpr):
         if mesh.size > 1:
@@ -122,29 +123,29 @@ def _refuse_meshes_of_more(jaxpr: Any) -> None:
 
 
 def spec_of_type(aval: Any) -> Spec | None:
-    """The spec of a jax type on Explicit axes; None on other axes."""
+    """Returns the spec of a jax type on Explicit axes; None on other axes."""
     sharding = getattr(aval, "sharding", None)
     if sharding is None:
         return None
-    # On Auto axes the compiler chooses.
+    # On Auto axes, the compiler chooses the spec.
     explicit = any(t.name == "Explicit" for t in sharding.mesh.axis_types or ())
     return spec_of(sharding.spec) if explicit else None
 
 
 def specs_of_types(traced: Traced) -> tuple[Spec | None, ...]:
-    """`spec_of_type` of every result of a program."""
+    """Returns `spec_of_type` for every result of a program."""
     return tuple(map(spec_of_type, traced.stage.jaxpr.out_avals))
 
 
 def with_specs_of_types(traced: Traced) -> Traced:
-    """A program that requests the specs of its types for results without `out_specs`.
+    """Traces a program with its result types as `out_specs`, where it has none.
 
-    On devices jax splits a result by its type. On an abstract mesh the lowered module
-    does not have these specs, and partial sums would be added up.
+    On devices, jax splits a result by its type. On an abstract mesh, the lowered module
+    lacks these specs, so XLA would add up partial sums.
 
     Args:
-        traced: a program on a mesh with Explicit axes only, because jax needs a spec for
-            every result.
+        traced: a program on a mesh with only Explicit axes, because jax needs a spec
+            for every result.
     """
     rows = zip(traced.outputs, traced.out_specs, specs_of_types(traced), strict=True)
     specs = {output.name: spec or typed for output, spec, typed in rows}
@@ -154,7 +155,7 @@ def with_specs_of_types(traced: Traced) -> Traced:
 
 
 def with_partial_sums(traced: Traced) -> Traced:
-    """`with_specs_of_types` if all axes are Explicit and a result is a partial sum."""
+    """Applies `with_specs_of_types` if axes are Explicit and a result is unreduced."""
     specs = specs_of_types(traced)
     partial = any(spec is not None and spec.unreduced for spec in specs)
     explicit = set(traced.program.mesh.axis_types) == {"Explicit"}
@@ -162,7 +163,7 @@ def with_partial_sums(traced: Traced) -> Traced:
 
 
 def without_prints(traced: Traced) -> tuple[Traced, str]:
-    """A program without `jax.debug.print` and `jax.debug.callback`, and a note on it.
+    """Removes `jax.debug.print` and `jax.debug.callback`; also returns a note.
 
     For devices that cannot call Python. No result depends on these calls.
     """
@@ -170,7 +171,7 @@ def without_prints(traced: Traced) -> tuple[Traced, str]:
 
     def change(equation: Any) -> list[Any]:
         if equation.primitive.name in DEBUG_CALLS:
-            # By line, so that a print in a loop is named once.
+            # Recorded by line, so that a print in a loop is listed once.
             left_out.append(users_line(equation) or equation.primitive.name)
             return []
         return [with_inner(equation, without)]
@@ -194,7 +195,7 @@ def without_prints(traced: Traced) -> tuple[Traced, str]:
 def _traced_again(
     traced: Traced, jaxpr: Any, out_specs: Sequence[Spec | None]
 ) -> Traced:
-    """A program with another jaxpr, traced in the same context."""
+    """Traces another jaxpr in place of a program's, in the same context."""
     program, mesh = traced.program, traced.mesh
     arguments = argument_structs(program, mesh)
     options: dict[str, Any] = {}

@@ -1,9 +1,9 @@
 """Finds edits for results of a `shard_map` that differ between devices.
 
-jax refuses results that vary over an axis which `out_specs` do not name. The correct edit
-follows from how a value on one device relates to the same value computed from the whole
-arrays (`block_values.py`): a part of a sum needs a `lax.psum`, a part of a mean a `lax.pmean`,
-and a block needs `out_specs` that name the axis.
+jax refuses results that vary over an axis missing from `out_specs`. The correct edit
+depends on how a value on one device relates to the value computed from whole arrays
+(`block_values.py`): a term of a sum needs a `lax.psum`, a term of a mean a `lax.pmean`,
+and a block needs `out_specs` with the axis.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shardviz.programs.refusals import (
     TypeRefusal,
 )
 
-# The collective that turns what one device has into the value of the whole arrays.
+# The collective that combines the values on all devices to that of whole arrays.
 _COMBINATIONS: Mapping[str, Combination] = {
     "sum": "psum",
     "mean": "pmean",
@@ -46,16 +46,16 @@ _COMBINATIONS: Mapping[str, Combination] = {
 }
 
 
-# A collective over a result, its axes in `out_specs`, or `check_vma=False`.
+# A collective over a result, the axes in its `out_specs`, or `check_vma=False`.
 _Remedy = Combination | Literal["out_specs", "check_vma"]
 
 
 class Body:
-    """The body of a `shard_map`, from leaves of shards to leaves of results.
+    """The body of a `shard_map` as a function of flat leaves.
 
     Args:
-        function: returns a tree of results.
-        tree: the structure of the results, if the function returns only its leaves.
+        function: takes the shards and returns a pytree of results.
+        tree: structure of the results, if the function returns only their leaves.
     """
 
     def __init__(self, function: Callable[..., Any], tree: Any = None) -> None:
@@ -69,7 +69,7 @@ class Body:
 
 
 class _Result(NamedTuple):
-    """A result on one device: its type, and the axes over which it may vary."""
+    """A result on one device: its type, rank, and the axes over which it may vary."""
 
     type: str
     rank: int
@@ -83,17 +83,17 @@ class _Result(NamedTuple):
 
 @dataclass(eq=False)
 class ShardMapResults:
-    """One call of a `shard_map`, and edits of its results.
+    """A call of a `shard_map`, and edits of its results.
 
     Attributes:
         bodies: returns the body for a mesh.
-        mesh: its mesh.
+        mesh: mesh of the `shard_map`.
         in_specs: one per leaf of the arguments.
-        out_specs: those of the user, for the tree of results.
-        axis_names: the axes that it maps over.
-        types: the shapes and dtypes of the arguments' leaves.
-        line: the source line of its call; `""` if not in the user's code.
-        edits: the edits so far.
+        out_specs: the user's specs for the pytree of results.
+        axis_names: mesh axes that the `shard_map` maps over.
+        types: shape and dtype of each argument leaf.
+        line: source line of the call; `""` if it isn't in the user's code.
+        edits: the edits chosen so far.
     """
 
     bodies: Callable[[Any], Body]
@@ -117,14 +117,15 @@ class ShardMapResults:
 
     @property
     def has_all(self) -> bool:
-        """True if `function` makes all edits so far."""
+        """True if `function` can apply all edits so far."""
         return not any(isinstance(edit, CombineBeforeRead) for edit in self.edits)
 
     @property
     def reads_positions(self) -> bool:
         """True if the body depends on a device's position along the edited axes.
 
-        Then its values on fewer devices are not the correct ones.
+        In that case it computes other values on fewer devices, even if the edits are
+        right.
         """
         for operation in operations(self._jaxpr):
             if operation.name in (AXIS_INDEX, PPERMUTE):
@@ -134,7 +135,7 @@ class ShardMapResults:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes of the edits so far."""
+        """The mesh axes of the edits so far."""
         axes = dict[str, None]()
         for edit in self.edits:
             axes.update(dict.fromkeys(edit.axes))
@@ -143,13 +144,12 @@ class ShardMapResults:
     def refusals(
         self, said: str, chosen: Mapping[int, int], first: int
     ) -> list[TypeRefusal]:
-        """The refusals, one for all results that need the same edit.
+        """Returns the refusals; results that need the same edit share one.
 
         Args:
-            said: jax's message for the first.
-            chosen: the index of the edit to continue with, by the number of a refusal;
-                0 for refusals that are not in it.
-            first: the number of the first of these refusals.
+            said: jax's message for the first refusal.
+            chosen: refusal number -> index of the edit to continue with; 0 if missing.
+            first: number of the first of these refusals.
         """
         refusals: list[TypeRefusal] = []
         while groups := self._groups():
@@ -161,17 +161,18 @@ class ShardMapResults:
             refusals.append(TypeRefusal("shard_map", line, types, said, edits))
             number = chosen.get(first + len(refusals) - 1, 0)
             self.edits.append(edits[min(number, len(edits) - 1)])
-            # After SkipCheck jax checks nothing, and CombineBeforeRead isn't made here.
+            # After SkipCheck, jax checks nothing. `function` cannot apply
+            # CombineBeforeRead.
             if isinstance(self.edits[-1], (SkipCheck, CombineBeforeRead)):
                 break
             said = said_by_jax(self.function(), self.types)
         return refusals
 
     def function(self, mesh: Any = None) -> Callable[..., Any]:
-        """The `shard_map` with the edits so far, which takes leaves.
+        """Returns the `shard_map` with the edits so far, as a function of leaves.
 
         Args:
-            mesh: another mesh with the same axes; None for its own.
+            mesh: another mesh with the same axes; None for the original mesh.
         """
         mesh, specs = mesh or self.mesh, [*self._specs]
         body = self.bodies(mesh)
@@ -199,14 +200,14 @@ class ShardMapResults:
         )
 
     def narrow_mesh(self, axes: Sequence[str]) -> AbstractMesh:
-        """Its mesh with one device along some axes."""
+        """Returns the mesh with one device along the given axes."""
         sizes, names = [], self.mesh.axis_names
         for axis in names:
             sizes.append(1 if axis in axes else self.mesh.shape[axis])
         return AbstractMesh(tuple(sizes), names, axis_types=self.mesh.axis_types)
 
     def _groups(self) -> dict[tuple[ResultEdit, ...], list[int]]:
-        """The results that jax still refuses, by the edits that they need."""
+        """Groups results that jax still refuses, by the edits that they need."""
         groups: dict[tuple[ResultEdit, ...], list[int]] = {}
         for number, result in enumerate(self._results):
             spec = self._specs[number]
@@ -224,7 +225,7 @@ class ShardMapResults:
     def _edits_of(
         self, number: int, missing: list[str], spec: Spec
     ) -> list[ResultEdit]:
-        """The edits of one result, without its number."""
+        """Returns the edits for one result, without the result's number."""
         relations = {axis: self._relation(axis)[number] for axis in missing}
         for axis, relation in relations.items():
             if relation is not None and relation.early_read is not None:
@@ -251,13 +252,13 @@ class ShardMapResults:
         if remedy != "check_vma":
             return [CombineResults(remedy, axes=tuple(axes), is_right=True)]
         mean = CombineResults("pmean", axes=tuple(axes), is_right=True)
-        # Without the check jax makes other gradients, and it is off for all results.
+        # check_vma applies to all results, and without it jax derives other gradients.
         if self._remedies() != {remedy} or self._has_gradient:
             return [mean]
         return [SkipCheck(axes=tuple(axes), is_right=True), mean]
 
     def _in_order(self, axes: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
-        """The axes of one dimension in the order of an argument; False if unknown."""
+        """Returns axes in the order of an argument's dimension; False if unknown."""
         for spec in map(spec_of, self.in_specs):
             for dim in spec.dims:
                 if {*dim} == {*axes}:
@@ -265,7 +266,7 @@ class ShardMapResults:
         return axes, len(axes) == 1
 
     def _remedies(self) -> set[_Remedy | None]:
-        """The remedies that all results need; None for a result without one."""
+        """Returns the remedies that the results need; None for unknown ones."""
         remedies = set[_Remedy | None]()
         for number, result in enumerate(self._results):
             for axis in result.varying - {*self._specs[number].axes}:
@@ -274,7 +275,7 @@ class ShardMapResults:
         return remedies
 
     def _guesses(self, number: int, missing: list[str], spec: Spec) -> list[ResultEdit]:
-        """Edits that jax accepts. At most one of them is right."""
+        """Returns edits that jax accepts, of which at most one is right."""
         axes = tuple(missing)
         edits: list[ResultEdit] = [
             CombineResults("psum", axes=axes),
@@ -292,7 +293,7 @@ class ShardMapResults:
         if axis not in self._relations:
             try:
                 on_whole = self._traced(self.narrow_mesh([axis]), [])
-            # The user's function may raise anything on blocks of another size.
+            # The user's function may raise anything for shards of another size.
             except Exception:  # noqa: BLE001
                 self._relations[axis] = [None] * len(self._results)
             else:
@@ -310,7 +311,7 @@ class ShardMapResults:
         return False
 
     def _traced(self, mesh: Any, results: list[Any]) -> Any:
-        """The jaxpr of the body if all results may vary; adds the types of the results."""
+        """Traces the body as if all results may vary, and fills in their types."""
         body = self.bodies(mesh)
 
         def accepted(*shards: Any) -> list[Any]:
@@ -318,7 +319,7 @@ class ShardMapResults:
             self._tree = body.tree
             leaves = [*map(jnp.asarray, returned)]
             results[:] = map(_Result.of, leaves)
-            # `out_specs` can split only dimensions.
+            # A scalar gets a dimension, because `out_specs` can only split dimensions.
             return [leaf if leaf.ndim else jnp.expand_dims(leaf, 0) for leaf in leaves]
 
         mapped = jax.shard_map(
@@ -333,7 +334,7 @@ class ShardMapResults:
         return SHARD_MAP_BODY.of(equation)
 
     def _line_of(self, variable: Any) -> str:
-        """The user's line that makes a value of the body."""
+        """Returns the user's source line that computes a value in the body."""
         makers: dict[Any, Any] = {}
         for equation in plain_jaxpr(self._jaxpr).eqns:
             makers.update(dict.fromkeys(equation.outvars, equation))
@@ -350,7 +351,7 @@ def _is_spec(value: object) -> bool:
 
 
 def _remedy(relation: Relation | None, size: int) -> _Remedy | None:
-    """The remedy that gives the value of the whole arrays; None if unknown."""
+    """Returns the remedy that yields the value of whole arrays; None if unknown."""
     if relation is None:
         return None
     if relation.kind == "sum" and relation.scale == size:
@@ -363,10 +364,10 @@ def _remedy(relation: Relation | None, size: int) -> _Remedy | None:
 
 
 def said_by_jax(function: Callable[..., Any], types: Sequence[Any]) -> str:
-    """jax's message when it refuses a function; `""` if it accepts it."""
+    """Returns jax's message if it refuses a function; otherwise `""`."""
     try:
         jax.eval_shape(function, *types)
-    # jax refuses with ValueError and private classes.
+    # jax raises ValueError and private classes.
     except Exception as error:  # noqa: BLE001
         return str(error).strip()
     return ""

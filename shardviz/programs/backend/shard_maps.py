@@ -1,10 +1,10 @@
-"""A `shard_map` without a mesh, which jax binds for good to the first mesh that it
-meets.
+"""Handles `shard_map`s without a mesh, which jax binds to the first mesh in context.
 
-`body = jax.shard_map(f, in_specs=..., out_specs=...)` keeps that mesh in a variable of
-`body`, and later calls under another one are refused. So a plan may only call it on the
-mesh that the user's own calls have. One that is made while the function is traced is
-gone afterwards: that one may meet any mesh, and so may a copy.
+`body = jax.shard_map(f, in_specs=..., out_specs=...)` stores the mesh of its first call
+in a variable of `body`. Later calls under another mesh are refused. A plan may
+therefore call `body` only on the mesh of the user's own calls. A `shard_map` created
+during the trace is discarded afterwards, so it may be called on any mesh. So may a copy
+of `body`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from shardviz.programs.backend.watching import CallListener, CallRefused
 
 
 class UnboundShardMaps(CallListener):
-    """Refuses to call a `shard_map` without a mesh that is older than the trace."""
+    """Refuses calls of a `shard_map` without a mesh that is older than the trace."""
 
     def __init__(self) -> None:
         self._made: list[tuple[Any, ...]] = []
 
     def watched(self) -> dict[str, CodeType]:
-        """jax's functions that make and call a `shard_map`."""
+        """Returns jax's functions that create and call a `shard_map`."""
         return {name: fn.__code__ for name, fn in shard_map_functions().items()}
 
     def started(self, frame: FrameType, name: str, arguments: Sequence[Any]) -> None:
-        """Refuses the call of a `shard_map` without a mesh that was not made here."""
+        """Refuses a `shard_map` without a mesh, unless this trace created it."""
         if name == SHARD_MAP_MADE:
             fn, _, in_specs, out_specs, *_ = arguments
             self._made.append((fn, in_specs, out_specs))
@@ -44,7 +44,7 @@ class UnboundShardMaps(CallListener):
             return
         called = frame.f_back.f_locals.get("f"), in_specs, out_specs
         for shard_map in self._made:
-            # By identity: two functions with equal specs are two shard_maps.
+            # Compared by identity: two functions with equal specs are two shard_maps.
             if all(
                 part is called_part
                 for part, called_part in zip(shard_map, called, strict=True)
@@ -58,12 +58,12 @@ class UnboundShardMaps(CallListener):
         )
 
     def unseen(self, words: str) -> None:
-        """Refuses to trace: a `shard_map` could be called unseen."""
+        """Stops the trace, because a `shard_map` could be called unseen."""
         raise ProgramError(words)
 
 
 def unbound(fn: UserFunction) -> UserFunction:
-    """A copy of what `jax.shard_map` gave without a mesh; any other function as it is.
+    """Copies the result of a `jax.shard_map` without a mesh; returns other functions.
 
     >>> import jax
     >>> body = jax.shard_map(abs, in_specs=jax.P("x"), out_specs=jax.P("x"))

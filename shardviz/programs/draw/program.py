@@ -1,4 +1,4 @@
-"""Pictures and text of programs: the mesh, and each array argument with its layout."""
+"""Pictures and text of programs: the mesh, and each array argument's layout."""
 
 from __future__ import annotations
 

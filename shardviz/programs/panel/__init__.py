@@ -1,1 +1,1 @@
-"""The panels of this feature in the Explorer."""
+"""The feature's panels in the Explorer."""

@@ -1,4 +1,4 @@
-"""The effects of a program on anything but its results, read in the background."""
+"""Reads a program's side effects in the background, for the Explorer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from shardviz.programs.words.effects import effect_rows
 
 
 class EffectsReader(LatestView[tuple[Program, int]]):
-    """Reads the effects of the latest program; in a thread, because that traces it.
+    """Reads the effects of the latest program. It uses a thread, because it must trace.
 
-    The `state` of its view is `"none"`, `"reading"` or `"done"`.
+    The `state` of the view is `"none"`, `"reading"` or `"done"`.
     """
 
     def __init__(self, changed: Callable[[], None]):
@@ -21,8 +21,8 @@ class EffectsReader(LatestView[tuple[Program, int]]):
         self.view = {"state": "none", "revision": -1}
 
     def read(self, program: Program, revision: int) -> None:
-        """Starts reading, unless this revision was read or is being read."""
-        # The page asks whenever the Checks tab is opened.
+        """Starts reading, unless this revision was already read or is being read."""
+        # The page calls this each time the Checks tab is opened.
         if self.view["revision"] != revision:
             self.view = {"state": "reading", "revision": revision}
             self.request((program, revision))
@@ -38,8 +38,8 @@ def _failed(item: tuple[Program, int], error: BaseException) -> JsonDict:
 
 
 def effects_view(program: Program) -> JsonDict:
-    """The effects of one program, as plain data."""
-    # Imported here: the Explorer opens and edits without jax.
+    """Returns the effects of a program as plain data."""
+    # Imported here, because the Explorer must also work without jax.
     from shardviz.programs.backend.effects import predict
 
     effects = predict(program)

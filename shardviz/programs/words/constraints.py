@@ -1,4 +1,4 @@
-"""What became of a call that may constrain a sharding, and what to do about it."""
+"""Describes the effect of a call that may constrain a sharding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardviz.programs.constraints import (
 
 
 def effect(constraint: Constraint) -> str:
-    """What became of a call, and what to do if it did nothing.
+    """Describes the effect of a call, and what to do if it had none.
 
     >>> print(effect(Constraint("unbox", effect=NO_RULES)))
     No rules are in force, so unbox returns its argument as it is. Call it within ...
@@ -29,7 +29,7 @@ def _constrained(constraint: Constraint) -> str:
     if constraint.spec is None:
         return "It is constrained to a sharding that names no mesh axes."
     end = "."
-    # Such a constraint gathers the array, which is seldom intended.
+    # Such a constraint gathers the array on every device, which is rarely intended.
     if not constraint.spec.axes and not constraint.spec.unconstrained:
         end = ": every device holds all of it."
     first = f"It is constrained to {constraint.spec}{end}"
@@ -45,7 +45,7 @@ def _no_rules(constraint: Constraint) -> str:
 
 
 def _no_mesh(constraint: Constraint) -> str:
-    # Unboxing takes no mesh.
+    # Unboxing has no mesh argument.
     alternative = "" if constraint.call == UNBOX else ", or give it mesh="
     first = (
         f"No mesh is in sight, so {constraint.call} returns its argument as it is. Enter `with"
@@ -77,7 +77,7 @@ def _identity(constraint: Constraint) -> str:
 
 def _error(constraint: Constraint) -> str:
     unmatched = _unsplit(constraint)
-    # flax's own error reports that no rule matched, even if a rule's axis was in use.
+    # flax also reports a missing rule if a rule matched but its axis was already used.
     if constraint.fallback == "RAISE_ERROR" and unmatched:
         first = f"It has fallback {constraint.fallback} and raises one."
         return " ".join([first, *unmatched, _add_rules(constraint)])
@@ -95,7 +95,7 @@ _SENTENCES = {
 
 
 def _unsplit(constraint: Constraint) -> list[str]:
-    """A sentence for each dimension whose name no rule decides."""
+    """Returns one sentence per dimension whose name no rule decides."""
     if constraint.resolution is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Effects in words: the side effects of a program, and where it may run."""
+"""Describes a program's side effects, and how many devices it can run on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shardviz.programs.effects import (
 )
 
 _STAGES = {"program": "before tracing", "trace": "at tracing", "lower": "at lowering"}
-# What a cause of a refusal means, and what to do.
+# Explanation and advice for each cause of a refusal.
 _CAUSES = {
     "not differentiable": (
         "jax cannot differentiate what happens on the host. Give the function its"
@@ -42,9 +42,9 @@ _CAUSES = {
 
 
 def refusal(fact: Refusal) -> str:
-    """Why a program may not run at all."""
+    """Explains why a program cannot run on any number of devices."""
     message = fact.said
-    # It is jax's own, and ends as jax likes.
+    # jax's messages may lack a final full stop.
     if not message.endswith((".", "!", "?", "…")):
         message += "."
     advice = clause(" {}", _CAUSES.get(fact.cause))
@@ -52,7 +52,7 @@ def refusal(fact: Refusal) -> str:
 
 
 def runs_on(fact: RunsOn) -> str:
-    """Whether a program may run on a number of devices, and why.
+    """Explains whether a program can run on a number of devices.
 
     >>> runs_on(OneDeviceOrders(1, "io callback, ordered"))
     'It may run on 1 device: one device keeps the order.'
@@ -92,19 +92,19 @@ def runs_on(fact: RunsOn) -> str:
 
 
 def _kind(effect: str) -> str:
-    """The kind of an effect, without its order: `"io callback"`."""
+    """Returns the kind of an effect, without its order: `"io callback"`."""
     return effect.partition(",")[0]
 
 
 def device_count(fact: DeviceCount) -> str:
-    """On how many devices a program may run."""
+    """Describes how many devices a program can run on."""
     if fact.count is None:
         return "any number of devices"
     return plural(fact.count, "device") if fact.count else "none"
 
 
 def effect_note(use: EffectUse) -> str:
-    """What to expect of an effect.
+    """Describes when and how often an effect happens.
 
     >>> effect_note(EffectUse("debug callback", "DebugEffect"))
     'It may happen in any order, and is done for certain only after a barrier.'
@@ -126,7 +126,7 @@ def effect_note(use: EffectUse) -> str:
 
 
 def effects_explained(effects: Effects) -> str:
-    """Everything on the effects of a program, a line each."""
+    """Describes all effects of a program, one per line."""
     count = plural(len(effects.uses), "effect")
     lines = [f"{effects.program}: {count}; runs on {effects.devices}"]
     if effects.refused:
@@ -149,7 +149,7 @@ def effects_explained(effects: Effects) -> str:
 
 
 def effect_rows(effects: Effects) -> list[dict[str, Any]]:
-    """Each effect, and each call of the host that is none, as a plain dict."""
+    """Returns each effect and `pure_callback` as a row of plain data."""
     rows = []
     for use in (*effects.uses, *effects.host_calls):
         row = {

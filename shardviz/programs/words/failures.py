@@ -1,4 +1,4 @@
-"""Why a compile or run ended early, and how processes ended."""
+"""Describes why a compile or run failed or was cancelled, and how processes ended."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _OPENINGS = {
 
 
 def failure(error: Failure) -> str:
-    """A failure, as `report.error.message`.
+    """Describes a failure, as in `report.error.message`.
 
     >>> failure(Failure("trace", "TypeError: got (2,) and (3,).", cause=Raised()))
     'jax could not trace the function. TypeError: got (2,) and (3,).'
     """
-    # Which arrays are large helps in every case of too little memory.
+    # The largest arrays are listed whenever memory ran out, whatever the cause.
     words = _without_advice(error)
     if error.refusals:
         words = f"{words.rstrip('.')}.{refusals(error.refusals)}"
@@ -112,7 +112,7 @@ def _without_advice(error: Failure) -> str:
     return said
 
 
-# Explanations of errors of jax and XLA among several processes.
+# Explanations of jax and XLA errors when several processes run.
 _AMONG_PROCESSES: Mapping[type[FailureCause], str] = {
     SpreadArray: (
         "An array lies on devices of several processes, and each process can read its own"
@@ -154,14 +154,14 @@ _AFTER = {
 
 
 def _exit(code: int | None) -> str:
-    """An exit code or signal in words.
+    """Describes an exit code or signal.
 
     >>> _exit(3), _exit(-15), _exit(None)
     ('it left with exit code 3', 'asked to end from outside (SIGTERM)', 'it left without a word')
     """
     if code is None:
         return "it left without a word"
-    # Below 0 is the number of a signal.
+    # Negative codes are signal numbers.
     if code >= 0:
         return f"it left with exit code {code}"
     try:
@@ -172,7 +172,7 @@ def _exit(code: int | None) -> str:
 
 
 def process_end(fact: ProcessEnd) -> str:
-    """Why a process ended before it answered."""
+    """Describes why a process ended before it answered."""
     process = fact.process or "The worker process"
     in_stage = clause(" in the stage {!r}", fact.stage)
     after = _AFTER[fact.group]
@@ -214,7 +214,7 @@ _GROUP_ENDS: Mapping[type[GroupEnd], str] = {
 
 
 def group_end(fact: GroupEnd) -> str:
-    """Why several processes cannot be used any more."""
+    """Describes why a group of processes is no longer usable."""
     return f"{fact.name or 'The engines'}: {_GROUP_ENDS[type(fact)]}"
 
 

@@ -1,4 +1,4 @@
-"""Notes on how a program was made, traced or compiled, in words."""
+"""The sentences of notes on how a program was built, traced or compiled."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from shardviz.programs.notes import (
 
 
 def _sentence(text: str) -> Callable[[Note], str]:
-    """The words of a kind of note without fields."""
+    """Returns a function for notes that have no fields."""
     return lambda note: text
 
 

@@ -1,4 +1,4 @@
-"""What jax refuses of a program for its types, and which edits it accepts."""
+"""Describes operations that jax refuses for their types, and edits that it accepts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from shardviz.programs.refusals import (
     TypeRefusal,
 )
 
-_MOST = 5  # refusals that are said beside the first
-# When an edit is right, for kinds of edits whose results are often wrong.
+_MOST = 5  # refusals described in addition to the first
+# Conditions under which an edit is right, for edits whose results are often wrong.
 _CONDITIONS = {
     "psum": "if each device holds a part of a sum",
     "pmean": "if each device holds the mean of its own part",
@@ -39,7 +39,7 @@ _NO_CHECK_CONDITION = (
 
 
 def edit(fact: TypeEdit) -> str:
-    """An edit, as people write it.
+    """Describes an edit as code and where to put it.
 
     >>> print(edit(CastCarry((0, 2), ("x",))))
     jax.lax.pcast(..., ('x',), to='varying') of values 0 and 2 of the carry, before the loop
@@ -59,7 +59,7 @@ def edit(fact: TypeEdit) -> str:
 
 
 def _call(fact: TypeEdit) -> tuple[str, str]:
-    """The code of an edit, and when it is right; `""` if its values are right."""
+    """Returns the code of an edit, and its condition; `""` if it is always right."""
     match fact:
         case ReshardOperands(spec=spec):
             return f"jax.sharding.reshard(..., {spec}) of {_operands(fact)}", ""
@@ -103,7 +103,7 @@ def _results(fact: ResultEdit) -> str:
 
 
 def refusal(fact: TypeRefusal) -> str:
-    """An operation that is refused, and what jax accepts."""
+    """Describes a refused operation and the edits that jax accepts."""
     where = clause(" ({})", fact.source) + ", in the gradient" * fact.backward
     said = " ".join(fact.said.split()).rstrip(".")
     return f"{fact.operation}{where}. {said}. {_accepted(fact)}"
@@ -120,7 +120,7 @@ def _accepted(fact: TypeRefusal) -> str:
 
 
 def refusals(facts: Sequence[TypeRefusal]) -> str:
-    """The text after the message of the first refusal."""
+    """Continues the message of the first refusal: its edits, then further refusals."""
     words = [_accepted(fact) for fact in facts[:1]]
     if facts[1:]:
         words.append(

@@ -1,1 +1,1 @@
-"""Worker processes, which compile and run so that nothing can end the kernel."""
+"""Worker processes, which compile and run, so that a crash spares the kernel."""

@@ -1,4 +1,4 @@
-"""The main loop of a worker process: answers the kernel's calls one by one."""
+"""The main loop of a worker process, which answers the kernel's calls one by one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from shardviz.programs.backend.failures import in_words
 from shardviz.programs.backend.worker.freed_memory import give_back_freed
 from shardviz.programs.backend.worker.messages import Answer, Stage
 
-# The connection to the kernel, once this process has become a worker.
+# The connection to the kernel, if this process is a worker.
 _KERNEL: list[Connection] = []
-_FORGET_EVERY = 20  # calls; it takes as long as one of them
+_FORGET_EVERY = 20  # calls; clearing takes as long as one call
 
 
 def main(socket: int, kernel: int) -> None:
-    """Answers one call after the other until the kernel ends.
+    """Answers calls one after the other until the kernel ends.
 
     Args:
-        socket: the connection to the kernel, as a file descriptor.
-        kernel: the process that it works for.
+        socket: file descriptor of the connection to the kernel.
+        kernel: process id of the kernel.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Its printed stacks are the only trace of a crash inside a library.
+    # Stacks printed by faulthandler are the only trace of a crash inside a library.
     faulthandler.enable()
-    # The system ends this process before the kernel where memory runs out, if it may.
+    # If memory runs out, Linux should kill this process before the kernel.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_with, args=(kernel,), daemon=True).start()
@@ -48,16 +48,17 @@ def main(socket: int, kernel: int) -> None:
             send_stage("compile")
             connection.send_bytes(_answer(call))
             if number % _FORGET_EVERY == 0:
-                # What jax keeps of earlier calls, about 5 MB each: none finds it again.
+                # Drop jax's caches, about 5 MB per earlier call, which no later call
+                # uses.
                 jax.clear_caches()
                 gc.collect()
                 give_back_freed()
-    os._exit(0)  # without waiting for threads of libraries
+    os._exit(0)  # doesn't wait for threads started by libraries
 
 
 def _end_with(kernel: int) -> None:
-    """Ends the worker during a call, when the kernel is gone."""
-    # A forked child of it may hold the socket.
+    """Ends the worker when the kernel is gone, even during a call."""
+    # A closed socket isn't enough: a forked child of the kernel may hold it open.
     while os.getppid() == kernel:
         time.sleep(0.25)
     os._exit(0)
@@ -70,12 +71,12 @@ def _answer(message: bytes) -> bytes:
     except Exception as error:  # noqa: BLE001  any error is raised again in the kernel
         try:
             answer = pickle.dumps(Answer(error=error))
-            pickle.loads(answer)  # an exception may be written and not read
+            pickle.loads(answer)  # some exceptions can be pickled but not unpickled
         except Exception:  # noqa: BLE001  many exceptions cannot be pickled
             answer = pickle.dumps(Answer(error=TargetError(in_words(error))))
         return answer
 
 
 def send_stage(stage: str) -> None:
-    """Tells the kernel which stage of the call begins."""
+    """Notifies the kernel that a stage of the call begins."""
     _KERNEL[0].send(Stage(stage))

@@ -1,4 +1,4 @@
-"""Reads how a worker process ended from its exit code and its output."""
+"""Determines how a worker process ended, from its exit code and its output."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import BinaryIO
 from shardviz.base.errors import TargetError
 from shardviz.programs.failure import Exited, ProcessEnd
 
-_MOST_READ = 1 << 16  # bytes, of the beginning and of the end of what a worker printed
-_LINES, _LONGEST = 3, 300  # characters of a line
-# Who printed the line, and when:
+_MOST_READ = 1 << 16  # bytes of a worker's output: this many at each end
+_LINES, _LONGEST = 3, 300  # number of lines; characters per line
+# The log prefix with severity, time, thread and source line, as in
 # `F1122 03:44:06.391162   21499 fft_handler.cc:117] Check failed`.
 _GLOG = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ ")
-# What is printed around the cause: other log lines, stacks, and what Python's fault
-# handler adds.
+# Lines around the cause: other log lines, stack traces, and additions by Python's fault
+# handler.
 _NOISE = re.compile(
     r"\s*$|WARNING: All log messages|[IW]\d{4} |\s*@ |\*\*\*|PC: |Extension modules: "
     r"|(?:Current )?[Tt]hread(?:'s C stack trace)? .*\(most recent call first\)|Stack \(most recent"
     r"|Traceback \(most recent|Python runtime state: |\s+File \".*\", line \d+"
     r"|\s+(?:<no Python frame>|Garbage-collecting|Binary file )|  <.*>$"
 )
-# From the most to the least telling; the first that fits any line is the cause.
+# Sorted from most to least specific. The first pattern with a match gives the cause.
 _TELLING = [
     re.compile(pattern)
     for pattern in (
@@ -43,7 +43,7 @@ class WorkerError(TargetError):
     """The worker ended, or was ended, before it answered.
 
     Attributes:
-        end: why; the error's words are those of this fact.
+        end: why it ended; also provides the text of the error.
     """
 
     def __init__(self, end: ProcessEnd) -> None:
@@ -52,12 +52,12 @@ class WorkerError(TargetError):
 
     @property
     def crashed(self) -> bool:
-        """True if it crashed; False if it reached a limit or was killed from outside."""
+        """True if the worker crashed; False if it hit a limit or was killed."""
         return isinstance(self.end, Exited) and -(self.end.code or 0) in _CRASHES
 
 
 def read_log(log: BinaryIO) -> str:
-    """What a worker printed: all of it, or the beginning and the end.
+    """Returns a worker's output, or its beginning and end if it is long.
 
     >>> import io
     >>> read_log(io.BytesIO(b"one\\ntwo"))
@@ -73,10 +73,11 @@ def read_log(log: BinaryIO) -> str:
 
 
 def cause(text: str) -> str:
-    """The lines of a worker's output that name the cause of its end, on one line.
+    """Returns the lines of a worker's output that name the cause, joined to one line.
 
-    Those in which a compiler, the C library or Python names the fault; else the last
-    lines, without stacks and what Python's fault handler adds.
+    These are the lines in which a compiler, the C library or Python reports the fault.
+    Without such lines, the last lines are returned, except stacks and additions by
+    Python's fault handler.
 
     >>> cause("F1122 03:44:06.391162 21499 fft.cc:117] Check failed: size > 0 (0 vs. 0) \\n@ 0x7f")
     'fft.cc:117] Check failed: size > 0 (0 vs. 0)'

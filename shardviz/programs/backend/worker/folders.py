@@ -1,8 +1,8 @@
-"""Temporary folders with a lock of the process they belong to.
+"""Temporary folders, each locked by the process that created it.
 
-A killed process leaves its folders behind, and with them memory if they are in memory.
-Each folder holds a file that its process keeps locked. The system unlocks the file when
-the process ends, so any process that finds it unlocked may remove the folder.
+A killed process leaves its folders behind, which use memory if they are in /dev/shm.
+Each folder contains a file that its process keeps locked. The system unlocks the file
+when the process ends, so any process that finds it unlocked may remove the folder.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 
 _MEMORY, _MIN_FREE = "/dev/shm", 2**28
 _LOCK = "owner.lock"
-# The file descriptors that keep the locks of this process's folders.
+# File descriptors that hold the locks of this process's folders.
 _LOCKS: dict[Path, int] = {}
 # Folders of this process whose removal has begun.
 _REMOVED: set[Path] = set()
 
 
 def dump_root() -> str:
-    """A folder for dumps: in memory if enough is free, else on the disk.
+    """Returns a folder for dumps, in memory if enough is free, otherwise on disk.
 
-    A CPU compile dumps about 1 MiB. On a disk this takes longer than all the rest.
+    A CPU compile dumps about 1 MiB. Writing it to disk takes longer than everything else.
 
     >>> os.path.isdir(dump_root())
     True
@@ -39,25 +39,26 @@ def dump_root() -> str:
 
 
 def make_folder(kind: str, root: str) -> Path:
-    """A new folder of this process.
+    """Creates a folder that belongs to this process.
 
     Args:
-        kind: its purpose, one word in small letters, which becomes part of the name.
-        root: the folder to make it in.
+        kind: its purpose, one lower-case word, which becomes part of the name.
+        root: the folder in which it is created.
 
     Raises:
-        OSError: if it cannot be created.
+        OSError: if the folder cannot be created.
 
     >>> folder = make_folder("example", tempfile.gettempdir())
     >>> remove_folder(folder)
     """
     folder = Path(root, f"shardviz-{kind}-{os.getpid()}-{secrets.token_hex(4)}")
-    # Its name is known before it exists, so that an interrupt at any point removes it.
+    # The name is set before the folder exists, so an interrupt at any point removes it.
     try:
         folder.mkdir(0o700)
         _LOCKS[folder] = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(_LOCKS[folder], fcntl.LOCK_EX)
-        # The lock file gets its name only now, so no process finds it unlocked.
+        # The lock file is renamed only once it is locked, so no process finds it
+        # unlocked.
         os.rename(folder / "new", folder / _LOCK)
     except BaseException:
         remove_folder(folder)
@@ -66,8 +67,8 @@ def make_folder(kind: str, root: str) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder that `make_folder` made."""
-    # If an interrupt comes before the end, `remove_abandoned` finishes the removal.
+    """Removes a folder created by `make_folder`."""
+    # If this is interrupted, `remove_abandoned` finishes the removal.
     _REMOVED.add(folder)
     shutil.rmtree(folder, ignore_errors=True)
     lock = _LOCKS.pop(folder, None)
@@ -80,13 +81,13 @@ def remove_abandoned(*roots: str) -> None:
     """Removes the folders of processes that have ended.
 
     Args:
-        *roots: the folders to search; by default those that `dump_root` may return.
+        *roots: folders to search; by default those that `dump_root` may return.
     """
     for folder in _REMOVED.copy():
         remove_folder(folder)
     for root in dict.fromkeys(roots or (_MEMORY, tempfile.gettempdir())):
         for lock_file in Path(root).glob(f"shardviz-*/{_LOCK}"):
-            with contextlib.suppress(OSError):  # another user's, locked, or gone
+            with contextlib.suppress(OSError):  # another user's folder, locked, or gone
                 lock = os.open(lock_file, os.O_RDWR)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

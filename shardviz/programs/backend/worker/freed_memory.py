@@ -1,4 +1,4 @@
-"""Memory that a compiler freed, given back to the system."""
+"""Returns memory freed by a compiler to the operating system."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import ctypes
 
 
 def give_back_freed() -> None:
-    """Gives the system tens of MB that a compiler freed in small parts, and C++ keeps."""
-    with contextlib.suppress(OSError, AttributeError):  # not the C library of GNU
+    """Returns tens of MB to the system, which a compiler freed in small blocks."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)

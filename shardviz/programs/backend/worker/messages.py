@@ -1,11 +1,13 @@
-"""What a kernel and a worker send each other: answers, and calls of host callbacks.
+"""Messages between a kernel and a worker: answers, and calls of host callbacks.
 
-Calls and answers are pickles, over a `multiprocessing.connection`. A call is a tuple of
-one of our functions and its arguments: text, numbers, arrays and values of shardviz.
+Calls and answers are pickled and sent over a `multiprocessing.connection`. A call is a
+tuple of one of our functions and its arguments: text, numbers, arrays and shardviz
+values.
 
-Callbacks are Python functions of one process. What jax lowers names them by number
-alone, so the numbers are sent: the worker compiles the program with functions that ask
-the kernel, which calls the user's own with its own variables, output and files.
+Host callbacks are Python functions that exist only in the kernel. A lowered program
+refers to them by number, and the worker compiles it with functions that send the number
+to the kernel. The kernel then calls the user's function, with its variables, output and
+files.
 """
 
 from __future__ import annotations
@@ -35,25 +37,25 @@ from shardviz.programs.backend.worker.folders import (
 
 @dataclass(frozen=True)
 class Stage:
-    """The worker enters a stage of a call."""
+    """Notifies the kernel that the worker enters a stage of a call."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The result of a function in the worker.
+    """The outcome of a function called in the worker.
 
     Attributes:
-        value: the value that it returned.
-        error: the exception that it raised; None if it returned.
+        value: the returned value.
+        error: the raised exception; None if the function returned.
     """
 
     value: Any = None
     error: Exception | None = None
 
     def result(self) -> Any:
-        """The value; raises the error if there is one.
+        """Returns the value, or raises the error if there is one.
 
         >>> Answer(5).result()
         5
@@ -64,13 +66,13 @@ class Answer:
 
 
 _LISTS = ("host_callbacks", "keepalive")
-_BACKLOG = 1024  # every device may call at once
-_MOST_OF_ROOT = 50  # bytes; the names of our folder and the socket follow
+_BACKLOG = 1024  # all devices may call at the same time
+_MOST_OF_ROOT = 50  # bytes of a path to which folder and socket names are added
 HostCallback = Callable[..., Any]
 
 
 def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
-    """Takes the callbacks out of jax's own `Lowered`, which is then sent without them."""
+    """Removes and returns the callbacks of jax's `Lowered`, to send it without them."""
     arguments = compile_arguments(lowered)
     callbacks = tuple(arguments["host_callbacks"])
     for name in _LISTS:
@@ -79,18 +81,19 @@ def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
 
 
 def put_callbacks(lowered: Any, callbacks: Sequence[HostCallback]) -> None:
-    """Puts callbacks into jax's own `Lowered`.
+    """Adds callbacks to jax's `Lowered`.
 
     Args:
         lowered: jax's `Lowered`.
-        callbacks: in the order of `take_callbacks`; from flat numpy arrays to such.
+        callbacks: in the order of `take_callbacks`; they take and return flat numpy
+            arrays.
     """
     if callbacks:
         compile_arguments(lowered)["host_callbacks"] = list(callbacks)
 
 
 def compile_arguments(lowered: Any) -> dict[str, Any]:
-    """The arguments with which jax compiles its own `Lowered`."""
+    """Returns the arguments with which jax compiles its `Lowered`."""
     arguments = jax_compat.compile_arguments(lowered)
     if arguments is None or not all(name in arguments for name in _LISTS):
         raise ProgramError(
@@ -102,7 +105,7 @@ def compile_arguments(lowered: Any) -> dict[str, Any]:
 
 
 def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]:
-    """jax's effects of these classes: of the ordered ones, and of the others."""
+    """Returns jax's effects of the given classes: (ordered classes, other classes)."""
     if not any(names):
         return frozenset()
 
@@ -112,8 +115,8 @@ def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]
             jax.debug.callback(print, x, ordered=ordered)
 
     classes, effects = {*names[0], *names[1]}, set()
-    # jax does not export its effects, so they are taken from a program that has them
-    # all.
+    # jax doesn't export its effects, so we take them from a program that has all of
+    # them.
     for effect in jax.make_jaxpr(with_all)(0.0).effects:
         if type(effect).__name__ in classes:
             effects.add(effect)
@@ -127,12 +130,12 @@ def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]
 
 @dataclass(frozen=True)
 class CallbackAddress:
-    """The address to which the worker sends calls of callbacks.
+    """The address to which the worker sends callback calls.
 
     Attributes:
-        address: the path of a socket.
-        count: how many callbacks the program has.
-        unsharded: how many callbacks the unsharded function has.
+        address: path of a socket.
+        count: number of callbacks in the program.
+        unsharded: number of callbacks in the unsharded function.
     """
 
     address: str
@@ -140,8 +143,8 @@ class CallbackAddress:
     unsharded: int = 0
 
     def callbacks(self, unsharded: bool = False) -> list[HostCallback]:
-        """The functions that ask the kernel, in order. Called in the worker."""
-        threads = threading.local()  # one connection per thread that calls
+        """Returns functions for the worker that forward each callback to the kernel."""
+        threads = threading.local()  # one connection per calling thread
 
         def function(number: int) -> HostCallback:
             def called(*arguments: Any) -> Any:
@@ -150,7 +153,7 @@ class CallbackAddress:
                 threads.connection.send((number, arguments))
                 answer, name, message = threads.connection.recv()
                 if name:
-                    # The same name and message, which jax writes into the run's error.
+                    # jax writes this class name and message into the error of the run.
                     raise type(name, (Exception,), {"__module__": "builtins"})(message)
                 return answer
 
@@ -161,22 +164,24 @@ class CallbackAddress:
 
 
 def _root() -> str:
-    """A folder for sockets. The system allows paths of at most 107 bytes."""
+    """Returns a folder for sockets. Socket paths are limited to 107 bytes."""
     temporary = dump_root()
     if len(os.fsencode(temporary)) <= _MOST_OF_ROOT:
         return temporary
-    return "/tmp"  # the TMPDIR of a batch system may be long
+    return "/tmp"  # TMPDIR may be long, for example in batch systems
 
 
 class CallbackServer:
-    """The kernel's end: calls the user's functions, each connection in its own thread.
+    """The kernel's end of callbacks: calls the user's functions for the worker.
+
+    Each connection has a separate thread.
 
     Args:
-        callbacks: the callbacks of the program.
-        unsharded: the callbacks of the unsharded function.
+        callbacks: callbacks of the program.
+        unsharded: callbacks of the unsharded function.
 
     Attributes:
-        raised: the last error that a callback raised; None for none.
+        raised: the last error that a callback raised, or None.
 
     >>> with CallbackServer([lambda x: (x + 1,)]).listen() as address:
     ...     address.callbacks()[0](1)
@@ -194,19 +199,19 @@ class CallbackServer:
 
     @property
     def seconds_since_error(self) -> float:
-        """How long ago a callback raised; 0 if none did."""
+        """Seconds since a callback raised an error; 0 if none did."""
         return 0.0 if self.raised is None else time.monotonic() - self._raised_at
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[CallbackAddress | None]:
         """Answers the worker's callback calls during the `with` block.
 
-        Yields the address to call, or None if there are no callbacks.
+        Yields the address for the worker, or None if there are no callbacks.
         """
         if not self._functions:
             yield None
             return
-        folder = make_folder("socket", _root())  # which only this user may enter
+        folder = make_folder("socket", _root())  # only this user has access
         try:
             path = str(folder / "socket")
             with Listener(path, "AF_UNIX", backlog=_BACKLOG) as listener:
@@ -215,7 +220,7 @@ class CallbackServer:
                     yield CallbackAddress(path, *self._counts)
                 finally:
                     self._closed = True
-                    # Wakes the thread that accepts.
+                    # Wakes the accepting thread, so that it can stop.
                     with contextlib.suppress(OSError, EOFError):
                         Client(path).close()
         finally:
@@ -226,11 +231,11 @@ class CallbackServer:
 
     def _accept(self, listener: Listener) -> None:
         while not self._closed:
-            with contextlib.suppress(OSError):  # the end
+            with contextlib.suppress(OSError):  # the listener was closed
                 self._begin(self._answer, listener.accept())
 
     def _answer(self, connection: Connection) -> None:
-        # Until the worker ends.
+        # Runs until the worker closes the connection.
         with contextlib.suppress(OSError, EOFError), connection:
             while True:
                 number, arguments = connection.recv()
@@ -249,16 +254,16 @@ _THREAD = threading.local()
 
 
 def refuse_in_callback(worker: bool) -> None:
-    """Refuses a run that would wait for the program whose callback this thread runs.
+    """Raises if a run would deadlock, because this thread is running a host callback.
 
     Args:
-        worker: True if the run is in a worker, which waits for its callbacks; False in
-            this process, in which XLA waits.
+        worker: True for a run in a worker, which waits for its callbacks; False for a
+            run in this process, in which XLA waits for them.
     """
     if worker:
         waits = getattr(_THREAD, "calls", False)
-    else:  # a thread that XLA started
-        # jax is the outermost frame of a callback of a run in this process.
+    else:  # the callback runs in a thread that XLA started
+        # In such a thread, jax is the outermost frame.
         frames = [frame for frame, _ in traceback.walk_stack(None)]
         waits = frames[-1].f_code.co_filename.startswith(os.path.dirname(jax.__file__))
     if waits:

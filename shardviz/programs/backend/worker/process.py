@@ -1,7 +1,8 @@
-"""Starts worker processes, keeps them for later calls, and ends them.
+"""Starts worker processes, reuses them for later calls, and ends them.
 
-Calls and answers go over a socket. A worker ends when its kernel ends. It is killed if it
-exceeds a limit, or if the call is cancelled. A forked child of the kernel has no workers.
+Calls and answers are sent over a socket. A worker ends when its kernel ends. It is
+killed if it exceeds a limit, or if its call is cancelled. A forked child of the kernel
+has no workers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from shardviz.programs.backend.worker.settings import Limits, Settings
 from shardviz.programs.failure import Exited, TookTooLong, TookTooMuchMemory
 
 START = "worker"
-_WAIT = 5.0  # seconds in which the system ends a killed process
+_WAIT = 5.0  # seconds to wait for a killed process to end
 _MAIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({socket}, {kernel})"
 
 
@@ -43,13 +44,13 @@ def _nothing(*_: object) -> None:
 
 
 class Process:
-    """One worker process.
+    """A worker process.
 
     Args:
-        settings: the kind of worker.
+        settings: the kind of worker to start.
 
     Attributes:
-        alive: True if calls can be sent to it.
+        alive: True if the worker accepts calls.
         lock: held during a call, so that `end` cannot end another caller's call.
     """
 
@@ -67,12 +68,12 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None before it runs."""
+        """The worker's process id; None before it starts."""
         return None if self._system is None else self._system.pid
 
     @property
     def usable(self) -> bool:
-        """True if it can take a call. The system may have killed it while it waited."""
+        """True if the worker can take a call. An idle worker may have been killed."""
         return self.alive and (self._system is None or self._system.poll() is None)
 
     def call(
@@ -84,31 +85,31 @@ class Process:
         progress: Callable[[str], None] = _nothing,
         poll_folder: Callable[[Path], None] = _nothing,
     ) -> Any:
-        """Calls a function in the worker, with a folder as its last argument.
+        """Calls a function in the worker, with a temporary folder as last argument.
 
         Args:
             function: a function that the worker can import by name.
             *arguments: plain data.
-            limits: the limits of this call.
-            poll: called repeatedly; an exception from it ends the worker immediately.
-            progress: called with the name of every stage as it begins.
-            poll_folder: called repeatedly with the folder of the call.
+            limits: limits of this call.
+            poll: called repeatedly; if it raises, the worker is ended immediately.
+            progress: called with the name of each stage when it begins.
+            poll_folder: called repeatedly with the call's folder.
         """
         try:
             if self._system is None:
                 progress(START)
                 self._start()
-            self._remove_folder()  # an interrupt may have ended the last call's removal
+            self._remove_folder()  # the last call's removal may have been interrupted
             folder = self._folder = make_folder("call", dump_root())
 
-            def look() -> None:
+            def poll_all() -> None:
                 poll_folder(folder)
                 poll()
 
             call = (function, *arguments, str(folder))
-            answer = self._exchange(call, limits, look, progress)
+            answer = self._exchange(call, limits, poll_all, progress)
         except BaseException:
-            # Also after an interrupt, since the result is no longer needed.
+            # Also after an interrupt, because nobody waits for the result.
             self.end()
             raise
         finally:
@@ -130,14 +131,14 @@ class Process:
         self.forget()
 
     def forget(self) -> None:
-        """Closes the connection. In a forked child, the parent keeps its own."""
+        """Closes the connection. In a forked child, the parent's end stays open."""
         self.alive = False
         for file in (self._log, self._connection):
             if file is not None:
                 with contextlib.suppress(OSError):
                     file.close()
         if self._system is not None and os.getpid() != self._maker:
-            self._system.returncode = 0  # not ours to wait for
+            self._system.returncode = 0  # this process cannot wait for it
 
     def _start(self) -> None:
         remove_abandoned()
@@ -162,20 +163,20 @@ class Process:
                         stderr=self._log,
                         pass_fds=(socket,),
                         env=environment,
-                        # In a removed folder numpy cannot be imported.
+                        # numpy cannot be imported if the current folder was removed.
                         cwd=_working_folder() or tempfile.gettempdir(),
-                        # An interrupt is for the kernel alone. Jupyter's kernel waits
-                        # for every process of its own group before it ends.
+                        # Keyboard interrupts are for the kernel only. Jupyter kernels
+                        # also wait for all processes of their group before they end.
                         start_new_session=True,
                     )
                 except Exception as error:  # noqa: BLE001  raised below
                     errors.append(error)
                 else:
-                    if not self.alive:  # `end` may have been interrupted as it waited
+                    if not self.alive:  # `end` may have been interrupted while waiting
                         _kill(self._system)
 
-        # Interrupts are raised in the main thread alone: inside Popen one would lose
-        # the new process.
+        # Started in a thread, because interrupts are raised in the main thread. One
+        # raised inside Popen would lose the new process.
         starter = threading.Thread(target=start, name="shardviz-start", daemon=True)
         starter.start()
         starter.join()
@@ -189,19 +190,19 @@ class Process:
         poll: Callable[[], None],
         progress: Callable[[str], None],
     ) -> messages.Answer:
-        """Sends a call and waits for its answer, until a limit or until `poll` raises."""
+        """Sends a call and waits for its answer, a limit, or an error from `poll`."""
         connection = self._connection
         assert connection is not None
-        self._log.seek(0)  # the worker writes where we are: the position is shared
+        self._log.seek(0)  # also moves the worker's position, which is shared
         self._log.truncate()
-        # In a thread: a worker that hangs reads nothing, and a cancel must work all the
-        # same.
+        # Sent in a thread, because a hanging worker reads nothing, and a cancellation
+        # must still work.
         threading.Thread(target=_send, args=(connection, call), daemon=True).start()
         begun, stage = time.monotonic(), START
         while True:
             try:
                 message = connection.recv() if connection.poll(limits.poll) else None
-            except (OSError, EOFError) as error:  # it ended, or another thread ended it
+            except (OSError, EOFError) as error:  # the worker ended or was ended
                 raise WorkerError(self._how_it_ended(stage)) from error
             if isinstance(message, messages.Answer):
                 return message
@@ -228,22 +229,22 @@ class Process:
 
 
 def _import_path() -> list[str]:
-    """The worker's import path: that of this kernel, then the notebook's folder.
+    """Returns the worker's import path: this kernel's path, then the notebook's folder.
 
-    A file there may have the name of a module that this kernel imported before it
-    looked there.
+    The folder comes last, because a file in it may have the name of a module that this
+    kernel imported from elsewhere.
     """
     folder = _working_folder()
     if folder is None:
         return [p for p in sys.path if isinstance(p, str) and p]
     path = [p or folder for p in sys.path if isinstance(p, str)]
-    if str(Path(__file__).parents[4]) == folder:  # this package is itself found there
+    if str(Path(__file__).parents[4]) == folder:  # this package is imported from there
         return path
     return [*(p for p in path if p != folder), folder]
 
 
 def _working_folder() -> str | None:
-    """The folder of this kernel; None if it was removed since the kernel started there."""
+    """Returns the current folder of this kernel; None if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -251,14 +252,14 @@ def _working_folder() -> str | None:
 
 
 def _send(connection: Connection, call: tuple[object, ...]) -> None:
-    # If the worker has ended, the thread that reads its answer notices that.
+    # If the worker has ended, the thread that waits for its answer notices.
     with contextlib.suppress(OSError, ValueError):
         connection.send(call)
 
 
 def _kill(system: subprocess.Popen[bytes]) -> None:
     if system.poll() is None:
-        # Its child processes too, such as an assembler.
+        # Also kills its child processes, such as an assembler.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(system.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -266,7 +267,7 @@ def _kill(system: subprocess.Popen[bytes]) -> None:
 
 
 def memory_of(pid: int | None) -> int | None:
-    """Bytes of memory that a process uses; None if the system does not report it.
+    """Returns the bytes of memory that a process uses; None if unknown.
 
     >>> memory_of(None)
     """
@@ -274,14 +275,14 @@ def memory_of(pid: int | None) -> int | None:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
-        return None  # gone, or not Linux
+        return None  # the process is gone, or the system isn't Linux
 
 
 class Pool:
     """Worker processes by kind; safe to use from any thread.
 
     Attributes:
-        limits: those of each call; None to read them from the environment at each call.
+        limits: limits of each call; None to read them from the environment each time.
 
     >>> Pool().pids
     ()
@@ -304,10 +305,10 @@ class Pool:
         poll: Callable[[], None] = _nothing,
         **options: Any,
     ) -> Any:
-        """Calls a function in the worker of that kind; as `Process.call`.
+        """Calls a function in the worker of the given kind; see `Process.call`.
 
-        Calls to one worker wait for each other. A call that is cancelled while it waits
-        does not end the worker.
+        Calls to the same worker wait for each other. Cancelling a waiting call doesn't
+        end the worker.
         """
         self._end_at_exit()
         limits = self.limits or Limits.of(os.environ)
@@ -316,7 +317,7 @@ class Pool:
             while not process.lock.acquire(timeout=limits.poll):
                 poll()
             try:
-                if process.usable:  # the call before may have ended it
+                if process.usable:  # the previous call may have ended it
                     return process.call(
                         function, *arguments, limits=limits, poll=poll, **options
                     )
@@ -326,34 +327,34 @@ class Pool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids of the workers that run."""
+        """The process ids of the running workers."""
         with self._lock:
             pids = [p.pid for p in self._processes.values() if p.alive]
         return tuple(pid for pid in pids if pid is not None)
 
     def end(self) -> None:
-        """Ends every worker at once; the next call starts a new one."""
+        """Ends all workers. The next call starts a new one."""
         with self._lock:
             processes, self._processes = self._processes, {}
         for process in processes.values():
             process.end()
 
     def _forget(self) -> None:
-        # In a forked child the workers are the parent's, whose threads may hold the
-        # locks.
+        # In a forked child, the workers belong to the parent, and the parent's threads
+        # may hold the locks.
         self._lock = threading.Lock()
         processes, self._processes = self._processes, {}
         for process in processes.values():
             process.forget()
 
     def _end_at_exit(self) -> None:
-        # Before Python waits for threads, one of which may wait for a worker that
-        # hangs.
+        # Registered with `threading`, because its callbacks run before Python waits for
+        # threads. A thread may be waiting for a worker that hangs.
         if not self._ends_at_exit:
             self._ends_at_exit = True
             me = weakref.ref(self)
             register = getattr(threading, "_register_atexit", atexit.register)
-            # Python is already exiting: the worker ends with the kernel.
+            # If Python is already exiting, the worker ends together with the kernel.
             with contextlib.suppress(RuntimeError):
                 register(lambda: (pool := me()) and pool.end())
 

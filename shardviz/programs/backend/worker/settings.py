@@ -1,4 +1,4 @@
-"""The kinds of worker processes, their environment, and the limits of each call."""
+"""Kinds of worker processes, their environment, and the limits of each call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from shardviz.base.errors import TargetError
 from shardviz.base.format import shown
 from shardviz.programs.backend.worker.xla_flags import xla_flags
 
-# A worker gets only those of the user's settings of jax that affect XLA's compile. The
-# kernel lowers the program with all settings. Others (a number of devices, a guard, a
-# setting that forbids jax to compile) would stop the worker.
+# A worker only gets the user's jax settings that affect XLA's compilation. The kernel
+# lowers the program with all settings. Other settings (a number of devices, a transfer
+# guard, a ban on compiling) would stop the worker.
 _KEPT = frozenset(
     {
         "JAX_DEFAULT_MATMUL_PRECISION",
@@ -29,35 +29,36 @@ _KEPT = frozenset(
         "JAX_USE_SHARDY_PARTITIONER",
     }
 )
-# A worker dumps to separate folders.
+# Dumps of a worker go to separate folders.
 _NOT_PASSED = ("--xla_force_host_platform_device_count=", "--xla_dump_")
-# A worker sees only CPU devices: attached devices belong to the kernel. A program from
-# jax's cache on disk is not partitioned again, so there would be no dump to read.
+# A worker sees only CPU devices, because attached devices belong to the kernel. jax's
+# disk cache is off, because a cached program isn't partitioned again and has no dump to
+# read.
 _COMMON = {
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "-1",
-    # A worker compiles for described GPUs, which needs none of CUDA's libraries.
+    # A worker compiles for described GPUs without needing CUDA libraries.
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 _TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",  # only a cloud machine has the metadata server
+    "TPU_SKIP_MDS_QUERY": "1",  # only cloud machines have the metadata server
     "TPU_LOG_DIR": "disabled",
     "TPU_STDERR_LOG_LEVEL": "2",
     "TPU_MIN_LOG_LEVEL": "2",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-_COUNTS = (64, 512)  # simulated devices, which need 10 MB and 240 MB
+_COUNTS = (64, 512)  # simulated devices; they use 10 MB and 240 MB
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The kind of a worker: one process does all compiles of a kind.
+    """The kind of a worker; all compiles of one kind share a process.
 
     Attributes:
         kind: `"cpu"`, `"tpu"` or `"gpu"`.
-        devices: how many CPU devices it simulates.
+        devices: number of CPU devices to simulate.
 
     >>> Settings("cpu", 8).devices
     8
@@ -68,10 +69,10 @@ class Settings:
 
     @classmethod
     def of(cls, platform: str, needed: int, maximum: int) -> Settings:
-        """The kind of worker for a number of devices of a platform.
+        """Returns the kind of worker for a platform and a number of devices.
 
-        The number of CPU devices is rounded up to one of a few, of which `maximum` is the
-        last, so that a worker can be reused for other meshes.
+        A number of CPU devices is rounded up to 64, 512 or `maximum`, so that a worker
+        can be reused for other meshes.
 
         >>> [Settings.of("cpu", needed, 1024).devices for needed in (2, 65, 513)]
         [64, 512, 1024]
@@ -84,10 +85,10 @@ class Settings:
         return cls(platform, max(maximum, needed))
 
     def environment(self, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of the worker.
+        """Returns the environment variables of the worker.
 
         Args:
-            variables: the environment of this process; None for the real one.
+            variables: the variables to start from; None for those of this process.
 
         >>> Settings("cpu", 8).environment({"XLA_FLAGS": "--xla_a=1", "JAX_DISABLE_JIT": "1"})[
         ...     "XLA_FLAGS"
@@ -107,7 +108,7 @@ class Settings:
 
 
 def _quoted(flag: str) -> str:
-    """A flag for XLA, which needs quotes around a value with spaces.
+    """Quotes the value of a flag if it contains spaces, as XLA requires.
 
     >>> _quoted("--xla_a=1"), _quoted("--xla_b=c d")
     ('--xla_a=1', "--xla_b='c d'")
@@ -118,12 +119,12 @@ def _quoted(flag: str) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits at which a compile or run in a worker is ended.
+    """Limits for a compile or run in a worker, which is ended when it exceeds them.
 
     Attributes:
-        seconds: how long one may take.
-        memory: bytes of memory that a worker may use; None for no limit.
-        poll: seconds between two polls.
+        seconds: maximum duration of a call.
+        memory: maximum bytes of memory that the worker may use; None for no limit.
+        poll: seconds between polls.
 
     >>> Limits(memory=1 << 30).seconds
     3600.0
@@ -135,8 +136,7 @@ class Limits:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Limits:
-        """The limits that the user set: `SHARDVIZ_WORKER_SECONDS`,
-        `SHARDVIZ_WORKER_GIB`.
+        """Reads the limits from `SHARDVIZ_WORKER_SECONDS` and `SHARDVIZ_WORKER_GIB`.
 
         >>> Limits.of({"SHARDVIZ_WORKER_GIB": "1.5"}).memory
         1610612736

@@ -1,4 +1,4 @@
-"""The flags that XLA reads from the environment."""
+"""Reads the flags that XLA takes from the environment."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def xla_flags(environment: Mapping[str, str]) -> list[str]:
-    """The flags in `XLA_FLAGS`, or in the file that it names, as XLA reads them.
+    """Returns the flags in `XLA_FLAGS`, or in a file it names, as XLA reads them.
 
-    XLA reads nothing more from the first word on that is no flag.
+    XLA stops at the first word that isn't a flag.
 
     >>> xla_flags({"XLA_FLAGS": "--xla_dump_to='/tmp/my dump' --xla_a=1 word --xla_b=2"})
     ['--xla_dump_to=/tmp/my dump', '--xla_a=1']
