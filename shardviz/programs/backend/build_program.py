@@ -358,8 +358,8 @@ class Results:
         bound = fn if isinstance(fn, BoundCall) else None
         leaves, tree = leaves_with_paths(result)
         filters = is_of(fn if bound is None else bound.fn, "equinox", "_JitWrapper")
-        # Leaves that aren't arrays are stored separately, unless the function is under a
-        # jit that returns them as arrays. equinox stores numbers separately, too.
+        # Leaves that aren't arrays are stored separately, unless the function is under
+        # a jit that returns them as arrays. equinox stores numbers separately, too.
         keeps_apart = filters or (bound is not None and not bound.compiles)
         non_arrays: dict[int, object] = {}
         used_names: set[str] = set()
