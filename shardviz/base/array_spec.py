@@ -1,4 +1,4 @@
-"""ArraySpec: a description of an array that need not exist, and how to split it."""
+"""ArraySpec: describes an array, which need not exist, and how to split it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from shardviz.base.typing import NamesLike, ShapeLike
 MAX_DIM = 1 << 48
 MAX_ELEMENTS = 1 << 60
 
-# Bits per element, and the short forms that users and XLA write. The narrow floats are
-# from ml_dtypes, which need not be installed.
+# Bits per element, and the short dtype names that users and XLA write. The 4-bit and
+# 8-bit floats come from ml_dtypes, which may not be installed.
 DTYPE_BITS: dict[str, int] = {"bool": 8, "bfloat16": 16, "float4_e2m1fn": 4}
 _SHORT = {"bf16": "bfloat16", "pred": "bool"}
 _TO_SHORT = {"bool": "bool", "bfloat16": "bf16"}
@@ -49,7 +49,7 @@ for _family, (_letter, _all_bits) in _FAMILIES.items():
         DTYPE_BITS[f"{_family}{_bits_}"] = _bits_
         _SHORT[f"{_letter}{_bits_}"] = f"{_family}{_bits_}"
         _TO_SHORT[f"{_family}{_bits_}"] = f"{_letter}{_bits_}"
-        if _family == "int":  # XLA writes s32
+        if _family == "int":  # XLA's name, such as s32
             _SHORT[f"s{_bits_}"] = f"int{_bits_}"
 for _form in [
     "e3m4",
@@ -63,29 +63,29 @@ for _form in [
 ]:
     DTYPE_BITS[f"float8_{_form}"] = 8
 
-# The dtypes that jax gives Python's numbers.
+# jax's default dtypes for Python scalars.
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 
 @dataclass(frozen=True, repr=False)
 class ArraySpec(Displayed):
-    """An array by description; build one with `shardviz.array`.
+    """The description of an array; create one with `shardviz.array`.
 
     Attributes:
-        name: the name of the array in pictures and sentences.
-        shape: its global shape, in elements.
+        name: the array's name in pictures and sentences.
+        shape: the global shape, in elements.
         logical: one logical axis name per dimension (None for an unnamed one), or None.
-        dtype: the name of its element type, such as `"bfloat16"`.
+        dtype: the name of the element type, such as `"bfloat16"`.
         spec: a PartitionSpec that overrides any rules, or None.
-        memory_kind: jax's name for the memory that holds it (`"pinned_host"`); None for
-            the device's default memory.
-        weak_type: True if jax may promote its type to that of other operands, as it
-            does for a Python number.
-        uncommitted: jax's term for an array without an explicit device placement. If no
-            spec is requested, the compiler chooses how to split it.
+        memory_kind: jax's name for the memory that holds the array (`"pinned_host"`);
+            None for the device's default memory.
+        weak_type: True if jax may promote the dtype to that of another operand, as it
+            does for a Python scalar.
+        uncommitted: True if the array has no explicit device placement (jax's term). If
+            no spec is requested either, the compiler chooses how to split it.
 
     Raises:
-        LayoutError: for a shape or dtype that no array can have.
+        LayoutError: for an invalid shape or dtype.
         RuleError: for logical names that do not fit the shape.
 
     >>> ArraySpec("w", (512, 2048), "embed mlp", "bfloat16").bytes
@@ -137,15 +137,19 @@ class ArraySpec(Displayed):
         return f"{_TO_SHORT.get(self.dtype, self.dtype)}[{', '.join(map(str, self.shape))}]"
 
     def replace(self, **changes: Any) -> ArraySpec:
-        """A copy with some fields changed, validated like a new one."""
+        """Returns a copy with some fields changed, validated like a new ArraySpec."""
         return replace(self, **changes)
 
-    # Audits rename thousands of arrays, whose other fields are already validated.
+    # Audits rename thousands of arrays, so the other fields are not validated again.
     def renamed(self, name: str, checked: bool = False) -> ArraySpec:
-        """A copy under another name. Only the name is checked, unless `checked`.
+        """Returns a copy with another name.
+
+        Args:
+            name: the new name.
+            checked: True if the name is already validated.
 
         Raises:
-            LayoutError: for a name that no array can have.
+            LayoutError: for an invalid name.
         """
         if not checked:
             check_name(name, "an array", LayoutError)
@@ -169,13 +173,13 @@ class ArraySpec(Displayed):
 
 
 def size_in_bytes(elements: int, dtype: str) -> int:
-    """Bytes of `elements` of `dtype`, packed.
+    """Returns the bytes of `elements` elements; types below 8 bits are packed.
 
     >>> size_in_bytes(3, "int4"), size_in_bytes(3, "float32")
     (2, 12)
     """
-    # Random keys (`key<fry>`) are two or four 32-bit words; threefry, the default, has
-    # two.
+    # A random key (`key<fry>`) has two or four 32-bit words. Assume threefry, jax's
+    # default, which has two.
     bits = 64 if dtype.startswith("key<") else DTYPE_BITS[dtype]
     return (elements * bits + 7) // 8
 
@@ -187,7 +191,7 @@ def _dtype_from_text(text: str) -> str:
         return name
     candidates = [*DTYPE_BITS, *_SHORT]
     for python_type, default in _PYTHON.items():
-        # `float` means jax's default, not the dtype nearest in spelling.
+        # For `float`, suggest jax's default float dtype, not the closest spelling.
         if name.lower() == python_type.__name__:
             candidates = [default]
     raise LayoutError(
@@ -196,10 +200,10 @@ def _dtype_from_text(text: str) -> str:
 
 
 def dtype_name(dtype: object) -> str:
-    """The name of an element type, from its name, a short form, numpy's or jax's own.
+    """Returns the full name of a dtype given by name, short name, or numpy or jax type.
 
     Raises:
-        LayoutError: if it is not an element type.
+        LayoutError: if `dtype` is not an element type.
 
     >>> import numpy as np
     >>> dtype_name("bf16"), dtype_name(np.float32), dtype_name(np.dtype("int8"))
@@ -209,11 +213,11 @@ def dtype_name(dtype: object) -> str:
         return _dtype_from_text(dtype)
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
-    attribute = getattr(dtype, "dtype", None)  # jnp.bfloat16 has one
+    attribute = getattr(dtype, "dtype", None)  # set on jnp.bfloat16
     dtype_object = attribute if hasattr(attribute, "itemsize") else dtype
     name = getattr(dtype_object, "name", None)
     name = name or getattr(dtype_object, "__name__", None)
-    # A numpy scalar stands for its type; an array does not.
+    # A numpy scalar is accepted in place of its type; an array is not.
     array = hasattr(dtype, "__array__") and not isinstance(dtype, type)
     if not isinstance(name, str) or (array and getattr(dtype, "shape", None) != ()):
         raise LayoutError(
@@ -223,10 +227,10 @@ def dtype_name(dtype: object) -> str:
 
 
 def read_shape(shape: ShapeLike) -> tuple[int, ...]:
-    """A shape from a tuple, one number, or typed text such as `512, 2048` or `8x4`.
+    """Reads a shape from a tuple, one number, or text such as `512, 2048` or `8x4`.
 
     Raises:
-        LayoutError: for sizes that no array can have, or text that is not a shape.
+        LayoutError: for invalid sizes, or text that is not a shape.
 
     >>> read_shape("(512, 2_048)"), read_shape("8x4"), read_shape(()), read_shape("")
     ((512, 2048), (8, 4), (), ())
@@ -238,7 +242,7 @@ def read_shape(shape: ShapeLike) -> tuple[int, ...]:
         entries = _shape_from_text(shape)
     elif not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
         entries = (shape,)
-    # The length is limited first: typed text may have a million commas.
+    # Limit the rank before the sizes are read: text may contain a million commas.
     entries = limited(entries, MAX_RANK, "The dimensions of an array", LayoutError)
     sizes = tuple(
         check_size(s, "The size of a dimension", LayoutError) for s in entries
@@ -250,7 +254,7 @@ def read_shape(shape: ShapeLike) -> tuple[int, ...]:
                 f" most {MAX_DIM:,} here."
             )
     if math.prod(sizes) > MAX_ELEMENTS:
-        # The product may have more digits than Python prints.
+        # Python refuses to print very large integers, so show a power of ten.
         digits = sum(map(math.log10, sizes))
         raise LayoutError(
             f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e}"
@@ -263,13 +267,13 @@ _NAMED_SIZE = re.compile(rf"[\s,]*({NAME})\s*:\s*({DIGITS})(?=[\s,]|$)", re.ASCI
 
 
 def read_named_shape(text: str) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
-    """A shape and its logical axis names from typed text such as `layers:8 embed:512`.
+    """Reads a shape and its logical names from text such as `layers:8 embed:512`.
 
-    Dimensions are separated by a blank or a comma; `_:64` has no name.
+    Dimensions are separated by spaces or commas; `_:64` is a dimension without a name.
 
     Raises:
-        LayoutError: for text of another form, or sizes that no array can have.
-        RuleError: for a name that no axis can have.
+        LayoutError: for text in another format, or invalid sizes.
+        RuleError: for an invalid axis name.
 
     >>> read_named_shape("layers:8 embed:512, _:64")
     ((8, 512, 64), ('layers', 'embed', None))
@@ -284,7 +288,7 @@ def read_named_shape(text: str) -> tuple[tuple[int, ...], tuple[str | None, ...]
 
 
 def _is_valid_shape(shape: object) -> TypeGuard[tuple[int, ...]]:
-    """True for a tuple of valid sizes, which need not be read again."""
+    """True for a tuple of valid sizes, which `read_shape` returns unchanged."""
     if type(shape) is not tuple:
         return False
     for size in shape:
@@ -300,7 +304,7 @@ def _shape_from_text(text: str) -> list[int]:
     # Users also write 8x4, 8 × 4 and 8*4.
     inner = re.sub(r"(?<=[0-9])\s*[x×*]\s*(?=[0-9])", ",", inner)
     parts = inner.split(",")
-    if not parts[-1].strip():  # a comma at the end, or nothing at all
+    if not parts[-1].strip():  # a trailing comma, or empty text
         parts.pop()
     sizes = []
     for part in parts:
@@ -314,18 +318,18 @@ def _shape_from_text(text: str) -> list[int]:
 
 
 _UNNAMED = ("None", "_", "-")
-# Names are displayed with a dot between them, and such text may be pasted back.
+# shardviz displays names with `·` between them, and users may paste them back.
 _ONE_NAME = re.compile(rf"[\s,·]*({NAME})[\s,·]*")
 
 
 def read_names(names: NamesLike) -> tuple[str | None, ...]:
-    """Logical axis names, from a sequence or typed text such as `embed mlp`.
+    """Reads logical axis names from a sequence or text such as `embed mlp`.
 
-    `None`, `_` and `-` stand for a dimension without a name. jax's `UNCONSTRAINED` is
+    `None`, `_` and `-` mean a dimension without a name. jax's `UNCONSTRAINED` is
     returned unchanged.
 
     Raises:
-        RuleError: for names that no axis can have.
+        RuleError: for invalid axis names.
 
     >>> read_names("embed, _, mlp"), read_names(["embed", None])
     (('embed', None, 'mlp'), ('embed', None))
@@ -349,7 +353,7 @@ def _names_from_text(text: str) -> tuple[str | None, ...]:
 
 
 def format_names(names: Iterable[str | None] | None) -> str:
-    """Logical names as users type them: the inverse of `read_names`.
+    """Formats logical names as users type them: the inverse of `read_names`.
 
     >>> format_names(("embed", None)), format_names(("two words",))
     ('embed _', "'two words'")
@@ -358,7 +362,7 @@ def format_names(names: Iterable[str | None] | None) -> str:
 
 
 def unique_names(arrays: Iterable[ArraySpec]) -> None:
-    """Refuses two arrays with the same name."""
+    """Raises a LayoutError if two arrays have the same name."""
     names = [a.name for a in arrays]
     repeated = sorted({n for n in names if names.count(n) > 1})
     if repeated:

@@ -1,4 +1,4 @@
-"""Mesh axes and parts of them, named as Shardy names these: `data:(1)2`."""
+"""Mesh axes and sub-axes in Shardy's notation, such as `data:(1)2`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import lru_cache
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 
-_PART = re.compile(r":\((\d+)\)(\d+)$")  # Shardy's part of an axis: data:(1)2
+_PART = re.compile(r":\((\d+)\)(\d+)$")  # a Shardy sub-axis: data:(1)2
 
 
 @lru_cache(maxsize=4096)
 def parent_axis(axis: str) -> str:
-    """The mesh axis that an axis is a part of, or itself.
+    """Returns the mesh axis of a sub-axis; a full axis is returned unchanged.
 
     >>> parent_axis("data:(1)2"), parent_axis("data")
     ('data', 'data')
@@ -24,7 +24,7 @@ def parent_axis(axis: str) -> str:
 
 
 def split_part(axis: str) -> tuple[int, int]:
-    """The pre-size and the size of a part of an axis, as Shardy calls them.
+    """Returns the pre-size and the size of a sub-axis, in Shardy's terms.
 
     >>> split_part("data:(2)4")
     (2, 4)
@@ -35,7 +35,7 @@ def split_part(axis: str) -> tuple[int, int]:
 
 
 def axis_size(axis: str, mesh: MeshSpec) -> int:
-    """The size of a mesh axis, or of a part of one.
+    """Returns the size of a mesh axis or a sub-axis.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> axis_size("data", make_mesh(data=8)), axis_size("data:(2)4", make_mesh(data=8))
@@ -46,7 +46,7 @@ def axis_size(axis: str, mesh: MeshSpec) -> int:
 
 
 def group_size(axes: Iterable[str], mesh: MeshSpec) -> int:
-    """The number of devices in each group of a collective over these axes."""
+    """The number of devices in each replica group of a collective over these axes."""
     return math.prod(axis_size(axis, mesh) for axis in axes)
 
 
@@ -65,12 +65,12 @@ def dims_over(spec: Spec, axes: Iterable[str]) -> tuple[int, ...]:
 
 
 def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int, ...]:
-    """The shape of the shard on each device; of the largest shard if they differ.
+    """Returns the shape of each device's shard; of the largest if their sizes differ.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> local_shape((10, 6), Spec.parse("data"), make_mesh(data=4))
     (3, 6)
     """
-    # A spec may be shorter than the shape, whose other dimensions are not split.
+    # If the spec is shorter than the shape, the remaining dimensions are not split.
     counts = [group_size(axes, mesh) for axes in spec.dims] + [1] * len(shape)
     return tuple(-(-size // count) for size, count in zip(shape, counts, strict=False))

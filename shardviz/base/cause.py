@@ -1,4 +1,4 @@
-"""ValueName and Cause: the values that a collective sums or moves, and why it does."""
+"""ValueName and Cause: the value that a collective sums or moves, and the reason."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import ClassVar
 
 from shardviz.base.display import Fact
 
-#: jax's names of the operations by which a program requests a sharding.
+#: Names of jax primitives by which a program requests a sharding.
 REQUESTS = ("sharding_constraint", "reshard", "shard_map")
 
 
 @dataclass(frozen=True)
 class ValueName(Fact):
-    """The name of a value.
+    """The name of a value, and the kind of value it is.
 
     Attributes:
-        code: `"argument"`, `"slice"` (an iteration's slice of an argument),
+        code: the kind: `"argument"`, `"slice"` (an iteration's slice of an argument),
             `"operation"`, `"carried"` (a value that a loop carries) or `"unknown"`.
         name: the name of the argument, or jax's name of the operation.
         source: the line of the operation or loop; `""` if not known.
@@ -44,11 +44,11 @@ class ValueName(Fact):
 
 @dataclass(frozen=True)
 class AxisPart(Fact):
-    """A mesh axis that the groups of a collective cover partly.
+    """A mesh axis that the replica groups of a collective cover only in part.
 
     Attributes:
-        axis: the axis.
-        devices: how many devices along it are in a group.
+        axis: the name of the axis.
+        devices: the number of devices along the axis in each group.
         size: the size of the axis.
 
     >>> print(AxisPart("data", 2, 4))
@@ -60,23 +60,25 @@ class AxisPart(Fact):
     size: int
 
 
-#: A value that the compiler does not name.
+#: The name of a value that the compiler does not name.
 UNKNOWN = ValueName("unknown")
 
 
 @dataclass(frozen=True)
 class Cause(Fact):
-    """Why a collective is there; its operand is unknown, so this is all that is known.
+    """Why a program has a collective.
 
-    The subclasses are for collectives whose operand is known.
+    Each subclass is one reason. An instance of this base class means that the operand,
+    and so the reason, is unknown.
 
     Attributes:
-        code: a short name of the cause, the same for all of its class.
+        code: a short name for the reason, one per class.
         kind: the kind of collective.
-        axes: the mesh axes it runs over.
-        parts: the axes that its groups cover partly.
-        operand: the value that it sums or moves.
-        operation: the operation that it is for, or that it is.
+        axes: the mesh axes that the collective runs over.
+        parts: the axes that the replica groups cover only in part.
+        operand: the value that the collective sums or moves.
+        operation: the operation that the compiler inserted the collective for, or the
+            collective itself if the program has it.
 
     >>> w = ValueName("argument", "w_in")
     >>> Gathered("all-gather", ("data",), operand=w, dimension=0).operand.name
@@ -93,23 +95,23 @@ class Cause(Fact):
 
     @property
     def is_partial(self) -> bool:
-        """Whether its groups are smaller than its mesh axes."""
+        """True if the replica groups cover any mesh axis only in part."""
         return bool(self.parts)
 
     @property
     def reader(self) -> ValueName:
-        """The operation that it is for: the one that reads its result, if known."""
+        """The operation that reads the result if known, else the operand."""
         return self.operation or self.operand
 
     @property
     def values(self) -> tuple[ValueName, ...]:
-        """The operand, and the operations that the sentence of the cause names."""
+        """The values that the cause's sentence names: the operand and operations."""
         return tuple(filter(None, (self.operand, self.operation)))
 
 
 @dataclass(frozen=True)
 class Written(Cause):
-    """The program itself has the collective, in a `shard_map`.
+    """The program itself calls the collective, in a `shard_map`.
 
     >>> Written("all-reduce").code
     'written'
@@ -123,8 +125,8 @@ class AddedByGrad(Cause):
     """`jax.grad` added the collective in a `shard_map`.
 
     Attributes:
-        gradient_of: the argument whose gradient it sums; None if that is not known, or
-            if it doesn't sum.
+        gradient_of: the argument whose gradient the collective sums; None if that is
+            not known, or if the collective doesn't sum.
 
     >>> AddedByGrad("all-reduce").code
     'gradient'
@@ -136,10 +138,10 @@ class AddedByGrad(Cause):
 
 @dataclass(frozen=True)
 class Summed(Cause):
-    """It reduces values of which each device has a part.
+    """The collective combines partial values, one from each device.
 
     Attributes:
-        reducer: the operation that it reduces with, such as `add`; `""` if unknown.
+        reducer: the operation that combines them, such as `add`; `""` if unknown.
 
     >>> Summed("all-reduce", reducer="add").code
     'summed'
@@ -151,10 +153,10 @@ class Summed(Cause):
 
 @dataclass(frozen=True)
 class Reduced(Summed):
-    """It completes a reduction over a dimension that is split.
+    """The collective completes a reduction over a split dimension.
 
     Attributes:
-        vmapped_loop: whether the result decides if a loop under `vmap` goes on.
+        vmapped_loop: whether the result decides if a loop under `vmap` continues.
 
     >>> Reduced("all-reduce", reducer="or").code
     'reduced'
@@ -166,7 +168,7 @@ class Reduced(Summed):
 
 @dataclass(frozen=True)
 class Contracted(Reduced):
-    """It completes a product or a convolution whose inner dimension is split.
+    """The collective completes a matrix product or convolution over a split dimension.
 
     >>> Contracted("all-reduce", reducer="add").code
     'contracted'
@@ -177,11 +179,11 @@ class Contracted(Reduced):
 
 @dataclass(frozen=True)
 class FromOneDevice(Cause):
-    """It brings a value that one device of each group holds to all, adding zeros.
+    """The collective copies a value from one device of each group to all, as a sum.
 
     Attributes:
-        wanted_by: the operation that needs the value on all devices; None for the
-            result of the program.
+        wanted_by: the operation that needs the value on all devices; None if the value
+            is a result of the program.
 
     >>> FromOneDevice("all-reduce").code
     'from one'
@@ -192,18 +194,18 @@ class FromOneDevice(Cause):
 
     @property
     def reader(self) -> ValueName:
-        """The operation that it is for."""
+        """The operation that reads the result if known, else the operand."""
         return self.wanted_by or self.operation or self.operand
 
     @property
     def values(self) -> tuple[ValueName, ...]:
-        """The operand, and the operations that the sentence of the cause names."""
+        """The values that the cause's sentence names: the operand and operations."""
         return tuple(filter(None, (self.operand, self.wanted_by, self.operation)))
 
 
 @dataclass(frozen=True)
 class WithinOperation(Cause):
-    """A step of one operation, whose result XLA brings into its sharding.
+    """The collective is one step of how XLA computes a single operation.
 
     >>> WithinOperation("all-gather").code
     'within'
@@ -214,19 +216,19 @@ class WithinOperation(Cause):
 
 @dataclass(frozen=True)
 class Moved(Cause):
-    """It moves a value from one sharding to another.
+    """The collective moves a value from one sharding to another.
 
     Attributes:
-        wanted_by: the operation that needs the value in the other sharding; None for
-            the result of the program, `UNKNOWN` if none was found.
-        through: the operation that reads the moved value, if an operation behind it
-            needs its result in another sharding; else None.
-        beside: another operand of `through` whose sharding the value must have; else
+        wanted_by: the operation that needs the new sharding; None if the program's
+            result needs it, `UNKNOWN` if no such operation was found.
+        through: the operation that reads the moved value, if only a later operation
+            needs the new sharding; else None.
+        beside: another operand of `through`, whose sharding the value must match; else
             None.
-        dtype: the element type of the moved bytes, `f32`; `""` if there are several, or
-            if `through` is None.
-        before: the step that moved the operand earlier: a kind of collective,
-            `"slice"` or `""`.
+        dtype: the element type of the moved bytes, such as `f32`; `""` if there are
+            several, or if `through` is None.
+        before: an earlier move of the operand: a kind of collective, or `"slice"`; `""`
+            if there is none.
     """
 
     wanted_by: ValueName | None = None
@@ -237,18 +239,18 @@ class Moved(Cause):
 
     @property
     def reader(self) -> ValueName:
-        """The operation that it is for: the one that reads its result, if known."""
+        """The operation that reads the result if known, else the operand."""
         return self.wanted_by or self.operation or self.operand
 
     @property
     def values(self) -> tuple[ValueName, ...]:
-        """The operand, and the operations that the sentence of the cause names."""
+        """The values that the cause's sentence names: the operand and operations."""
         return tuple(filter(None, (self.operand, self.wanted_by, self.operation)))
 
 
 @dataclass(frozen=True)
 class Sent(Moved):
-    """Devices need shards that other devices hold.
+    """Devices need shards of the value that other devices hold.
 
     >>> Sent("collective-permute").code
     'sent'
@@ -259,7 +261,7 @@ class Sent(Moved):
 
 @dataclass(frozen=True)
 class Resplit(Moved):
-    """The value must be split along other dimensions.
+    """The reader needs the value split along other dimensions.
 
     >>> Resplit("all-to-all").code
     'resplit'
@@ -270,10 +272,10 @@ class Resplit(Moved):
 
 @dataclass(frozen=True)
 class Gathered(Moved):
-    """The value must not be split over these axes.
+    """The reader needs the value not split over the collective's mesh axes.
 
     Attributes:
-        dimension: the dimension that was split; None if unknown.
+        dimension: the dimension that was split over these axes; None if unknown.
 
     >>> Gathered("all-gather").code
     'gathered'
@@ -296,11 +298,11 @@ class Unsplittable(Gathered):
 
 @dataclass(frozen=True)
 class Rematerialised(Moved):
-    """Every device makes the full array and splits it again.
+    """Every device builds the full array and keeps only its new shard.
 
     Attributes:
-        full: the type of the full array.
-        part: the type of the part that a device keeps.
+        full: type and shape of the full array, such as `f32[16]`.
+        part: type and shape of the shard that a device keeps.
 
     >>> Rematerialised("all-gather", full="f32[16]", part="f32[2]").code
     'rematerialised'
@@ -311,7 +313,7 @@ class Rematerialised(Moved):
     part: str = ""
 
 
-#: The causes that a collective of a compiled program may have, by their codes.
+#: Code -> class, for all causes of collectives in compiled programs.
 CAUSES: Mapping[str, type[Cause]] = MappingProxyType({
     cause.code: cause
     for cause in (
@@ -322,27 +324,27 @@ CAUSES: Mapping[str, type[Cause]] = MappingProxyType({
 
 
 def axes_in_words(axes: Iterable[str], parts: Iterable[AxisPart]) -> tuple[str, ...]:
-    """Mesh axes by their names, or by the part of them that a group covers.
+    """Names of mesh axes; an axis covered in part is named as `2 of 4 along data`.
 
     >>> axes_in_words(("data:(1)2", "model"), (AxisPart("data", 2, 4),))
     ('2 of 4 along data', 'model')
     """
     by_axis = {part.axis: str(part) for part in parts}
-    # Shardy may name several parts of one axis.
+    # `axes` may have several sub-axes of one axis.
     names = dict.fromkeys(axis.partition(":(")[0] for axis in axes)
     return tuple(by_axis.get(name, name) for name in names)
 
 
 def author_of(op: str) -> str:
-    """Who put a collective of `jax.lax` into a `shard_map`: `"written"` for the program,
-    `"gradient"` for `jax.grad`.
+    """Whether the program or `jax.grad` put a collective into a `shard_map`.
 
-    `jax.grad` transposes every collective, and sums over devices that have the same
-    value. The backward rule of a `custom_vjp` has similar names, so it counts as
-    `"gradient"` too. Collectives that a checkpoint computes again count as `"written"`.
+    Returns `"written"` for the program and `"gradient"` for `jax.grad`, which
+    transposes collectives, and sums over devices that have the same value. The backward
+    rule of a `custom_vjp` has similar names, so it counts as `"gradient"` too.
+    Collectives that `jax.checkpoint` recomputes count as `"written"`.
 
     Args:
-        op: the operation, as jax names it.
+        op: jax's name of the collective.
 
     >>> author_of("jit(f)/shard_map/psum_invariant")
     'written'

@@ -1,4 +1,4 @@
-"""Collective: one exchange between devices, in a plan or in a compiled program."""
+"""Collective: a collective operation of a plan or of a compiled program."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from shardviz.base.format import bytes_text, clause
 
 
 def phase_of(op: str) -> str:
-    """`"forward"` or `"backward"` for an operation of a gradient, else `""`.
+    """Returns `"forward"` or `"backward"` for an operation of a gradient, else `""`.
 
-    The phase is read from jax's name of the operation. An optimizer's operations have
-    none.
+    Reads the phase from jax's name of the operation. Optimizer operations have no
+    phase.
 
     >>> phase_of("jit(f)/transpose(jvp())/dot_general"), phase_of("jit(f)/mul")
     ('backward', '')
@@ -32,12 +32,12 @@ class Member:
     """One array in a combined collective.
 
     Attributes:
-        op, source, stack: its operation and source lines, as in Collective.
-        bytes_per_device: the bytes of its part of the result (of its operand, for a
-            reduce-scatter).
-        shape: type and shape of its part of the result.
+        op, source, stack: the array's operation and source lines, as in Collective.
+        bytes_per_device: the array's bytes in the result (in the operand, for a
+            reduce-scatter), on each device.
+        shape: the array's type and shape in the result.
         operand: the name of the array.
-        cause: the `Cause` of its movement; `""` if not known.
+        cause: why the array is summed or moved, as a `Cause`; `""` if not known.
 
     >>> Member("jit(f)/transpose(jvp())/dot_general", "mlp.py:31", 4096).phase
     'backward'
@@ -53,13 +53,13 @@ class Member:
 
     @property
     def phase(self) -> str:
-        """`"forward"`, `"backward"`, or `""` if its op does not show it."""
+        """`"forward"`, `"backward"`, or `""` if `op` does not show the phase."""
         return phase_of(self.op)
 
     @property
     def words(self) -> str:
-        """Bytes, operand and line: `4 KiB of argument w_in (mlp.py:31)`."""
-        # Without an operand its operation is the next best name.
+        """Bytes, operand and source line: `4 KiB of argument w_in (mlp.py:31)`."""
+        # If the operand is unknown, the operation is the next best name.
         name = str(self.operand)
         if self.operand == UNKNOWN and self.op:
             name = self.op.rpartition("/")[2]
@@ -73,37 +73,39 @@ class Collective:
     """One collective of a plan or of a compiled program.
 
     Attributes:
-        kind: its kind, one of `COLLECTIVE_KINDS`.
-        mesh_axes: the mesh axes it runs over, or parts of axes in Shardy's notation:
-            `data:(1)2` is the major part, of size 2, of data=4. `()` if the groups
-            match no set of axes.
-        bytes_per_device: the bytes of its result on each device (of its operand, for a
+        kind: one of `COLLECTIVE_KINDS`, such as `all-gather`.
+        mesh_axes: the mesh axes or sub-axes that the collective runs over. In Shardy's
+            notation, `data:(1)2` is the major sub-axis of size 2 of data=4. `()` if the
+            groups match no set of axes.
+        bytes_per_device: the bytes of the result on each device (of the operand, for a
             reduce-scatter); not the bytes that links carry.
-        op: jax's name of the operation it comes from: `jit(f)/dot_general`; for a
-            combined collective, that of its largest member.
+        op: jax's name of the source operation, such as `jit(f)/dot_general`; for a
+            combined collective, the largest member's.
         source: file and line, `block.py:31`, or `""` if the compiler kept none.
         groups: the replica groups, as tuples of flat mesh positions; `()` if unknown.
-        is_async: whether other work can run meanwhile: it is a pair of start and done
-            that XLA:GPU does not mark as synchronous (`is_sync`).
-        in_loop: whether it is inside a loop body.
+        is_async: whether other work can run meanwhile. If so, the collective is a start
+            and done pair that XLA:GPU does not mark as synchronous (`is_sync`).
+        in_loop: whether the collective is inside a loop body.
         name: the instruction's name in the compiled text.
         shape: the result's type and shape, such as `f32[8,128]`.
-        trips: how often its loops run it; 1 outside of loops, None if not known.
-        stack: every frame of the user's code that led to it, innermost first.
+        trips: how often the enclosing loops run the collective; 1 outside of loops,
+            None if not known.
+        stack: the frames of user code that led to the collective, innermost first.
         group_size: the number of devices in each group; 0 if unknown.
-        value: the name of the plan's value that causes it; `""` if not known.
-        cause: the `Cause`, in a plan a `PlanCause`; `""` if not known.
-        rematerialises: whether it is part of a full rematerialisation: the partitioner
-            found no better way than to build the full array on every device and split
-            it again.
-        between_slices: whether it is the part of a collective that crosses slices over
-            the data-center network, which XLA:TPU writes as a send and a receive.
-        operand: the value that it sums or moves; for a combined collective, that of its
-            largest member. None in an estimate.
+        value: the name of the plan's value that needs the collective; `""` if unknown.
+        cause: why the collective exists: a `Cause`, or in a plan a `PlanCause`; `""` if
+            not known.
+        rematerialises: whether the collective is part of a full rematerialisation: the
+            partitioner found no better way than to build the full array on every device
+            and split it again.
+        between_slices: whether this is the step of a collective that crosses TPU slices
+            over the data-center network. XLA:TPU writes it as a send and a receive.
+        operand: the value that is summed or moved; for a combined collective, the
+            largest member's. None in an estimate.
         members: the arrays of a combined collective, largest first; else `()`.
-        added_in: if its result, a sum, is only used in additions, the name of the last
-            of these in the text; else `""`.
-        parts: the axes that its groups cover only in part, such as 2 of data=4.
+        added_in: the name of the last addition that uses the result, if the result is a
+            sum used only in additions; else `""`.
+        parts: the axes that the groups cover only in part, such as 2 of data=4.
 
     >>> reduce = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
     >>> reduce
@@ -136,27 +138,27 @@ class Collective:
 
     @property
     def definition(self) -> CollectiveKind:
-        """The definition of its kind: its effect, its route, its names elsewhere."""
+        """The CollectiveKind: effect, route, and names in jax and StableHLO."""
         return KINDS[self.kind]
 
     @property
     def is_partial(self) -> bool:
-        """True if its groups are smaller than its mesh axes."""
+        """True if the replica groups cover any mesh axis only in part."""
         return bool(self.parts)
 
     @property
     def axes_in_words(self) -> tuple[str, ...]:
-        """The name of each mesh axis, or `2 of 4 along data` for a part of one."""
+        """The mesh axes by name; an axis covered in part as `2 of 4 along data`."""
         return axes_in_words(self.mesh_axes, self.parts)
 
     @property
     def axes_text(self) -> str:
-        """The mesh axes in words, `data × model`; `""` if it has none."""
+        """The mesh axes as text, such as `data × model`; `""` if there are none."""
         return " × ".join(self.axes_in_words)
 
     @property
     def over(self) -> str:
-        """The mesh axes in words, ` over data × model`; or `""`.
+        """The mesh axes as a phrase, such as ` over data × model`; `""` if none.
 
         >>> part = AxisPart("data", 2, 4)
         >>> Collective("all-reduce", ("data:(1)2", "model"), 4, parts=(part,)).over
@@ -166,12 +168,12 @@ class Collective:
 
     @property
     def name_with_axes(self) -> str:
-        """Its name in a table: `all-gather over data × model`."""
+        """Kind and mesh axes, for tables: `all-gather over data × model`."""
         return f"{self.kind}{self.over}"
 
     @property
     def phase(self) -> str:
-        """`"forward"`, `"backward"`, or `""` if its op does not show it."""
+        """`"forward"`, `"backward"`, or `""` if `op` does not show the phase."""
         return phase_of(self.op)
 
     @property
@@ -180,14 +182,14 @@ class Collective:
         devices = self.group_size
         if not devices and self.groups:
             devices = len(self.groups[0])
-        # In a permutation every sender sends its shard once, for any groups.
+        # In a permutation, each sender sends its shard once for any group size.
         if devices < 1 and not self.definition.pairs:
             return None
         return self.definition.sent_bytes(self.bytes_per_device, devices)
 
     @property
     def execution_count(self) -> int:
-        """How often it runs; 1 if not known."""
+        """The number of executions; 1 if not known."""
         # Any guess above 1 could be wrong by any factor.
         if self.trips is None:
             return 1
@@ -195,7 +197,7 @@ class Collective:
 
     @property
     def bytes_in_all(self) -> int:
-        """Its bytes on each device over all executions."""
+        """Bytes on each device over all executions."""
         return self.bytes_per_device * self.execution_count
 
     @property
@@ -205,7 +207,7 @@ class Collective:
 
     @property
     def words(self) -> str:
-        """Kind, bytes, mesh axes, value and source line, in one line.
+        """A one-line summary: kind, bytes, mesh axes, value and source line.
 
         >>> Collective("all-gather", ("data",), 512, source="f.py:3", value="dot", trips=4).words
         'all-gather of 512 B × 4 over data for dot (f.py:3)'
@@ -214,14 +216,14 @@ class Collective:
         if self.value:
             words += f" for {self.value}"
         line = self.source
-        # The line belongs to the largest member.
+        # `source` is only the line of the largest member.
         if line and self.members:
             line += f" and {len(self.members) - 1:,} more"
         return words + (line and f" ({line})")
 
     @property
     def dtype(self) -> str:
-        """The element type of the data it sends; `""` if several or unknown.
+        """The element type of the sent data; `""` if unknown or if there are several.
 
         >>> Collective("all-reduce", ("data",), 4096, shape="(f32[512], f32[512])").dtype
         'f32'
@@ -232,7 +234,7 @@ class Collective:
 
     @property
     def amount(self) -> str:
-        """Its bytes on each device, with the trip count unless that is 1: `4 KiB × 12`."""
+        """Bytes on each device, with the trip count unless that is 1: `4 KiB × 12`."""
         size = bytes_text(self.bytes_per_device)
         if self.trips is None:
             return f"{size} × ?"

@@ -1,8 +1,8 @@
-"""CollectiveKind: everything that depends on the kind of a collective, one entry each.
+"""CollectiveKind: all properties of one kind of collective, and a table of the kinds.
 
 To support another kind, add one entry to `_DEFINITIONS`. Every field is required, so an
-incomplete entry fails at import. Readers, routes, players, estimates and sentences look
-these fields up and compare no names of kinds.
+incomplete entry fails at import. All other code looks up these fields, and never
+compares the names of kinds.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Route(StrEnum):
     'pairs'
     """
 
-    RINGS = "rings"  # around rings of all devices, in `rounds` rounds
-    EXCHANGE = "exchange"  # from each device to each other
-    PAIRS = "pairs"  # from one device to another, as the groups list them
-    UNKNOWN = "unknown"  # decided when the program runs
+    RINGS = "rings"  # around a ring of the group, `rounds` times
+    EXCHANGE = "exchange"  # from each device to every other device
+    PAIRS = "pairs"  # from sender to receiver of each pair
+    UNKNOWN = "unknown"  # known only when the program runs
 
 
 Step = Literal["scatter", "gather", "exchange"]
@@ -46,34 +46,35 @@ Step = Literal["scatter", "gather", "exchange"]
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveKind:
-    """One kind of collective, as HLO has it.
+    """One kind of HLO collective.
 
-    B is the `bytes_per_device` of a Collective, n the number of devices in a group.
+    Below, B is the `bytes_per_device` of a Collective, and n its number of devices in a
+    group.
 
     Attributes:
         name: the HLO opcode, `"all-gather"`.
-        primitives: the jax primitives that compile to it, and the functions of `jax.lax`
-            whose names compiled programs show instead.
-        stablehlo: the StableHLO operation; the target of the custom call if StableHLO
-            has no such operation.
-        shardy: the operation that Shardy inserts for it; None if it inserts none.
-        shardy_axes: the attribute of that operation with its mesh axes; None if it has
-            only shardings before and after.
-        megascale: XLA's name for it between slices of TPUs; None if the hosts don't
-            carry it out.
-        effect: its effect on the values of a group.
-        route: how its bytes travel.
-        rounds: how often each device sends B (n-1)/n bytes; over pairs, how often it
-            sends B.
-        steps: the steps of a player that shows it; `()` if no player does.
-        counts_operand: whether B is the size of the operand; else of the result.
+        primitives: the jax primitives that compile to this kind, and `jax.lax`
+            functions whose names compiled programs show instead.
+        stablehlo: the StableHLO operation, or the custom call target if StableHLO has
+            no such operation.
+        shardy: the operation that Shardy inserts; None if it inserts none.
+        shardy_axes: the attribute of the Shardy operation that holds its mesh axes;
+            None if the operation only has shardings before and after.
+        megascale: XLA's name for this kind between TPU slices, where hosts carry it
+            out; None if hosts don't.
+        effect: the effect on the values of a group.
+        route: how the bytes travel between devices.
+        rounds: how many times each device sends B (n-1)/n bytes; how many times it
+            sends B if the route is `PAIRS`.
+        steps: the steps in which an animation shows this kind; `()` if none does.
+        counts_operand: whether B is the size of the operand instead of the result.
         equal_results: whether all devices of a group end up with the same values.
-        operand_per_result: whether the nth result of a combined one depends on the nth
-            operand alone.
-        tuple_is_one_array: whether a tuple of results is one array, in parts for each
-            device; else it is a combined collective.
-        start_holds_operands: whether the result of its `-start` has the operands, then
-            the results; else only the results.
+        operand_per_result: whether each result of a combined collective depends only on
+            the operand at the same position.
+        tuple_is_one_array: whether a tuple of results is one array, with one block per
+            device. If not, the collective is a combined one.
+        start_holds_operands: whether the `-start` instruction returns the operands and
+            then the results, instead of only the results.
 
     >>> KINDS["all-reduce"].rounds, KINDS["all-gather"].sums
     (2, False)
@@ -97,23 +98,22 @@ class CollectiveKind:
 
     @property
     def sums(self) -> bool:
-        """Whether it sums, or reduces in another way."""
+        """True if this kind sums, or reduces in another way."""
         return self.effect is Effect.SUM
 
     @property
     def pairs(self) -> bool:
-        """Whether its groups are pairs of sender and receiver."""
+        """True if the replica groups are pairs of sender and receiver."""
         return self.route is Route.PAIRS
 
     def sent_bytes(self, size: int, devices: int) -> int:
-        """The bytes that each device of a group sends.
+        """Returns the bytes that each device of a group sends in one execution.
 
-        The factors are those of the scaling book: (n-1)/n of the bytes for a gather, a
-        scatter or an exchange, twice that for an all-reduce, all of them for a
-        permutation.
+        Uses the scaling book's factors: (n-1)/n for a gather, scatter or exchange,
+        twice that for an all-reduce, and 1 for a permutation.
 
         Args:
-            size: the collective's bytes on each device.
+            size: the collective's bytes on each device, B.
             devices: how many devices take part in each group.
 
         >>> KINDS["all-reduce"].sent_bytes(4096, 4)
@@ -271,7 +271,7 @@ _DEFINITIONS = (
         rounds=1,
         steps=(),
         counts_operand=False,
-        # A device that is in no group gets zeros.
+        # A device outside all groups gets zeros.
         equal_results=False,
         operand_per_result=False,
         tuple_is_one_array=False,
@@ -279,14 +279,14 @@ _DEFINITIONS = (
     ),
 )
 
-#: Every kind of collective by its HLO name.
+#: HLO name -> kind of collective.
 KINDS: Mapping[str, CollectiveKind] = MappingProxyType(
     {kind.name: kind for kind in _DEFINITIONS}
 )
 COLLECTIVE_KINDS = tuple(KINDS)
-#: The kinds that sum, or reduce in another way.
+#: HLO names of the kinds that sum, or reduce in another way.
 SUMS = tuple(name for name, kind in KINDS.items() if kind.sums)
-#: Every name of a collective in jax, to its kind.
+#: Name of a collective in jax -> its kind.
 KIND_OF_PRIMITIVE: Mapping[str, CollectiveKind] = MappingProxyType(
     {primitive: kind for kind in _DEFINITIONS for primitive in kind.primitives}
 )

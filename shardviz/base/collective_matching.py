@@ -1,13 +1,14 @@
-"""Which collectives of two programs, or of two stages of one, are the same.
+"""Matches the collectives of two programs, or of two compiler stages of one program.
 
-A collective has no name that survives the compiler. Everything that compares
-collectives therefore uses this module:
+No name of a collective survives the compiler. All code that compares collectives
+therefore uses this module:
 
-- `Traffic` defines what "the same collective" means: kind, mesh axes, bytes, and how
-  often it runs, but not the line it comes from, since code moves. Locks compare it.
-- `value_key` is the key by which the collectives of two plans are paired.
+- `Traffic` defines when two collectives count as the same: equal kind, mesh axes, bytes
+  and trip count. Source lines don't count, because code moves. Locks compare `Traffic`.
+- `value_key` returns the key by which the collectives of two plans are paired.
 - `match` follows collectives from one stage of the compiler to the next.
-- `comes_from` decides whether a collective can inherit another one's operand and cause.
+- `comes_from` decides whether a collective can inherit the operand and the cause of a
+  collective in an earlier stage.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from shardviz.base.pairing import pair
 Key = Callable[[Collective], Hashable]
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
-_WIDTH = re.compile(r"\d+")  # bits of an element: bf16, f8e4m3
-_LAST = 1 << 62  # sorts collectives without a position on a side behind all others
+_WIDTH = re.compile(r"\d+")  # bits per element: 16 in bf16, 8 in f8e4m3
+_LAST = 1 << 62  # sorts last a Match without a position in one of the stages
 
 
 class Traffic(NamedTuple):
-    """The facts that are equal if two collectives are the same one.
+    """The properties that are equal if two collectives count as the same.
 
     Attributes:
-        kind: its kind, such as `all-gather`.
-        mesh_axes: the mesh axes it runs over.
-        bytes_per_device: its bytes on each device, in one execution.
-        trips: how often it runs; None if unknown.
+        kind: the kind of collective, such as `all-gather`.
+        mesh_axes: the mesh axes that the collective runs over.
+        bytes_per_device: bytes on each device in one execution.
+        trips: the number of executions; None if unknown.
 
     >>> Traffic("all-gather", ("data",), 64, 1).mesh_axes
     ('data',)
@@ -51,7 +52,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(c: Collective) -> Traffic:
-    """The data that a collective moves, without its source.
+    """Returns the Traffic of a collective.
 
     >>> traffic_of(Collective("all-reduce", ("data",), 64, op="jit(f)/dot_general"))[:3]
     ('all-reduce', ('data',), 64)
@@ -60,11 +61,11 @@ def traffic_of(c: Collective) -> Traffic:
 
 
 def value_key(c: Collective, value: str) -> Hashable:
-    """A key for a collective of a plan; one of another size has the same key.
+    """Returns a key to pair collectives of two plans by, regardless of their size.
 
     Args:
         c: the collective.
-        value: the name of its value in the plan that it is compared with.
+        value: the name that the collective's value has in the second plan.
 
     >>> value_key(Collective("all-reduce", ("data",), 64, "jit(f)/dot_general"), "dot")
     ('all-reduce', ('data',), 'jit(f)/dot_general', 'dot')
@@ -76,11 +77,11 @@ def value_key(c: Collective, value: str) -> Hashable:
 
 
 class Match(NamedTuple):
-    """Collectives that belong together, by their positions on each side.
+    """Collectives of two stages that belong together.
 
     Attributes:
-        kind: how they changed, one of `comparison.CHANGES`.
-        before, after: positions in the two sequences.
+        kind: how the collectives changed, one of `comparison.CHANGES`.
+        before, after: positions of the collectives in each stage's sequence.
     """
 
     kind: str
@@ -93,14 +94,13 @@ def match(
 ) -> list[Match]:
     """Follows the collectives of one stage to the next.
 
-    The first steps require that everything agrees: what a collective moves, its
-    operation and its source line. Later steps require less, and every step removes the
-    collectives that it matched.
+    The first rounds require equal traffic, operation and source line. Later rounds
+    require less. Every round removes the collectives that it matched.
 
-    The remaining ones are balanced at the end. Compilers pack collectives into one
-    message, move them out of loops and peel iterations, under other names, but they
-    communicate as many elements of a kind over an axis. A collective is therefore
-    `removed` only if no other match gained elements of its kind over its axes.
+    The last round balances the remaining collectives. Compilers combine collectives,
+    move them out of loops, peel iterations and rename them. But the number of elements
+    sent by each kind over each axis stays the same. A collective is therefore `removed`
+    only if no other match gained elements of that kind over its axes.
 
     Args:
         before, after: the collectives of two stages.
@@ -113,32 +113,32 @@ def match(
     >>> match([c], [c])
     [Match(kind='kept', before=(0,), after=(0,))]
     """
-    sides = _Sides(before, after)
-    sides.split_between_slices()
-    for key in (_everything, _place, _source_line):
-        sides.pair(key, _is_same, "kept")
-    sides.pair(_source_line, _is_hoisted, "hoisted")
-    sides.combine()
-    for key in (_place, _source_line):
-        sides.pair(key, _is_converted, "changed")
-    sides.pair(_anywhere, _is_same, "kept")
-    for key in (_place, _source_line):
-        sides.join(key, across_axes=planned)
-    matches = sides.balanced(planned)
+    matcher = _Matcher(before, after)
+    matcher.split_between_slices()
+    for key in (_everything, _op_and_line, _source_line):
+        matcher.pair(key, _is_same, "kept")
+    matcher.pair(_source_line, _is_hoisted, "hoisted")
+    matcher.combine()
+    for key in (_op_and_line, _source_line):
+        matcher.pair(key, _is_converted, "changed")
+    matcher.pair(_no_origin, _is_same, "kept")
+    for key in (_op_and_line, _source_line):
+        matcher.join(key, across_axes=planned)
+    matches = matcher.balanced(planned)
     return sorted(matches, key=lambda m: ((*m.before, _LAST)[0], (*m.after, _LAST)[0]))
 
 
 def becomes_async(old: Sequence[Collective], new: Sequence[Collective]) -> bool:
-    """Whether other work can run during the new collectives, but not the old ones."""
+    """True if other work can run during the new collectives, but not the old ones."""
     return any(c.is_async for c in new) and not any(c.is_async for c in old)
 
 
-# Keys for the source of a collective, from precise to vague; None if unknown.
+# Keys for the origin of a collective, from strict to loose; None if unknown.
 def _everything(c: Collective) -> Hashable:
     return c.op, c.source, c.trips, c.operand, c.members
 
 
-def _place(c: Collective) -> Hashable:
+def _op_and_line(c: Collective) -> Hashable:
     return (c.op, c.source) if c.op or c.source else None
 
 
@@ -146,15 +146,13 @@ def _source_line(c: Collective) -> Hashable:
     return c.source or None
 
 
-def _anywhere(c: Collective) -> Hashable:
+def _no_origin(c: Collective) -> Hashable:
     return ""
 
 
-# Whether two collectives may be paired.
+# Predicates: whether two collectives may be paired.
 def _is_same(old: Collective, new: Collective) -> bool:
-    """True if both move the same data, the same number of times when both trip counts
-    are known.
-    """
+    """True if both have equal traffic; an unknown trip count equals any other."""
     before, after = traffic_of(old), traffic_of(new)
     if None in (before.trips, after.trips):
         before, after = before._replace(trips=None), after._replace(trips=None)
@@ -163,27 +161,25 @@ def _is_same(old: Collective, new: Collective) -> bool:
 
 
 def _array_count(c: Collective) -> int:
-    """How many arrays a collective moves; 1 if its shape is unknown."""
+    """The number of arrays that a collective moves; 1 if its shape is unknown."""
     if c.definition.tuple_is_one_array:
         return 1
     return max(1, len(_arrays(c.shape)))
 
 
 def _is_hoisted(old: Collective, new: Collective) -> bool:
-    """True if a collective of a loop now runs outside, for one iteration or for all."""
+    """True if a collective moved out of a loop, sized for one or for all iterations."""
     if not old.in_loop or new.in_loop:
         return False
     if (old.kind, old.mesh_axes) != (new.kind, new.mesh_axes):
         return False
-    # XLA gathers the full stack of scanned weights before the loop.
+    # XLA can gather the weights of all iterations before the loop.
     size = old.bytes_per_device
     return new.bytes_per_device in (size, size * old.execution_count)
 
 
 def _is_converted(old: Collective, new: Collective) -> bool:
-    """True if the same elements are sent in another type, or if each device now keeps
-    only its part of a sum.
-    """
+    """True if the dtype changed, or if an all-reduce became a reduce-scatter."""
     if (old.mesh_axes, old.in_loop) != (new.mesh_axes, new.in_loop):
         return False
     if _keeps_part_of_sum(old, new):
@@ -192,13 +188,13 @@ def _is_converted(old: Collective, new: Collective) -> bool:
 
 
 def _keeps_part_of_sum(old: Collective, new: Collective) -> bool:
-    """True for an all-reduce and a reduce-scatter."""
+    """True if an all-reduce became a reduce-scatter."""
     sums = old.definition.sums and new.definition.sums
     return sums and old.definition.equal_results and not new.definition.equal_results
 
 
 def _may_join(old: Collective, combined: Collective) -> bool:
-    """Whether a collective may be part of a combined one."""
+    """True if the compiler may have merged a collective into a combined one."""
     if old.mesh_axes != combined.mesh_axes:
         return False
     if _keeps_part_of_sum(old, combined):
@@ -207,20 +203,21 @@ def _may_join(old: Collective, combined: Collective) -> bool:
 
 
 def elements(c: Collective | Member) -> int:
-    """The elements of its result on each device; 0 if its shape is unknown."""
+    """The elements of the result on each device; 0 if the shape is unknown."""
     return sum(math.prod(dims) for _, dims in _arrays(c.shape))
 
 
 def amount(c: Collective | Member) -> int:
-    """The elements of its result, since a compiler may send them in another type; its
-    bytes if its shape is unknown.
+    """The number of elements of the result, or its bytes if the shape is unknown.
+
+    Elements are preferred, because a compiler may send them in another type.
     """
     return elements(c) or c.bytes_per_device
 
 
 @lru_cache(maxsize=1024)
 def _arrays(shape: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Bits of an element and dimensions of each array of a shape as XLA prints it."""
+    """Bits per element and dimensions of each array in a shape that XLA printed."""
     arrays = []
     for dtype, dims in _ARRAY.findall(shape):
         width = _WIDTH.search(dtype)
@@ -230,16 +227,16 @@ def _arrays(shape: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
 
 
 def _elements_sent(c: Collective) -> int:
-    """The elements that its bytes hold, of any type; 0 if its shape is unknown.
+    """The number of elements in `bytes_per_device`; 0 if the shape is unknown.
 
-    Unlike `elements`, a reduce-scatter counts those of its operand.
+    Differs from `elements` for a reduce-scatter: counts elements of the operand.
     """
     bits = sum(width * math.prod(dims) for width, dims in _arrays(c.shape))
     return c.bytes_per_device * 8 * elements(c) // max(1, bits)
 
 
 def _parts(combined: Collective) -> list[tuple[int, Member | None]]:
-    """The bytes of each array of a combined collective, and the array if known."""
+    """The bytes of each array of a combined collective, and its Member if known."""
     if combined.members:
         return [(m.bytes_per_device, m) for m in combined.members]
     total = max(1, elements(combined))
@@ -250,33 +247,33 @@ def _parts(combined: Collective) -> list[tuple[int, Member | None]]:
 
 
 def _differences(c: Collective, member: Member | None) -> int:
-    """In how many ways a collective differs from the member that it may have become."""
+    """How many of operand and origin differ between a collective and a member."""
     if member is None:
         return 0
-    other_place = (c.op, c.source) != (member.op, member.source)
-    return (c.operand != member.operand) + other_place
+    other_origin = (c.op, c.source) != (member.op, member.source)
+    return (c.operand != member.operand) + other_origin
 
 
 def _families(c: Collective) -> set[tuple[str, str]]:
-    """Under which its elements are counted: its family over each of its axes."""
+    """Keys for counting a collective's elements: `(family, axis)` per mesh axis."""
     family = "sum" if c.definition.sums else c.kind
     return {(family, axis) for axis in _full_axes(c)}
 
 
 def _full_axes(c: Collective) -> set[str]:
-    """Its mesh axes, including those it covers partly; `{""}` if it has none."""
+    """The mesh axes of a collective, without sub-axes; `{""}` if it has none."""
     return {*map(parent_axis, c.mesh_axes)} or {""}
 
 
 def _added_together(c: Collective) -> Hashable:
-    """A key shared by all sums that are added to one another; None for the rest."""
+    """A key that is equal for sums which are added together; None for the rest."""
     if not c.added_in:
         return None
     return c.added_in, c.kind, c.mesh_axes, c.shape, c.trips
 
 
-class _Sides:
-    """The steps of `match`: the collectives that are still free, and the matches."""
+class _Matcher:
+    """The state of `match`: collectives not matched yet, and the matches so far."""
 
     def __init__(
         self, before: Sequence[Collective], after: Sequence[Collective]
@@ -284,11 +281,11 @@ class _Sides:
         self.all_before, self.all_after = before, after
         self.before, self.after = dict(enumerate(before)), dict(enumerate(after))
         self.matches: list[Match] = []
-        # If any shape is unknown, bytes are compared instead.
+        # If any shape is unknown, bytes are compared instead of elements.
         self.shapes_known = all(_elements_sent(c) for c in (*before, *after))
 
     def take(self, kind: str, before: Sequence[int], after: Sequence[int]) -> None:
-        """Makes a match of collectives that are still free."""
+        """Adds a match of collectives that are not matched yet."""
         for i in before:
             del self.before[i]
         for j in after:
@@ -301,7 +298,7 @@ class _Sides:
     def pair(
         self, key: Key, fits: Callable[[Collective, Collective], bool], kind: str
     ) -> None:
-        """Pairs collectives in order if their keys are equal and they fit."""
+        """Matches pairs of collectives, in order, that have equal keys and fit."""
         pairing = pair(
             self.before,
             self.after,
@@ -313,7 +310,7 @@ class _Sides:
             self.take(kind, [i], [j])
 
     def split_between_slices(self) -> None:
-        """Collectives over several slices become steps: inside slices, and across."""
+        """Matches a collective over TPU slices to its steps within and across them."""
         for i, c in list(self.before.items()):
             steps, across = [], 0
             for j, step in self.after.items():
@@ -325,19 +322,19 @@ class _Sides:
             # If several collectives share this source line, their later steps cannot be
             # told apart.
             same_line = [d for d in self.before.values() if d.source == c.source]
-            # If all of them go across, they are not the steps of one collective.
+            # If all steps cross slices, they belong to several collectives.
             if 0 < across < len(steps) and len(same_line) == 1:
                 self.take("split", [i], steps)
 
     def combine(self) -> None:
-        """Finds, for every array of a combined collective, the one that moved it."""
+        """Matches each combined collective to those that moved its arrays before."""
         for j, combined in list(self.after.items()):
             free = []
             for i, c in self.before.items():
                 if _may_join(c, combined):
                     free.append(i)
             chosen = []
-            # The compiler may convert before it sends, so elements count.
+            # Compare elements too, because the compiler may convert before sending.
             total, size = elements(combined), max(1, combined.bytes_per_device)
             for part, member in _parts(combined):
                 candidates = []
@@ -354,18 +351,18 @@ class _Sides:
                 self.take("combined", sorted(chosen), [j])
 
     def join(self, key: Key, across_axes: bool) -> None:
-        """Joins all that is left at one place on both sides.
+        """Matches all remaining collectives that have the same key.
 
-        A compiler changes kinds and sizes, but not axes.
+        A compiler may change kinds and sizes, but not axes.
 
         Args:
-            key: the place.
-            across_axes: also join collectives without a common axis, as after a wrong
-                estimate.
+            key: returns the origin of a collective.
+            across_axes: whether to match collectives without a common axis, as after a
+                wrong estimate.
         """
         before, after = _grouped(self.before, key), _grouped(self.after, key)
-        for place, old in before.items():
-            new = after.get(place, [])
+        for origin, old in before.items():
+            new = after.get(origin, [])
             groups = [Match("", tuple(old), tuple(new))]
             if not across_axes:
                 sides: list[tuple[set[Hashable], Match]] = []
@@ -381,13 +378,11 @@ class _Sides:
                     self.take(self._kind(m), m.before, m.after)
 
     def balanced(self, planned: bool) -> list[Match]:
-        """All matches, after joining those that lost elements with those that gained
-        them over the same axes.
-        """
+        """All matches, with losses and gains over the same axes joined."""
         matches = list(self.matches)
         matches += [Match("removed", (i,), ()) for i in self.before]
         matches += [Match("added", (), (j,)) for j in self.after]
-        # If sums are added to one another, XLA may keep only one of them.
+        # If sums are added together, XLA may keep only one of the collectives.
         lost = {_added_together(c) for c in self.before.values()} - {None}
         sides: list[tuple[set[Hashable], Match]] = []
         for m in matches:
@@ -395,7 +390,7 @@ class _Sides:
                 _added_together(self.all_before[i]) for i in m.before
             }
             keys &= lost
-            # Lost elements are looked for only if they may be elsewhere.
+            # Look for lost elements only if another match may have them.
             for key, gain in self.change(m).items():
                 if gain > 0 or (gain < 0 and self._loses(m, planned)):
                     keys.add(key)
@@ -405,7 +400,7 @@ class _Sides:
             joined = _joined(group)
             change = self.change(joined).values()
             losing = any(self._loses(m, planned) for m in group)
-            # Elements that a plan has too many may simply be wrong.
+            # Elements that only a plan has may simply be an error of the plan.
             certain = losing and not (planned and min(change, default=0) < 0)
             if joined.after and len(group) > 1 and (certain or not any(change)):
                 result.append(joined._replace(kind=self._kind(joined)))
@@ -414,7 +409,7 @@ class _Sides:
         return result
 
     def _loses(self, m: Match, planned: bool) -> bool:
-        """Whether elements that a match lost may be in another match."""
+        """True if elements that a match lost may be in another match."""
         if m.kind not in ("changed", "hoisted") or planned:
             return m.kind == "removed"
         old, new = self.collectives(m)
@@ -422,10 +417,10 @@ class _Sides:
         return len(kinds) == 1 and min(self.change(m).values(), default=0) < 0
 
     def change(self, m: Match) -> dict[tuple[str, str], float]:
-        """The elements it gains of each family over each axis; negative for a loss."""
+        """The elements that a match gains, by `(family, axis)`; negative for a loss."""
         old, new = self.collectives(m)
-        # If all trip counts are unknown, both sides run equally often, and one iteration
-        # is compared. If only some are, the later side may have any number of elements.
+        # If all trip counts are unknown, assume that they are equal, and compare one
+        # iteration. If only some are, the later stage may send any number of elements.
         all_unknown = {c.trips for c in old + new} == {None}
         change: dict[tuple[str, str], float] = defaultdict(int)
         for c in old:
@@ -445,9 +440,9 @@ class _Sides:
         return c.bytes_per_device
 
     def _kind(self, m: Match) -> str:
-        """How collectives changed that belong together."""
+        """How the collectives of a match changed: combined, split, or otherwise."""
         old, new = self.collectives(m)
-        # Sums that are added to one another count once, since one sum replaces them.
+        # Count sums that are added together once, because one sum replaces them.
         once: dict[Hashable, int] = {}
         for i in m.before:
             once.setdefault(_added_together(self.all_before[i]) or i, i)
@@ -462,7 +457,7 @@ class _Sides:
         return "changed"
 
     def collectives(self, m: Match) -> tuple[list[Collective], list[Collective]]:
-        """The collectives of a match, of each stage."""
+        """The collectives of a match in the earlier and in the later stage."""
         old = [self.all_before[i] for i in m.before]
         return old, [self.all_after[j] for j in m.after]
 
@@ -476,7 +471,7 @@ def _joined(matches: Sequence[Match]) -> Match:
 
 
 def _connected(sides: Sequence[tuple[set[Hashable], Match]]) -> list[list[Match]]:
-    """Matches in groups whose sets of keys are connected; alone if it has no keys."""
+    """Groups matches connected by shared keys; one without keys stays alone."""
     groups: list[tuple[set[Hashable], list[Match]]] = []
     alone: list[list[Match]] = []
     for keys, m in sides:
@@ -506,15 +501,15 @@ def _grouped(items: Mapping[int, Collective], key: Key) -> dict[Hashable, list[i
 
 
 def comes_from(new: Collective | Member, old: Collective) -> bool:
-    """True if a collective of a later stage certainly has the operand of an earlier one.
+    """True if two matched collectives certainly have the same operand.
 
     Args:
-        new: a collective of the later stage, or an array of a combined one.
-        old: a collective that `match` put together with it.
+        new: a collective of the later stage, or a member of a combined one.
+        old: the collective of the earlier stage that `match` matched with `new`.
     """
     if old.operand in (None, UNKNOWN):
         return False
-    # Their operations and lines agree if both are known.
+    # Operations and source lines must agree if both are known.
     ops = new.op == old.op or not (new.op and old.op)
     sources = new.source == old.source or not (new.source and old.source)
     if new.operand in (None, UNKNOWN):

@@ -1,7 +1,7 @@
-"""Base classes for values that display themselves, and the clock for long work.
+"""Base classes for values that display themselves, and a clock for long work.
 
-This module cannot import the code that draws pictures and writes sentences, which is
-above it. `shardviz/__init__.py` connects them when the package is imported.
+The code that draws pictures and writes sentences imports this module, so this module
+cannot import that code. `shardviz/__init__.py` connects them at import.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar, TextIO
 
 
 class Displayed:
-    """A value with a picture. A notebook shows it as text, and as PNG if it can."""
+    """A value with a picture. Notebooks show it as text, and if possible as PNG."""
 
     __slots__ = ()
     renderer: ClassVar[Callable[[object], dict[str, object]] | None] = None
@@ -35,17 +35,17 @@ class Words:
 
 
 def sentence(fact: object) -> str:
-    """A fact in one sentence; its repr before the package is set up."""
+    """Returns a fact's sentence, or its repr while shardviz is being imported."""
     return (Words.sentence or repr)(fact)
 
 
 def explanation(value: object) -> str:
-    """A value explained in several lines; its repr before the package is set up."""
+    """Explains a value in several lines; its repr while shardviz is being imported."""
     return (Words.explanation or repr)(value)
 
 
 class Fact:
-    """A value made of codes and fields. Its `str` is its sentence.
+    """A value that holds codes and fields, and whose `str` is a sentence.
 
     >>> from shardviz.plans.uncertain import Uncertain
     >>> fact = Uncertain("along", ("model",))
@@ -63,18 +63,18 @@ _LINE_SECONDS = 10.0
 
 
 class StageClock:
-    """Shows the stage of long work and its duration, in one line of a terminal.
+    """Shows the stage and the duration of long work, in one line of a terminal.
 
-    Nothing is written in the first seconds. Nothing is written to a stream that is not
-    a terminal, such as the output of a notebook cell, unless `lines` is true.
+    Writes nothing in the first seconds. Writes only to a terminal, unless `lines` is
+    true; the output of a notebook cell is not a terminal.
 
     Args:
-        subject: the subject of the work, such as the name of a program.
-        stream: the stream to write to; by default the standard error.
+        subject: a name for the work, such as the name of a program.
+        stream: the stream to write to; standard error by default.
         after: seconds before anything is written.
         every: seconds from one update to the next.
-        lines: whether a stream that is not a terminal gets a separate line for each
-            stage, at most one every 10 s.
+        lines: whether to write to other streams too: a separate line for each stage, at
+            most one every 10 s.
 
     >>> with StageClock("step") as stage:
     ...     stage("compile")
@@ -88,7 +88,7 @@ class StageClock:
         every: float = 1.0,
         lines: bool = False,
     ) -> None:
-        # Looked up late, since pytest and notebooks replace sys.stderr.
+        # Read sys.stderr at call time, because pytest and notebooks replace it.
         self._subject, self._stream = subject, stream or sys.stderr
         self._after, self._every, self._stage = after, every, ""
         self._lines = lines
@@ -118,7 +118,7 @@ class StageClock:
     def _write_lines(self) -> None:
         start, pause, shown = time.monotonic(), self._after, None
         while not self._done.wait(pause):
-            # The previous line already names a stage that continues.
+            # Write a new line only if the stage has changed.
             if (stage := self._stage) != shown:
                 line = clock_line(self._subject, stage, time.monotonic() - start)
                 self._stream.write(f"{line}\n")
@@ -130,7 +130,7 @@ class StageClock:
         start, pause, length = time.monotonic(), self._after, 0
         while not self._done.wait(pause):
             line = clock_line(self._subject, self._stage, time.monotonic() - start)
-            # Padded with blanks, since some terminals print escape sequences.
+            # Spaces erase the old line; some terminals would print an escape sequence.
             self._stream.write(f"\r{line:<{length}}")
             self._stream.flush()
             pause, length = self._every, len(line)
@@ -140,14 +140,14 @@ class StageClock:
 
 
 def clock_line(subject: str, stage: str, seconds: float) -> str:
-    """The line that a StageClock writes, of at most 79 letters.
+    """Returns the line that a StageClock writes, at most 79 characters long.
 
     >>> clock_line("train_step", "compile", 83.4)
     'train_step: compile, 1:23'
     """
     minutes, remainder = divmod(int(seconds), 60)
     end = f": {stage or 'begins'}, {minutes}:{remainder:02}"
-    # A line that wraps could not be overwritten after `\r`.
+    # If the line wrapped, `\r` could not return to its start.
     most = 79 - len(end)
     if len(subject) > most:
         subject = subject[: most - 1] + "…"

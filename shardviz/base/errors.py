@@ -1,4 +1,4 @@
-"""The exceptions, and the import of packages that may be missing.
+"""Exceptions, and a context manager for imports of optional packages.
 
     ShardvizError (a ValueError)
     ├── MeshError           an impossible mesh: names, sizes, axis types, device ids
@@ -6,7 +6,7 @@
     ├── RuleError           rules or logical names that cannot be read
     ├── LayoutError         an array that cannot be laid out
     ├── ProgramError        arguments, specs or options that do not fit together
-    │   └── OutOfMemory     a run that needs more memory than is free
+    │   └── OutOfMemory     a run that would need more memory than is free
     ├── TargetError         devices that are missing, too few, or too small
     └── MissingPackage      a package that is needed and not installed
 
@@ -25,7 +25,7 @@ from typing import Any
 
 
 class ShardvizError(ValueError):
-    """Anything that shardviz refuses. The message can be shown to users unchanged.
+    """The base class of shardviz's errors. Messages can be shown to users unchanged.
 
     >>> issubclass(ShardvizError, ValueError)
     True
@@ -45,7 +45,7 @@ class RuleError(ShardvizError):
 
 
 class LayoutError(ShardvizError):
-    """An array that cannot be laid out as asked."""
+    """An array that cannot be laid out as requested."""
 
 
 class ProgramError(ShardvizError):
@@ -57,7 +57,7 @@ class TargetError(ShardvizError):
 
 
 class OutOfMemory(ProgramError):
-    """A run that needs more memory than is free; nothing was tried."""
+    """A run that would need more memory than is free, and was not started."""
 
 
 #: The newest version of jax that shardviz has been tested with.
@@ -73,10 +73,9 @@ class MissingPackage(ShardvizError):
 
 
 class ContractError(AssertionError):
-    """A contract about a program is broken; the message describes the program instead.
+    """A program breaks an expectation or a lock; the message describes the program.
 
-    An error in the contract itself, such as an unknown mesh axis, is a ShardvizError.
-    `broken` holds the broken expectation as a `Broken`, if there is one.
+    A wrong expectation, such as one with an unknown mesh axis, is a ShardvizError.
 
     >>> issubclass(ContractError, AssertionError), issubclass(ContractError, ShardvizError)
     (True, False)
@@ -84,20 +83,20 @@ class ContractError(AssertionError):
 
     @property
     def broken(self) -> Any:
-        """The broken expectation as a value; None if there is only a message."""
+        """The broken expectation as a `Broken`; None if there is only a message."""
         return None if isinstance(self.args[0], str) else self.args[0]
 
 
-#: The name to install a package by, if its module is called otherwise.
+#: Module name -> name to install it by, if they differ.
 _DISTRIBUTIONS = {"yaml": "PyYAML", "ipyparallel": "shardviz[hosts]"}
 
 
 @contextlib.contextmanager
 def needed_by(feature: str) -> Iterator[None]:
-    """Reports a missing package in one sentence, for imports that stand inside.
+    """A context manager for imports: reports a missing package in one sentence.
 
     Args:
-        feature: what needs the imports, such as `"sv.plot"`, for the message.
+        feature: the feature that needs the imports, for the message: `"sv.plot"`.
 
     Raises:
         MissingPackage: if an import fails because a package is not installed.
@@ -112,7 +111,7 @@ def needed_by(feature: str) -> Iterator[None]:
         yield
     except ImportError as error:
         module = (error.name or "").partition(".")[0]
-        # A broken package or a bug in shardviz is not a missing package.
+        # An error in a broken package or in shardviz itself is no missing package.
         if module in ("", "shardviz"):
             raise
         package = _DISTRIBUTIONS.get(module, module)

@@ -1,4 +1,4 @@
-"""write_text(): replaces a file atomically, so that it is never half written."""
+"""write_text(): replaces a file atomically, so that no reader sees half of it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shardviz.base.format import shown
 
 
 def write_text(path: str | os.PathLike[str], text: str, name: str) -> None:
-    """Writes a text file in UTF-8, completely or not at all; creates its folder.
+    """Writes text to a file in UTF-8, completely or not at all; creates the folder.
 
     Args:
         path: the path of the file.
-        text: the whole content.
-        name: a name for the content, for the error: `"a lock"`.
+        text: the complete content.
+        name: a name for the content in the error message, such as `"a lock"`.
 
     Raises:
-        ProgramError: if the file cannot be written; the old file is still there.
+        ProgramError: if the file cannot be written. An old file is then unchanged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -40,12 +40,12 @@ def write_text(path: str | os.PathLike[str], text: str, name: str) -> None:
 
 def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    target = Path(os.path.realpath(path))  # a link stays a link
+    target = Path(os.path.realpath(path))  # keeps a symlink, replaces its target
     mode = None
     with contextlib.suppress(FileNotFoundError):
         mode = target.stat().st_mode
     if mode is not None and not stat.S_ISREG(mode):
-        # A terminal or a pipe cannot be replaced; a folder is refused.
+        # A terminal or pipe cannot be replaced, so write to it. A folder raises.
         target.write_text(text, encoding="utf-8", newline="\n")
         return
     new = target.with_name(f".shardviz-{secrets.token_hex(8)}")
@@ -58,5 +58,5 @@ def _replace(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(new, target)
     finally:
-        # The file still exists only after an error or an interrupt.
+        # After success this name no longer exists; after an error, remove the file.
         new.unlink(missing_ok=True)

@@ -1,13 +1,13 @@
 """Text for numbers and lists: bytes, times, plurals, device ids, folded names.
 
-Device ids keep their order. A dash runs from one id to another, `step` is their
-difference if it is not 1, `…` continues the two entries before it up to the entry after
-it, and round brackets enclose a repeated group. `tests/picture/ids_reader.py` reads the
-ids back from any such text.
+Device ids keep their order. `0–6 step 2` is a range; without `step` its ids are
+consecutive. `…` continues the pattern of the two entries before it up to the entry
+after it. Parentheses enclose a repeated group. `tests/picture/ids_reader.py` parses
+such text back into ids.
 
 `fold` merges names that differ only in numbers, such as the names of a model's layers,
-into one pattern. A pattern stands for every combination of its numbers, so names with
-missing combinations become several patterns.
+into one pattern. A pattern means every combination of its numbers, so if combinations
+are missing, the names become several patterns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-MOST_COMPARED = 1000  # names; comparing more is too slow for a hint about a typo
+MOST_COMPARED = 1000  # names; comparing more would make a typo hint too slow
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -33,29 +33,29 @@ def shown(value: object, limit: int = 60) -> str:
     """
     text = ""
     try:
-        # Stops early: with aliases, 500 letters of YAML can expand to 10^10 entries.
+        # Stop early: YAML aliases can expand 500 characters to 10^10 entries.
         for piece in _repr_pieces(value, limit):
             text += piece
             if len(text) > limit:
                 break
     except Exception as error:  # noqa: BLE001  a foreign __repr__ may raise anything
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    # A line break or an escape sequence would garble the message around it.
+    # A line break or an escape sequence would garble the surrounding message.
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
     return cut(text, limit)
 
 
 def _too_many_digits(value: object) -> int:
-    """About how many digits, for a number too large for Python to print; else 0."""
+    """The approximate digit count of an int too large to print; else 0."""
     if isinstance(value, int) and value.bit_length() > 1000:
         return int(value.bit_length() * 0.30103) + 1
     return 0
 
 
 def _repr_pieces(value: Any, limit: int) -> Iterator[str]:
-    """The repr of a value in pieces; the caller stops reading after `limit` letters.
+    """Yields the repr of a value in chunks; the caller stops after `limit` characters.
 
-    Lists and dicts are read entry by entry, so the work is bounded by `limit`.
+    Lists and dicts are formatted entry by entry, so `limit` bounds the work.
     """
     method = type(value).__repr__
     # Python refuses to print very large numbers.
@@ -83,12 +83,12 @@ def _repr_pieces(value: Any, limit: int) -> Iterator[str]:
 
 
 def error_text(error: BaseException, limit: int = 300) -> str:
-    """The type and the message of an error, in one line.
+    """Formats the type and the message of an error in one line.
 
     >>> error_text(KeyError("x"))
     "KeyError: 'x'"
     """
-    # A compiler's message may run over many lines.
+    # A compiler's message may have many lines.
     try:
         text = " ".join(str(error).split())
     except Exception as str_error:  # noqa: BLE001  a foreign __str__ may raise anything
@@ -97,7 +97,7 @@ def error_text(error: BaseException, limit: int = 300) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, cut to `limit` letters with `…` at the end.
+    """Cuts text to `limit` characters, the last of which is then `…`.
 
     >>> cut("gradient", 8), cut("gradient", 5)
     ('gradient', 'grad…')
@@ -108,7 +108,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def with_article(noun: str) -> str:
-    """The noun after `a` or `an`.
+    """Puts `a` or `an` before a noun.
 
     >>> with_article("all-gather"), with_article("reduce-scatter")
     ('an all-gather', 'a reduce-scatter')
@@ -118,7 +118,7 @@ def with_article(noun: str) -> str:
 
 
 def joined(parts: Iterable[object], word: str = "and", limit: int | None = None) -> str:
-    """Parts as a phrase; with a `limit`, the remaining parts are only counted.
+    """Joins words into a phrase; words beyond `limit` are only counted.
 
     >>> joined(["a", "b", "c"]), joined(["a"]), joined([])
     ('a, b and c', 'a', '')
@@ -134,7 +134,7 @@ def joined(parts: Iterable[object], word: str = "and", limit: int | None = None)
 
 
 def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
-    """Values as a phrase, each in its repr; values beyond `limit` are only counted.
+    """Joins the reprs of values into a phrase; values beyond `limit` are only counted.
 
     >>> listed(["a", "b", "c"])
     "'a', 'b' and 'c'"
@@ -151,13 +151,13 @@ def nearest(name: object, candidates: Iterable[str]) -> str | None:
     if not isinstance(name, str):
         return None
     compared = map(str, itertools.islice(candidates, MOST_COMPARED))
-    # The time may grow with the square of the length.
+    # difflib can take quadratic time in the length.
     close = difflib.get_close_matches(name[:200], compared, n=1, cutoff=0.6)
     return next(iter(close), None)
 
 
 def suggestion(name: object, candidates: Iterable[str]) -> str:
-    """` Did you mean 'embed'?`, or a list of the candidates; for the end of a message.
+    """The end of an error message: the nearest candidate, or a list of candidates.
 
     >>> suggestion("embded", ["embed", "mlp"])
     " Did you mean 'embed'?"
@@ -170,7 +170,7 @@ def suggestion(name: object, candidates: Iterable[str]) -> str:
 
 
 def plural(count: int, noun: str, form: str | None = None) -> str:
-    """`1 device`, `2 devices`, `2 replicas`.
+    """Formats a count and its noun: `1 device`, `2 devices`.
 
     >>> plural(1, "device"), plural(2, "device"), plural(2, "axis", "axes")
     ('1 device', '2 devices', '2 axes')
@@ -179,7 +179,7 @@ def plural(count: int, noun: str, form: str | None = None) -> str:
 
 
 def by_count(count: int, singular: str, plural_form: str) -> str:
-    """The word that agrees with a number: a noun, a verb or a pronoun.
+    """Returns the singular or the plural form of a word, to agree with a count.
 
     >>> by_count(1, "is", "are"), by_count(2, "is", "are")
     ('is', 'are')
@@ -188,7 +188,7 @@ def by_count(count: int, singular: str, plural_form: str) -> str:
 
 
 def clause(template: str, value: object) -> str:
-    """A part of a sentence about a value; `""` if the value is empty or missing.
+    """Formats a template with a value; `""` if the value is empty or None.
 
     >>> clause(" at {}", "mlp.py:31"), clause(" at {}", "")
     (' at mlp.py:31', '')
@@ -197,7 +197,7 @@ def clause(template: str, value: object) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Bytes in the largest binary unit that fits.
+    """Formats a byte count in the largest binary unit that fits.
 
     >>> bytes_text(0), bytes_text(1536), bytes_text(2 << 20), bytes_text(5 << 40)
     ('0 B', '1.5 KiB', '2 MiB', '5 TiB')
@@ -210,7 +210,7 @@ def bytes_text(count: int) -> str:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Seconds in a unit that suits their size.
+    """Formats a duration in a suitable unit; `–` for None.
 
     >>> seconds_text(0.0123), seconds_text(2.5), seconds_text(3e-5), seconds_text(None)
     ('12 ms', '2.5 s', '30 µs', '–')
@@ -229,7 +229,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def count_text(count: float) -> str:
-    """A large count with a letter for its thousands.
+    """Formats a count with a metric prefix: k, M, G, T or P.
 
     >>> count_text(950), count_text(12_500), count_text(3.2e9)
     ('950', '12.5 k', '3.2 G')
@@ -242,7 +242,7 @@ def count_text(count: float) -> str:
 
 
 def first_lines(head: str, lines: Sequence[str], limit: int = 10) -> str:
-    """A head and the first lines below it; the remaining lines are only counted.
+    """Returns a heading and the first lines; the remaining lines are only counted.
 
     >>> print(first_lines("", ["a", "b", "c"], 2))
     a
@@ -264,9 +264,9 @@ class Fold(Generic[T]):
     """Items whose names differ only in numbers.
 
     Attributes:
-        parts: the name, split at its numbers: words at even indices, and at odd
-            indices all numbers that occur there. Every combination of numbers is the
-            name of an item.
+        parts: the name, split at its numbers. Even indices hold the text between
+            numbers; odd indices hold all numbers that occur there. Every combination of
+            numbers is the name of an item.
         items: the items, in their original order.
 
     >>> layers, = fold(["blocks_0/Mlp_0", "blocks_1/Mlp_0"], str)
@@ -290,14 +290,14 @@ class Fold(Generic[T]):
 
     @property
     def count(self) -> str:
-        """`"32 × "`, or `""` for one item."""
+        """The number of items as a prefix, such as `"32 × "`; `""` for one item."""
         if len(self.items) == 1:
             return ""
         return f"{len(self.items):,} × "
 
 
 def _ranges(numbers: Sequence[str]) -> str:
-    """`0..31` or `0..3,7`; numbers with leading zeros are listed individually."""
+    """Formats numbers as `0..31` or `0..3,7`; leading zeros prevent ranges."""
     if any(str(int(n)) != n for n in numbers):
         return ",".join(numbers)
     runs: list[list[int]] = []
@@ -320,10 +320,10 @@ def fold(
     Args:
         items: the items to fold.
         name: returns the name of an item, such as its path.
-        alike: returns a key that must also be equal for items of one fold.
+        alike: returns a key; items with different keys are never in one fold.
 
     Returns:
-        The folds, in the order of their first items. Every item is in exactly one.
+        The folds, in the order of their first items. Every item is in one fold.
 
     >>> [f.name for f in fold(["a_0/x", "a_0/y", "a_1/x", "b"], str)]
     ['a_{0..1}/x', 'a_0/y', 'b']
@@ -345,8 +345,8 @@ def fold(
                 (group[0][0], Fold(parts, tuple(item for _, _, item in group)))
             )
             continue
-        # Some combinations are missing. The group is split at the last index with the
-        # fewest numbers, which keeps a model's layers together.
+        # Some combinations are missing, so split the group. Splitting at the last index
+        # with the fewest numbers keeps a model's layers together.
         varying = [index for index, column in enumerate(values) if len(column) > 1]
         index = min(varying, key=lambda n: (len(values[n]), -n))
         by_number: dict[str, list[_Named]] = {}
@@ -366,19 +366,19 @@ def _in_order(column: tuple[str, ...]) -> tuple[str, ...]:
 
 
 FEW = 4
-FIRST_IDS = 8  # that are shown of more than MOST_IRREGULAR ids without a pattern
+FIRST_IDS = 8  # shown if more than MOST_IRREGULAR ids have no pattern
 MOST_IRREGULAR = 1 << 16
 
 
 def ids_text(ids: object, limit: int = 0) -> str:
-    """All ids, with ranges for repeating patterns.
+    """Formats device ids, with ranges for repeating patterns.
 
-    If there are too many ids and they have no pattern, only the first few are shown.
+    If too many ids have no pattern, only the first few are shown.
 
     Args:
         ids: integers, in the order to list them.
-        limit: the most letters; 0 for no limit. The result is the first that fits:
-            `1 · 2 · 3`, the ids in ranges, or the number of devices.
+        limit: the maximum number of characters; 0 for no limit. Returns the first of
+            these that fits: `1 · 2 · 3`, the ids as ranges, the number of devices.
 
     >>> ids_text([0, 2, 4, 6]), ids_text(range(0, 64, 2)), ids_text([])
     ('0, 2, 4, 6', '0–62 step 2', 'no device')
@@ -437,8 +437,8 @@ def nested_ids_text(first: int, levels: Iterable[tuple[int, int]]) -> str:
 def _nest(ids: np.ndarray) -> list[tuple[int, int]] | None:
     """The nested `(count, step)` levels of ids, innermost first; None if irregular.
 
-    Ids in mesh order, or in the order of blocks, usually have such levels, because they
-    are mixed-radix numbers.
+    Ids in mesh order, or in the order of blocks, usually have such levels, because both
+    orders are mixed-radix.
     """
     levels: list[tuple[int, int]] = []
     while len(ids) > 1:
@@ -461,12 +461,12 @@ def _nested_text(first: int, levels: list[tuple[int, int]]) -> str:
     *inner, (count, step) = levels
     if not inner:
         return _run_text(first, count, step)
-    # The first two repeats and the last show the step; up to three are all listed.
+    # The first two repeats and the last show the step; three or fewer are all listed.
     repeats: Iterable[int] = (0, 1, count - 1)
     if count <= 3:
         repeats = range(count)
     items = [_nested_text(first + i * step, inner) for i in repeats]
-    # Brackets, if the repeated group would be ambiguous without them.
+    # Add parentheses if the repeated group would be ambiguous without them.
     if len(inner) > 1 or (count > 3 and inner[0][0] == 2 and abs(inner[0][1]) != 1):
         items = [f"({item})" for item in items]
     if count <= 3:
@@ -493,7 +493,7 @@ def _runs(ids: np.ndarray) -> list[str]:
         while end < len(values) and values[end] - values[end - 1] == step:
             end += 1
         count = end - start
-        if count < 3:  # two ids are not a pattern, but the second may begin one
+        if count < 3:  # two ids are no pattern, but the second may begin one
             count = 1
         parts.append(_run_text(values[start], count, step))
         start += count
@@ -501,7 +501,7 @@ def _runs(ids: np.ndarray) -> list[str]:
 
 
 def processes(numbers: Iterable[int]) -> str:
-    """Process numbers for the beginning of a sentence.
+    """Formats process indices for the beginning of a sentence.
 
     >>> processes([1]), processes([0, 2]), processes(range(64))
     ('Process 1', 'Processes 0 and 2', 'Processes 0–63')

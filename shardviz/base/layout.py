@@ -1,9 +1,9 @@
-"""lay_out() returns a Layout: the shard of an array that each device holds.
+"""Layout, returned by lay_out(): the shard of an array that each device holds.
 
-The block number of a dimension is a mixed-radix number: if axes `(a, b)` of sizes
-`(A, B)` split it, the device at mesh coordinates `(i, j)` holds block `i * B + j`. The
-number grows by a constant stride along every mesh axis, so all arrays here broadcast to
-the shape of the mesh. `tests/layout` compares the results with
+Block numbers along a dimension are mixed-radix numbers: if axes `(a, b)` of sizes
+`(A, B)` split the dimension, the device at mesh coordinates `(i, j)` holds block
+`i * B + j`. The block number grows by a constant stride along every mesh axis, so all
+arrays here broadcast to the shape of the mesh. `tests/layout` compares the results with
 `jax.sharding.NamedSharding.devices_indices_map`.
 
 Arrays as large as the mesh are created only when needed.
@@ -34,9 +34,9 @@ class Misfit(Fact):
 
     Attributes:
         size: elements of the dimension.
-        axes: the mesh axes that would split it; `()` if no mesh is involved.
+        axes: the mesh axes that would split the dimension; `()` if no mesh is involved.
         parts: the number of blocks.
-        other_axes: mesh axes that would divide it evenly.
+        other_axes: mesh axes that would divide the dimension evenly.
 
     >>> mesh = MeshSpec(("data", "model"), (4, 2))
     >>> misfit = Misfit.find(510, ("data",), mesh)
@@ -58,15 +58,15 @@ class Misfit(Fact):
         mesh: MeshSpec,
         free: tuple[str, ...] | None = None,
     ) -> Misfit | None:
-        """The misfit of `size` over `axes`, or None if it divides.
+        """Returns the misfit of `size` over `axes`, or None if `size` divides evenly.
 
         Args:
             size: elements of the dimension.
-            axes: the mesh axes that would split it.
+            axes: the mesh axes that would split the dimension.
             mesh: the mesh.
-            free: axes that may be suggested instead; by default all of the mesh.
+            free: axes that may be suggested instead; by default all mesh axes.
         """
-        # Axes that the mesh lacks are reported by another verdict.
+        # Another verdict reports axes that the mesh lacks.
         parts = math.prod(mesh.shape.get(a, 1) for a in axes)
         if size % parts == 0:
             return None
@@ -86,13 +86,13 @@ class Misfit(Fact):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The nearest sizes that divide: below (unless that is 0) and above."""
+        """The nearest sizes that divide evenly: below (unless that is 0) and above."""
         below = self.size - self.remainder
         return tuple(s for s in (below, below + self.parts) if s)
 
     @property
     def padding(self) -> int:
-        """The elements of padding after which it divides."""
+        """The number of padding elements that would make the size divisible."""
         return -self.size % self.parts
 
 
@@ -102,16 +102,17 @@ def block_numbers(
     step: int = 1,
     out: np.ndarray | None = None,
 ) -> np.ndarray | None:
-    """The block number of every device along one dimension, broadcastable to the mesh.
+    """Block numbers of all devices along one dimension, broadcastable to the mesh.
 
     Args:
         axes: the mesh axes that split the dimension, major to minor.
         mesh: the mesh.
-        step: a factor by which each number is multiplied.
-        out: int64 in mesh shape; if given, the numbers of all devices are written here.
+        step: a factor for all block numbers.
+        out: int64 in mesh shape; if given, the result is broadcast and written here.
 
     Returns:
-        int64, of length 1 along axes that do not split; None if no axis splits.
+        int64, of length 1 along mesh axes that do not split the dimension; None if no
+        axis splits the dimension.
 
     >>> block_numbers(("b", "a"), MeshSpec(("a", "b"), (2, 3))).tolist()
     [[0, 2, 4], [1, 3, 5]]
@@ -124,7 +125,7 @@ def block_numbers(
             step *= size
     if not lanes:
         return None
-    # The lanes are one-dimensional, so the first pass over all devices adds two of them.
+    # Each lane varies along one axis only, so adding two fills `out` in one pass.
     if out is None:
         return sum(lanes[1:], lanes[0])
     if len(lanes) == 1:
@@ -137,7 +138,7 @@ def block_numbers(
 
 
 def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
-    """Refuses a mesh with a Manual axis and an axis that does not split the array."""
+    """Raises if one mesh axis is Manual and another does not split the array."""
     # NamedSharding fails with an assertion here: it cannot express that some devices
     # hold replicas while a shard_map controls the data of others.
     manual, idle = [], []
@@ -163,12 +164,12 @@ class Layout(Displayed):
     Attributes:
         shape: the global shape, in elements.
         dtype: the name of the element type.
-        mesh: the mesh it is laid out on.
-        spec: the spec it results from; None for any other kind of sharding.
+        mesh: the mesh that the array is laid out on.
+        spec: the spec of the layout; None for any other kind of sharding.
         block_counts: the number of blocks along each dimension.
         shard_shape: the shape of every device's block.
-        request: the Request that it answers, with the array's name and its rules; None
-            for the layout of a bare shape or a live array.
+        request: the Request with the array's name and its rules; None for the layout of
+            a bare shape or a live array.
 
     >>> layout = lay_out((8, 4), Spec.parse("data, model"), MeshSpec(("data", "model"), (4, 2)))
     >>> layout.shard_shape, layout.replicas, layout.box(3)
@@ -181,8 +182,8 @@ class Layout(Displayed):
     spec: Spec | None
     block_counts: tuple[int, ...]
     shard_shape: tuple[int, ...]
-    # Per dimension the block number of every device, broadcastable to the mesh shape;
-    # None if all are 0.
+    # For each dimension, the block number of every device, broadcastable to the mesh
+    # shape; None if all numbers are 0.
     _given_blocks: tuple[np.ndarray | None, ...] | None = None
     request: Any = field(default=None, compare=False, repr=False)
 
@@ -198,7 +199,7 @@ class Layout(Displayed):
 
     @cached_property
     def blocks(self) -> tuple[np.ndarray | None, ...]:
-        """Per dimension the block number of every device; None if it is not split.
+        """For each dimension, the block number of every device; None if it isn't split.
 
         Each array has the rank of the mesh and broadcasts to its shape: axes that do
         not split the dimension have length 1.
@@ -212,7 +213,7 @@ class Layout(Displayed):
     @cached_property
     def starts(self) -> np.ndarray:
         """int64 [devices, rank]: the first element of each device's block."""
-        # Stored dimension-major, so that each dimension is one contiguous pass.
+        # Dimension-major, so that each dimension is contiguous in memory.
         starts = np.empty((self.rank, *self.mesh.axis_sizes), np.int64)
         for dim, (out, step) in enumerate(zip(starts, self.shard_shape, strict=True)):
             block = None
@@ -253,14 +254,14 @@ class Layout(Displayed):
                     at = self.mesh.positions[axis]
                     size = self.mesh.axis_sizes[at]
                     numbers[dim] = numbers[dim] * size + coords[at]
-        # Start and stop are always numbers, since boxes are drawn.
+        # Pictures need start and stop as numbers, not None.
         pairs = zip(numbers, self.shard_shape, strict=True)
         return tuple(slice(n * step, (n + 1) * step) for n, step in pairs)
 
     def indices(self) -> dict[int, tuple[slice, ...]]:
-        """Device id to slices, in JAX's form: `slice(None)` for an unsplit dimension.
+        """Device id -> slices, as in JAX: `slice(None)` for an unsplit dimension.
 
-        Equal to `NamedSharding.devices_indices_map`, with ids for devices.
+        Equal to `NamedSharding.devices_indices_map`, with ids instead of devices.
         """
         columns: list[list[slice]] = []
         for count, step, block in zip(
@@ -353,9 +354,9 @@ class Layout(Displayed):
 def lay_out(
     shape: Sequence[int] | str, spec: Spec, mesh: MeshSpec, dtype: object = "float32"
 ) -> Layout:
-    """The Layout of an array of `shape`, split over `mesh` by `spec`.
+    """Lays out an array of `shape`, split over `mesh` by `spec`.
 
-    An UNCONSTRAINED dimension is not split, as in JAX: the compiler has yet to decide.
+    An UNCONSTRAINED dimension counts as unsplit, as in JAX.
 
     Raises:
         LayoutError: if the array cannot be split evenly.
@@ -367,7 +368,7 @@ def lay_out(
 def lay_out_parsed(
     sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec, dtype: str
 ) -> Layout:
-    """`lay_out` for a shape and a dtype that an ArraySpec has validated."""
+    """Like `lay_out`, for a shape and a dtype that are already validated."""
     if problem := rank_problem(spec, len(sizes)):
         raise LayoutError(str(problem))
     spec.check(mesh)
@@ -394,7 +395,7 @@ def layout_from_indices(
     indices: Mapping[int, tuple[slice, ...]],
     mesh: MeshSpec | None = None,
 ) -> Layout:
-    """The Layout of a map from device id to slices, which every jax Sharding provides.
+    """Creates a Layout from slices by device id, which every jax Sharding provides.
 
     Raises:
         LayoutError: if the blocks differ in shape.
@@ -415,7 +416,7 @@ def layout_from_indices(
     shard = sizes
     if ids:
         shard = tuple(lengths[0].tolist())
-    # A sharding without a mesh still has an order of devices.
+    # Without a mesh, use one axis over the devices in the sharding's order.
     if mesh is None:
         mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
     counts: list[int] = []

@@ -1,8 +1,8 @@
-"""MeshSpec: named axes over device ids, which works without the devices.
+"""MeshSpec: a mesh of named axes over device ids, which need not exist.
 
-A mesh is an n-dimensional grid of device ids. Only the order in the grid matters: a
-device's id does not determine its position (JAX reorders devices on TPU, and the ids of
-other processes start anywhere). Follows `jax.sharding.Mesh` and `AbstractMesh`.
+A mesh is an n-dimensional grid of device ids. A device's id does not determine its
+position in the grid: JAX reorders devices on TPU, and the ids of other processes can
+start anywhere. Follows `jax.sharding.Mesh` and `AbstractMesh`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shardviz.base.typing import AxisTypesLike, MeshLike
 
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_AXES = 32
-MAX_DEVICES = 1 << 24  # 16.8 million: arrays of ids stay under 128 MiB
+MAX_DEVICES = 1 << 24  # 16.8 million; an array of ids takes at most 128 MiB
 
 
 class MeshSpec(Displayed):
@@ -44,7 +44,7 @@ class MeshSpec(Displayed):
         axis_names: one name per axis, major to minor.
         axis_sizes: one size per axis.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"` per axis.
-        device_ids: int64, in mesh shape; the device at each position.
+        device_ids: int64, in mesh shape; the id of the device at each position.
         process_indices: int64, in mesh shape; the process (host) of each device. The
             constructor also takes a number of hosts, which share the devices evenly and
             in order.
@@ -77,14 +77,14 @@ class MeshSpec(Displayed):
         process_indices: npt.ArrayLike | None = None,
         concrete: bool = False,
     ) -> None:
-        # Attributes bypass __setattr__, which refuses: meshes are immutable dict keys.
+        # Bypass __setattr__, which raises: meshes are immutable, to be dict keys.
         fields = self.__dict__
         names, sizes = _checked_axes(axis_names, axis_sizes)
         fields["axis_names"], fields["axis_sizes"] = names, sizes
         fields["axis_types"] = _checked_types(axis_types, names)
         fields["concrete"] = concrete
-        # Default ids and processes are created when first needed: a number for each of
-        # 16 million devices needs 128 MiB.
+        # Default ids and processes are created when first needed: for 16 million
+        # devices each of the two arrays takes 128 MiB.
         fields["ids_are_positions"] = device_ids is None
         if device_ids is not None:
             fields["device_ids"] = checked_ids(device_ids, sizes)
@@ -101,8 +101,8 @@ class MeshSpec(Displayed):
         )
 
     def replace(self, **changes: Any) -> MeshSpec:
-        """A copy with some arguments changed, validated like a new one."""
-        # Default ids and processes stay implicit: a mesh may have millions of devices.
+        """Returns a copy with some arguments changed, validated like a new MeshSpec."""
+        # Don't create default ids and processes: a mesh may have millions of devices.
         ids = None
         processes: int | np.ndarray | None = self.even_hosts
         if not self.ids_are_positions:
@@ -121,7 +121,7 @@ class MeshSpec(Displayed):
 
     @cached_property
     def device_ids(self) -> np.ndarray:
-        """int64, in mesh shape: the device at each position."""
+        """int64, in mesh shape: the id of the device at each position."""
         numbers = np.arange(self.size, dtype=np.int64).reshape(self.axis_sizes)
         numbers.flags.writeable = False
         return numbers
@@ -129,7 +129,7 @@ class MeshSpec(Displayed):
     @cached_property
     def process_indices(self) -> np.ndarray:
         """int64, in mesh shape: the process (host) of each device."""
-        # Without `even_hosts` the constructor has set the attribute.
+        # If `even_hosts` is None, the constructor has already set this attribute.
         hosts = self.even_hosts or 1
         if hosts == 1:
             return np.broadcast_to(np.int64(0), self.axis_sizes)
@@ -145,16 +145,16 @@ class MeshSpec(Displayed):
 
     @cached_property
     def shape(self) -> Mapping[str, int]:
-        """Axis name to size, in order."""
+        """Axis name -> size, in mesh order."""
         return dict(zip(self.axis_names, self.axis_sizes, strict=True))
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Axis name to its position among the axes."""
+        """Axis name -> position of the axis among all axes."""
         return {name: i for i, name in enumerate(self.axis_names)}
 
     def lane(self, axis: str) -> np.ndarray:
-        """int64: the index along one axis, 0, 1, …, broadcastable to the mesh."""
+        """int64: the coordinates 0, 1, … along one axis, broadcastable to the mesh."""
         lane = self._lanes.get(axis)
         if lane is None:
             shape = [1] * len(self.axis_sizes)
@@ -170,10 +170,10 @@ class MeshSpec(Displayed):
 
     @cached_property
     def processes(self) -> Sequence[int]:
-        """The processes (hosts) that own devices here, in ascending order."""
+        """The processes (hosts) that own devices of the mesh, in ascending order."""
         if self.even_hosts:
             hosts = range(self.even_hosts)
-            # A tuple of two million hosts needs 80 MiB.
+            # A range, because a tuple of two million hosts would take 80 MiB.
             if len(hosts) > 1 << 16:
                 return hosts
             return tuple(hosts)
@@ -217,17 +217,18 @@ class MeshSpec(Displayed):
         return tuple(reversed(coords))
 
     def local(self, process: int) -> MeshSpec:
-        """The sub-mesh of one process: the block of the mesh that its devices fill.
+        """Returns the sub-mesh of one process: the block that its devices fill.
 
         Follows `Mesh.local_mesh`.
 
         Raises:
-            MeshError: if the process has no device here, or its devices fill no block.
+            MeshError: if the process has no device in the mesh, or if its devices do
+                not fill a block.
         """
         process = check_size(process, "A process index")
         if self.even_hosts == 1 and process == 0:
             return self
-        if self.even_hosts:  # fast, since the Explorer asks for all hosts of a pod
+        if self.even_hosts:  # fast, because the Explorer calls this for each host
             per_host = self.size // self.even_hosts
             local = np.arange(0)
             if 0 <= process < self.even_hosts:
@@ -239,7 +240,7 @@ class MeshSpec(Displayed):
                 f"Process {shown(process)} has no device in this mesh."
                 f" Processes here: {listed(self.processes)}."
             )
-        # The devices fill a block if the smallest block around them has as many.
+        # The devices fill a block if the smallest block around them has no others.
         coordinates = np.unravel_index(local, self.axis_sizes)
         sizes = tuple(int(i.max()) - int(i.min()) + 1 for i in coordinates)
         if math.prod(sizes) != local.size:
@@ -258,7 +259,7 @@ class MeshSpec(Displayed):
         """The size of an axis.
 
         Raises:
-            MeshError: if the mesh has no such axis; the message suggests the nearest.
+            MeshError: if the mesh has no such axis; the message suggests another name.
         """
         if isinstance(name, str) and name in self.shape:
             return self.shape[name]
@@ -273,7 +274,7 @@ class MeshSpec(Displayed):
             return True
         if self._key != other._key or self.even_hosts != other.even_hosts:
             return False
-        # If both have default ids, arrays of up to 16 million ids need not exist.
+        # If both have default ids, don't create arrays of them to compare.
         if not (self.ids_are_positions and other.ids_are_positions):
             if not np.array_equal(self.device_ids, other.device_ids):
                 return False
@@ -356,7 +357,7 @@ def _checked_types(types: Iterable[object], names: tuple[str, ...]) -> tuple[str
 
 
 def _numbers(values: npt.ArrayLike, sizes: tuple[int, ...], noun: str) -> np.ndarray:
-    """int64 in mesh shape, read-only: a number of 0 or more for each position."""
+    """Validates one number >= 0 per mesh position. Returns read-only int64."""
     positions = math.prod(sizes)
     array = None
     # numpy raises for ragged lists and for numbers beyond int64.
@@ -384,14 +385,14 @@ def _are_counts(array: np.ndarray, positions: int) -> bool:
 
 
 def checked_ids(ids: npt.ArrayLike, sizes: tuple[int, ...]) -> np.ndarray:
-    """Device ids in mesh shape, read-only, without repeats.
+    """Validates device ids, and returns them as read-only int64 in mesh shape.
 
     Raises:
-        MeshError: for anything else.
+        MeshError: for repeated ids, or if there isn't one valid id per position.
     """
     array = _numbers(ids, sizes, "device ids")
     flat = array.reshape(-1)
-    # Sorting 16 million takes a second.
+    # Sorting 16 million ids takes a second.
     if not ascending(flat):
         flat = np.sort(flat)
         repeated = flat[1:][flat[1:] == flat[:-1]]
@@ -414,7 +415,7 @@ def ascending(values: np.ndarray) -> bool:
 def _checked_processes(
     processes: npt.ArrayLike | None, sizes: tuple[int, ...]
 ) -> np.ndarray | int:
-    """The process of each device, or the number of hosts if they share them in order."""
+    """The process of each device, or a number of hosts that share them in order."""
     total = math.prod(sizes)
     if processes is None:
         return 1
@@ -446,7 +447,7 @@ def make_mesh(
     count_devices: Callable[[], int] | None = None,
     **sizes: int,
 ) -> MeshSpec:
-    """A MeshSpec from text, a mapping, pairs, or keywords.
+    """Creates a MeshSpec from text, a mapping, pairs, or keywords.
 
     Args:
         axes: `"data=4, model=2"`, `{"data": 4}`, `[("data", 4)]`, or keywords instead.
@@ -456,8 +457,8 @@ def make_mesh(
         processes: the number of hosts, which share the devices evenly and in order, or
             the process index of each device, any shape of the right size; by default
             one host.
-        count_devices: returns the number of devices. It is called if a size is -1,
-            which stands for the remaining devices; by default `device_ids` are counted.
+        count_devices: returns the number of devices, from which a size of -1 is
+            computed. Not called if `device_ids` are given; these are counted instead.
         **sizes: axes as keywords, instead of `axes`.
 
     Raises:
@@ -490,7 +491,7 @@ def make_mesh(
         type_per_axis = axis_types
     elif axis_types is not None:
         type_per_axis = (axis_types,) * len(names)
-    # Explicit ids mean these devices; the default 0, 1, 2, … may be any devices.
+    # Given ids mean particular devices. The default ids 0, 1, 2, … don't.
     concrete = device_ids is not None
     return MeshSpec(names, lengths, type_per_axis, device_ids, processes, concrete)
 
@@ -498,10 +499,10 @@ def make_mesh(
 def filled_sizes(
     sizes: Sequence[int], count_devices: Callable[[], int] | None
 ) -> tuple[int, ...]:
-    """The sizes, with a -1 replaced by the number of remaining devices.
+    """Replaces a size of -1 by the size that uses all devices.
 
     Args:
-        sizes: one for each axis.
+        sizes: one size per axis; at most one may be -1.
         count_devices: returns the number of devices; called if a size is -1.
 
     Raises:
@@ -540,7 +541,7 @@ _AXIS = re.compile(
 
 
 def _parsed(text: str) -> list[tuple[str, int]]:
-    """The `(name, size)` pairs in typed text; nothing is evaluated."""
+    """Parses `(name, size)` pairs from text, without evaluating anything."""
     pairs = []
     for match in scan(_AXIS, text, MeshError, "an axis and its size, as data=4,"):
         pairs.append((name_in(match[1]), int(match[2])))

@@ -1,9 +1,10 @@
 """MeshContext: the mesh in force at one point of a program, and the APIs that see it.
 
-JAX has three slots per thread. `with mesh:` pushes on the legacy stack. `jax.set_mesh`
-sets a mesh of devices and the matching abstract mesh. `use_abstract_mesh`, and
-`shard_map` inside its body, set only the abstract mesh. Each API looks into its own
-slots; `tests/program/test_mesh_context.py` checks the table below against JAX.
+JAX keeps meshes in three slots per thread: the legacy stack, the mesh of devices and
+the abstract mesh. `with mesh:` pushes on the legacy stack. `jax.set_mesh` sets a mesh
+of devices and the matching abstract mesh. `use_abstract_mesh`, and `shard_map` inside
+its body, set only the abstract mesh. `APIS` lists the slots that each API reads;
+`tests/program/test_mesh_context.py` checks it against JAX.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from shardviz.base.errors import MeshError
 from shardviz.base.format import listed, shown
 from shardviz.base.mesh import MeshSpec
 
-#: The APIs that accept a bare PartitionSpec (or no mesh at all), and the slots they look
-#: into. `explicit` is the abstract mesh if one of its axes is Explicit: jit then uses it
-#: if there is no mesh of devices.
+#: APIs that accept a bare PartitionSpec (or no mesh at all), and the slots that they
+#: read, in order. `explicit` is the abstract mesh if one of its axes is Explicit; jit
+#: uses it if there is no mesh of devices.
 APIS = {
     "with_sharding_constraint": ("abstract", "legacy"),
     "jit in_shardings": ("current", "explicit"),
@@ -39,8 +40,8 @@ class MeshContext(Displayed):
         legacy: the meshes entered by `with mesh:`, outermost first.
         current: the mesh of `jax.set_mesh`.
         abstract: the mesh that `jax.sharding.get_abstract_mesh` returns: the abstract
-            form of `current`, unless `use_abstract_mesh` or a `shard_map` around the
-            call has set another mesh.
+            form of `current`, unless `use_abstract_mesh` or an enclosing `shard_map`
+            has set another mesh.
         traced: whether the call is in a function that is being traced.
         readable: whether this version of JAX reveals the meshes that `with mesh:` has
             entered.
@@ -75,7 +76,7 @@ class MeshContext(Displayed):
 
     @property
     def entered(self) -> MeshSpec | None:
-        """The mesh that a `with` statement entered last, or None."""
+        """The mesh that the innermost `with mesh:` entered, or None."""
         return self.legacy[-1] if self.legacy else None
 
     @property
@@ -93,7 +94,7 @@ class MeshContext(Displayed):
         return self.abstract.axis_types != self.current.axis_types
 
     def sees(self, api: str) -> MeshSpec | None:
-        """The mesh that one API of JAX or flax finds here, or None.
+        """The mesh that an API of JAX or flax uses in this context, or None.
 
         Args:
             api: a key of `APIS`.
@@ -121,7 +122,7 @@ class MeshContext(Displayed):
         return None
 
     def table(self) -> dict[str, MeshSpec | None]:
-        """The mesh that each API finds here."""
+        """The mesh that each API uses in this context."""
         return {api: self.sees(api) for api in APIS}
 
     def explain(self) -> str:

@@ -1,6 +1,6 @@
-"""Pairs the items of two collections by key: which are in both, gone, or new.
+"""Pairs the items of two collections by key, and lists the gone and the new items.
 
-Every comparison of two tables, plans, locks, signatures or stages begins with this.
+Every comparison of two tables, plans, locks, signatures or stages starts here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Pairing(Generic[Old, New]):
     """The items of two collections, paired.
 
     Attributes:
-        paired: the items with the same key, in the order of the first collection.
-        gone: the items that only the first collection has, in order.
-        new: the items that only the second collection has, in order.
+        paired: pairs of items with equal keys, in the order of the first collection.
+        gone: the unpaired items of the first collection, in order.
+        new: the unpaired items of the second collection, in order.
     """
 
     paired: tuple[tuple[Old, New], ...]
@@ -37,13 +37,13 @@ def pair(
     key_after: Callable[[New], Hashable],
     fits: Callable[[Old, New], bool] | None = None,
 ) -> Pairing[Old, New]:
-    """Pairs each item with the first unpaired item of the other collection that fits.
+    """Pairs each item of `before` with the first unpaired item of `after` that fits.
 
     Args:
         before, after: the items. A key may occur several times.
         key: the key of an item of `before`; an item whose key is None has no partner.
-        key_after: the same for `after`.
-        fits: whether two items with the same key may be paired; by default all may.
+        key_after: the key of an item of `after`.
+        fits: returns whether two items with equal keys may be paired; None if all may.
 
     >>> pair(["a1", "b1", "a2"], ["a3", "c3"], lambda s: s[0], lambda s: s[0])
     Pairing(paired=(('a1', 'a3'),), gone=('b1', 'a2'), new=('c3',))

@@ -1,4 +1,4 @@
-"""Checks of names, sizes and bytes, and the parser for typed text.
+"""Checks names, sizes and byte counts, and parses typed text.
 
 Text is parsed with Python's own parser; nothing is evaluated, and every input has a
 maximum length. An error names the position and the text that could not be read.
@@ -22,15 +22,15 @@ from shardviz.base.errors import MeshError, ShardvizError
 from shardviz.base.format import bytes_text, shown
 
 MAX_NAME = 100
-MAX_PATH = 1_000  # letters of a path that is matched with patterns
-MAX_TEXT = 1 << 19  # letters; MaxText's base.yml has 60,000
+MAX_PATH = 1_000  # characters of a path that is matched with patterns
+MAX_TEXT = 1 << 19  # characters; MaxText's base.yml has 60,000
 
 
 def read_text_file(path: Path, most: int) -> str:
-    """The text of a plain file of at most `most` bytes, without a byte order mark.
+    """Reads a regular UTF-8 file of at most `most` bytes, without a byte order mark.
 
     Raises:
-        ValueError: with the reason as an end of a sentence: "is longer than 512 KiB".
+        ValueError: with a reason that ends a sentence: "is longer than 512 KiB".
     """
     try:
         # Reading a pipe or /dev/zero would never end.
@@ -52,18 +52,18 @@ def read_text_file(path: Path, most: int) -> str:
 
 
 def check_name(name: object, noun: str, error: type[ShardvizError] = MeshError) -> str:
-    """`name`, if it can be the name of an axis or array: short, printable text.
+    """Returns `name` if it can name an axis or array: short, printable text.
 
     Args:
         name: the name.
         noun: the kind of thing it names, for the message: `"a mesh axis"`.
-        error: the class of the error.
+        error: the exception class to raise.
     """
-    # The valid case comes first: every array of a model is checked. The space is the
-    # only blank that `isprintable` accepts.
+    # Valid names first, because every array of a model is checked. A space is the only
+    # whitespace that `isprintable` accepts.
     if isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable():
         if name[0] != " " and name[-1] != " ":
-            return str(name)  # the repr of numpy's str_ differs
+            return str(name)  # converts numpy's str_, whose repr differs
     if isinstance(name, str) and len(name) > MAX_NAME:
         raise error(
             f"The name of {noun} has {len(name):,} letters; at most {MAX_NAME}, please."
@@ -75,7 +75,7 @@ def check_name(name: object, noun: str, error: type[ShardvizError] = MeshError) 
 
 
 def check_path(path: object, error: type[ShardvizError]) -> str:
-    """`path`, if it can be matched with patterns: printable text that is not too long."""
+    """Returns `path` if patterns can match it: printable text, not too long."""
     if not isinstance(path, str) or not path.isprintable():
         raise error(
             "The path of an array is printable text such as 'mlp/0/kernel';"
@@ -89,12 +89,12 @@ def check_path(path: object, error: type[ShardvizError]) -> str:
 
 
 def check_size(size: object, noun: str, error: type[ShardvizError] = MeshError) -> int:
-    """`size` as an int, if it is a whole number.
+    """Returns `size` as an int if it is a whole number.
 
     Args:
         size: the number.
         noun: the beginning of the message: `"A process index"`.
-        error: the class of the error.
+        error: the exception class to raise.
     """
     if type(size) is int:
         return size
@@ -115,12 +115,12 @@ _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*((?:[kmgtpe]i?)?b)?", re.I | re.
 
 
 def parse_bytes(size: object, noun: str, error: type[ShardvizError]) -> int:
-    """A number of bytes, from an int or from text: `"1 MiB"`, `"1.5 GB"`, `"512"`.
+    """Reads a number of bytes from an int or text: `"1 MiB"`, `"1.5 GB"`, `"512"`.
 
     Args:
         size: the number or text; `KiB` is 1,024 bytes and `KB` is 1,000.
         noun: the beginning of the message: `"The limit"`.
-        error: the class of the error.
+        error: the exception class to raise.
 
     >>> parse_bytes("1 MiB", "It", ShardvizError), parse_bytes("1.5KB", "It", ShardvizError)
     (1048576, 1500)
@@ -136,27 +136,27 @@ def parse_bytes(size: object, noun: str, error: type[ShardvizError]) -> int:
             f"{noun} is a number of bytes, or text such as '1 MiB' or '1.5 GB';"
             f" got {shown(size)}."
         )
-    # As a float, "0.3 GB" would be one byte less than 300,000,000.
+    # With floats, "0.3 GB" would be one byte less than 300,000,000.
     return int(Decimal(match[1]) * _UNITS[(match[2] or "").lower()])
 
 
 def limited(
     values: object, most: int, noun: str, error: type[ShardvizError]
 ) -> list[Any]:
-    """The values of an iterable as a list, if there are at most `most`.
+    """Returns an iterable as a list if it has at most `most` values.
 
     Args:
         values: the iterable.
         most: the largest number of values.
         noun: the beginning of the message: `"The axes of a mesh"`.
-        error: the class of the error.
+        error: the exception class to raise.
 
     >>> limited(iter("ab"), 2, "Letters", ShardvizError)
     ['a', 'b']
     """
     if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise error(f"{noun} must be a list or tuple; got {shown(values)}.")
-    # An iterable may be infinite.
+    # The iterable may be infinite.
     first_values = list(itertools.islice(values, most + 1))
     if len(first_values) > most:
         count = f"{len(values):,}" if isinstance(values, Sized) else "more"
@@ -169,26 +169,26 @@ QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
 NAME = rf"""(?:{QUOTED}|(?:(?!->|=>)[^\s,()\[\]{{}}=:;'"→⇒#])+)"""
 
 
-#: A number in Python's notation, of at most 20 digits. Python cannot read thousands.
+#: A number in Python's notation, of at most 20 digits. `int` refuses thousands.
 DIGITS = "[0-9](?:_?[0-9]){0,19}"
 
 
 class UnconstrainedSingleton:
-    """Typed `P.UNCONSTRAINED`. Has the class name of jax's, by which it is recognized."""
+    """`P.UNCONSTRAINED` in typed text. Recognized by class name, the same as jax's."""
 
 
 UNCONSTRAINED = UnconstrainedSingleton()
 
 
 class Call(NamedTuple):
-    """A typed call of PartitionSpec."""
+    """A call of PartitionSpec in typed text."""
 
     args: tuple[Any, ...]
     keywords: dict[str, Any]
 
 
 class Pairs(list):
-    """The pairs of a typed mapping, including repeated keys."""
+    """The items of a mapping in typed text, including repeated keys."""
 
 
 def name_in(token: str) -> str:
@@ -199,13 +199,13 @@ def name_in(token: str) -> str:
 
 
 def typed_name(name: str) -> str:
-    """A name as users type it: in quotes if it would be misread without them.
+    """Formats a name as users type it, in quotes if the parser needs them.
 
     >>> typed_name("embed"), typed_name("two words"), typed_name("None")
     ('embed', "'two words'", "'None'")
     """
     reserved = keyword.iskeyword(name) or name.lower() in ("none", "null", "_")
-    # Python's parser normalizes letters beyond ASCII, which would change the name.
+    # Python's parser normalizes non-ASCII letters, which would change the name.
     if not name.isascii() or not name.isidentifier() or reserved or _is_free(name):
         return quoted(name)
     return name
@@ -216,7 +216,7 @@ def _is_free(word: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """`text` in quotes, escaped so that it can be read back.
+    """Quotes and escapes text so that it can be parsed back.
 
     >>> print(quoted("it's"))
     'it\\'s'
@@ -228,12 +228,12 @@ def quoted(text: str) -> str:
 def scan(
     pattern: re.Pattern[str], text: str, error: type[ShardvizError], expected: str
 ) -> Iterator[re.Match[str]]:
-    """Consecutive matches of a pattern that cover the whole text.
+    """Yields consecutive matches of a pattern; they must cover all of the text.
 
     Args:
         pattern: matches one entry and the separator after it.
         text: the typed text.
-        error: the class of the error for text that does not match.
+        error: the exception class to raise for text that does not match.
         expected: a description of an entry, for the message.
     """
     position, end = 0, len(text.rstrip())
@@ -251,12 +251,12 @@ def scan(
 
 
 def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> Any:
-    """The value of typed text: text, None, numbers, tuples, mappings, PartitionSpecs.
+    """Parses typed text: names, None, numbers, tuples, mappings, PartitionSpecs.
 
     Args:
         text: the typed text.
-        error: the class of the error.
-        within: a template around the text, with `{}` in its place.
+        error: the exception class to raise.
+        within: a template that encloses the text, such as `P({})`.
 
     >>> typed_value("(x, None, 'y z')", ShardvizError)
     ('x', None, 'y z')
@@ -270,7 +270,7 @@ def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> An
         tree = ast.parse(within.replace("{}", python), mode="eval")
         return _literal(tree.body, error)
     except SyntaxError as syntax_error:
-        # The position in the typed text, without the template and added backslashes.
+        # Subtract the template and the added backslashes from the position.
         position = (syntax_error.offset or 1) - within.index("{}")
         if syntax_error.lineno == 1:
             position -= sum(backslash < position for backslash in added)
@@ -279,11 +279,11 @@ def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> An
             f"Cannot read {shown(text.strip())}: {syntax_error.msg} at position {position}."
         ) from None
     except (RecursionError, MemoryError, ValueError, TypeError):
-        # For thousands of brackets, or letters that cannot be encoded in UTF-8.
+        # Raised for thousands of brackets, or for text that UTF-8 cannot encode.
         raise error(f"Cannot read {shown(text.strip())}: is it one value?") from None
 
 
-# A comment, or a string with its prefix; an unclosed string extends as far as possible.
+# Matches a comment, or a string with its prefix, up to its end if it is not closed.
 _STRING = re.compile(
     r"""#[^\n]*|([a-z]{0,2})(?:'''(?:[^\\]|\\.)*?(?:'''|\Z)"""
     r'''|"""(?:[^\\]|\\.)*?(?:"""|\Z)'''
@@ -296,13 +296,13 @@ _UNKNOWN_ESCAPE = re.compile(
 
 
 def without_unknown_escapes(text: str) -> tuple[str, list[int]]:
-    r"""Python source with each unknown escape, as in `"\d"`, written as `"\\d"`.
+    r"""Doubles the backslash of unknown escapes in Python source: `"\d"` -> `"\\d"`.
 
-    Python reads both the same way, but warns about the first; turning warnings off would
+    Python reads both alike, but warns about the first. Turning warnings off would
     affect all threads of the user's process.
 
     Returns:
-        The source, and the positions in it of the added backslashes.
+        The new source, and the positions of the added backslashes in it.
     """
     if "\\" not in text:
         return text, []
@@ -322,7 +322,7 @@ def without_unknown_escapes(text: str) -> tuple[str, list[int]]:
 
 
 def literal_value(node: ast.expr, error: type[ShardvizError]) -> Any:
-    """The value of a literal expression, as `typed_value` reads it.
+    """Returns the value of a literal expression, as `typed_value` reads it.
 
     Raises:
         error: for an expression that would have to be evaluated.
@@ -343,7 +343,7 @@ def _literal(node: ast.expr, error: type[ShardvizError]) -> Any:
             if key is not None:
                 pair = _literal(key, error), _literal(value, error)
                 pairs.append(pair)
-        if len(pairs) == len(node.keys):  # else it unpacks another mapping
+        if len(pairs) == len(node.keys):  # else a `**` unpacks another mapping
             return pairs
     if isinstance(node, (ast.Name, ast.Attribute)) and _is_free(name):
         return UNCONSTRAINED

@@ -1,4 +1,4 @@
-"""Spec: the normal form of a PartitionSpec, with a parser that evaluates nothing.
+"""Spec: a PartitionSpec in normal form, and a parser that evaluates no code.
 
 A Spec has a tuple of mesh axes per dimension, major to minor. It follows
 `jax.sharding.PartitionSpec`: `('x',)` is the same as `'x'` and `()` the same as `None`,
@@ -51,7 +51,8 @@ class Spec(Displayed):
     """The mesh axes that split each dimension of an array.
 
     Attributes:
-        dims: per dimension the mesh axes that split it, major to minor; `()` for none.
+        dims: for each dimension, the mesh axes that split it, major to minor; `()` for
+            none.
         unconstrained: the dimensions left to the compiler (`P.UNCONSTRAINED`).
         unreduced: mesh axes over which each device holds a partial sum.
         reduced: mesh axes over which the value is already summed.
@@ -75,7 +76,7 @@ class Spec(Displayed):
     def of(
         *entries: object, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
     ) -> Spec:
-        """A Spec from entries as in jax's `P`: names, tuples of names, None.
+        """Creates a Spec from entries as in jax's `P`: names, tuples of names, None.
 
         Raises:
             SpecError: for an entry of another kind.
@@ -102,7 +103,7 @@ class Spec(Displayed):
     def trusted(
         dims: tuple[tuple[str, ...], ...], unconstrained: frozenset[int] = _NONE
     ) -> Spec:
-        """A Spec from parts in normal form; several times faster than the constructor.
+        """Creates a Spec from normalized fields, much faster than the constructor.
 
         The constructor of a frozen dataclass calls a Python function for each field,
         and `resolve` creates a Spec for every array.
@@ -115,9 +116,9 @@ class Spec(Displayed):
 
     @staticmethod
     def parse(text: str) -> Spec:
-        """A Spec from typed text; nothing is evaluated.
+        """Parses a Spec from text, without evaluating anything.
 
-        Reads `P('x', None, ('y', 'z'))`, `x, None, (y, z)`, `P.UNCONSTRAINED`, and
+        Accepts `P('x', None, ('y', 'z'))`, `x, None, (y, z)`, `P.UNCONSTRAINED`, and
         `unreduced={'x'}`. Empty text is a spec that splits no dimension.
 
         Raises:
@@ -137,14 +138,14 @@ class Spec(Displayed):
 
     @cached_property
     def trimmed(self) -> Spec:
-        """The spec without trailing unsplit dimensions; equal for equivalent specs."""
+        """The spec without trailing unsplit dimensions, for comparing specs."""
         rank = len(self.dims)
         while rank and not self.dims[rank - 1] and (rank - 1) not in self.unconstrained:
             rank -= 1
         return Spec(self.dims[:rank], self.unconstrained, self.unreduced, self.reduced)
 
     def padded(self, rank: int) -> tuple[tuple[str, ...], ...]:
-        """`dims` for an array of this rank: dimensions beyond the spec are not split.
+        """Extends `dims` to an array of this rank; the added dimensions are not split.
 
         >>> Spec.parse("x").padded(2)
         (('x',), ())
@@ -152,11 +153,11 @@ class Spec(Displayed):
         return self.dims + ((),) * (rank - len(self.dims))
 
     def of_rank(self, rank: int) -> Spec:
-        """The same spec with an entry for every dimension of an array of this rank."""
+        """Returns the spec with one entry per dimension of an array of this rank."""
         return replace(self, dims=self.padded(rank))
 
     def equivalent(self, other: Spec) -> bool:
-        """True if both give every array the same layout, as `P('x')` and `P('x', None)`.
+        """True if two specs lay out arrays alike, such as `P('x')` and `P('x', None)`.
 
         >>> Spec.parse("x").equivalent(Spec.parse("x, None"))
         True
@@ -167,8 +168,9 @@ class Spec(Displayed):
         """Checks that the spec fits a mesh, as `jax.sharding.NamedSharding` does.
 
         Raises:
-            SpecError: for an axis that the mesh lacks, a repeated axis, or a mark that
-                the axis types of the mesh forbid.
+            SpecError: for an axis that the mesh lacks, a repeated axis, or an
+                unconstrained, unreduced or reduced mark that the mesh's axis types
+                forbid.
         """
         dim_of_axis: dict[str, int] = {}
         for dim, axes in enumerate(self.dims):
@@ -214,13 +216,13 @@ class Spec(Displayed):
         marks = (("unreduced", self.unreduced), ("reduced", self.reduced))
         return [(mark, sorted(axes)) for mark, axes in marks if axes]
 
-    def to_jax(self) -> Any:  # a PartitionSpec; jax is not imported for type checkers
-        """This spec as a `jax.sharding.PartitionSpec`.
+    def to_jax(self) -> Any:  # a PartitionSpec, but type checkers may lack jax
+        """Converts the spec to a `jax.sharding.PartitionSpec`.
 
         >>> Spec.parse("x, None, (y, z)").to_jax()
         P('x', None, ('y', 'z'))
         """
-        # A cached_property without the lock that it acquires before Python 3.12.
+        # Cached by hand, because cached_property takes a lock before Python 3.12.
         spec = self.__dict__.get("_jax")
         if spec is None:
             PartitionSpec = _partition_spec()
@@ -236,7 +238,6 @@ class Spec(Displayed):
     def entry_strings(self) -> tuple[str, ...]:
         """Each entry as in code: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
         entries = list(map(_format_entry, self.dims))
-        # Written as in code, so that it can be pasted.
         for dim in self.unconstrained:
             entries[dim] = "P.UNCONSTRAINED"
         return tuple(entries)
@@ -272,7 +273,7 @@ def memory_of(spec: Spec | None) -> str | None:
 
 @cache
 def _partition_spec() -> Any:
-    # The only import of jax outside of the backends.
+    # The only import of jax outside of the `backend` folders.
     try:
         from jax.sharding import PartitionSpec
     except ImportError as error:
@@ -283,7 +284,7 @@ def _partition_spec() -> Any:
 
 
 def is_unconstrained(value: object) -> bool:
-    """True for jax's UNCONSTRAINED, by its class name, since jax may be missing."""
+    """True for jax's UNCONSTRAINED. Compares class names, as jax may be missing."""
     return type(value).__name__ == "UnconstrainedSingleton"
 
 
@@ -324,7 +325,7 @@ def _parse(text: str) -> Spec:
     # Entries without P(...) are read as the arguments of a call.
     within = "{}"
     if not _CALL.match(text):
-        # On a new line, since a comment at the end of the text would hide the bracket.
+        # The bracket is on a new line, in case the text ends with a comment.
         within = "P({}\n)"
     value = typed_value(text, SpecError, within=within)
     if not isinstance(value, Call):
@@ -335,7 +336,7 @@ def _parse(text: str) -> Spec:
 
 
 def spec_of_call(call: Call) -> Spec:
-    """The spec that a typed call of PartitionSpec means.
+    """Converts a call of PartitionSpec in typed text to a Spec.
 
     Raises:
         SpecError: for keywords or entries that PartitionSpec does not accept.
@@ -350,5 +351,5 @@ def spec_of_call(call: Call) -> Spec:
 
 
 def rank_problem(spec: Spec, rank: int) -> WrongRank | None:
-    """The problem with a spec longer than the array; None if it fits."""
+    """Returns a WrongRank if the spec is longer than the array, else None."""
     return None if len(spec.dims) <= rank else WrongRank(spec, rank)

@@ -14,11 +14,11 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class Replicas(NamedTuple):
-    """The groups of one collective.
+    """The replica groups of one collective.
 
     Attributes:
-        groups: tuples of flat mesh positions; the pairs of a permutation.
-        axes: the mesh axes they run over, or parts of axes, in mesh order.
+        groups: tuples of flat mesh positions; pairs for a permutation.
+        axes: the mesh axes or sub-axes that the groups run over, in mesh order.
         size: the number of devices in each group; 0 if unknown.
         parts: the axes that a group covers only in part.
     """
@@ -32,13 +32,13 @@ class Replicas(NamedTuple):
 def replicas_of(
     groups: Groups, paired: bool, names: Sequence[str], sizes: Sequence[int]
 ) -> Replicas:
-    """The mesh axes and the size of groups of flat mesh positions.
+    """Finds the mesh axes and the size of replica groups.
 
     Args:
-        groups: the groups.
-        paired: whether the groups are the pairs of a permutation. Its group size is the
-            product of the axes it moves along.
-        names, sizes: the axes of the mesh.
+        groups: tuples of flat mesh positions.
+        paired: whether the groups are the pairs of a permutation. If so, the group size
+            is the product of the axes along which the permutation moves data.
+        names, sizes: names and sizes of the mesh axes.
 
     >>> replicas_of(((0, 2), (1, 3)), False, ("a", "b"), (2, 2))[1:]
     (('a',), 2, ())
@@ -57,9 +57,9 @@ def replicas_of(
 def axes_of_groups(
     groups: Groups, names: Sequence[str], sizes: Sequence[int]
 ) -> tuple[str, ...]:
-    """The mesh axes along which every group runs, in mesh order; `()` if there are none.
+    """The mesh axes that all groups run over, in mesh order; `()` if there are none.
 
-    A part of an axis, such as every second device along it, is named as in Shardy.
+    A sub-axis, such as every second device along an axis, has Shardy's notation.
 
     >>> axes_of_groups(((0, 2, 4, 6), (1, 3, 5, 7)), ("a", "b"), (4, 2))
     ('a',)
@@ -72,7 +72,7 @@ def axes_of_groups(
 def _axes_and_parts(
     groups: Groups, names: Sequence[str], sizes: Sequence[int], size: int
 ) -> tuple[tuple[str, ...], int, tuple[AxisPart, ...]]:
-    """The axes of groups, their size, and the axes that they cover only in part."""
+    """The axes of the groups, the group size, and the axes covered only in part."""
     unknown = (), size, ()
     total = math.prod(sizes)
     lengths = {len(group) for group in groups}
@@ -85,7 +85,7 @@ def _axes_and_parts(
     coordinates = np.unravel_index(positions, tuple(sizes))
     axes: list[str] = []
     parts: list[AxisPart] = []
-    block = 1  # devices of a group that has all combinations of its coordinates
+    block = 1  # group size if a group has all combinations of coordinates
     for name, length, along in zip(names, sizes, coordinates, strict=True):
         ordered = np.sort(along, axis=1)
         different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
@@ -105,17 +105,17 @@ def _axes_and_parts(
 
 
 def _sub_axis(name: str, length: int, rows: Sequence[np.ndarray]) -> str:
-    """Shardy's name for a part of an axis, `data:(1)2`; the axis if it has none.
+    """Shardy's name for a sub-axis, such as `data:(1)2`; the axis name if none fits.
 
     Args:
-        name, length: the axis.
+        name, length: the name and the size of the axis.
         rows: for each group, its sorted coordinates along the axis.
     """
     count, stride = len(rows[0]), int(rows[0][1] - rows[0][0])
     span = stride * count
     for row in rows:
         first = int(row[0])
-        # A sub-axis starts at a multiple of its span.
+        # The offset of a group within the span of a sub-axis is less than one stride.
         if first % span >= stride or length % span:
             return name
         if row.tolist() != list(range(first, first + span, stride)):

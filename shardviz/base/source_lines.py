@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-# The functions of the gallery stand in for a user's own.
+# Functions of the gallery count as user code.
 _GALLERY = _PACKAGE + "gallery" + os.sep
 _NOT_USER = (
     "site-packages",
@@ -18,7 +18,7 @@ _NOT_USER = (
 
 
 def is_user_file(path: str) -> bool:
-    """True for the user's own code: outside of installed packages and of shardviz.
+    """True for a file of user code, outside of shardviz and installed packages.
 
     >>> is_user_file("/home/me/model.py")
     True
@@ -31,13 +31,13 @@ def is_user_file(path: str) -> bool:
 
 
 def line_in_words(path: str, line: int | str) -> str:
-    """`model.py:12`; a notebook's cell is called `cell`.
+    """Formats a source line as `model.py:12`, or as `cell:3` in a notebook.
 
     >>> line_in_words("/home/me/model.py", 12), line_in_words("/tmp/ipykernel_7/31.py", 3)
     ('model.py:12', 'cell:3')
     """
     name = os.path.basename(path)
-    # A cell's temporary file has a meaningless name.
+    # A notebook cell's temporary file has a meaningless name.
     if "ipykernel_" in path or path.startswith("<ipython-input"):
         name = "cell"
     return f"{name}:{line}"

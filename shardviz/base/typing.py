@@ -1,9 +1,8 @@
-"""Type aliases for what public functions accept, without importing jax.
+"""Type aliases for the arguments of public functions, without importing jax.
 
-An alias that ends in `Like` is a union of every form that a function reads, such as text
-or an object of jax. Objects of jax and of other libraries are described by the
-attributes that shardviz reads from them, as protocols. The attributes are a necessary
-condition: a function still refuses an object that it cannot read.
+An alias that ends in `Like` is a union of all accepted forms, such as text or a jax
+object. Protocols describe objects of jax and other libraries by the attributes that
+shardviz reads. A function may still refuse an object that has these attributes.
 """
 
 from __future__ import annotations
@@ -56,20 +55,20 @@ class NamedMesh(Protocol):
 
 
 class HasDims(Protocol):
-    """A `Spec`: the mesh axes of each dimension."""
+    """A `Spec`, which lists the mesh axes of each dimension."""
 
     @property
     def dims(self) -> tuple[tuple[str, ...], ...]: ...
 
 
 class HasShardShape(Protocol):
-    """A jax `Sharding`: it computes the shape of a shard."""
+    """A jax `Sharding`, which computes the shape of a shard."""
 
     def shard_shape(self, global_shape: tuple[int, ...], /) -> tuple[int, ...]: ...
 
 
 class HasIndices(Protocol):
-    """A `ShardingSpec` of `shardviz.legacy`: it computes the shard index of each device."""
+    """A legacy `ShardingSpec`, which computes the shard index of each device."""
 
     def indices(self, shape: Sequence[int], /) -> Sequence[tuple[int | slice, ...]]: ...
 
@@ -109,7 +108,7 @@ SpecEntry: TypeAlias = str | Sequence[str] | None
 """The mesh axes that split one dimension, as one name, several names or None."""
 
 SpecLike: TypeAlias = str | HasDims | Iterable[Any]
-"""A PartitionSpec as text, a `Spec`, jax's own, or a tuple of `SpecEntry`."""
+"""A PartitionSpec as text, a `Spec`, a jax object, or a tuple of `SpecEntry`."""
 
 ShardingLike: TypeAlias = SpecLike | HasShardShape | HasIndices
 """A `SpecLike`, a jax `Sharding`, or a `ShardingSpec` or `Parts` of `legacy`."""
@@ -132,20 +131,20 @@ ShapeLike: TypeAlias = str | SupportsIndex | Iterable[SupportsIndex]
 """A shape as a tuple, one size, or typed text such as `"512, 2048"`."""
 
 DtypeLike: TypeAlias = str | type | np.dtype[Any] | HasDtype
-"""An element type as its name, a short form (`"bf16"`), or numpy's or jax's own."""
+"""A dtype as its name, its short name (`"bf16"`), or a numpy or jax type."""
 
 DialectLike: TypeAlias = str | HasName
-"""The library that reads a rule table, as a name (`"linen"`) or a `Dialect`."""
+"""The library whose semantics a rule table follows: a name or a `Dialect`."""
 
 BytesLike: TypeAlias = int | str
 """A number of bytes, or text such as `"8 MiB"`."""
 
 # jax has no type for pytrees: any object may be a leaf or a registered container.
 PyTree: TypeAlias = Any
-"""A pytree of the user, with arrays as leaves and containers nested to any depth."""
+"""The user's pytree: containers nested to any depth, with arrays as leaves."""
 
 UserFunction: TypeAlias = Callable[..., PyTree]
-"""A function of the user, which takes and returns pytrees."""
+"""The user's function, which takes and returns pytrees."""
 
 JsonDict: TypeAlias = dict[str, Any]
 """Plain data for JSON and pandas, as `to_dict` returns it."""

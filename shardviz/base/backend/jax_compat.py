@@ -1,8 +1,8 @@
-"""Every private name of jax and jaxlib that shardviz uses.
+"""All uses of private names of jax and jaxlib.
 
-A function here reads something for which jax has no public API. If this version of jax
-lacks the name, the function returns None or the value that its docstring names, and the
-caller continues with less. `jax_compat_checks.py` lists all names and tries each one.
+Each function here reads something for which jax has no public API. If the installed jax
+lacks the private name, the function returns None or the value given in its docstring,
+and the caller shows less. `jax_compat_checks.py` lists all names and tries each one.
 
 Names are looked up when used, so that a missing name cannot break an import.
 """
@@ -31,7 +31,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from shardviz.base.errors import NEWEST_JAX, UntestedJax
 from shardviz.base.typing import PyTree
 
-if TYPE_CHECKING:  # importing it changes the keys of jit caches
+if TYPE_CHECKING:  # importing jax.extend changes jit cache keys
     from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 
@@ -57,7 +57,7 @@ def is_untested() -> bool:
 def warn_if_untested() -> None:
     """Warns, once per process, if jax is newer than shardviz was tested with.
 
-    Nothing else depends on the version: a missing name is noticed by its user.
+    Newer versions are not refused: functions here cope with missing names.
     """
     if is_untested():
         newest = ".".join(map(str, NEWEST_JAX))
@@ -70,23 +70,23 @@ def warn_if_untested() -> None:
         )
 
 
-# Parts of jax.extend.core. In jax 0.12 importing jax.extend imports pallas, which changes
-# the key of every jit cache, so that all jitted functions of the user compile again.
+# Replacements for jax.extend.core. In jax 0.12, importing jax.extend imports pallas,
+# which changes every jit cache key, so all the user's jitted functions would recompile.
 
-#: jax's class of operations.
+#: jax's `Primitive` class.
 Primitive: Any = type(jax.lax.add_p)
 
 
 def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
-    """The function that evaluates a closed jaxpr.
+    """Returns a function that evaluates a closed jaxpr.
 
     >>> jaxpr_as_fun(jax.make_jaxpr(lambda x: x * 2)(1))(3)
     [Array(6, dtype=int32, weak_type=True)]
     """
 
     def evaluate(*arguments: Any) -> list[Any]:
-        # jax turns its checks for NaN off while it traces some functions; a jaxpr does
-        # not record that.
+        # jax disables NaN checks inside some functions. A jaxpr doesn't record which,
+        # so disable them for all of it.
         with jax.debug_nans(False):
             return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arguments)
 
@@ -97,25 +97,25 @@ def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
 
 
 def key_value_store() -> Any | None:
-    """The client of the key-value store that all processes share, or None."""
+    """The client of the key-value store shared by all processes, or None."""
     return getattr(private("jax._src.distributed", "global_state"), "client", None)
 
 
 def process_number() -> int:
-    """The index of this process in `jax.distributed`, else 0; starts no backend."""
+    """This process's index in `jax.distributed`, or 0. Does not start a backend."""
     return getattr(private("jax._src.distributed", "global_state"), "process_id", 0)
 
 
 def backend_started() -> bool:
-    """True if jax has started its backends; does not start them."""
-    # The public ways start the backends, or change an option to see whether jax refuses
-    # it, which affects other threads.
+    """True if jax has started its backends. Does not start them."""
+    # jax's public functions either start the backends, or set an option to see whether
+    # jax refuses it, which affects other threads.
     started = private("jax._src.xla_bridge", "backends_are_initialized")
     return started is not None and bool(started())
 
 
 def failed_to_start(error: BaseException) -> bool:
-    """True if jax raised the error while it started its backends."""
+    """True if jax raised the error while starting its backends."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and _module_of(frames[-1]) == "jax._src.xla_bridge"
 
@@ -128,16 +128,16 @@ def _module_of(frame: FrameType) -> str:
 
 
 def concrete_mesh() -> Mesh | None:
-    """The mesh of `jax.set_mesh` with its devices.
+    """The mesh, with devices, that `jax.set_mesh` has set.
 
-    Also works inside a traced function, in which `jax.sharding.get_mesh` raises.
+    Unlike `jax.sharding.get_mesh`, works inside a traced function too.
     """
     get = private("jax._src.mesh", "get_concrete_mesh")
     return None if get is None else get()
 
 
 def entered_meshes() -> tuple[Mesh, ...] | None:
-    """The meshes of `with mesh:` in this thread, outermost first; None if not known."""
+    """The meshes entered by `with mesh:` in this thread, outermost first, or None."""
     resources = private("jax._src.mesh", "thread_resources")
     if resources is None:
         return None
@@ -152,38 +152,38 @@ def is_tracing() -> bool:
 
 
 def trace_settings() -> tuple[Any, ...] | None:
-    """The values that are part of jax's cache keys; None if not known."""
+    """The settings that are part of jax's cache keys; None if not known."""
     values = private("jax._src.config", "trace_context")
     return None if values is None else tuple(values())
 
 
 def trace_setting_names() -> tuple[str, ...]:
-    """The names of `trace_settings`, in order; `()` if not known."""
+    """The names of the values in `trace_settings()`, in order; `()` if not known."""
     names = private("jax._src.config", "trace_context_names")
     try:
         return () if names is None else tuple(names())
-    except NotImplementedError:  # an older jaxlib does not name them
+    except NotImplementedError:  # raised by older versions of jaxlib
         return ()
 
 
 def complete_tracebacks() -> AbstractContextManager[Any]:
-    """A context in which tracebacks of this thread keep jax's own frames."""
-    # jax.config.update would affect all threads, and an interrupt could leave it
-    # changed.
+    """A context manager that keeps jax's frames in this thread's tracebacks."""
+    # jax.config.update would affect all threads, and after an interrupt the old value
+    # might not be restored.
     setting = private("jax._src.config", "traceback_filtering")
     return contextlib.nullcontext() if setting is None else setting("off")
 
 
 # Effects and callbacks.
 
-#: For each construct that may allow an effect, jax's set of the allowed classes.
+#: Construct -> name of jax's set of the effect classes allowed in that construct.
 CONSTRUCTS = {
     "control flow": "control_flow_allowed_effects",
     "remat": "remat_allowed_effects",
     "custom derivatives": "custom_derivatives_allowed_effects",
     "lowering": "lowerable_effects",
 }
-# jax does not export its classes of effects, so they are recognized by name.
+# jax does not export its effect classes, so they are recognized by name.
 DEBUG_EFFECTS = ("DebugEffect", "OrderedDebugEffect")
 REF_EFFECTS = (
     "RefEffect",
@@ -195,7 +195,7 @@ REF_EFFECTS = (
 
 
 def effect_sets() -> Any | None:
-    """jax's module with the sets of effect classes, each with a method `contains`."""
+    """jax's module with sets of effect classes; each set has a `contains` method."""
     return private("jax._src", "effects")
 
 
@@ -205,10 +205,10 @@ def effect_class(effect: object) -> str:
 
 
 def forget_failed_callbacks() -> None:
-    """Drops the tokens of this thread's failed callbacks, which jax 0.12 does itself.
+    """Drops the tokens of this thread's failed callbacks, for jax before 0.12.
 
-    Up to jax 0.11, every later `jax.effects_barrier()` raises their error again,
-    including the barrier at exit.
+    Otherwise, jax up to 0.11 raises the callbacks' error again at every later
+    `jax.effects_barrier()`, including the one at exit.
     """
     tokens = private("jax._src.dispatch", "runtime_tokens")
     if tokens is not None:
@@ -234,12 +234,12 @@ class JitSettings:
 
 
 def is_jitted(fn: object) -> bool:
-    """True for a result of `jax.jit`; a function that wraps one does not count."""
+    """True for a function returned by `jax.jit`, False for a wrapper around one."""
     return isinstance(fn, _JITTED)
 
 
 def jit_settings(fn: object) -> JitSettings | None:
-    """The arguments of the `jax.jit` that returned a function; None if not known."""
+    """The arguments given to `jax.jit` for a jitted function; None if not known."""
     info: Any = getattr(fn, "_jit_info", None)
     try:
         return JitSettings(
@@ -256,7 +256,7 @@ def jit_settings(fn: object) -> JitSettings | None:
 
 
 def _sharding_tree(treedef: Any, leaves: Sequence[object]) -> PyTree:
-    # jax stores a private marker for a default.
+    # jax stores a private marker object if a sharding was omitted.
     classes = (jax.sharding.Sharding, PartitionSpec)
     shardings = [leaf if isinstance(leaf, classes) else None for leaf in leaves]
     if all(sharding is None for sharding in shardings):
@@ -265,41 +265,41 @@ def _sharding_tree(treedef: Any, leaves: Sequence[object]) -> PyTree:
 
 
 def is_pmapped(fn: object) -> bool:
-    """True for a result of `jax.pmap`."""
-    # Not by attributes, which functools.wraps copies. Code that is executed in a bare
-    # namespace has no module name.
+    """True for a function returned by `jax.pmap`."""
+    # functools.wraps copies attributes, so they prove nothing. The globals of a
+    # function created by exec may lack `__name__`.
     if not isinstance(fn, FunctionType):
         return False
     return fn.__globals__.get("__name__") == "jax._src.pmap"
 
 
 def pmap_settings(fn: object) -> Mapping[str, Any] | None:
-    """The arguments of the `jax.pmap` that returned a function; None if not known.
+    """The arguments given to `jax.pmap` for a function; None if not known.
 
-    They are variables in the closures of the function.
+    Reads them from the closures of the pmapped function.
     """
     variables = closure_of(fn)
     settings = {**closure_of(variables.get("infer_params")), **variables}
     return settings if {"in_axes", "out_axes_tree"} <= set(settings) else None
 
 
-SHARD_MAP_MADE = "_shard_map"  # returns a function that does not have its mesh yet
-SHARD_MAP_CALLED = "_shmap_checks"  # the first function that every call of it calls
+SHARD_MAP_MADE = "_shard_map"  # may return a function that has no mesh yet
+SHARD_MAP_CALLED = "_shmap_checks"  # called first whenever that function is called
 _SHARD_MAP_PARTS = frozenset(
     {"f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "_smap"}
 )
 
 
 def shard_map_functions() -> dict[str, FunctionType]:
-    """jax's functions that create and call a `shard_map`, by name, if they exist."""
+    """Name -> jax function, for those that create and call a `shard_map`, if found."""
     module = "jax._src.shard_map"
     functions = {n: function_of(module, n) for n in (SHARD_MAP_MADE, SHARD_MAP_CALLED)}
     return {name: fn for name, fn in functions.items() if fn is not None}
 
 
 def copied_shard_map(fn: object) -> Callable[..., Any] | None:
-    """A copy of a function that `jax.shard_map` returned without a mesh; else None."""
-    # jax wraps it in a function that shortens tracebacks.
+    """Copies a function that `jax.shard_map` returned, or None if it has a mesh."""
+    # jax wraps the function in another one, which shortens tracebacks.
     inner: Any = closure_of(fn).get("fun")
     parts = closure_of(inner)
     if parts.keys() != _SHARD_MAP_PARTS or parts["mesh"] is not None:
@@ -321,27 +321,27 @@ def closure_of(fn: object) -> dict[str, Any]:
         return {}
     values = {}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__, strict=True):
-        with contextlib.suppress(ValueError):  # a variable without a value yet
+        with contextlib.suppress(ValueError):  # variable not assigned yet
             values[name] = cell.cell_contents
     return values
 
 
 # Functions of jax and flax whose calls are observed while a program is traced.
 
-TRACE_BEGINS = "DynamicJaxprTrace"  # created for every function that jax traces
+TRACE_BEGINS = "DynamicJaxprTrace"  # jax creates one for each function it traces
 CONSTRAINT_FUNCTIONS = (
     ("jax._src.pjit", "with_sharding_constraint"),
     ("jax._src.pjit", "reshard"),
     ("jax._src.interpreters.partial_eval", TRACE_BEGINS),
 )
-# jax's own code that adds constraints which are not in the user's program.
+# Modules of jax that add constraints which the user's program does not contain.
 OWN_CALLERS = ("jax._src.core", "jax._src.pjit", "jax._src.lax.lax")
 
 
 def function_of(module: str, name: str) -> FunctionType | None:
-    """The function (for a class, its `__init__`) that a loaded module defines.
+    """The function that a loaded module defines under a name; for a class, `__init__`.
 
-    If a debugging tool has wrapped it, it is found through the wrapper's closure.
+    If a debugging tool has wrapped the function, searches the wrapper's closure.
 
     >>> function_of("shardviz.base.backend.jax_compat", "function_of") is function_of
     True
@@ -362,15 +362,15 @@ def function_of(module: str, name: str) -> FunctionType | None:
 
 
 def traced_line(debug_info: object) -> str:
-    """File and line of a traced function, from its debug information."""
+    """The file and line of a traced function, from its debug info."""
     words = getattr(debug_info, "func_src_info", None) or ""
     return words.rpartition(" at ")[2]
 
 
 def wants_shapes_alone(frame: FrameType, caller: FrameType) -> bool:
-    """True if a frame traces a function only for its shapes and drops the result.
+    """True if a frame traces a function only for its shapes, then drops the jaxpr.
 
-    `jax.eval_shape` does so, and flax's `scan` when it looks for broadcast variables.
+    So do `jax.eval_shape`, and flax's `scan` when it looks for broadcast variables.
     """
     module = _module_of(frame)
     if module == "jax._src.api" and frame.f_code.co_name == "eval_shape":
@@ -383,16 +383,16 @@ def wants_shapes_alone(frame: FrameType, caller: FrameType) -> bool:
 
 
 def line_frames(equation: JaxprEqn) -> Sequence[Any]:
-    """The stack frames that created an operation, innermost first.
+    """The stack frames that created an equation, innermost first.
 
-    Each has `.file_name` and `.line_num`.
+    Each frame has `.file_name` and `.line_num`.
     """
     stack = getattr(getattr(equation, "source_info", None), "traceback", None)
     return getattr(stack, "frames", ())
 
 
 def expression_of(equation: JaxprEqn, file: str) -> int | None:
-    """The bytecode position of the expression in a file that created an operation.
+    """The bytecode offset of the expression, in a file, that created an equation.
 
     None if not known.
     """
@@ -406,9 +406,9 @@ def expression_of(equation: JaxprEqn, file: str) -> int | None:
 
 
 def expression_text(equation: JaxprEqn, file: str) -> str:
-    """The code of the expression in a file that created an operation.
+    """The source text of the expression, in a file, that created an equation.
 
-    `""` if it is not known or takes more than one line.
+    `""` if not known, or if the expression spans several lines.
     """
     stack: Any = getattr(getattr(equation, "source_info", None), "traceback", None)
     for code, position in zip(
@@ -421,18 +421,18 @@ def expression_text(equation: JaxprEqn, file: str) -> str:
             line, last_line, start, end = span or (None,) * 4
             if line is None or line != last_line or start is None or end is None:
                 return ""
-            # Columns count bytes.
+            # Column offsets count UTF-8 bytes.
             return linecache.getline(file, line).encode()[start:end].decode()
     return ""
 
 
 def without_context_mesh(equation: Any) -> Any:  # a JaxprEqn; `ctx` is private
-    """The operation as it would be without a mesh in context when it was traced."""
+    """The equation as if it had been traced without a mesh in context."""
     settings = equation.ctx
     if settings.cur_abstract_mesh.empty:
         return equation
     with settings.manager, jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        # The new context reads the current settings.
+        # The constructor of `ctx` reads jax's current settings.
         return equation.replace(ctx=type(settings)())
 
 
@@ -440,20 +440,20 @@ def without_context_mesh(equation: Any) -> Any:  # a JaxprEqn; `ctx` is private
 
 
 def compile_arguments(lowered: jax.stages.Lowered) -> dict[str, Any] | None:
-    """jax's arguments for compiling a lowered program, such as callbacks, or None."""
+    """The arguments that jax will compile a lowered program with, or None."""
     return lowering_attribute(lowered, "compile_args")
 
 
 def lowering_attribute(lowered: jax.stages.Lowered, name: str) -> Any:
-    """An attribute of the object inside jax's `Lowered`, or None."""
+    """An attribute of the private object inside jax's `Lowered`, or None."""
     return getattr(getattr(lowered, "_lowering", None), name, None)
 
 
 def call_as_jit(compiled: Any, *arguments: Any) -> Any:
-    """Calls a compiled program in the way that a function under `jax.jit` does.
+    """Calls a compiled program as a jitted function would call it.
 
-    A `Compiled` of jax 0.10 and 0.11 compares the layouts of its arguments and refuses
-    types of fewer than 8 bits, which `jax.jit` itself accepts.
+    In jax 0.10 and 0.11, `Compiled` checks the layouts of its arguments and so refuses
+    dtypes below 8 bits, which `jax.jit` accepts.
     """
     executable = getattr(compiled, "_executable", None)
     call = getattr(executable, "unsafe_call", None)
@@ -464,23 +464,23 @@ def call_as_jit(compiled: Any, *arguments: Any) -> Any:
 
 
 def kept_module(lowered: jax.stages.Lowered) -> Any | None:
-    """The MLIR module of a lowered program that jax will compile."""
+    """The MLIR module that jax will compile for a lowered program, or None."""
     return lowering_attribute(lowered, "_hlo")
 
 
 def keep_module(lowered: Any, module: Any) -> None:
-    """Replaces the MLIR module that a lowered program is compiled from, in place."""
+    """Replaces, in place, the MLIR module that jax will compile."""
     lowered._lowering._hlo = module
 
 
 def stablehlo_module(lowered: jax.stages.Lowered) -> Any:
-    """The module that jax passes to XLA for a lowered program.
+    """The StableHLO module that jax passes to XLA for a lowered program.
 
-    If the program calls one that was exported with symbolic sizes, jax inserts the real
-    sizes only when it compiles. Without jax's function for that, the symbols remain.
+    Inserts real sizes if the program calls an exported one with symbolic sizes, as jax
+    does at compile time. If jax's function for this is missing, the symbols remain.
 
     Raises:
-        ValueError: by jax, for sizes that the exported program does not accept.
+        ValueError: raised by jax for sizes that the exported program does not accept.
     """
     module = lowered.compiler_ir("stablehlo")
     polymorphic = (compile_arguments(lowered) or {}).get("shape_poly_state")
@@ -496,11 +496,11 @@ XLA_FORM = "_to_xla_hlo_sharding"
 def large_sharding(
     mesh: AbstractMesh, spec: PartitionSpec, memory: str | None
 ) -> NamedSharding:
-    """A NamedSharding whose hash does not need a number for each of its devices.
+    """A NamedSharding whose hash is computed without listing all its devices.
 
-    jax's cache of lowered programs uses the hash of XLA's form of each sharding, which
-    lists all devices in order, and keeps that form: 128 MiB for each spec on 16 million
-    devices. Here only the mesh and the spec are hashed.
+    jax's lowering cache hashes and keeps the XLA form of each sharding, which lists all
+    devices in order. With 16 million devices, this takes 128 MiB for each spec. The
+    sharding returned here hashes only the mesh and the spec.
     """
     kind = _LargeSharding if hasattr(NamedSharding, XLA_FORM) else NamedSharding
     return kind(mesh, spec, memory_kind=memory)
@@ -512,7 +512,7 @@ class _LargeSharding(NamedSharding):
 
 
 class _XlaForm:
-    """XLA's form of a sharding, built on first use, hashed by mesh and spec."""
+    """A proxy for the XLA form of a sharding: built lazily, hashed by mesh and spec."""
 
     def __init__(self, sharding: _LargeSharding, rank: int) -> None:
         self._sharding, self._key = sharding, (sharding.mesh, sharding.spec, rank)
@@ -531,13 +531,13 @@ class _XlaForm:
 
 
 def platforms_of(equation: JaxprEqn) -> frozenset[str]:
-    """The platforms with a special lowering rule for an operation."""
+    """Platforms with a platform-specific lowering rule for an equation's primitive."""
     rules = private("jax._src.interpreters.mlir", "_platform_specific_lowerings") or {}
     primitive = equation.primitive
     return frozenset(name for name in rules if primitive in rules[name])
 
 
-# Messages about meshes, for which jax has no exception classes.
+# Errors about meshes, which jax distinguishes only by their messages.
 
 _ASKS_FOR_MESH = re.compile(
     r"non-empty mesh|mesh cannot be empty|in mesh: \(\)|mesh context|context mesh|set_mesh",
@@ -546,7 +546,7 @@ _ASKS_FOR_MESH = re.compile(
 
 
 def asks_for_mesh(error: BaseException) -> bool:
-    """True if jax, or a library that uses it, raised an error to ask for a mesh in context.
+    """True for an error of jax, or of a library using it, about a missing context mesh.
 
     >>> asks_for_mesh(ValueError("The context mesh cannot be empty. Use `jax.set_mesh`"))
     True
@@ -557,8 +557,8 @@ def asks_for_mesh(error: BaseException) -> bool:
 def frame_refusing_mesh(error: BaseException) -> FrameType | None:
     """The frame of the jax function that raised an error about a mesh.
 
-    The meshes that it compared are among the local variables. None if the error is about
-    something else, or was not raised by jax.
+    The frame's local variables include the meshes that jax compared. None if the error
+    is not about a mesh, or was not raised by jax.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if "mesh" not in str(error) or not frames:
@@ -566,11 +566,11 @@ def frame_refusing_mesh(error: BaseException) -> FrameType | None:
     return frames[-1] if _module_of(frames[-1]).startswith("jax.") else None
 
 
-# Types of values, and operations that are bound again.
+# Equations of jaxprs.
 
 
 def at_line_of(equation: Any) -> AbstractContextManager[Any]:
-    """A context in which new operations have the source line and scope of another."""
+    """A context manager that gives new equations another one's line and name stack."""
     module = "jax._src.source_info_util"
     enter, stack = (
         private(module, "user_context"),
@@ -583,14 +583,14 @@ def at_line_of(equation: Any) -> AbstractContextManager[Any]:
 
 
 def is_backward(equation: Any, around: bool = False) -> bool:
-    """True for an operation in the backward pass of a gradient.
+    """True for an equation in the backward pass of a gradient.
 
     Args:
-        equation: the operation.
-        around: whether it is in a jaxpr that an operation of a backward pass calls.
+        equation: the equation.
+        around: whether an enclosing equation belongs to a backward pass.
     """
     stack = str(equation.source_info.name_stack)
-    # An operation that a checkpoint computes again counts as forward.
+    # Equations that `jax.checkpoint` recomputes count as forward.
     return "rematted_computation" not in stack and (around or "transpose(" in stack)
 
 
@@ -598,15 +598,15 @@ def varying_axes(value: Any) -> frozenset[str]:
     """The axes of a `shard_map` along which a value may differ between devices.
 
     Args:
-        value: a value, or a variable of a jaxpr.
+        value: an array, or a variable of a jaxpr.
     """
     aval = getattr(value, "aval", None) or jax.typeof(value)
-    manual = getattr(aval, "mat", aval)  # a separate object in some versions
+    manual = getattr(aval, "mat", aval)  # `mat` exists in some versions
     return frozenset(getattr(manual, "varying", getattr(manual, "vma", ())))
 
 
 def shard_map_call(frame: FrameType) -> dict[str, Any] | None:
-    """The arguments of `jax.shard_map` and of the call, from a frame of the call."""
+    """The arguments of `jax.shard_map` and of a mapped call, from the call's frame."""
     if _module_of(frame) != "jax._src.shard_map" or frame.f_code.co_name != "wrapped":
         return None
     names = ("f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "args")
@@ -615,7 +615,7 @@ def shard_map_call(frame: FrameType) -> dict[str, Any] | None:
 
 
 def scan_counts(equation: JaxprEqn) -> tuple[int, int]:
-    """The number of operands of a `scan` that are constants, and that are its carry."""
+    """The number of constants and of carried values among a `scan`'s operands."""
     params = equation.params
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]

@@ -1,8 +1,8 @@
-"""Checks of the private names of jax and jaxlib in the installed versions.
+"""Checks that private names of jax and jaxlib work in the installed versions.
 
-Each check uses a name in the way that `jax_compat` does, and may raise anything.
-`python -m shardviz doctor` prints the results; `words/doctor.py` describes the feature
-that is lost without a name.
+Each check uses a name as `jax_compat` does, and may raise any exception. `python -m
+shardviz doctor` prints the results. `commands/words/doctor.py` describes the feature
+that each missing name disables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def check_names(checks: Mapping[str, Callable[[], bool]]) -> list[tuple[str, str]]:
-    """Each name with its problem in one line, or `""`.
+    """Runs the checks, and returns each name with a one-line problem, or `""` if none.
 
     Starts jax's backends.
 
@@ -37,7 +37,7 @@ def check_names(checks: Mapping[str, Callable[[], bool]]) -> list[tuple[str, str
         try:
             if not check():
                 problem = "other result"
-        # Any error of a changed function is its result in the table.
+        # A changed jax function may raise anything; the table shows the error.
         except Exception as error:  # noqa: BLE001
             problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         rows.append((name, problem))
@@ -52,7 +52,7 @@ def _while_traced(look: Callable[[], T]) -> T:
 
 
 def _meshes() -> tuple[Mesh, Mesh | None]:
-    """A mesh of one device, and the same mesh as read while jax traces."""
+    """A mesh of one device, and the mesh that `concrete_mesh` returns under tracing."""
     mesh = Mesh(jax.devices("cpu")[:1], ("x",))
     with jax.set_mesh(mesh):
         return mesh, _while_traced(compat.concrete_mesh)
@@ -109,7 +109,7 @@ def _equations() -> bool:
     unchanged = compat.without_context_mesh(equation).primitive is equation.primitive
     line = compat.traced_line(jaxpr.jaxpr.debug_info)
     frames = compat.line_frames(equation)
-    # An operation needs a function around it to have a source line in this file.
+    # `jnp.sin` traced directly has no frame in this file, so wrap it in a lambda.
     (in_lambda,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
     located = compat.expression_of(in_lambda, __file__) is not None
     return unchanged and located and len(frames) > 0 and line != ""
@@ -188,7 +188,7 @@ def _mesh_messages() -> bool:
     def on_other_mesh(x: jax.Array) -> jax.Array:
         try:
             return mapped(x)
-        # jax removes its own frames from the traceback later.
+        # Read the frame here, before jax removes its frames from the traceback.
         except ValueError as error:
             frame = compat.frame_refusing_mesh(error)
             compared.append(frame is not None and mesh in frame.f_locals.values())
@@ -208,7 +208,7 @@ def _has(module: str, name: str) -> Callable[[], bool]:
     return lambda: compat.private(module, name) is not None
 
 
-#: Every private name of jax and jaxlib that shardviz uses, with its check.
+#: Private name of jax or jaxlib -> check that it still works.
 PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     "jax._src.distributed.global_state": _has("jax._src.distributed", "global_state"),
     "jax._src.xla_bridge.backends_are_initialized": (

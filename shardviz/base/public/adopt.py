@@ -1,4 +1,4 @@
-"""Converts the arguments of public functions (jax objects, text, tuples) to values."""
+"""Converts arguments of public functions (jax objects, text) to shardviz values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def adopt(value: object) -> Any:
-    """Converts an object of jax to a value of shardviz; returns others unchanged."""
+    """Converts a jax object to a shardviz value; returns other objects unchanged."""
     if is_jax(value):
         return bridge().adopt(value)
     return value
@@ -61,8 +61,8 @@ def optional(read: Callable[[Any], T], argument: object) -> T | None:
 
 
 def is_jax(value: object) -> bool:
-    """True for an object of jax."""
-    # The class's module name shows this without importing jax.
+    """True if jax or jaxlib defines the class of a value."""
+    # Looks at the module name, so jax need not be imported.
     return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
@@ -96,14 +96,14 @@ def as_mesh(
 
 
 def _count_attached_devices() -> int:
-    """The number of jax's devices. This starts jax's backend."""
+    """The number of attached devices. Starts jax's backend."""
     with needed_by("A size of -1"):
         from shardviz.programs.backend.devices import attached_devices
     return len(attached_devices(None))
 
 
 def foreign_mesh(mesh: object) -> MeshSpec | None:
-    """A MeshSpec, or one read from a mesh of jax or Keras; None for anything else."""
+    """Converts a jax or Keras mesh to a MeshSpec; None for other kinds of objects."""
     if isinstance(mesh, MeshSpec):
         return mesh
     if is_jax(mesh):
@@ -114,8 +114,8 @@ def foreign_mesh(mesh: object) -> MeshSpec | None:
 
 
 def mesh_in_context() -> MeshSpec | None:
-    """The mesh in context, for example set by `jax.set_mesh`, with any devices."""
-    # Without an import of jax, no mesh can be in context.
+    """The mesh in context, such as from `jax.set_mesh`, with devices if it has any."""
+    # If jax is not imported, no mesh can be in context.
     if "jax" not in sys.modules:
         return None
     with needed_by("The mesh in context"):
@@ -128,19 +128,19 @@ def mesh_in_context() -> MeshSpec | None:
 
 def children_of(container: PyTree) -> list[tuple[str, Any]] | None:
     """The children of a pytree node that is registered with jax; None otherwise."""
-    # Registering a class needs an import of jax.
+    # A class can be registered only if jax is imported.
     if "jax" not in sys.modules:
         return None
     return bridge().tree_children(container)
 
 
 def as_topology(thing: Topology | str) -> Topology:
-    """A topology, parsed if it is text such as `"tpu:v5e:4x4"`."""
+    """Returns a Topology, parsing text such as `"tpu:v5e:4x4"`."""
     return thing if isinstance(thing, Topology) else Topology.parse(thing)
 
 
 def as_spec(spec: SpecLike | ShardingLike) -> Spec:
-    """Reads a Spec from text, a PartitionSpec of jax, a tuple, or a Spec.
+    """Reads a Spec from text, a jax PartitionSpec, a tuple, or a Spec.
 
     Raises:
         SpecError: for anything else.
@@ -161,7 +161,7 @@ def as_spec(spec: SpecLike | ShardingLike) -> Spec:
 
 
 def as_legacy(spec: object) -> ShardingSpec | Parts | None:
-    """A ShardingSpec, parsed if it is text, or Parts; None for anything else."""
+    """Returns a legacy ShardingSpec or Parts, parsing text; None for anything else."""
     if isinstance(spec, str) and is_sharding_spec(spec):
         return parse_sharding_spec(spec)
     if isinstance(spec, (ShardingSpec, Parts)):
@@ -170,7 +170,7 @@ def as_legacy(spec: object) -> ShardingSpec | Parts | None:
 
 
 def bridge() -> ModuleType:
-    """The module that converts objects of jax, imported when the first one is met."""
+    """Imports and returns the module that converts jax objects."""
     with needed_by("jax's own objects"):
         from shardviz.programs.backend import bridge
     return bridge
@@ -221,7 +221,7 @@ def layout_of(
         row = request(array, grid, table, Dialect.of(dialect, paths=False))
         if row.layout is None:
             raise LayoutError(f"{array.name}: {row.problem}")
-        # The picture of the layout shows which rules split each dimension.
+        # The request lets the layout's picture show the rules for each dimension.
         return replace(row.layout, request=row)
     if spec is None:
         raise LayoutError(

@@ -38,12 +38,12 @@ def mesh(
     processes: npt.ArrayLike | None = None,
     **sizes: int,
 ) -> MeshSpec:
-    """Makes a mesh: named axes over devices, which need not exist.
+    """Creates a mesh: named axes over devices, which need not exist.
 
     Args:
         axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or
             `AbstractMesh`, a Keras `DeviceMesh`, or the path of a MaxText configuration
-            with `mesh_axes`. One size can be -1: it is computed from the number of
+            with `mesh_axes`. One size can be -1; it is then computed from the number of
             `device_ids` or of attached devices.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all axes or one per
             axis.
@@ -87,7 +87,7 @@ def array(
     >>> sv.array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
     'bf16[512, 2048]'
     """
-    # ArraySpec parses names and dtypes itself; its fields have the parsed types.
+    # ArraySpec also parses text, but its fields are typed as already parsed.
     names: Any = logical
     return ArraySpec(
         name, read_shape(shape), names, dtype_name(dtype), optional(as_spec, spec)
@@ -107,16 +107,17 @@ def layout(
 
     Args:
         array: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live
-            array, which may be boxed by flax.
-        spec: a PartitionSpec as text or jax's own, a jax `Sharding`, a ShardingSpec or
-            Parts.
+            array, possibly in a flax parameter box.
+        spec: a PartitionSpec (text or jax object), a jax `Sharding`, or a legacy
+            ShardingSpec or Parts.
         mesh: the mesh, if `spec` has none.
         rules: axis rules, for an ArraySpec with logical names.
         dtype: the element type, if `array` has none; float32 by default.
         dialect: the library whose semantics the rules follow.
 
     Raises:
-        ShardvizError: if the array cannot be laid out this way, with an alternative.
+        ShardvizError: if the array cannot be laid out this way. The message suggests an
+            alternative.
 
     >>> import shardviz as sv
     >>> sv.layout((512, 2048), "None, model", sv.mesh(data=4, model=2)).shard_shape
@@ -126,8 +127,7 @@ def layout(
 
 
 def to_jax(thing: object) -> Any:
-    """Converts a value to jax: a Mesh, PartitionSpec, NamedSharding or
-    ShapeDtypeStruct.
+    """Converts a value to the matching jax object, such as a Mesh or NamedSharding.
 
     Args:
         thing: a MeshSpec, Spec, Layout, ArraySpec, Resolution, Rules or Program.

@@ -1,4 +1,4 @@
-"""Sentences for why a collective is there, and names of the values it moves."""
+"""Sentences that explain a collective, and names of the values that it moves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shardviz.base.cause import (
 from shardviz.base.collective_kind import KINDS, Effect
 from shardviz.base.format import clause, joined, with_article
 
-# Verbs for a reduction, by the operation that it reduces with.
+# The operation that combines two values in a reduction -> verb.
 REDUCES = {
     "add": "sums",
     "maximum": "takes the maximum",
@@ -42,7 +42,7 @@ VERBS = {
     Effect.SEND: "moves",
     Effect.COPY: "moves",
 }
-#: The verbs for a step within an operation.
+#: Effect of a collective -> clause, if the collective is a step of one operation.
 STEPS_WITHIN = {
     Effect.SUM: "parts of it are sent",
     Effect.GATHER: "what each device made of it is gathered",
@@ -53,7 +53,7 @@ STEPS_WITHIN = {
 
 
 def value_name(value: ValueName) -> str:
-    """The name of a value.
+    """Formats the name of a value.
 
     >>> value_name(ValueName("operation", "dot_general", "mlp.py:31"))
     'dot_general (mlp.py:31)'
@@ -74,7 +74,7 @@ def _at(value: ValueName) -> str:
 
 
 def _first(text: str, value: ValueName) -> str:
-    """A text at the start of a sentence; names of operations stay in lower case."""
+    """Capitalizes the text that starts a sentence, unless it names an operation."""
     if value.code == "operation":
         return text
     return text[0].upper() + text[1:]
@@ -87,7 +87,7 @@ def _axes(cause: Cause, otherwise: str) -> str:
 
 
 def axis_part(fact: AxisPart) -> str:
-    """A part of a mesh axis.
+    """Formats the part of a mesh axis that each group covers.
 
     >>> axis_part(AxisPart("data", 2, 4))
     '2 of 4 along data'
@@ -114,7 +114,7 @@ def gradient(argument: str, line: str, over: str, kind: str) -> str:
 
 
 def of_a_gradient(operation: str) -> str:
-    """A collective of a backward pass whose array is unknown.
+    """A sentence for a collective of a backward pass whose array is unknown.
 
     >>> of_a_gradient("psum (mlp.py:3)")[:52]
     'It belongs to a gradient: psum (mlp.py:3). It is the'
@@ -148,7 +148,7 @@ def _operation(fact: Cause) -> str:
 
 
 def _unknown(fact: Cause) -> str:
-    # Not "there is no cause": the module does not have it.
+    # There is a cause, but the module does not record it.
     verb = VERBS[KINDS[fact.kind].effect]
     return f"Its operand is unknown: the compiler does not say what it {verb}."
 
@@ -162,11 +162,11 @@ def _from_one(fact: FromOneDevice) -> str:
 
 
 def _asks(asker: ValueName | None, the: str = "The") -> str:
-    """A value's reader and a verb: `dot_general (mlp.py:31) needs`."""
+    """The reader of a value, with a verb: `dot_general (mlp.py:31) needs`."""
     if asker is None:
         return f"{the} result has"
     if asker.is_request:
-        # By the name of the call, not of the primitive.
+        # Use the name of the jax function, not of its primitive.
         call = asker.name.removeprefix("sharding_")
         return f"{the} {call}{_at(asker)} asks for"
     if asker.code == "carried" and the == "The":
@@ -175,13 +175,12 @@ def _asks(asker: ValueName | None, the: str = "The") -> str:
 
 
 def _behind(fact: Moved, how: str, moves: str) -> str:
-    """Why the operation that reads the value needs it in another sharding, if an
-    operation behind it asks for that.
+    """Explains a move that only an operation after the value's reader needs.
 
     Args:
         fact: the cause.
-        how: how the value must be split.
-        moves: what XLA does with the value.
+        how: how the value must be split, such as `split otherwise`.
+        moves: XLA's action, such as `gathers it`.
     """
     asker, reads = fact.wanted_by, fact.through
     if fact.beside is not None:
@@ -276,7 +275,7 @@ def _sent(fact: Sent) -> str:
 
 def _split(fact: Moved, dimension: int | None = None) -> str:
     """How the operand is split before it moves: `Argument w is split over data`."""
-    # On its way to the collective a reshape may have changed the dimensions.
+    # The dimension is unknown if a reshape may have changed the dimensions.
     along = ""
     if dimension is not None:
         along = f" along dimension {dimension}"

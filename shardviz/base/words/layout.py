@@ -1,4 +1,4 @@
-"""Sentences about sizes and specs that do not fit, and about the mesh in force."""
+"""Sentences about sizes and specs that do not fit an array, and the mesh in force."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from shardviz.base.partition_spec import WrongRank
 
 
 def misfit(fact: Misfit) -> str:
-    """The remainder of a dimension that does not divide, and sizes or axes that would.
+    """The remainder of an uneven dimension, and sizes or axes that would divide evenly.
 
     >>> misfit(Misfit(510, ("data",), 4, ("model",)))
     "510 does not divide by 4 (data): 2 left over. Sizes that do: 508 and 512; or pad by 2. It would divide over 'model'."
     """  # noqa: E501
-    # Parts of a ShardingSpec have no axes.
+    # A legacy ShardingSpec has no mesh axes.
     over = f" ({' × '.join(fact.axes)})" if fact.axes else ""
     sizes = joined(f"{size:,}" for size in fact.sizes)
     words = (
@@ -27,13 +27,13 @@ def misfit(fact: Misfit) -> str:
 
 
 def wrong_rank(fact: WrongRank) -> str:
-    """A spec with more entries than the array has dimensions.
+    """A sentence about a spec with more entries than the array has dimensions.
 
     >>> from shardviz.base.partition_spec import Spec
     >>> wrong_rank(WrongRank(Spec.parse("x, y"), 1))
     "The spec P('x', 'y') has 2 entries and the array has 1 dimension. Take away 'y'."
     """
-    # The last entries are the most likely surplus.
+    # The last entries are most likely the surplus ones.
     extra = joined(fact.spec.entry_strings[fact.rank :])
     return (
         f"The spec {fact.spec} has {plural(fact.spec.rank, 'entry', 'entries')} and the"
