@@ -1,9 +1,9 @@
-"""Finds the first difference between the processes of a run that must all do the same.
+"""Finds the first difference between the calls of several processes.
 
-Every process of `jax.distributed` runs the same script. If one of them runs another
-program, has another mesh or other values, the others wait for it in a collective, or
-get wrong numbers: jax does not compare. So each process describes its call, field by
-field, and `difference` finds the first field that is not the same in all.
+All processes of `jax.distributed` must run the same program on the same mesh with
+consistent values. jax does not check this: if one process differs, the others wait for
+it in a collective, or all compute wrong numbers. Each process therefore describes its
+call field by field, and `difference` finds the first field that differs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ class Account:
     """The call that one process is about to make.
 
     Attributes:
-        process: its index.
-        fields: values that must be the same in all processes that have the field. They
-            are compared in this order: earlier fields explain later ones.
-        line: the line of the user's script that called; `""` if not known.
+        process: index of the process.
+        fields: field name -> text that must be the same in all processes that have the
+            field. Fields are compared in this order, because a difference in an earlier
+            one explains those in later ones.
+        line: source line of the call in the user's script; `""` if unknown.
 
     >>> Account.read(Account(1, {"mesh": "data=8"}).text).fields
     {'mesh': 'data=8'}
@@ -35,12 +36,12 @@ class Account:
 
     @property
     def text(self) -> str:
-        """The account as JSON, to be sent to the other processes."""
+        """The account as JSON, to send to the other processes."""
         return json.dumps([self.process, self.fields, self.line])
 
     @classmethod
     def read(cls, text: str) -> Account:
-        """The account that another process sent."""
+        """Parses an account that another process sent."""
         process, fields, line = json.loads(text)
         return cls(process, fields, line)
 
@@ -50,12 +51,13 @@ class Difference(Fact):
     """The first field in which processes differ.
 
     Attributes:
-        field: its name.
-        differing: the processes that differ from the reference.
-        reference: the largest group of processes that agree; of groups of equal size,
-            the one with the lowest process.
-        value, reference_value: the field in the first process of each.
-        line, reference_line: the line that called in these two processes.
+        field: name of the field.
+        reference: the largest group of processes that agree; if several groups are
+            equally large, the one with the lowest process.
+        differing: the largest group that agrees on another value.
+        value, reference_value: the field's text in `differing` and in `reference`.
+        line, reference_line: source line of the call in the first process of each
+            group; `""` if unknown.
 
     >>> accounts = [Account(i, {"mesh": "data=8"}) for i in range(3)]
     >>> different = difference([*accounts, Account(3, {"mesh": "data=4"})])
@@ -73,15 +75,15 @@ class Difference(Fact):
 
 
 def difference(accounts: Sequence[Account]) -> Difference | None:
-    """The first difference between processes; None if they agree."""
-    # In the order of the first account that has a field.
+    """Returns the first difference between processes; None if they agree."""
+    # Field names of all accounts, in order of first appearance.
     names: dict[str, None] = {}
     for account in accounts:
         names.update(dict.fromkeys(account.fields))
     for name in names:
         by_value: dict[str, list[Account]] = {}
         for account in accounts:
-            # A process without a shard does not differ in its values.
+            # A process without a shard has no field for it and is not compared.
             if name in account.fields:
                 by_value.setdefault(account.fields[name], []).append(account)
         if len(by_value) > 1:
@@ -101,13 +103,13 @@ def difference(accounts: Sequence[Account]) -> Difference | None:
 
 @dataclass(frozen=True)
 class Missing(Fact):
-    """Processes that did not come to a call in time.
+    """Processes that did not reach a call in time.
 
     Attributes:
         call: the call.
-        absent: the processes that did not come.
+        absent: the processes that did not reach it.
         waiting: the processes that waited.
-        seconds: how long they waited.
+        seconds: how long these processes waited.
     """
 
     call: str
@@ -118,7 +120,7 @@ class Missing(Fact):
 
 @dataclass(frozen=True)
 class OtherFailed(Fact):
-    """Another process failed before the run was over."""
+    """Another process failed before the run ended."""
 
     process: int
     stage: str

@@ -1,4 +1,4 @@
-"""ExecutableCache: compiled programs by fingerprint; `cache` is shardviz's instance."""
+"""Caches compiled programs by fingerprint; `cache` is the instance of shardviz."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class CacheRow:
     """One entry of a cache.
 
     Attributes:
-        key: its key.
+        key: the cache key.
         value: the executable.
         label: the name of the program.
-        seconds: how long it took to compile.
-        hits: how often it was found, including by threads that waited for it.
-        waited: the names of the threads that waited while it was compiled.
+        seconds: compile time.
+        hits: number of lookups that returned the value, including those of threads that
+            waited for its compile.
+        waited: the names of the threads that waited for its compile.
 
     >>> CacheRow("a", "executable", "matmul", 0.5, 2).hits
     2
@@ -40,21 +41,20 @@ class CacheRow:
 
 @dataclass(eq=False, slots=True)
 class _InProgress:
-    """A value that a thread is making while others may wait for it."""
+    """A value that one thread is creating and other threads may be waiting for."""
 
     finished: threading.Event = field(default_factory=threading.Event)
     waited: list[str] = field(default_factory=list)
 
 
 class ExecutableCache:
-    """The most recently used executables, at most `size` of them; safe to use from any
-    thread.
+    """A thread-safe LRU cache of executables.
 
     Attributes:
-        size: how many it holds before the least recently used one is dropped.
-        hits: how often a value was found.
-        misses: how often a value had to be made.
-        waited: how often a thread waited for another one that made the same value.
+        size: maximum number of entries; beyond it, the least recently used is dropped.
+        hits: number of lookups that found a value.
+        misses: number of lookups that had to create a value.
+        waited: number of lookups that waited for another thread to create the value.
 
     Raises:
         ProgramError: for a size below 1.
@@ -78,7 +78,7 @@ class ExecutableCache:
         self._lock = threading.Lock()
 
     def find(self, key: Hashable) -> Any:
-        """The value of `key`; None if there is none. Does not wait for other threads."""
+        """Returns the value of `key`, or None. Does not wait for other threads."""
         with self._lock:
             row = self._entries.get(key)
             return None if row is None else self._hit(row)
@@ -86,16 +86,16 @@ class ExecutableCache:
     def get_or_make(
         self, key: Hashable, make: Callable[[], Any], label: str = ""
     ) -> Any:
-        """The value of `key`; calls `make` if there is none.
+        """Returns the value of `key`; calls `make` to create it if there is none.
 
-        If several threads need it at the same time, one makes it and the others wait.
-        If that fails, the error is raised in the thread that tried, nothing is stored,
-        and the next thread tries again.
+        If several threads need the value at the same time, one calls `make` and the
+        others wait. If `make` fails, its error is raised in that thread, nothing is
+        stored, and the next waiting thread calls `make` again.
 
         Args:
-            key: the key.
-            make: returns the value.
-            label: the name of the value in `rows`.
+            key: the cache key.
+            make: creates the value.
+            label: the value's name in `rows`.
         """
         while True:
             with self._lock:
@@ -107,7 +107,7 @@ class ExecutableCache:
                     self._in_progress[key] = started = _InProgress()
                     self.misses += 1
                     break
-                # Shown with the entry, to explain why a thread did not compile.
+                # Shown with the entry, to explain why this thread did not compile.
                 self.waited += 1
                 in_progress.waited.append(threading.current_thread().name)
             in_progress.finished.wait()
@@ -143,19 +143,19 @@ class ExecutableCache:
 
     @property
     def entries(self) -> tuple[Hashable, ...]:
-        """The keys of all entries, the least recently used one first."""
+        """The keys of all entries, least recently used first."""
         with self._lock:
             return tuple(self._entries)
 
     @property
     def rows(self) -> tuple[CacheRow, ...]:
-        """The entries, the least recently used one first."""
+        """Copies of the entries, least recently used first."""
         with self._lock:
             return tuple(replace(row) for row in self._entries.values())
 
     def _unlock(self) -> None:
-        # No other thread of the parent runs in a forked child, so none holds the lock
-        # or makes a value.
+        # The parent's other threads don't exist in a forked child, so none of them can
+        # release the lock or finish a value there.
         self._lock, self._in_progress = threading.Lock(), {}
 
     def clear(self) -> None:
@@ -174,7 +174,7 @@ class ExecutableCache:
         )
 
 
-#: The executables compiled so far; the only global state of shardviz.
+#: The executables compiled so far; shardviz's only global state.
 cache = ExecutableCache()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=cache._unlock)

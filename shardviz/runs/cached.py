@@ -1,4 +1,4 @@
-"""Cache hits and misses: of `sv.cached`, and of jax's own caches."""
+"""Cache hits and misses of `sv.cached` and of jax's own caches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardviz.base.display import Displayed, Fact, explanation
 
 @dataclass(frozen=True)
 class Difference(Fact):
-    """A difference between two calls of a function. `str` is its sentence.
+    """A difference between two calls of a function; `str()` gives a sentence.
 
     >>> print(ArrayChanged("x", "shape", "[8]", "[16]"))
     argument x: shape [8] became [16]
@@ -20,21 +20,21 @@ class Difference(Fact):
 
 @dataclass(frozen=True)
 class ArrayAdded(Difference):
-    """The arguments have an array more, such as `params['b']`."""
+    """The new call has an additional array, such as `params['b']`."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class ArrayRemoved(Difference):
-    """The arguments lack an array that the earlier call had."""
+    """The new call lacks an array that the earlier call had."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class TreeChanged(Difference):
-    """The same arrays are nested in other containers."""
+    """The same arrays are nested in different containers."""
 
     before: str
     after: str
@@ -42,12 +42,12 @@ class TreeChanged(Difference):
 
 @dataclass(frozen=True)
 class ArrayChanged(Difference):
-    """An array has another shape, dtype, sharding or type.
+    """An array has a different shape, dtype, weak type, sharding or type.
 
     Attributes:
-        name: its path in the arguments.
-        aspect: the property that changed; `"type"` for one that the others don't cover.
-        before, after: the property in the earlier and in the new call.
+        name: the array's path in the arguments.
+        aspect: the property that changed; `"type"` if none of the other four did.
+        before, after: this property in the earlier call and in the new call.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ArrayChanged(Difference):
 
 @dataclass(frozen=True)
 class StaticChanged(Difference):
-    """A static argument has another value; None if a call does not pass it."""
+    """A static argument has a different value; None if a call does not pass it."""
 
     name: str
     before: str | None
@@ -67,7 +67,7 @@ class StaticChanged(Difference):
 
 @dataclass(frozen=True)
 class SettingChanged(Difference):
-    """A setting of jax or a mesh in context changed; `""` if jax does not name it."""
+    """A jax setting or a context mesh changed; `name` is `""` if jax names none."""
 
     name: str
     before: str
@@ -76,26 +76,26 @@ class SettingChanged(Difference):
 
 @dataclass(frozen=True)
 class SameAsDropped(Difference):
-    """The cache had this very signature, and dropped it."""
+    """The cache held the same signature before, and dropped it."""
 
     entry: int
 
 
 @dataclass(frozen=True)
 class NeverCompiled(Fact):
-    """No call had to compile yet."""
+    """No call has compiled the function yet."""
 
     function: str
 
 
 @dataclass(frozen=True)
 class Miss(Fact):
-    """A call had to compile: the first one, or one explained by a subclass.
+    """The first call had to compile; subclasses describe later compiles.
 
     Attributes:
         function: the name of the function.
         signature: the arguments, as short text.
-        entry: the number of its entry in the cache, counted from 1.
+        entry: number of the new cache entry, counted from 1.
 
     >>> print(Miss("step", "(x: float32[8])", 1))
     step was compiled for (x: float32[8]), entry 1; nothing was compiled before.
@@ -113,10 +113,10 @@ class Miss(Fact):
 
 @dataclass(frozen=True)
 class NewSignature(Miss):
-    """A call had to compile since it differs from every earlier one.
+    """A call had to compile because it differs from every earlier one.
 
     Attributes:
-        nearest: the earlier entry that differs least.
+        nearest: number of the earlier entry that differs least.
         differs_in: the differences from that entry.
     """
 
@@ -131,10 +131,10 @@ class NewSignature(Miss):
 
 @dataclass(frozen=True)
 class DroppedSignature(Miss):
-    """A call had to compile since the cache had dropped its signature.
+    """A call had to compile because the cache had dropped its signature.
 
     Attributes:
-        dropped: the entry that the signature had before.
+        dropped: number of the entry that the signature had before.
         size: how many signatures the cache holds.
     """
 
@@ -143,7 +143,7 @@ class DroppedSignature(Miss):
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """None, except that the earlier entry was dropped."""
+        """The only difference: the earlier entry was dropped."""
         return (SameAsDropped(self.dropped),)
 
 
@@ -152,13 +152,13 @@ class CallEntry:
     """A signature for which a CachedFunction holds an executable or a failure.
 
     Attributes:
-        entry: its number, counted from 1 in the order of compiles.
+        entry: number of the entry, counted from 1 in the order of compiles.
         signature: the arguments, as short text.
         trace_s: seconds to trace and lower.
         compile_s: seconds to compile.
-        hits: how many calls used it.
-        difference: the differences from the nearest earlier signature.
-        error: why the compile failed; `""` if it did not.
+        hits: number of calls that used this entry.
+        difference: differences from the nearest earlier signature.
+        error: why the compile failed; `""` if it succeeded.
 
     >>> CallEntry(1, "(x: float32[8])", 0.01, 0.02, 3).hits
     3
@@ -173,18 +173,18 @@ class CallEntry:
     error: str = ""
 
 
-#: The stages of a function in jax before it runs, in order.
+#: The stages that jax runs before it executes a function, in order.
 STAGES = ("trace", "lower", "compile")
 
 
 @dataclass(frozen=True)
 class MeshCall:
-    """The work of jax when a function was called with arrays on a mesh.
+    """The stages that jax ran for one call of a function with arrays on a mesh.
 
     Attributes:
-        counts: for `"trace"`, `"lower"` and `"compile"`, how often jax did it; 0 if it
-            used an earlier result.
-        error: jax's error, in a sentence; `""` if the function ran.
+        counts: stage (`"trace"`, `"lower"`, `"compile"`) -> number of times jax ran it;
+            0 if jax reused an earlier result.
+        error: jax's error, as a sentence; `""` if the function ran.
 
     >>> MeshCall({"trace": 0, "lower": 0, "compile": 1}).misses
     ('compile',)
@@ -195,13 +195,13 @@ class MeshCall:
 
     @property
     def misses(self) -> tuple[str, ...]:
-        """The stages that jax went through again."""
+        """The stages that jax ran, rather than reusing an earlier result."""
         return tuple(stage for stage in STAGES if self.counts[stage])
 
 
 @dataclass(frozen=True)
 class MeshComparison(Displayed):
-    """A function called on two meshes, one after the other; see `sv.compare_meshes`.
+    """Calls of a function on two meshes in turn; see `sv.compare_meshes`.
 
     Attributes:
         first: the first call on the first mesh.
@@ -218,5 +218,5 @@ class MeshComparison(Displayed):
     second: MeshCall
 
     def explain(self) -> str:
-        """Which stages jax repeated for the second mesh, in sentences."""
+        """Describes in sentences which stages jax repeated for the second mesh."""
         return explanation(self)

@@ -1,4 +1,4 @@
-"""Public functions that run programs, and the devices they run on.
+"""Public functions that run programs or list the devices to run them on.
 
 `sv.run`, `sv.cached`, `sv.hosts`, `sv.targets`, `sv.compare_meshes`.
 """
@@ -41,19 +41,19 @@ def run(
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *values: the arguments, with or without the static ones. By default small values
-            are generated, the same in every run. For a function they also define the
-            program; if any of them has a shape and no value, such as a
-            `jax.ShapeDtypeStruct`, all values are generated.
-        target: None for the attached devices (or simulated ones), or text such as
-            `"cpu:8"`.
+        *values: the arguments, with or without the static ones. If omitted, small
+            values are generated, the same in every run. If `program` is a function,
+            the arguments also define the program; if any argument has no value, such as
+            a `jax.ShapeDtypeStruct`, all values are generated.
+        target: where to run: text such as `"cpu:8"`, or None for the attached devices
+            (or simulated ones).
         repeat: the number of runs.
-        **keywords: keyword arguments of the function, and if it is not a Program yet,
-            those of `sv.program` such as `mesh=` and `rules=`.
+        **keywords: the function's keyword arguments. If `program` is a function, also
+            those of `sv.program`, such as `mesh=` and `rules=`.
 
     Raises:
-        ShardvizError: if jax is not installed. If the program fails, the Report has an
-            `.error`.
+        ShardvizError: if jax is not installed. If the program fails, this function
+            returns a Report with an `.error`.
 
     >>> import jax.numpy as jnp, shardviz as sv
     >>> sv.run(jnp.sin, sv.array("x", (8,)), mesh="data=1").ok
@@ -64,7 +64,7 @@ def run(
     with needed_by("sv.run"):
         from shardviz.programs.backend import calls
     if isinstance(program, Program):
-        # A bound call knows which of these values are static.
+        # `program.fn` has `values` if it is a bound call, which knows its static ones.
         if keywords or (values and hasattr(program.fn, "values")):
             values = calls.values_of(program.fn, values, keywords)
     else:
@@ -75,7 +75,7 @@ def run(
         report = run.run_program(
             program, *values, target=target, repeat=repeat, cache=cache, progress=clock
         )
-    # The plan knows how often each loop runs; its times need the rates of the chip.
+    # Operation times need loop counts, from the plan, and the chip's rates.
     planned = None if report.roofline is None else plan_for_target(program, report.on)
     return with_values(with_operation_times(report, planned), planned)
 
@@ -83,7 +83,7 @@ def run(
 def _positional(
     values: tuple[PyTree, ...], keywords: Mapping[str, Any]
 ) -> tuple[PyTree, ...]:
-    """The positional arguments of a function, which `args=` can also pass."""
+    """Returns a function's positional arguments, which `args=` can also pass."""
     return values or tuple(keywords.get("args") or ())
 
 
@@ -93,8 +93,8 @@ def cached(fn: UserFunction, *, size: int = 128, **options: Any) -> CachedFuncti
 
     Args:
         fn: the function.
-        size: the number of signatures to keep. Beyond it, the least recently used one is
-            dropped.
+        size: maximum number of signatures to keep; beyond it, the least recently used
+            is dropped.
         **options: options of `jax.jit`, such as `static_argnums`.
 
     Raises:
@@ -119,20 +119,20 @@ def hosts(
     platform: str | None = None,
     heartbeat: int = 10,
 ) -> Hosts:
-    """Joins several processes into one target, like a program on several hosts.
+    """Joins several processes into one target that behaves like several hosts.
 
     Pass the result, or its text `"2 hosts x 4, local"`, as `target=` to `sv.run` and
     `sv.compile`. Use it as a context manager, `with sv.hosts(2, devices=4) as hosts:`,
-    or call `.close()`. Processes that were started here end with this kernel at the
+    or call `.close()`. Processes that this function starts end with this kernel at the
     latest.
 
     Args:
         processes: the number of processes to start on this machine; or an ipyparallel
             Client or Cluster, whose engines can run anywhere.
-        devices: the number of devices per process; by default 1 for processes that are
-            started here.
-        platform: `"cpu"` for simulated devices, the default for processes that are
-            started here; or `"gpu"`, whose devices are shared out among the processes.
+        devices: the number of devices per process; by default 1 for processes that this
+            function starts.
+        platform: `"cpu"` for simulated devices, the default for processes that this
+            function starts; `"gpu"` to divide this machine's GPUs among the processes.
         heartbeat: seconds without a sign of life after which a process counts as lost.
 
     Returns:
@@ -141,8 +141,8 @@ def hosts(
 
     Raises:
         ShardvizError: if ipyparallel or jax is not installed, if the processes do not
-            start, or if engines cannot be joined because jax has already started there
-            or has another version.
+            start, or if engines cannot be joined because they have already initialized
+            jax or have another version of it.
 
     >>> with sv.hosts(2, devices=4) as two:                         # doctest: +SKIP
     ...     report = sv.run(step, target=two)
@@ -153,7 +153,7 @@ def hosts(
 
 
 def targets() -> Targets:
-    """Lists the devices that a program can be compiled for or run on here.
+    """Lists the targets that this kernel can compile programs for or run them on.
 
     >>> import shardviz as sv
     >>> len(sv.targets()) >= 1
@@ -161,7 +161,7 @@ def targets() -> Targets:
     """
     with needed_by("sv.targets"):
         from shardviz.runs.backend import targets
-    # If nothing has imported the module yet, no processes are joined.
+    # Until something imports this module, no processes can be joined.
     group = sys.modules.get("shardviz.runs.backend.hosts.group")
     running = []
     if group is not None:
@@ -181,13 +181,13 @@ def compare_meshes(
 
     Args:
         first, second: jax meshes, or MeshSpecs with device ids.
-        fn: the function, which is called three times.
-        *arrays: its arguments, as arrays or as shapes and dtypes.
-        specs: one PartitionSpec for all of them.
+        fn: the function; it is called three times.
+        *arrays: the function's arguments, as arrays or as shapes and dtypes.
+        specs: one PartitionSpec for all arguments.
 
     Raises:
-        ShardvizError: for anything that isn't a function or a mesh of devices, or if an
-            array does not fit.
+        ShardvizError: if `fn` is not a function, a mesh has no devices, or an array
+            does not fit a mesh.
 
     >>> import jax, jax.numpy as jnp, shardviz as sv
     >>> here = jax.sharding.Mesh(jax.devices()[:1], ("x",))

@@ -1,1 +1,1 @@
-"""The modules of this feature that import jax."""
+"""Modules of `shardviz.runs` that import jax."""

@@ -1,7 +1,7 @@
-"""Describes the call of this process, for the other processes to compare with theirs.
+"""Describes this process's call, for other processes to compare with theirs.
 
-Every process of one `jax.distributed` makes the same call of `sv.run`. `rendezvous.py`
-exchanges these descriptions and compares them.
+All processes of `jax.distributed` must make the same `sv.run` call. `rendezvous.py`
+exchanges and compares the descriptions.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from shardviz.runs.backend.inputs import copies_allowed, is_global, partial_axes
 from shardviz.runs.backend.rendezvous import Rendezvous
 from shardviz.runs.backend.runner import Job
 
-_MOST_DIGESTED = 64 << 20  # bytes; for a larger array only every n-th byte counts
+_MOST_DIGESTED = 64 << 20  # bytes; larger arrays are sampled
 
 
 def join(job: Job, mesh: Mesh) -> None:
-    """Prepares the exchange with the other processes that have devices of the mesh."""
+    """Prepares the exchange with other processes that own devices of the mesh."""
     processes = processes_of(list(mesh.devices.flat))
     if len(processes) < 2:
         return
@@ -46,10 +46,10 @@ def join(job: Job, mesh: Mesh) -> None:
 
 @copies_allowed()
 def account_of(job: Job, devices: Sequence[Device], call: str) -> Account:
-    """The account of the call that this process is about to make."""
+    """Describes the call that this process is about to make."""
     program, first = job.program, devices[0]
     requests = program.requests
-    # With another `repeat`, a process would execute its collectives more often.
+    # With a different `repeat`, a process would run its collectives more often.
     options = {**program.options, "repeat": job.repeat}
     platform = " ".join(first.client.platform_version.split())
     fields = {
@@ -57,7 +57,7 @@ def account_of(job: Job, devices: Sequence[Device], call: str) -> Account:
         "jax versions": f"{jax.__version__}, {jaxlib_version}",
         "devices": f"{first.device_kind} ({platform})",
         "mesh": joined(f"{name}={size}" for name, size in program.mesh.shape.items()),
-        # The same devices in another order make another mesh with the same axes.
+        # Meshes with the same axes can order the devices differently.
         "order of devices": joined(d.id for d in devices),
         "arguments": joined(request.array.name for request in requests),
     }
@@ -73,13 +73,13 @@ def account_of(job: Job, devices: Sequence[Device], call: str) -> Account:
 
 
 def _values(name: str, leaf: object) -> dict[str, str]:
-    """Digests of a value that must be the same in each process that has it."""
+    """Digests a value that must be the same in every process that holds it."""
     if not is_global(leaf):
         return {name: _digest(leaf)}
     fields = {name: "spread over processes"}
     if partial_axes(leaf):
-        return fields  # jax gives no shards of such an array
-    # A shard that no other process holds has nothing to be compared with.
+        return fields  # jax returns no shards of an unreduced array
+    # Only a shard that several processes hold can be compared.
     holders: dict[str, set[int]] = {}
     for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
         holders.setdefault(_bounds(index, leaf.shape), set()).add(device.process_index)
@@ -105,15 +105,15 @@ def _digest(value: object) -> str:
     host = np.ascontiguousarray(np.asarray(value))
     data = host.reshape(-1).view(np.uint8)
     title = f"{dtype_name(host.dtype)}{host.shape}"
-    # A digest, since the store should not have to carry arrays.
+    # Send a digest: the key-value store is not meant for large data.
     digest = hashlib.blake2b(title.encode(), digest_size=6)
-    # With an odd step, every byte of an element is sampled.
+    # With an odd step, the samples cover every byte position of an element.
     step = data.size // _MOST_DIGESTED | 1
     digest.update(np.ascontiguousarray(data[::step]).data)
     return digest.hexdigest()
 
 
 def _is_keys(value: object) -> TypeGuard[jax.Array]:
-    """True for an array of random keys."""
+    """Returns whether a value is an array of PRNG keys."""
     is_array = isinstance(value, jax.Array)
     return is_array and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)

@@ -38,20 +38,20 @@ from shardviz.runs.cached import (
 )
 
 _Error = TypeVar("_Error", bound=Exception)
-# Part of jax's error for an array with another memory layout than was compiled for.
+# From jax's error for an array whose memory layout differs from the compiled one.
 _OTHER_LAYOUT = "layouts that disagree"
 
 
 @dataclass(frozen=True)
 class _Compiled:
-    """One signature with its executable, or with the error of its compile.
+    """The executable for one signature, or the error of its compile.
 
     Attributes:
-        miss: why it was compiled.
+        miss: why the signature was compiled.
         signature: the signature.
         trace_s, compile_s: seconds to trace and lower, and to compile.
         executable: the executable; None after an error.
-        error: a copy of the error, without its traceback.
+        error: a copy of the compile's error, without its traceback.
     """
 
     miss: Miss
@@ -63,11 +63,11 @@ class _Compiled:
 
 
 class CachedFunction:
-    """A function that compiles once for each signature of its calls.
+    """A function that compiles once per call signature.
 
-    `sv.cached` creates it. It is safe to call from any thread: if several threads call
-    it with a new signature, one compiles and the others wait. If the compile fails, all
-    of them get the error.
+    Created by `sv.cached`, and safe to call from any thread: if several threads make a
+    call with the same new signature, one compiles and the others wait. If the compile
+    fails, all of them raise its error.
 
     Calls that no executable can serve go to plain `jax.jit` and are counted in
     `fallbacks`.
@@ -93,20 +93,20 @@ class CachedFunction:
         self._forget()
 
     def _forget(self) -> None:
-        # Twice as many as the cache holds, to recognise a signature that the cache has
+        # Has twice the size of the cache, to recognise signatures that the cache has
         # dropped.
         self._history: OrderedDict[Hashable, _Compiled] = OrderedDict()
         self._fallbacks: Counter[str] = Counter()
         self._latest: Miss | None = None
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        # A method is bound to its instance, as a function would be.
+        # Binds a decorated method to its instance, as for a plain function.
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Runs the executable for these arguments, after compiling it if needed."""
         try:
-            if self._settings is None:  # this version of jax hides the static arguments
+            if self._settings is None:  # this jax hides which arguments are static
                 raise Uncached("settings")
             names = self._names(len(args))
             call = split_call(names, args, kwargs, self._settings)
@@ -124,7 +124,7 @@ class CachedFunction:
             return compiled
 
         compiled = self._cache.get_or_make(key, compile_and_note, self.name)
-        if raised:  # this thread compiled: the error itself, with its traceback
+        if raised:  # this thread compiled, so raise the error with its traceback
             raise raised.pop()
         if compiled.error is not None:
             raise _copied(compiled.error)
@@ -139,7 +139,7 @@ class CachedFunction:
     def _fall_back(
         self, reason: str, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
     ) -> PyTree:
-        # Without the lock, two threads could read the same count.
+        # Without the lock, concurrent increments could be lost.
         with self._lock:
             self._fallbacks[reason] += 1
         return self.jitted(*args, **kwargs)
@@ -154,7 +154,7 @@ class CachedFunction:
     ) -> _Compiled:
         """Compiles for one signature.
 
-        An error is added to `raised`; the cache holds only a copy of it.
+        Adds an error to `raised`, and keeps only a copy for the cache.
         """
         signature = signature_of(call)
         miss = self._note_miss(key, signature)
@@ -163,7 +163,7 @@ class CachedFunction:
         try:
             lowered = self.jitted.lower(*args, **kwargs)
             lowered_at = time.perf_counter()
-            # The compiler would end the process at such names.
+            # Names that fail this check would make the compiler abort the process.
             check_lowered_names(lowered)
             executable = lowered.compile()
         except Exception as error:  # noqa: BLE001  a user's function may raise anything
@@ -185,7 +185,7 @@ class CachedFunction:
         )
 
     def _note_miss(self, key: Hashable, signature: Signature) -> Miss:
-        """Notes why a signature has to be compiled."""
+        """Records why a signature has to be compiled."""
         with self._lock:
             entry = 1 if self._latest is None else self._latest.entry + 1
             text = str(signature)
@@ -208,30 +208,30 @@ class CachedFunction:
 
     @property
     def hits(self) -> int:
-        """How many calls found their executable, including those that waited for it."""
+        """The number of calls that found an executable or waited for a compile."""
         return self._cache.hits
 
     @property
     def misses(self) -> int:
-        """How many calls had to compile."""
+        """The number of calls that had to compile."""
         return self._cache.misses
 
     @property
     def fallbacks(self) -> dict[str, int]:
-        """How many calls went to plain `jax.jit`, by the reason.
+        """The number of calls that went to plain `jax.jit`, by reason.
 
-        `"transformation"`: jax transforms a function around the call. `"disable_jit"`,
-        `"debug_nans"`: these are on. `"static"`: a static argument has no hash. `"not
-        an array"`, `"tree"`: jax refuses an argument, or cannot flatten them. `"memory
-        layout"`: an array has another layout than the executable expects. `"settings"`:
-        this version of jax hides its settings.
+        `"transformation"`: the call is inside a jax transformation. `"disable_jit"`,
+        `"debug_nans"`: this jax setting is on. `"static"`: a static argument is
+        unhashable. `"not an array"`: jax rejects an argument. `"tree"`: jax cannot
+        flatten the arguments. `"memory layout"`: an array's layout differs from the
+        compiled one. `"settings"`: this version of jax hides its settings.
         """
         with self._lock:
             return dict(self._fallbacks)
 
     @property
     def entries(self) -> tuple[CallEntry, ...]:
-        """The signatures that it holds, the least recently used first."""
+        """The cached signatures, least recently used first."""
         entries = []
         for row in self._cache.rows:
             compiled: _Compiled = row.value
@@ -251,15 +251,15 @@ class CachedFunction:
         return tuple(entries)
 
     def cache_size(self) -> int:
-        """How many signatures it holds, including those whose compile failed."""
+        """Returns the number of cached signatures, including failed compiles."""
         return len(self._cache)
 
     def explain_miss(self) -> str:
-        """Why the latest compile was needed, in one sentence."""
+        """Explains in one sentence why the latest compile was needed."""
         return str(self._latest or NeverCompiled(self.name))
 
     def clear(self) -> None:
-        """Forgets executables, failures and counts: the next call compiles again."""
+        """Drops executables, failures and counts: the next call compiles again."""
         self._cache.clear()
         with self._lock:
             self._forget()
@@ -273,13 +273,13 @@ class CachedFunction:
 
 
 def _copied(error: _Error) -> _Error:
-    """A copy of an error without its traceback, to be stored or raised again.
+    """Copies an error without its traceback, to store or raise the copy.
 
-    One exception object raised in many threads would collect the tracebacks of all of
-    them, and keep alive the arrays in their frames.
+    If many threads raised the same exception object, it would collect all their
+    tracebacks and keep the arrays in their frames alive.
     """
-    # Not by calling the class: the constructors of jax's errors take a tracer, and the
-    # errors keep only its message.
+    # Don't call the class: constructors of jax's errors take a tracer, which the errors
+    # don't store.
     copied = type(error).__new__(type(error), *error.args)
     copied.args = error.args
     copied.__dict__.update(error.__dict__)

@@ -1,4 +1,4 @@
-"""Checks of a run: shard indices, layouts, specs, and values of the unsharded function."""
+"""Checks shard indices, layouts and specs, and compares with the unsharded function."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def shards_check(
         array: the live array.
         ids: the id of each jax device in the layout.
     """
-    # jax gives no shards of such an array.
+    # jax returns no shards of an unreduced array.
     if axes := partial_axes(array):
         return Check("indices", None, PartialSums(tuple(axes)), array=name)
     shards = array.addressable_shards
-    # Each of several processes sees only its own shards.
+    # With several processes, each sees only the shards on its own devices.
     process = jax.process_index() if len(processes_of(list(ids))) > 1 else None
     finding = _compare_shards(layout, array, shards, ids)
     ok = isinstance(finding, ShardsInPlace)
-    # jax runs a program that reads no argument on fewer devices.
+    # jax runs a program on fewer devices if it reads none of its arguments.
     if isinstance(finding, FewerShards):
         ok = finding.as_compiled
     return Check("indices", ok, finding, len(shards), process, name)
@@ -82,14 +82,14 @@ def _compare_shards(
     shards: Sequence[jax.Shard],
     ids: Mapping[Device, int],
 ) -> Finding:
-    """The first difference between the shards of an array and its layout, if any."""
+    """Finds the first difference between an array's shards and its layout, if any."""
     for shard in shards:
-        assert shard.data is not None  # it is addressable
+        assert shard.data is not None  # the shard is addressable
         device = ids.get(shard.device)
         if device is None:
             return ShardOutsideMesh(str(shard.device))
         predicted = tuple((s.start, s.stop) for s in layout.box(device))
-        # For random keys jax adds the index of their integers, which zip leaves out.
+        # For PRNG keys, jax appends the index of the key data; zip drops it.
         bounds = tuple(
             s.indices(n)[:2] for s, n in zip(shard.index, array.shape, strict=False)
         )
@@ -113,11 +113,11 @@ def output_layouts(
     mesh: MeshSpec,
     ids: Mapping[Device, int],
 ) -> tuple[dict[str, Layout], list[Check]]:
-    """The Layout of every output by name, and a Check for each output without one.
+    """Returns each output's Layout by name, and a Check for outputs without one.
 
     Args:
         outputs: the outputs.
-        shardings: the compiled sharding of each.
+        shardings: the compiled sharding of each output.
         mesh: the mesh of the program.
         ids: the id of each jax device in that mesh, in mesh order.
     """
@@ -141,8 +141,8 @@ def _layout(
                 spec = spec_of(sharding.spec)
                 return lay_out(output.shape, spec, output_mesh, output.dtype)
             except LayoutError:
-                # A compiler may split a size that does not divide; then only the shard
-                # indices describe the layout.
+                # The compiler may shard a dimension unevenly. Only shard indices can
+                # describe such a layout.
                 pass
     indices = sharding.devices_indices_map(output.shape)
     by_id = {}
@@ -154,9 +154,9 @@ def _layout(
 
 
 def with_spec(layout: Layout) -> Layout:
-    """Adds the spec that describes a layout given by shard indices, if there is one.
+    """Finds the spec that describes a layout with shard indices, if there is one.
 
-    jax names no axes in the shardings of arguments that it leaves to the compiler.
+    If the compiler chooses an argument's sharding, jax reports no axis names for it.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh, rows = make_mesh(x=2, y=2), {0: 0, 1: 2, 2: 1, 3: 3}
@@ -171,7 +171,7 @@ def with_spec(layout: Layout) -> Layout:
             if number is not None and mesh.axis_sizes[axis] > 1:
                 along = np.moveaxis(number, axis, 0)
                 steps[name] = int(along[1].flat[0] - along[0].flat[0])
-        # The axis with the largest step is the major one.
+        # The axis with the largest step between block numbers is the major one.
         axes = sorted((name for name in steps if steps[name]), key=lambda n: -steps[n])
         dims.append(tuple(axes))
     try:
@@ -189,9 +189,9 @@ def with_spec(layout: Layout) -> Layout:
 def _same_devices(
     output_mesh: Mesh | AbstractMesh, mesh: MeshSpec, devices: Sequence[Device]
 ) -> MeshSpec | None:
-    """The mesh of an output, with the program's device ids.
+    """Converts an output's mesh to a MeshSpec with the program's device ids.
 
-    None if it has other devices than the program.
+    Returns None if its devices differ from the program's.
 
     Args:
         output_mesh: the mesh of the output's sharding.
@@ -201,12 +201,12 @@ def _same_devices(
     names, sizes = tuple(output_mesh.axis_names), tuple(output_mesh.axis_sizes)
     if (names, sizes) == (mesh.axis_names, mesh.axis_sizes):
         return mesh
-    # A function may name another mesh of the same devices for its results.
+    # An output can have another mesh with the same devices in the same order.
     if not isinstance(output_mesh, Mesh):
         return None
     if list(output_mesh.devices.flat) != devices:
         return None
-    # jax runs a program that reads no argument on fewer devices.
+    # jax runs a program on fewer devices if it reads none of its arguments.
     if len(devices) != mesh.size:
         return None
     return MeshSpec(
@@ -228,7 +228,7 @@ def spec_checks(
     """Compares the spec requested for each output with the compiler's layout."""
     checks = []
     for output, requested in zip(outputs, specs, strict=True):
-        # The compiler was free to choose.
+        # The compiler could choose the sharding.
         if requested is None:
             continue
         compiled = layouts.get(output.name)
@@ -263,13 +263,13 @@ def unsharded_checks(
     Args:
         program: the program that ran.
         lowered, executable: the program after lowering and after compiling.
-        devices: the devices that ran it.
-        inputs: its arguments.
+        devices: the devices of the run.
+        inputs: the arguments of the run.
         lower: lowers the unsharded function for one device.
-        results: its outputs.
+        results: the outputs of the run.
 
     Returns:
-        One Check per output; a single one with the reason if they cannot be compared.
+        One Check per output; a single Check with the reason if they can't be compared.
     """
     if not results:
         return ()
@@ -279,7 +279,7 @@ def unsharded_checks(
     if reason is not None:
         return (Check(UNSHARDED, None, reason),)
     single = unsharded(program)
-    # The first device of this process, since each process compares separately.
+    # Use this process's first device, because each process compares separately.
     mesh = mesh_of((own_devices(devices) or list(devices))[:1], single.mesh)
 
     def compile_single() -> Executable:
@@ -287,24 +287,24 @@ def unsharded_checks(
 
     try:
         if lowered.cacheable:
-            # Stored with the executable, since the same text is the same function.
+            # Stored with the executable: equal text means an equal function.
             reference = executable.reference(compile_single)
         else:
             reference = compile_single()
         return _compared(reference, mesh, lowered, devices, inputs, results)
-    except Exception as error:  # noqa: BLE001  a function may need many devices
+    except Exception as error:  # noqa: BLE001  some functions need many devices
         return (Check(UNSHARDED, None, NotOnOneDevice(said_by(error))),)
 
 
 def _why_not_comparable(
     program: Program, lowered: Lowered, devices: Sequence[Device]
 ) -> Finding | None:
-    """The reason not to run a program unsharded, if there is one."""
+    """Returns the reason not to run a program unsharded, or None."""
     if program.mesh.size == 1:
         return MeshOfOneDevice()
     if lowered.effects:
         return EffectsNotRepeated(lowered.effects)
-    # At least arguments and results must fit; the compiler will add its temporaries.
+    # Arguments and results must fit; temporaries are unknown before the compile.
     size = sum(a.bytes for a in program.arrays)
     for output in lowered.traced.outputs:
         size += output.dtype.itemsize * math.prod(output.shape)
@@ -326,7 +326,7 @@ def _compared(
     inputs: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
-    # Now the compiler has reported the size of the temporaries.
+    # Check again, now that the compiler has reported the temporaries.
     if reason := _too_big(reference.memory, devices):
         return (Check(UNSHARDED, None, reason),)
     arguments = inputs.place_unsharded(mesh)
@@ -353,7 +353,7 @@ def _compared(
         checks.append(comparison)
     step = step_of(lowered.text, platform)
     for draw in range(MOST_DRAWS):
-        # One draw at a time: its results may be as large as the model.
+        # Keep only one draw at a time: its results can be as large as the model.
         undecided = []
         for number, check in enumerate(checks):
             if isinstance(check, Comparison) and not check.decided:
@@ -367,8 +367,8 @@ def _compared(
     for check in checks:
         if isinstance(check, Comparison):
             check = check.check()
-        # Inside `shard_map` a function sees its device coordinates, and may compute
-        # something else on one device.
+        # In `shard_map`, a function can depend on device coordinates, so it may compute
+        # different values on one device.
         if lowered.manual and check.ok is False:
             assert isinstance(check.finding, Finding)
             undecided_finding = UndecidedInShardMap(check.finding)

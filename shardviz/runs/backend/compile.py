@@ -59,12 +59,13 @@ class Lowered:
         traced: the trace that was lowered.
         stage: jax's own `Lowered`.
         text: StableHLO, without source lines.
-        sources: a digest of its source lines, without those of the call that lowered
-            it.
-        effects: the effects of the program, in words.
-        cacheable: True if the text is the whole program: it has no effects, no
+        sources: a digest of the program's source lines, without the lines of the call
+            that lowers it.
+        effects: names of the program's effects.
+        cacheable: True if the text describes the program completely: no effects, no
             callbacks and no constants passed as arguments.
-        manual: True if it has `shard_map` regions, which see their device coordinates.
+        manual: True if the program has `shard_map` regions, whose code can depend on
+            device coordinates.
         lower_s: seconds to trace and lower.
     """
 
@@ -85,17 +86,16 @@ class Executable:
     Attributes:
         stage: jax's own `Compiled`; its arguments and results are tuples of leaves.
         compile_s: seconds to compile.
-        collectives: the collectives of its final module.
-        memory: bytes on each device, from the compiler.
+        collectives: the collectives of the final module.
+        memory: bytes on each device, according to the compiler.
         cost: the compiler's cost analysis.
-        partitioned: the collectives right after XLA's partitioner; None if XLA dumped
-            nothing.
-        partition_s: seconds until the partitioner was done; None as above.
-        unpartitioned: why the partitioner's module is not known; None if it is.
-        unread: why the buffers that XLA wrote are not known; None if they are.
-        reused: the positions of donated leaves whose memory an output takes; None if
-            none is donated.
-        loops: how many loops its final module has.
+        partitioned: the collectives right after XLA's partitioner; None if unknown.
+        partition_s: seconds until the partitioner was done; None if unknown.
+        unpartitioned: why the partitioned module is unknown; else None.
+        unread: why XLA's buffer assignment could not be read; else None.
+        reused: positions of donated leaves whose memory an output reuses; None if no
+            leaf is donated.
+        loops: number of loops in the final module.
     """
 
     stage: jax.stages.Compiled
@@ -113,13 +113,13 @@ class Executable:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, *arguments: jax.Array) -> Sequence[jax.Array]:
-        """Starts it; the results may not be ready when this returns."""
+        """Starts the program, and returns before the results are ready."""
         if any(DTYPE_BITS.get(dtype_name(a.dtype), 8) < 8 for a in arguments):
             return call_as_jit(self.stage, *arguments)
         return self.stage(*arguments)
 
     def reference(self, make: Callable[[], Executable]) -> Executable:
-        """The same function compiled for one device; compiled once, then stored."""
+        """Returns the unsharded function's executable; calls `make` only once."""
         with self._lock:
             if self._reference is None:
                 self._reference = make()
@@ -136,10 +136,10 @@ def lower(
 
     Args:
         program: the program, or its trace.
-        mesh: the jax mesh to trace it on; None for a trace.
-        platforms: the platforms to lower for, such as `("tpu",)`; needed on an
+        mesh: the jax mesh to trace the program on; None if it is a trace already.
+        platforms: the platforms to lower for, such as `("tpu",)`; required for an
             AbstractMesh.
-        change: changes jax's own `Lowered` before its text is read.
+        change: modifies jax's own `Lowered` before its text is read.
     """
     if isinstance(program, Traced):
         traced = program
@@ -154,8 +154,8 @@ def lower(
         change(stage)
     text = stage.as_text()
     lines = repr(source_lines(stage.as_text(debug_info=True)))
-    # With this flag on, closed-over arrays are arguments, so the text lacks their
-    # values.
+    # With this flag, jax passes closed-over arrays as arguments, so the text lacks
+    # their values.
     hoisted = bool(getattr(jax.config, "jax_use_simplified_jaxpr_constants", False))
     return Lowered(
         traced,
@@ -170,20 +170,20 @@ def lower(
 
 
 def source_lines(text: str) -> list[tuple[str, str]]:
-    """File and line of the user's code in a lowered module, in the order of the text.
+    """Lists file and line of the user's code in a lowered module, in text order.
 
-    Lines of the calls that are running now are left out: the program is compiled or run
-    from there, which differs from cell to cell and is not part of it. A function that
-    is written inside such a call is at another column, so its line is included.
+    Omits the positions of calls that are running now: they compile or run the program,
+    are not part of it, and differ from cell to cell. A lambda inside such a call has
+    another column, so its line is included.
 
     Args:
-        text: StableHLO with its locations.
+        text: StableHLO with locations.
 
     >>> source_lines('#loc1 = loc("/home/me/model.py":12:4 to :9)')
     [('/home/me/model.py', '12')]
     """
     frame, running = sys._getframe(), set()
-    # Every frame that runs now, up to the cell that called.
+    # Collect the position of every running frame, up to the calling cell.
     while frame is not None:
         running.add((frame.f_code.co_filename, *_running(frame)))
         frame = frame.f_back
@@ -195,18 +195,18 @@ def source_lines(text: str) -> list[tuple[str, str]]:
 
 
 def _running(frame: FrameType) -> tuple[str, str]:
-    """The line and column that a frame is executing, as jax writes them."""
-    positions = frame.f_code.co_positions()  # one for each two bytes of code
+    """Returns the line and column that a frame is executing, as jax writes them."""
+    positions = frame.f_code.co_positions()  # one entry per 2-byte instruction
     line, _, column, _ = next(itertools.islice(positions, frame.f_lasti // 2, None))
     return str(line or 0), str(column or 0)
 
 
 def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
-    """Compiles for the devices of the mesh that it was traced on, and reads the result.
+    """Compiles for the devices of the traced mesh, and reads the compiler's results.
 
     Args:
         lowered: the lowered program.
-        mesh: the mesh whose axes name the groups of collectives.
+        mesh: the mesh whose axes describe the replica groups.
     """
     program = lowered.traced.program
     dumped = compile_with_dump(lowered.stage, compiler_options(program))
@@ -224,7 +224,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         partitioned = ()  # nothing to partition
     elif dumped.partitioned is not None:
         partitioned = collectives_of(dumped.partitioned)
-    # Only the partitioner's module shows facts such as the cause of a collective.
+    # Copy facts such as a collective's cause, which only the partitioned module has.
     if partitioned is not None:
         collectives = inherited(partitioned, collectives)
     return Executable(
@@ -243,7 +243,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
 
 
 def _device_ids(lowered: Lowered) -> tuple[int, ...]:
-    """The ids of the devices that a program was lowered for; `()` without devices."""
+    """Returns the device ids of the lowered program's mesh; `()` without devices."""
     mesh = lowered.traced.mesh
     if not isinstance(mesh, Mesh):
         return ()
@@ -253,11 +253,11 @@ def _device_ids(lowered: Lowered) -> tuple[int, ...]:
 def fingerprint(
     lowered: Lowered, devices: Sequence[Device], options: Mapping[str, object]
 ) -> str:
-    """The key of an executable: everything that a compile depends on.
+    """Hashes everything that a compile depends on, as the executable's cache key.
 
-    The text is not enough: it is the same for permuted devices, for any two callbacks,
-    and for code that has moved to other lines, which the collectives name. Programs
-    that are not `cacheable` may share a fingerprint.
+    The program's text alone is not enough: it doesn't change if devices are permuted or
+    if code moves to other lines, which collectives report. Programs that are not
+    `cacheable` can differ despite equal fingerprints.
     """
     program = lowered.traced.program
     first = devices[0]
@@ -281,10 +281,10 @@ def fingerprint(
 
 
 def compiler_options(program: Program) -> dict[str, Any]:
-    """The options for the compiler: all except `donate`."""
+    """Returns the compiler options: all of the program's options except `donate`."""
     options = {k: v for k, v in program.options.items() if k != "donate"}
     for name, value in options.items():
-        # The fingerprint contains its repr, which must be the same each time.
+        # The fingerprint contains the value's repr, which must not vary.
         if not (isinstance(name, str) and isinstance(value, PLAIN)):
             raise ProgramError(
                 f"The compiler option {shown(name)} is {shown(value)}, which no compiler takes."
@@ -297,15 +297,15 @@ PLAIN = (str, bool, int, float)
 
 
 def final_module(compiled: jax.stages.Compiled) -> Module:
-    """The module that an executable runs."""
-    # All devices run one program, so there is one module.
+    """Reads the HLO module that an executable runs."""
+    # All devices run the same program, so there is only one module.
     runtime: Any = compiled.runtime_executable()
     (module,) = runtime.hlo_modules()
     return Module(module.as_serialized_hlo_module_proto())
 
 
 def compiled_names(program: Program) -> dict[str, str]:
-    """The name of each array, by the compiler's name for it (`state_params_w`)."""
+    """Maps the compiler's name of each array, such as `state_params_w`, to ours."""
     names = [array.name for array in program.arrays]
     return dict(zip(flat_names(program), names, strict=True))
 
@@ -325,13 +325,13 @@ _SIZES = {
 def _buffers(
     dumped: bytes | None, lowered: Lowered, mesh: MeshSpec, final: Module | None = None
 ) -> tuple[MemoryTimeline | None, BuffersNotRead | None]:
-    """The memory over time, or a note why XLA's dump could not be read.
+    """Reads memory over time from XLA's dump, or returns a note why it can't.
 
     Args:
-        dumped: the final module with its buffers, as XLA dumped it; None if it didn't.
+        dumped: XLA's dump of the final module and its buffers; None without a dump.
         lowered: the lowered program.
-        mesh: its mesh.
-        final: the module without buffers, if it was read before.
+        mesh: the program's mesh.
+        final: the final module without buffers, if already read.
     """
     if dumped is None:
         return None, None
@@ -340,34 +340,34 @@ def _buffers(
     splits: dict[str, tuple[str, ...]] = {}
     for name, request in zip(arguments, program.requests, strict=True):
         spec = request.spec
-        # The compiler chooses how an unconstrained dimension is split.
+        # For unconstrained dimensions, the compiler chooses the sharding.
         if spec is not None and not spec.unconstrained:
             splits[name] = (*spec.axes, *spec.unreduced)
     try:
-        # The dumped module has the same instructions, and need not be read again.
+        # Don't parse the dumped module again: `final` has the same instructions.
         final = final or Module(Message(dumped).bytes(1))
         slices = slices_of(final, ids)
         placement = Placement(mesh.axis_names, mesh.axis_sizes, splits, slices)
         return read_memory(dumped, arguments, final, placement), None
-    # XLA's format may change; everything else is known without it.
+    # XLA's format may change; the rest of the report doesn't need the dump.
     except (ValueError, LookupError) as error:
         return None, BuffersNotRead(repr(error))
 
 
 def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
-    """The memory of a module that the compiler refused, counted at its peak.
+    """Returns the peak memory of a module that the compiler rejected.
 
     Args:
-        final: the module with its buffers, as XLA dumped it.
+        final: XLA's dump of the module and its buffers.
         lowered: the lowered program.
-        mesh: its mesh.
+        mesh: the program's mesh.
     """
     timeline, _ = _buffers(final, lowered, mesh)
     if timeline is None:
         return Memory()
     at_peak = Counter[str]()
     for buffer in timeline.peak.buffers:
-        # The compiler counts constants and buffers of collectives as temporaries.
+        # Count constants and collectives' buffers as temporaries, like the compiler.
         kind = buffer.kind if buffer.kind in _SIZES else "temporaries"
         at_peak[kind] += buffer.bytes
     return Memory(
@@ -379,12 +379,12 @@ def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
 
 
 def _memory(stage: jax.stages.Compiled, timeline: MemoryTimeline | None) -> Memory:
-    """The compiler's figures of memory, with the timeline of its buffers."""
+    """Collects the compiler's memory figures and the timeline of its buffers."""
     fields: dict[str, Any] = {"timeline": timeline}
     try:
         analysis = stage.memory_analysis()
     except (NotImplementedError, RuntimeError):
-        return Memory(**fields)  # not every platform analyses
+        return Memory(**fields)  # not supported on every platform
     for field_name, name in _SIZES.items():
         fields[field_name] = getattr(analysis, f"{name}_size_in_bytes", None)
     return Memory(**fields)
@@ -394,21 +394,21 @@ def _cost(stage: jax.stages.Compiled) -> dict[str, float]:
     try:
         analysis: Mapping[str, object] = stage.cost_analysis() or {}
     except (NotImplementedError, RuntimeError):
-        return {}  # not every platform analyses
+        return {}  # not supported on every platform
     costs = {}
     for name, value in analysis.items():
-        # Entries with braces are per operand and part of the sums. Negative ones are
-        # not estimated.
+        # Entries with braces are for one operand and included in the totals. Negative
+        # values mean unknown.
         if "{" not in name and isinstance(value, (int, float)) and value >= 0:
             costs[name] = float(value)
     return costs
 
 
 def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
-    """The positions of donated leaves whose memory an output takes.
+    """Returns the positions of donated leaves whose memory an output reuses.
 
-    None if nothing is donated. jax warns of donated arguments that it cannot use, but
-    not if the compiler decides; the compiled module shows both.
+    Returns None if nothing is donated. jax warns of donated arguments that it can't use
+    itself, but not of those that the compiler can't use. The module shows both.
     """
     if not donated_leaves(program):
         return None
@@ -421,7 +421,7 @@ def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
 def donation_note(
     program: Program, reused: Sequence[int] | None
 ) -> UnusedDonations | None:
-    """A note on donated arguments that are not in `reused`; None if there are none.
+    """Returns a note on donated arguments that are not in `reused`, or None.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh

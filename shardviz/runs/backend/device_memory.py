@@ -1,4 +1,4 @@
-"""The total and free memory of devices, and whether a run fits into it."""
+"""Measures devices' total and free memory, and checks whether a run fits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Capacity:
     """The memory of devices.
 
     Attributes:
-        free: bytes free on each device, or on the host; None if not known.
-        shared: True if all devices share it, as simulated CPU devices do.
-        total: bytes that a device or the host has; None if not known.
+        free: free bytes of each device, or of the host if `shared`; None if unknown.
+        shared: True if all devices share the host's memory, as simulated ones do.
+        total: total bytes of a device, or of the host if `shared`; None if unknown.
     """
 
     free: int | None
@@ -32,7 +32,7 @@ class Capacity:
     total: int | None = None
 
     def per_device(self, devices: int) -> int | None:
-        """Bytes that one of `devices` may use.
+        """Free bytes of one device, or its even share of the host's.
 
         >>> Capacity(800, shared=True).per_device(8)
         100
@@ -42,12 +42,12 @@ class Capacity:
         return self.free // devices
 
     def total_per_device(self, devices: int) -> int | None:
-        """Bytes that one of `devices` has, or its even share of the host's."""
+        """Total bytes of one device, or its even share of the host's."""
         return Capacity(self.total, self.shared).per_device(devices)
 
 
 def capacity_of(devices: Sequence[Device]) -> Capacity:
-    """The capacity of devices; the smallest if they differ."""
+    """Returns the capacity of devices; the smallest values if they differ."""
     if devices[0].platform == "cpu":
         return Capacity(host_available(), shared=True, total=host_total())
     free, total = [], []
@@ -60,13 +60,13 @@ def capacity_of(devices: Sequence[Device]) -> Capacity:
 
 
 def fit_now(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> Fit:
-    """Whether a run of a program fits into the memory that is free now.
+    """Checks whether a run fits into the memory that is free now.
 
     Args:
-        memory: the compiler's figures of what it needs on each device.
+        memory: the compiler's figures of the memory needed on each device.
         capacity: the memory of the devices.
-        devices: how many devices run it.
-        placed: bytes of its arguments that are on each device already.
+        devices: number of devices of the run.
+        placed: bytes of arguments that are already on each device.
 
     >>> fit_now(Memory(arguments=101), Capacity(800, shared=True), 8).code
     'not now'
@@ -78,7 +78,7 @@ def fit_now(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -
 def refuse_too_big(
     memory: Memory, capacity: Capacity, devices: int, placed: int = 0
 ) -> None:
-    """Refuses a run that does not fit; the arguments are those of `fit_now`."""
+    """Raises if a run does not fit; takes the arguments of `fit_now`."""
     fit = fit_now(memory, capacity, devices, placed)
     if fit.ok is not False:
         return
@@ -96,24 +96,24 @@ def refuse_too_big(
 
 
 def run_bytes(memory: Memory) -> int:
-    """Bytes that a run needs on each device, without outputs that reuse arguments.
+    """Bytes that a run needs on each device; outputs that reuse arguments need none.
 
     >>> run_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
     """
-    # Code is not counted: on simulated devices it is shared.
+    # The program's code is not counted, because simulated devices share it.
     parts = (memory.arguments, memory.outputs, memory.temporaries)
     return sum(n or 0 for n in parts) - (memory.aliased or 0)
 
 
 def host_available() -> int | None:
-    """Bytes of memory that this process may still allocate; None if not known."""
+    """Bytes of memory that this process can still allocate; None if unknown."""
     limits = [n for n in (_system_available(), _group_available()) if n is not None]
     return min(limits, default=None)
 
 
 def host_total() -> int | None:
-    """Bytes of memory that this machine has; None if not known."""
+    """Total bytes of this machine's memory; None if unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -121,7 +121,7 @@ def host_total() -> int | None:
 
 
 def _device_memory(device: Device) -> tuple[int, int] | None:
-    """The bytes that the runtime may use on a device, and those in use."""
+    """Returns the bytes that the runtime may use on a device, and the bytes in use."""
     try:
         stats = device.memory_stats() or {}
     except (NotImplementedError, RuntimeError):
@@ -141,7 +141,7 @@ def _system_available() -> int | None:
 
 
 def _group_available() -> int | None:
-    """Bytes that the memory limit of a container leaves free, according to cgroup v2."""
+    """Bytes still free under the container's memory limit (cgroup v2)."""
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())
@@ -150,5 +150,5 @@ def _group_available() -> int | None:
     except (OSError, ValueError):
         return None
     if not limit.isdigit():
-        return None  # "max"
+        return None  # "max" means no limit
     return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))

@@ -1,7 +1,7 @@
-"""Here: the runner that compiles and runs a program in this process, on its devices.
+"""Here: the runner that compiles and runs a program on the devices of this process.
 
-The kernel uses it for attached devices. A worker and each process of a cluster use it
-for programs that the kernel sends.
+The kernel uses `Here` for attached devices. A worker, and each process of a cluster,
+uses it for programs that the kernel sends.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ from shardviz.runs.backend.runner import Job, Runner
 
 
 class Here(Runner[Lowered, Executable]):
-    """Does a job in this process.
+    """Compiles or runs a job in this process.
 
     Args:
         job: the job.
-        mesh: the jax mesh of the devices.
+        mesh: the jax mesh to run on.
     """
 
     def __init__(self, job: Job, mesh: Mesh) -> None:
         super().__init__(job)
         self.mesh, self.devices = mesh, list(mesh.devices.flat)
-        # The id of each device in the program's mesh, which may differ from jax's id.
+        # Each device's id in the program's mesh, which may differ from jax's id.
         ids = job.program.mesh.device_ids.ravel().tolist()
         self.ids: dict[Device, int] = dict(zip(self.devices, ids, strict=True))
         job.note(mesh=with_devices(job.program.mesh, self.devices))
 
-    # `HereForKernel` overrides the following, for programs that the kernel sends.
+    # `HereForKernel` overrides these methods, for programs that the kernel sends.
 
     def trace(self) -> Traced:
         return trace(self.job.program, self.mesh)
@@ -79,7 +79,7 @@ class Here(Runner[Lowered, Executable]):
         return lower(traced)
 
     def lower_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
-        """The unsharded function, lowered for one device."""
+        """Lowers the unsharded function for one device."""
         traced = trace_unsharded(
             self.job.program, single, lambda program: trace(program, mesh)
         )
@@ -89,30 +89,30 @@ class Here(Runner[Lowered, Executable]):
         return fingerprint(lowered, self.devices, compiler_options(self.job.program))
 
     def positive(self, traced: Traced) -> tuple[int, ...]:
-        """The positions of arguments whose made-up values are above 0."""
+        """Returns positions of arguments whose generated values must be above 0."""
         return positive_arguments(traced.stage.jaxpr)
 
     def with_capacity(self, memory: Memory) -> Memory:
-        """Adds the total and the free bytes of each device."""
+        """Adds the total and the free memory of each device."""
         chip = chip_of_kind(self.devices[0].device_kind)
         capacity, count = capacity_of(self.devices), len(self.devices)
         total = capacity.total_per_device(count)
         if chip is not None:
-            # The runtime's figure leaves out the memory that it reserves.
+            # The runtime's total excludes the memory that the runtime reserves.
             total = chip.device_bytes or total
         return memory.replace(capacity=total, free_now=capacity.per_device(count))
 
     def note_roofline(self) -> None:
-        """Notes the roofline, if the figures of the chip are published."""
+        """Adds a roofline to the report, if the chip's figures are published."""
         chip = chip_of_kind(self.devices[0].device_kind)
         if chip is not None:
             self.job.note(roofline=roofline(self.job.report, chip))
 
     def inputs(self, lowered: Lowered, executable: Executable) -> Inputs:
-        """The arguments of a run."""
+        """Returns the arguments of a run, still to be placed."""
         job, positive = self.job, self.positive(lowered.traced)
         shardings = _input_shardings(executable)
-        # By position, the shardings that no spec of the program's mesh describes.
+        # position -> sharding that the compiler chose for an argument
         compiled: dict[int, Sharding] = {}
         for position in left_to_compiler(job.program):
             sharding = shardings[position]
@@ -127,7 +127,7 @@ class Here(Runner[Lowered, Executable]):
 
     def compile(self, lowered: Lowered) -> Executable:
         job = self.job
-        # Before compiling, which may take minutes in vain.
+        # Compare first: compiling for minutes would be in vain if processes disagree.
         if job.rendezvous is not None:
             job.enter("compare")
             account = account_of(job, self.devices, job.rendezvous.call)
@@ -140,8 +140,8 @@ class Here(Runner[Lowered, Executable]):
             new.append(self.compile_new(lowered))
             return new[0]
 
-        # The text does not show the Python functions that effects and callbacks call,
-        # so such programs are not cached.
+        # Programs with effects or callbacks aren't cached, because their text does not
+        # show which Python functions they call.
         if lowered.cacheable:
             key = self.key(lowered)
             executable = job.cache.get_or_make(key, compile_new, job.program.name)
@@ -152,7 +152,7 @@ class Here(Runner[Lowered, Executable]):
         return executable
 
     def compile_new(self, lowered: Lowered) -> Executable:
-        """Compiles, and reads the result; notes the memory of a refused program."""
+        """Compiles; if the program is too large, reports the memory that it needs."""
         program = self.job.program
         try:
             return compile_lowered(lowered, program.mesh)
@@ -165,7 +165,7 @@ class Here(Runner[Lowered, Executable]):
             raise refusal.error from None
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
-        """Notes the compiler's figures, and checks its layouts of the outputs."""
+        """Adds the compiler's figures to the report, and checks the output layouts."""
         job = self.job
         self._note_chosen_layouts(executable)
         outputs, mesh = lowered.traced.outputs, job.program.mesh
@@ -191,10 +191,10 @@ class Here(Runner[Lowered, Executable]):
         job.check(*without, *spec_checks(outputs, specs, mesh, layouts))
 
     def _note_chosen_layouts(self, executable: Executable) -> None:
-        """Notes the compiler's layouts of arguments that were left to it."""
+        """Reports the layouts that the compiler chose for arguments."""
         job = self.job
         arrays = list(job.program.arrays)
-        # Most programs specify how every argument is split.
+        # Most programs specify the sharding of every argument.
         free = sorted(left_to_compiler(job.program))
         if not free:
             return
@@ -202,7 +202,7 @@ class Here(Runner[Lowered, Executable]):
         positions, outputs, chosen = [], [], []
         for position in free:
             array, sharding = arrays[position], shardings[position]
-            # None is the sharding of an argument that nothing reads.
+            # The sharding of an unused argument is None.
             if sharding is not None:
                 positions.append(position)
                 outputs.append(Output(array.name, array.shape, array.dtype))
@@ -229,7 +229,7 @@ class Here(Runner[Lowered, Executable]):
         begun = time.perf_counter()
         placed = inputs.place_all()
         job.note(place_s=time.perf_counter() - begun)
-        # A wrong placement would explain a wrong result, so it is checked first.
+        # Check the inputs first: wrong placement would explain wrong results.
         for request, array in zip(job.program.requests, placed, strict=True):
             layout = job.report.in_layouts.get(request.array.name, request.layout)
             if layout is not None:
@@ -239,7 +239,7 @@ class Here(Runner[Lowered, Executable]):
         try:
             results = self.execute(executable, inputs, placed)
             if not lowered.cacheable:
-                jax.effects_barrier()  # effects and callbacks may come after the results
+                jax.effects_barrier()  # effects can finish after the results
         except Exception:
             forget_failed_callbacks()
             raise
@@ -261,7 +261,7 @@ class Here(Runner[Lowered, Executable]):
         job.check(*compared)
 
     def refuse_if_too_big(self, executable: Executable, inputs: Inputs) -> None:
-        """Refuses a run that needs more memory than is free."""
+        """Raises if a run needs more memory than is free."""
         capacity, placed = capacity_of(self.devices), inputs.bytes_in_place
         refuse_too_big(executable.memory, capacity, len(self.devices), placed)
         arrays = self.job.program.arrays
@@ -283,7 +283,7 @@ class Here(Runner[Lowered, Executable]):
     def execute(
         self, executable: Executable, inputs: Inputs, placed: list[jax.Array]
     ) -> list[jax.Array]:
-        """Executes it `job.repeat` times; returns the results of the last time."""
+        """Executes the program `job.repeat` times; returns the last results."""
         job = self.job
         seconds: list[float] = []
         results: list[jax.Array] = []
@@ -291,7 +291,7 @@ class Here(Runner[Lowered, Executable]):
         for runs_done in range(repeat):
             if runs_done:
                 job.poll(CancelledAfter(runs_done, repeat))
-                del results[:]  # frees their memory for the next results
+                del results[:]  # frees memory for the next results
                 inputs.replace_donated(placed)
             begun = time.perf_counter()
             results = list(self._execute_once(executable, placed))
@@ -302,13 +302,13 @@ class Here(Runner[Lowered, Executable]):
     def _execute_once(
         self, executable: Executable, placed: Sequence[jax.Array]
     ) -> Sequence[jax.Array]:
-        """The results; raises if another process fails meanwhile."""
+        """Executes the program once; raises if another process fails meanwhile."""
         if self.job.rendezvous is None:
             return jax.block_until_ready(executable.run(*placed))
 
         def execute() -> Sequence[jax.Array]:
             results = jax.block_until_ready(executable.run(*placed))
-            jax.effects_barrier()  # jax has separate effects for each thread
+            jax.effects_barrier()  # jax tracks effects per thread
             return results
 
         return self.job.rendezvous.run(execute)
@@ -319,6 +319,6 @@ class Here(Runner[Lowered, Executable]):
 
 
 def _input_shardings(executable: Executable) -> list[Sharding | None]:
-    """The compiled sharding of each argument; None if nothing reads it."""
+    """Returns the compiled sharding of each argument; None for an unused one."""
     shardings = executable.stage.input_shardings
     return jax.tree.leaves(shardings, is_leaf=lambda sharding: sharding is None)

@@ -1,4 +1,4 @@
-"""Places the arguments of a run on devices: the user's values, or made-up ones."""
+"""Places the arguments of a run on devices: the user's values, or examples."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from shardviz.programs.backend.bridge import jax_dtype, key_implementation
 from shardviz.programs.backend.trace import donated_leaves, placed_spec
 from shardviz.programs.program import Program
 
-_SLICE_ELEMENTS = 1 << 22  # computed at a time
+_SLICE_ELEMENTS = 1 << 22  # elements computed at a time
 
 
 def copies_allowed() -> ContextDecorator:
-    """Allows our own copies even if `jax_transfer_guard` is set; also a decorator."""
+    """Allows our copies despite `jax_transfer_guard`, as a context or decorator."""
     return jax.transfer_guard("allow")
 
 
 def value_leaves(program: Program, values: Sequence[PyTree]) -> list[PyTree] | None:
-    """The leaves of the user's values, checked against the program.
+    """Returns the leaves of the user's values, checked against the program.
 
-    None without values.
+    Returns None if `values` is empty.
     """
     if not values:
         return None
@@ -47,16 +47,16 @@ def value_leaves(program: Program, values: Sequence[PyTree]) -> list[PyTree] | N
 def example(
     array: ArraySpec, sharding: Sharding, seed: int, positive: bool = False
 ) -> jax.Array:
-    """A made-up array: small pseudo-random numbers, the same every time.
+    """Creates an example array of small pseudo-random numbers, the same every time.
 
     Floats lie between -0.25 and 0.25, or above 0 if `positive`; integers between 0 and
     3 (0 and 1 for types of 2 bits). Each device's shard is computed separately, so the
     host never holds the full array.
 
     Args:
-        array: its shape and dtype.
-        sharding: how it is placed.
-        seed: arrays of different seeds differ.
+        array: shape and dtype of the example.
+        sharding: sharding of the example.
+        seed: different seeds give different numbers.
         positive: True for floats above 0, for functions such as roots and logarithms.
     """
     if array.dtype.startswith("key<"):
@@ -65,7 +65,7 @@ def example(
     blocks: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
 
     def block(index: tuple[slice, ...] | None) -> np.ndarray:
-        assert index is not None  # jax passes None only without a shape
+        assert index is not None  # jax passes None only for arrays without a shape
         bounds = tuple(
             s.indices(n)[:2] for s, n in zip(index, array.shape, strict=True)
         )
@@ -83,7 +83,7 @@ def example_block(
     seed: int,
     positive: bool = False,
 ) -> np.ndarray:
-    """One block of an example; each element depends only on its index in the array.
+    """Computes a block of an example; each element depends only on its array index.
 
     >>> full = example_block((4, 4), ((0, 4), (0, 4)), np.dtype("float32"), 1)
     >>> part = example_block((4, 4), ((2, 4), (0, 2)), np.dtype("float32"), 1)
@@ -95,7 +95,7 @@ def example_block(
         sizes, bounds, shape = [1], [(0, 1)], (1,)
         return example_block(shape, bounds, dtype, seed, positive).reshape(())
     block = np.empty(sizes, dtype)
-    # In slices, since the numbers that it is computed from need more memory than it.
+    # Fill slices of rows, because the uint64 index needs more memory than the block.
     rows = max(1, _SLICE_ELEMENTS // max(1, math.prod(sizes[1:])))
     for first in range(0, sizes[0], rows):
         count = min(rows, sizes[0] - first)
@@ -114,7 +114,7 @@ def example_block(
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:
-    """24 pseudo-random bits for each number: the finaliser of splitmix64."""
+    """Hashes each number to 24 pseudo-random bits, with splitmix64's finalizer."""
     bits = bits + np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -139,7 +139,7 @@ def _numbers(bits: np.ndarray, dtype: DTypeLike, positive: bool) -> np.ndarray:
 
 
 def _example_keys(array: ArraySpec, sharding: Sharding, seed: int) -> jax.Array:
-    # One key more than needed, since jax refuses to split into no keys.
+    # Split off an additional key, because jax rejects a split into 0 keys.
     key = jax.random.key(seed, impl=key_implementation(array.dtype))
     keys = jax.random.split(key, math.prod(array.shape) + 1)
     return _spread(keys[:-1].reshape(array.shape), array, sharding)
@@ -148,14 +148,14 @@ def _example_keys(array: ArraySpec, sharding: Sharding, seed: int) -> jax.Array:
 def _spread(
     leaf: PyTree, array: ArraySpec, sharding: Sharding, copy: bool = False
 ) -> jax.Array:
-    """Places a value that this process has in full on its devices.
+    """Places a value, which this process holds in full, on this process's devices.
 
-    `jax.device_put` would wait for all processes, to compare their values.
+    `jax.device_put` would wait for all processes and compare their values.
 
     Args:
         leaf: the value.
-        array: its shape and dtype.
-        sharding: how it is placed.
+        array: shape and dtype of the value.
+        sharding: sharding of the result.
         copy: True if the result must not share memory with the value.
     """
     if array.dtype.startswith("key<"):
@@ -171,13 +171,13 @@ def _spread(
 
 
 def _leaves(program: Program, values: tuple[PyTree, ...]) -> list[PyTree]:
-    """The leaves of the values; refuses a wrong number of values or another tree."""
+    """Flattens the values; raises for a wrong number of values or another tree."""
     if program.tree is None:
         names, leaves = [a.name for a in program.arrays], list(values)
     else:
         names = parameter_names(program.fn, len(program.tree.children()))
         leaves, tree = jax.tree.flatten(values)
-        # A wrong number of values is reported below, in clearer words than the tree.
+        # For a wrong number of values, the error below is clearer than this one.
         if len(values) == len(names) and tree != program.tree:
             raise ProgramError(
                 f"The values form another tree than the arguments: {shown(tree, 120)} and"
@@ -193,14 +193,14 @@ def _leaves(program: Program, values: tuple[PyTree, ...]) -> list[PyTree]:
 
 
 def _check(array: ArraySpec, value: PyTree) -> None:
-    """Refuses a value of another shape or dtype than the program's argument."""
+    """Raises if a value's shape or dtype differs from the program's argument."""
     leaf = value
     try:
-        # Numbers and lists are allowed, as in calls of jax.jit.
+        # Numbers and lists are allowed.
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             leaf = np.asarray(value)
         dtype = leaf.dtype
-        # jax converts numpy's 64 bits to 32, unless x64 is on.
+        # Unless x64 is on, jax converts numpy's 64-bit types to 32 bits.
         if not isinstance(leaf, jax.Array):
             dtype = jax.dtypes.canonicalize_dtype(dtype)
         passed = ArraySpec(array.name, tuple(leaf.shape), None, dtype_name(dtype))
@@ -216,25 +216,25 @@ def _check(array: ArraySpec, value: PyTree) -> None:
 
 
 def is_global(leaf: object) -> TypeGuard[jax.Array]:
-    """True if a value lies on devices of several processes."""
+    """Returns whether a value lies on devices of several processes."""
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
 def host_value(leaf: PyTree) -> PyTree | None:
-    """The full value; None if this process has only a part of it."""
+    """Returns the full value; None if this process holds only some of its shards."""
     if not is_global(leaf):
         return leaf
     return leaf.addressable_data(0) if leaf.is_fully_replicated else None
 
 
 def partial_axes(array: object) -> list[str]:
-    """The mesh axes over which an array holds partial sums, sorted."""
+    """Returns the mesh axes over which an array is unreduced, sorted."""
     spec = getattr(getattr(array, "sharding", None), "spec", None)
     return sorted(getattr(spec, "unreduced", None) or ())
 
 
 def summed(leaf: PyTree) -> PyTree:
-    """A value with its partial sums added up, on every device that holds one."""
+    """Sums an unreduced array's partial sums, on every device that holds one."""
     if not partial_axes(leaf):
         return leaf
     full = PartitionSpec(*leaf.sharding.spec.partitions)
@@ -246,11 +246,10 @@ class Inputs:
 
     Args:
         program: the program to run.
-        mesh: the jax mesh to place them on.
-        leaves: the user's values, checked; None for examples.
-        positive: the positions of arguments whose examples are above 0.
-        compiled: by position, shardings that the compiler chose and that no spec
-            describes.
+        mesh: the jax mesh to place the arguments on.
+        leaves: the user's checked values; None for examples.
+        positive: positions of arguments whose examples must be above 0.
+        compiled: position of an argument -> sharding that the compiler chose.
     """
 
     def __init__(
@@ -267,11 +266,11 @@ class Inputs:
 
     @property
     def bytes_in_place(self) -> int:
-        """Bytes on each device of the user's values that are in place already."""
+        """Bytes per device of user values that already have the right sharding."""
         placed = 0
         for position, leaf in enumerate(self.leaves or ()):
             layout = self.program.requests[position].layout
-            # A donated array is copied, since the run deletes it.
+            # A donated array needs a copy, because the run deletes it.
             if layout is None or position in self.donated:
                 continue
             if isinstance(leaf, jax.Array):
@@ -282,24 +281,24 @@ class Inputs:
 
     @property
     def on_other_processes(self) -> bool:
-        """True if this process has only a part of one of the values."""
+        """True if this process holds only some shards of any value."""
         return any(host_value(leaf) is None for leaf in self.leaves or ())
 
     @copies_allowed()
     def place_all(self) -> list[jax.Array]:
-        """Every argument on its devices."""
+        """Places every argument on its devices."""
         positions = range(len(self.program.arrays))
         return jax.block_until_ready([self._place(i) for i in positions])
 
     @copies_allowed()
     def replace_donated(self, placed: list[jax.Array]) -> None:
-        """Replaces the donated arrays, which the last run deleted, by new ones."""
+        """Recreates in `placed` the donated arrays, which the last run deleted."""
         for position in self.donated:
             placed[position] = jax.block_until_ready(self._place(position))
 
     @copies_allowed()
     def place_unsharded(self, mesh: Mesh) -> list[jax.Array]:
-        """Every argument unsharded, on the one device of a mesh of size 1."""
+        """Places every argument unsharded on the single device of a mesh."""
         placed = []
         for position, array in enumerate(self.program.arrays):
             kind = array.memory_kind
@@ -323,7 +322,7 @@ class Inputs:
             and sharding.spec.unreduced
             and not partial_axes(leaf)
         ):
-            # jax creates partial sums only from an array that is on the devices.
+            # jax creates an unreduced array only from an array on these devices.
             full = PartitionSpec(*sharding.spec.partitions)
             kind = sharding.memory_kind
             sharding = NamedSharding(self.mesh, full, memory_kind=kind)
@@ -340,7 +339,7 @@ class Inputs:
     ) -> jax.Array:
         donated = position in self.donated
         if sharding.is_fully_addressable or is_global(leaf):
-            # The run deletes a donated array, so it must not share the user's memory.
+            # The run deletes donated arrays, so they must not share the user's memory.
             return jax.device_put(leaf, sharding, may_alias=False if donated else None)
         return _spread(leaf, self.program.arrays[position], sharding, donated)
 

@@ -1,8 +1,8 @@
-"""Counts how often jax traces, lowers and compiles, since no cache has the result.
+"""Counts how often jax traces, lowers and compiles because its caches lack the result.
 
-`jax_cache_events` counts within a `with` block, `compare_meshes` for one function on
-two meshes. A trace does not depend on devices: a function that names no devices is
-traced and lowered once for all meshes of one shape, and only compiled again.
+`jax_cache_events` counts within a `with` block, `compare_meshes` for calls of a
+function on two meshes. Traces don't depend on devices: a function that names no devices
+is traced and lowered once for all meshes of the same shape, and only compiled again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _DURATIONS = {
 
 
 class JaxEvent(NamedTuple):
-    """One trace, lowering or compile, since no cache of jax had the result.
+    """One trace, lowering or compile that no jax cache could avoid.
 
     Attributes:
         kind: `"trace"`, `"lower"` or `"compile"`; reading an executable from disk
             counts as a compile.
         name: jax's name of the function; `""` if jax does not report it.
-        thread: the number of the thread that did it.
+        thread: identifier of the thread in which it happened.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class JaxEvent(NamedTuple):
 
 
 class JaxCacheEvents(list[JaxEvent]):
-    """The events since counting began, of all threads, in order.
+    """The events in all threads since counting began, in order.
 
     >>> with jax_cache_events() as events:
     ...     function = jax.jit(lambda x: -x)
@@ -57,7 +57,7 @@ class JaxCacheEvents(list[JaxEvent]):
     """
 
     def counts(self, thread: int | None = None) -> dict[str, int]:
-        """The number of events of each kind, in all threads or in one."""
+        """Counts the events of each kind, in all threads or in one."""
         counts: dict[str, int] = dict.fromkeys(STAGES, 0)
         for event in self:
             counts[event.kind] += thread in (None, event.thread)
@@ -68,12 +68,12 @@ class JaxCacheEvents(list[JaxEvent]):
 def jax_cache_events() -> Iterator[JaxCacheEvents]:
     """Collects jax's traces, lowerings and compiles within a `with` block.
 
-    Those of all threads, since a plan may be made in the background.
+    Collects from all threads, because a background thread may be making a plan.
     """
     events = JaxCacheEvents()
 
     def note(event: str, duration_secs: float, **details: str | int) -> None:
-        # jax reports no event for a result that a cache has.
+        # jax reports no event if a cache has the result.
         if kind := _DURATIONS.get(event):
             name = str(details.get("fun_name", ""))
             events.append(JaxEvent(kind, name, threading.get_ident()))
@@ -92,14 +92,14 @@ def compare_meshes(
     *arrays: ArrayLike,
     specs: SpecLike | None = None,
 ) -> MeshComparison:
-    """Calls a function twice with arrays on one mesh, then on another, and counts.
+    """Calls a function twice on one mesh, then on another; counts jax's stages.
 
     Args:
         first, second: MeshSpecs with device ids, or jax's own meshes.
-        fn: the function, which is jitted if it isn't yet. It may run three times.
-        *arrays: arrays, or shapes and types, which are filled with zeros.
-        specs: one PartitionSpec for all arrays, as text or a Spec; None replicates
-            them.
+        fn: the function; it is jitted if it isn't yet. It may be called three times.
+        *arrays: the arguments: arrays, or `ShapeDtypeStruct`s, which become zeros.
+        specs: one PartitionSpec for all arrays, as text or a Spec; None to
+            replicate the arrays.
 
     Raises:
         ShardvizError: if `fn` is not callable, a mesh has no devices, or an array
@@ -125,13 +125,13 @@ def compare_meshes(
         spec = spec_of(specs)
     jitted = fn
     if not hasattr(fn, "lower"):
-        # A new wrapper, so that no earlier call of the function counts as a hit.
+        # A new wrapper, because jax would reuse results of earlier calls of `fn`.
         jitted = jax.jit(lambda *args: fn(*args))
     on_first = _placed(first_mesh, spec, arrays)
     on_second = _placed(second_mesh, spec, arrays)
     return MeshComparison(
         first=_counted_call(jitted, on_first),
-        # A second call on the same mesh shows what a new mesh alone costs.
+        # The second call separates the cost of a new mesh from that of any call.
         again=_counted_call(jitted, on_first),
         second=_counted_call(jitted, on_second),
     )
@@ -148,7 +148,7 @@ def _counted_call(jitted: UserFunction, values: list[jax.Array]) -> MeshCall:
 
 
 def _mesh(mesh: MeshLike) -> MeshSpec:
-    # Neither an AbstractMesh nor text has devices to run on.
+    # An AbstractMesh or text names no devices to run on.
     adopted = adopt_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else mesh
     if not isinstance(adopted, MeshSpec) or not adopted.concrete:
         raise ShardvizError(
@@ -165,7 +165,7 @@ def _placed(
     values = []
     for array in arrays:
         if isinstance(array, jax.ShapeDtypeStruct):
-            # Compiling does not depend on the values.
+            # The values don't affect compiling.
             array = jax.numpy.zeros(array.shape, array.dtype)
         try:
             values.append(jax.device_put(array, sharding))

@@ -1,7 +1,7 @@
-"""compile_with_dump(): compiles, and reads the module that XLA's partitioner wrote.
+"""compile_with_dump(): compiles, and reads the HLO module after XLA's SPMD partitioner.
 
-XLA makes that module available only by dumping its passes to a folder. The same is true
-of the final module with its buffers, which is part of every dump.
+XLA provides this module only if it dumps its passes to a folder. The dump also contains
+the final module with its buffer assignment, which XLA provides in no other way.
 """
 
 from __future__ import annotations
@@ -43,24 +43,25 @@ _PARTITIONED = re.compile(
     r"module_(\d+)\..*\.after_(?:tpu-)?spmd-partition(?:ing|er)\b.*\.hlo\.pb$"
 )
 
-# CPU and GPU add their name, and the kind of GPU, before `_after_optimizations`.
+# CPU and GPU compilers put the platform and GPU model before `_after_optimizations`.
 _FINAL = re.compile(r"module_(\d+)\..*[._]after_optimizations\.hlo\.pb$")
 
-#: The passes to dump, as a regular expression for XLA.
+#: A regular expression of the XLA passes to dump.
 PASSES = "spmd|shardy"
 ONE_DEVICE = OneDevice()
 
-_MAX_MESSAGE = 300  # characters
-_LEAST_FREE = 2**25  # bytes; the dump of a program for 64 devices is about 1 MiB
+_MAX_MESSAGE = 300  # characters kept of an error message
+_LEAST_FREE = 2**25  # bytes of disk; a dump for 64 devices is about 1 MiB
 _TO, _AS_PROTO = "xla_dump_to", "xla_dump_hlo_as_proto"
 # The number, time and path of each dumped module.
 _DumpedFiles: TypeAlias = set[tuple[int, float, Path]]
 
 
 def partitioned_module(folder: str | os.PathLike[str]) -> Module | None:
-    """The module after partitioning; None until XLA has written it.
+    """Reads the module after partitioning; None until XLA has written it.
 
-    Call it repeatedly while another thread or process compiles with a dump to `folder`.
+    Can be called repeatedly while another thread or process compiles with a dump to
+    `folder`.
 
     >>> with tempfile.TemporaryDirectory() as empty:
     ...     print(partitioned_module(empty))
@@ -70,24 +71,24 @@ def partitioned_module(folder: str | os.PathLike[str]) -> Module | None:
 
 
 def _dumped(folder: Path, names: re.Pattern[str]) -> _DumpedFiles:
-    """The dumped modules in a folder whose file names match."""
+    """Finds the dumped modules in a folder whose file names match."""
     files: _DumpedFiles = set()
     for path in folder.rglob("*.pb"):
         number = names.search(path.name)
         if number is not None:
-            with contextlib.suppress(OSError):  # another compile removed its files
+            with contextlib.suppress(OSError):  # another compile may remove its files
                 files.add((int(number[1]), path.stat().st_mtime, path))
     return files
 
 
 def _last_module(dumped: _DumpedFiles) -> tuple[Module | None, float]:
-    """The last module, and when it was written."""
+    """Returns the newest module, and the time it was written."""
     if not dumped:
         return None, 0.0
     _, written, path = max(dumped)
     try:
         return Module(path.read_bytes()), written
-    except (OSError, ValueError):  # the file is not complete yet
+    except (OSError, ValueError):  # XLA is still writing the file
         return None, 0.0
 
 
@@ -97,13 +98,13 @@ class Dumped:
 
     Attributes:
         compiled: jax's own `Compiled`.
-        seconds: how long the compile took in all.
-        partitioned: the module right after SPMD partitioning, for one device; None if
-            it was not dumped.
-        partition_s: seconds until the partitioner was done; None without its module.
-        reason: why the partitioner's module is missing; None if it isn't.
-        final: the final module with its buffers, as XLA serializes both; None if it was
-            not dumped.
+        seconds: duration of the compile.
+        partitioned: the per-device module right after SPMD partitioning; None if XLA
+            did not dump it.
+        partition_s: seconds until the partitioner was done; None if `partitioned` is.
+        reason: why `partitioned` is None; else None.
+        final: the final module and its buffer assignment, serialized by XLA; None if
+            XLA did not dump it.
     """
 
     compiled: Compiled
@@ -118,8 +119,8 @@ class TooLargeToCompile(Exception):
     """The compiler found that a program needs more memory than a device has.
 
     Attributes:
-        error: what the compiler raised.
-        final: the refused module with its buffers, as XLA serializes both.
+        error: the compiler's exception.
+        final: the rejected module and its buffer assignment, serialized by XLA.
     """
 
     def __init__(self, error: Exception, final: bytes) -> None:
@@ -132,19 +133,19 @@ def compile_with_dump(
     options: Mapping[str, Any] | None = None,
     folder: str | None = None,
 ) -> Dumped:
-    """Compiles with a dump, and reads the partitioner's and the final module.
+    """Compiles with a dump, and reads the partitioned and the final module.
 
     Args:
         lowered: jax's own `Lowered`.
-        options: compiler options. If they name a folder for dumps, it is used. If
-            `XLA_FLAGS` name one, that dump is left alone, and the partitioner's module
-            stays unknown.
-        folder: otherwise the folder for the dump, whose files stay; by default a
-            temporary one.
+        options: compiler options. A dump folder among them is used. If only
+            `XLA_FLAGS` sets a dump folder, we don't change it, and the partitioned
+            module stays unknown.
+        folder: a dump folder to use if the options name none; its files are kept. By
+            default a temporary folder.
 
     Raises:
-        TooLargeToCompile: if the compiler needs more memory than a device has, and has
-            dumped the buffers it planned.
+        TooLargeToCompile: if the program needs more memory than a device has, and the
+            compiler dumped its buffer assignment.
 
     >>> import jax
     >>> dumped = compile_with_dump(jax.jit(abs).lower(1.0))
@@ -164,7 +165,7 @@ def compile_with_dump(
             path = temporary = make_folder("dump", str(path))
         _try_to_write(path)
     except OSError as error:
-        # If XLA can't write its dump, it refuses the program or ends the process.
+        # XLA rejects the program or aborts the process if it can't write its dump.
         reason = error.strerror or str(error)
         if temporary is not None:
             remove_folder(temporary)
@@ -188,18 +189,18 @@ def _try_to_write(folder: Path) -> None:
 def _compile(lowered: Lowered, options: Mapping[str, Any], path: Path) -> Dumped:
     added = {_TO: str(path), _AS_PROTO: True, "xla_dump_hlo_pass_re": PASSES}
     if _TO in options and _AS_PROTO not in options:
-        # XLA dumps text unless another format is set, so the user expects text, too.
+        # The user set no format, so expects XLA's default, text, besides our proto.
         added["xla_dump_hlo_as_text"] = True
     old_partitioned, old_final = _dumped(path, _PARTITIONED), _dumped(path, _FINAL)
     clock, begun = time.time(), time.perf_counter()
     try:
         compiled = lowered.compile(compiler_options={**added, **options})
     except Exception as error:
-        # The error is caused by the dump if it names an option or a file of the dump.
+        # The dump caused the error if the message names its options or its folder.
         text = str(error)
         names_option = any(f"'{option}'" in text for option in added)
         if not names_option and str(path) not in text:
-            # Compilers assign buffers before they check whether these fit.
+            # The compiler dumps its buffers before it checks whether they fit.
             final = _final_module(path, old_final)
             if final is not None and lacks_memory(error):
                 raise TooLargeToCompile(error, final) from error
@@ -213,14 +214,14 @@ def _compile(lowered: Lowered, options: Mapping[str, Any], path: Path) -> Dumped
     if module is None:
         reason = ONE_DEVICE if _partitions(lowered) == 1 else NoDump()
         return Dumped(compiled, seconds, reason=reason, final=final)
-    # The file system's clock may be a little behind ours.
+    # The file system's clock can be slightly behind ours.
     partition_s = min(max(written - clock, 0.0), seconds)
     return Dumped(compiled, seconds, module, partition_s, final=final)
 
 
 def _final_module(path: Path, old_files: _DumpedFiles) -> bytes | None:
-    """The final module that a compile has dumped, with its buffers; None if none."""
-    # The host's part of a program that offloads has no file of its own.
+    """Reads the final module and its buffers from a compile's dump; None if missing."""
+    # Host code of a program with offloading is not in a separate file.
     files = sorted(_dumped(path, _FINAL) - old_files)
     return files[-1][2].read_bytes() if files else None
 
@@ -228,14 +229,14 @@ def _final_module(path: Path, old_files: _DumpedFiles) -> bytes | None:
 def _without(
     lowered: Lowered, options: Mapping[str, Any], reason: NotPartitioned
 ) -> Dumped:
-    """Compiles without a dump."""
+    """Compiles without a dump, for the given reason."""
     begun = time.perf_counter()
     compiled = lowered.compile(compiler_options=dict(options) or None)
     return Dumped(compiled, time.perf_counter() - begun, reason=reason)
 
 
 def _partitions(lowered: Lowered) -> int | None:
-    """The number of devices that a module is lowered for; None if not known."""
+    """Returns the device count that a module is lowered for; None if unknown."""
     try:
         module: Any = lowered.compiler_ir()
         attributes = module.operation.attributes

@@ -1,10 +1,9 @@
-"""Lets processes that make the same call compare it first, and names missing processes.
+"""Lets processes compare a call before they make it, and names missing processes.
 
-They communicate through the key-value store of `jax.distributed`, never through a
-collective, which would wait forever for a process that does not come. Each process
-writes its account and reads those of all others, so all of them find the same
-difference. If a process ends while others wait, jax names it after
-`heartbeat_timeout_seconds` without a sign of life.
+Processes communicate through the key-value store of `jax.distributed`: a collective
+would wait forever for a missing process. Each process writes an account of its call and
+reads all others, so all processes find the same difference. If a process ends while
+others wait, jax reports it after `heartbeat_timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from shardviz.runs.agreement import (
 
 T = TypeVar("T")
 WAIT = "SHARDVIZ_WAIT"
-_LIMIT = 30.0  # seconds to wait for a process that does not come
-_SLICE = 0.25  # seconds of one wait, before looking for failures again
-_POLL = 1.0  # seconds between looks for failures during a run
-# Numbers the calls of each set of processes; all of its processes count alike.
+_LIMIT = 30.0  # seconds to wait for a missing process
+_SLICE = 0.25  # seconds to wait for a key between checks for failures
+_POLL = 1.0  # seconds between checks for failures during a run
+# Processes -> counter of their joint calls, which is the same in all of them.
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
 
 class KeyValueStore(Protocol):
-    """The client of jax's key-value store; its own class is private to jax."""
+    """The client of jax's key-value store, whose class is private to jax."""
 
     def key_value_set(self, key: str, value: str, allow_overwrite: bool, /) -> None: ...
     def key_value_delete(self, key: str, /) -> None: ...
@@ -48,14 +47,14 @@ class KeyValueStore(Protocol):
 
 
 class Disagreement(ProgramError):
-    """The processes do different things, or one of them is missing or failed."""
+    """The processes' calls differ, or a process is missing or failed."""
 
 
 def seconds_to_wait() -> float:
-    """The seconds to wait for a process that does not come.
+    """Returns how many seconds to wait for a missing process.
 
     Raises:
-        ProgramError: if the environment variable is not a number of seconds.
+        ProgramError: if the environment variable is not a positive number.
     """
     text = os.environ.get(WAIT, "")
     try:
@@ -74,10 +73,10 @@ class Rendezvous:
     """One call of `sv.run` or `sv.compile` that several processes make.
 
     Args:
-        store: the client of the key-value store.
-        process: this process.
-        processes: all processes that take part, in order.
-        call: the call, such as `"sv.run('step')"`.
+        store: the client of jax's key-value store.
+        process: index of this process.
+        processes: indices of all participating processes, in order.
+        call: text of the call, such as `"sv.run('step')"`.
     """
 
     def __init__(
@@ -89,8 +88,8 @@ class Rendezvous:
     ) -> None:
         self.process, self.processes, self.call = process, tuple(processes), call
         self._store = store
-        # Several groups of processes may call at the same time, so each group numbers
-        # its own calls.
+        # Different groups of processes can make calls at the same time, so calls are
+        # numbered per group.
         group = hashlib.sha256(repr(self.processes).encode()).hexdigest()[:8]
         self._group = f"shardviz/{group}"
         self._number = next(_NUMBERS[self.processes])
@@ -100,28 +99,27 @@ class Rendezvous:
         """Compares the accounts of all processes.
 
         Raises:
-            Disagreement: with the first difference, or the processes that did not come.
+            Disagreement: with the first difference, or the missing processes.
         """
         self._write("account", account.text)
         texts = self._all("account", self._limit)
         if self._number and self.process == self.processes[0]:
-            # All have come, so no process reads the previous call any more.
+            # All processes have reached this call, so none reads the previous one.
             self._store.key_value_delete(f"{self._group}/{self._number - 1}/")
         different = difference([Account.read(text) for text in texts.values()])
         if different is not None:
             raise Disagreement(str(different))
 
     def ready(self, step: str) -> None:
-        """Waits until every process is ready for a step.
+        """Waits until every process is ready for a stage.
 
         Args:
-            step: the step, `"place"` or `"run"`.
+            step: the stage, `"place"` or `"run"`.
 
         Raises:
             Disagreement: if another process failed meanwhile.
         """
-        # A process that fails meanwhile reports it, so no other process waits for it in
-        # a collective.
+        # No time limit is needed: a process that fails reports it through the store.
         self._write(f"ready to {step}", "yes")
         self._all(f"ready to {step}", None)
 
@@ -129,8 +127,8 @@ class Rendezvous:
         """Executes a program, and stops waiting if another process failed.
 
         Args:
-            execute: executes it and waits for its results. It is called in another
-                thread, since it may wait forever.
+            execute: executes the program and waits for its results. It is called in
+                another thread, because it may wait forever.
 
         Raises:
             Disagreement: if another process failed; the results may never come.
@@ -148,7 +146,7 @@ class Rendezvous:
             finished.set()
 
         threading.Thread(target=wait, name="shardviz-run", daemon=True).start()
-        # jax waits forever if one of the devices does not come.
+        # jax waits forever if a device of another process is missing.
         while not finished.wait(_POLL):
             failure = self._failure()
             if failure is not None:
@@ -161,22 +159,22 @@ class Rendezvous:
         return results[0]
 
     def fail(self, stage: str, message: str) -> None:
-        """Reports to the other processes that this one failed."""
-        with contextlib.suppress(Exception):  # the store may be what failed
+        """Reports to the other processes that this process failed."""
+        with contextlib.suppress(Exception):  # the failure may be that of the store
             self._write("failed", json.dumps([stage, message]))
 
     def _all(self, name: str, limit: float | None) -> dict[int, str]:
-        """Waits until every process has written a value, and returns them by process.
+        """Waits for a value from every process, and returns process -> value.
 
         Args:
             name: the name of the value.
-            limit: the most seconds to wait; None to wait until all have come.
+            limit: maximum seconds to wait; None for no limit.
         """
         begun = time.monotonic()
         while True:
             texts = self._texts(name)
-            # Failures first: a late process finds the values of others that have failed
-            # since.
+            # Check for failures even if all values are there: a process can fail after
+            # it has written its value.
             failure = self._failure()
             if failure is not None:
                 raise Disagreement(str(failure))
@@ -190,14 +188,14 @@ class Rendezvous:
             self._await(f"{name}/{absent[0]}")
 
     def _failure(self) -> OtherFailed | None:
-        """The failure of another process, if there is one."""
+        """Returns the failure of another process, or None."""
         for process, text in sorted(self._texts("failed").items()):
             if process != self.process:
                 return OtherFailed(process, *json.loads(text))
         return None
 
     def _write(self, name: str, text: str) -> None:
-        # Overwriting is allowed, since a failed call may report its failure twice.
+        # Overwrite, because a failed call may report its failure twice.
         key = self._key(f"{name}/{self.process}")
         try:
             self._store.key_value_set(key, text, True)
@@ -205,7 +203,7 @@ class Rendezvous:
             _raise_no_answer(error)
 
     def _await(self, name: str) -> None:
-        """Waits a moment for a key to be written."""
+        """Waits briefly for a key to be written."""
         try:
             self._store.blocking_key_value_get(self._key(name), int(_SLICE * 1000))
         except RuntimeError as error:
@@ -213,7 +211,7 @@ class Rendezvous:
                 _raise_no_answer(error)
 
     def _texts(self, name: str) -> dict[int, str]:
-        """The values written so far, by process."""
+        """Returns process -> value for the values written so far."""
         try:
             entries = self._store.key_value_dir_get(self._key(f"{name}/"))
         except RuntimeError as error:

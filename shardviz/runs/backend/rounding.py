@@ -1,9 +1,9 @@
 """Decides whether two results differ by more than rounding.
 
-A result on many devices is compared with that of the unsharded function, block by
-block. If they differ by more than is usual for the dtype, the unsharded function runs
-again on arguments that are moved by one rounding step, up or down: sums in another
-order may change its results by about as much. `Comparison` measures, `verdict` judges.
+A sharded result is compared with that of the unsharded function, block by block. If the
+two differ by more than the dtype's tolerance, the unsharded function runs again on
+arguments that are perturbed by one rounding step, up or down. This changes its results
+about as much as summing in another order. `Comparison` measures, `verdict` judges.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from shardviz.compiled.checks import (
     ValuesEqual,
 )
 
-# The largest usual difference of two results, as a fraction of the largest value. Sums
-# in another order differ by rounding; a wrong or missing sum differs by far more.
+# The largest usual difference of two results, as a fraction of the largest value.
+# Summing in another order changes rounding; a wrong or missing sum changes far more.
 _TOLERANCE = {
     "float64": 1e-9,
     "complex128": 1e-9,
@@ -40,28 +40,28 @@ _TOLERANCE = {
     "float16": 5e-3,
     "bfloat16": 3e-2,
 }
-_NARROW_TOLERANCE = 0.3  # of floats of 8 bits and fewer
-# GPUs and TPUs multiply float32 in fewer bits by default (TF32, bfloat16 passes).
+_NARROW_TOLERANCE = 0.3  # for floats of at most 8 bits
+# By default, GPUs and TPUs multiply float32 with fewer bits (TF32, bfloat16).
 _COARSE = {"float32": 5e-3, "complex64": 5e-3}
-# Every operation rounds, not only the arguments, so results may differ by this many
-# times as much as those of moved arguments.
+# Results may differ by this many times the effect of perturbed arguments, because every
+# operation rounds.
 MARGIN = 4.0
-_HIDDEN = 0.25  # of the median of a block: rounding changes most functions less
-_INCONCLUSIVE = 0.25  # of the values: rounding that large looks like a mistake
+_HIDDEN = 0.25  # of a block's median size; rounding usually changes less than that
+_INCONCLUSIVE = 0.25  # of the largest value; larger rounding could hide a mistake
 _ZERO = 1e-7
 _LEAST_DRAWS = 2
-# An element that consists of rounding errors moves in only some of the draws, so a
-# block of such elements may not move in the first few.
+# An element that is pure rounding error changes in only some draws, so a block of such
+# elements may not change in the first few.
 MOST_DRAWS = 16
 _HOPELESS = 100.0
 _NARROW = re.compile(r"[x<](bf16|f16|f8E\dM(\d)\w*|f4E\dM(\d)\w*)>")
 _BITS = {"bf16": 7, "f16": 10}
-# The rounding step of float32 products: in bfloat16 passes, and in TF32.
+# The rounding step of float32 products: bfloat16 on TPUs, TF32 on GPUs.
 _PRODUCTS = {"tpu": 2.0**-7, "gpu": 2.0**-10, "cuda": 2.0**-10, "rocm": 2.0**-10}
 
 
 def tolerance(dtypes: Iterable[DTypeLike], platform: str) -> float:
-    """The largest usual difference, by the coarsest dtype of results and arguments.
+    """Returns the relative tolerance for the coarsest dtype of results and arguments.
 
     >>> tolerance(["float32"], "cpu"), tolerance(["float32", "bfloat16"], "cpu")
     (0.0001, 0.03)
@@ -82,16 +82,16 @@ def _is_inexact(dtype: str) -> bool:
 
 @dataclass(frozen=True)
 class BlockDifference:
-    """How far one block, or all of a result, is from that part of a reference.
+    """The difference between a block, or all blocks, of a result and its reference.
 
     Attributes:
-        worst: the largest difference of an element that is finite in both.
-        scale: the largest absolute value of the reference.
-        unlike: how many elements must be equal and are not: integers, or elements that
-            are finite in only one of the two.
-        not_finite: how many are NaN or infinite in both.
+        worst: the largest difference of elements that are finite in both.
+        scale: the largest absolute value in the reference.
+        unlike: number of elements that differ but must be equal: integers, and elements
+            that are NaN or infinite in the result or the reference.
+        not_finite: number of elements that are the same NaN or infinity in both.
         typical: the median difference.
-        size: the median absolute value of the reference.
+        size: the median absolute value in the reference.
     """
 
     worst: float = 0.0
@@ -104,15 +104,15 @@ class BlockDifference:
 
 @dataclass(frozen=True)
 class Measured:
-    """How far a result is from its reference, and how far rounding moves the reference.
+    """The differences of a result from its reference, and the effect of rounding.
 
     Attributes:
         blocks: the difference of each shard.
-        exact: True if all elements must be equal, as integers must.
-        allowed: the largest difference that is usual, relative to the largest value.
-        noise: per shard, the largest move of each element in any draw; empty before the
-            first draw.
-        draws: how often the arguments were moved.
+        exact: True if all elements must be equal, as for integers.
+        allowed: the tolerance, relative to the largest value.
+        noise: for each shard, how much perturbed arguments change the reference, from
+            the largest change of each element in any draw; empty without draws.
+        draws: number of runs with perturbed arguments.
     """
 
     blocks: tuple[BlockDifference, ...]
@@ -123,44 +123,44 @@ class Measured:
 
     @cached_property
     def total(self) -> BlockDifference:
-        """The difference of all blocks together, without medians."""
+        """The difference over all blocks, without medians."""
         return _total(self.blocks)
 
     @cached_property
     def total_noise(self) -> BlockDifference:
-        """The moves of all blocks together, without medians."""
+        """The noise over all blocks, without medians."""
         return _total(self.noise)
 
     @property
     def within_tolerance(self) -> bool:
-        """True if the largest difference is usual for the dtype."""
+        """True if no difference exceeds the tolerance."""
         largest = self.allowed * self.total.scale
         return not self.total.unlike and self.total.worst <= largest
 
     @property
     def hides_a_block(self) -> bool:
-        """True if a block differs by about as much as its values.
+        """True if a block's differences are about as large as its values.
 
-        Large values elsewhere may hide a wrong block of small ones.
+        Large values in other blocks can hide a wrong block of small values.
         """
         return any(block.typical > _HIDDEN * block.size for block in self.blocks)
 
     @property
     def passes(self) -> bool:
-        """True if the result is right, however far rounding moves it."""
+        """True if the result is right without considering noise."""
         if self.exact:
             return not self.total.unlike
         return self.within_tolerance and not self.hides_a_block
 
     @property
     def cancels(self) -> bool:
-        """True if everything cancels, and the difference is only rounding of that."""
+        """True if the exact result is 0, so that both results are rounding errors."""
         is_noise = MARGIN * self.total_noise.worst >= self.total.scale
         return is_noise and self.total.worst <= _ZERO
 
     @property
     def is_rounding(self) -> bool:
-        """True if rounding moves the unsharded function about as far, in each block."""
+        """True if noise explains the difference in each block."""
         noise = self.total_noise
         median_size = float(np.median([block.size for block in self.blocks]))
         floor = self.allowed * (median_size + 1e-3 * self.total.scale)
@@ -176,25 +176,25 @@ class Measured:
 
     @property
     def is_decided(self) -> bool:
-        """True if more draws would change nothing, or can't be expected to."""
+        """True if more draws would not, or are unlikely to, change the verdict."""
         if self.passes:
             return True
         if self.draws < _LEAST_DRAWS:
             return False
         if self.draws >= MOST_DRAWS or self.is_rounding:
             return True
-        # Rounding that moves the results far less than they differ explains nothing.
+        # Noise can't explain differences that are far larger.
         noise = self.total_noise
         far_apart = self.total.worst > _HOPELESS * noise.worst
         return far_apart and not noise.unlike and not self.total.unlike
 
 
 def verdict(measured: Measured, made_up: bool) -> tuple[bool | None, Finding]:
-    """Decides whether a result is right, by the draws so far.
+    """Decides from the draws so far whether a result is right.
 
     Args:
-        measured: how far it is from its reference. Without draws, a difference fails.
-        made_up: whether shardviz made up the arguments.
+        measured: the result's differences. Without draws, a large difference fails.
+        made_up: whether shardviz generated the arguments.
 
     Returns:
         True, False, or None if rounding could hide a mistake; and the finding.
@@ -212,8 +212,8 @@ def verdict(measured: Measured, made_up: bool) -> tuple[bool | None, Finding]:
     if measured.within_tolerance:
         return True, _finding(measured)
     noise = measured.total_noise
-    # If rounding changes the values this much, it could hide a mistake. Integers may
-    # come from rounded numbers, as those of an argmax do.
+    # If rounding changes values this much, it could hide a mistake. This includes
+    # integers computed from rounded numbers, such as those of an argmax.
     too_noisy = MARGIN * noise.worst > _INCONCLUSIVE * measured.total.scale
     conclusive = not noise.unlike and (measured.cancels or not too_noisy)
     reason = RoundingMoves(noise.worst, noise.unlike, conclusive, made_up)
@@ -225,7 +225,7 @@ def _finding(
 ) -> Finding:
     total = measured.total
     if measured.exact:
-        # Elements that must be equal have no median difference.
+        # `exact` results have no median difference.
         assert not isinstance(reason, HiddenBlock)
         return ElementsDiffer(total.unlike, reason)
     return ValuesApart(
@@ -239,21 +239,21 @@ def _finding(
 
 
 class Comparison:
-    """One output of a run, measured against that of the unsharded function.
+    """Compares one output of a run with that of the unsharded function.
 
-    `check` judges by the draws so far. If that isn't decided, `add` takes the same
-    output for arguments that were moved by one rounding step.
+    `check` returns the verdict so far. Until `decided`, call `add` with the unsharded
+    output for arguments that are perturbed by one rounding step.
 
     Args:
         name: the name of the output.
-        array: the sharded result, without partial sums.
+        array: the sharded result; must not be unreduced.
         reference: the result of the unsharded function.
-        inputs: the dtypes of the arguments: results are no more exact than these.
-        platform: the platform it ran on.
-        made_up: whether shardviz made up the arguments.
+        inputs: dtypes of the arguments, which limit the precision of the result.
+        platform: the platform of the run.
+        made_up: whether shardviz generated the arguments.
 
     Attributes:
-        measured: how far the result is from the reference; None if their types differ.
+        measured: differences from the reference; None if shapes or dtypes differ.
     """
 
     def __init__(
@@ -270,12 +270,12 @@ class Comparison:
         if array.shape != reference.shape or array.dtype != reference.dtype:
             self._types = OtherType(_type_text(array), _type_text(reference))
             return
-        # On the host, since jax can't index a dimension that is split over an Explicit
-        # axis.
+        # Compare on the host, because jax can't index a dimension that is sharded over
+        # an Explicit axis.
         self._expected = np.asarray(_without_keys(reference))
         self._shards = _shards_by_index(_without_keys(array))
-        # Per shard, the largest move of each element in any draw; for elements that
-        # must be equal, whether it changed in any.
+        # For each shard, the largest change of each element in any draw; if elements
+        # must be equal, whether each changed in any draw.
         self._moves: list[np.ndarray] = []
         blocks = []
         for shard in self._shards:
@@ -289,18 +289,18 @@ class Comparison:
 
     @property
     def decided(self) -> bool:
-        """True if more draws would change nothing, or can't be expected to."""
+        """True if more draws would not, or are unlikely to, change the verdict."""
         return self.measured is None or self.measured.is_decided
 
     def add(self, moved: jax.Array) -> None:
-        """Adds a draw: the output for arguments that were moved by one rounding step."""
+        """Adds a draw: the unsharded output for perturbed arguments."""
         if self.measured is None:
             return
         result = np.asarray(_without_keys(moved))
         for number, shard in enumerate(self._shards):
             moves = _moves(result[shard.index], self._expected[shard.index])
             if self.measured.draws:
-                # In place: an output may be large, and there may be many draws.
+                # Update in place, because outputs can be large.
                 np.maximum(self._moves[number], moves, out=self._moves[number])
             else:
                 self._moves.append(moves)
@@ -309,7 +309,7 @@ class Comparison:
         self.measured = replace(self.measured, noise=noise, draws=draws)
 
     def check(self) -> Check:
-        """The verdict on the draws so far."""
+        """Returns the verdict on the draws so far."""
         if self.measured is None:
             return Check("values", False, self._types, array=self.name)
         ok, finding = verdict(self.measured, self.made_up)
@@ -321,7 +321,7 @@ def _type_text(array: jax.Array) -> str:
 
 
 def _noise(moves: np.ndarray) -> BlockDifference:
-    """How far rounding moves one block."""
+    """Summarizes the changes of one block's elements."""
     if moves.dtype == bool:
         return BlockDifference(unlike=int(moves.sum()))
     finite = moves[np.isfinite(moves)]
@@ -334,7 +334,7 @@ def _noise(moves: np.ndarray) -> BlockDifference:
 
 
 def _moves(block: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """How far each element moved; infinity if it is finite in only one of the two."""
+    """Returns each element's change; infinity if it is finite in only one array."""
     if not _is_inexact(dtype_name(block.dtype)):
         return block != expected
     wide = np.complex128 if block.dtype.kind == "c" else np.float64
@@ -342,21 +342,21 @@ def _moves(block: np.ndarray, expected: np.ndarray) -> np.ndarray:
     are_equal = (block == expected) | (np.isnan(block) & np.isnan(expected))
     with np.errstate(invalid="ignore"):
         moves = np.abs(block - expected)
-    # For a result without dimensions, abs returns a number instead of an array.
+    # For a scalar, np.abs returns a number instead of an array.
     moves = np.where(np.isfinite(moves), moves, np.inf)
     moves[are_equal] = 0.0
     return moves
 
 
 def _without_keys(array: jax.Array) -> jax.Array:
-    """The array itself; for random keys, the integers they consist of."""
+    """Returns the array itself; for PRNG keys, their key data."""
     if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(array)
     return array
 
 
 def _shards_by_index(array: jax.Array) -> list[Shard]:
-    """One shard of this process for every index that it holds."""
+    """Returns one of this process's shards for each distinct index."""
     shards: dict[tuple[tuple[int, int], ...], Shard] = {}
     for shard in array.addressable_shards:
         key = tuple((s.start, s.stop) for s in shard.index)
@@ -371,7 +371,7 @@ def _difference(block: np.ndarray, expected: np.ndarray) -> BlockDifference:
     wide = np.complex128 if block.dtype.kind == "c" else np.float64
     block, expected = block.astype(wide), expected.astype(wide)
     finite = np.isfinite(block) & np.isfinite(expected)
-    # If one is not finite, both must be the same: NaN with NaN, inf with inf.
+    # Elements that are not finite must be equal; NaN counts as equal to NaN.
     are_equal = (block == expected) | (np.isnan(block) & np.isnan(expected))
     differences = np.abs(block[finite] - expected[finite])
     sizes = np.abs(expected[finite])
@@ -395,9 +395,9 @@ def _total(blocks: Sequence[BlockDifference]) -> BlockDifference:
 
 
 def step_of(text: str, platform: str) -> float:
-    """The relative rounding error of one operation of a lowered program.
+    """Returns the relative rounding error of an operation in a lowered program.
 
-    It is half a step of the narrowest floats in the text.
+    This is half a step of the narrowest floats in the text.
 
     >>> step_of("tensor<8x8xbf16>, tensor<f32>", "cpu")
     0.00390625
@@ -414,27 +414,27 @@ def moved_result(
     step: float,
     draw: int,
 ) -> list[jax.Array]:
-    """Runs a function on arguments that are moved by one rounding step.
+    """Runs a function on arguments that are perturbed by one rounding step.
 
     Args:
-        run: the unsharded function, compiled.
-        inputs: its arguments.
-        step: the least relative step; an argument moves by that of its dtype if that
+        run: the compiled unsharded function.
+        inputs: the arguments, before perturbation.
+        step: the minimum relative step; the step of an argument's dtype is used if it
             is larger.
-        draw: the number of the draw: the seed that decides which elements move up.
+        draw: number of the draw; seeds the choice of elements to increase.
     """
     moved = [_moved(value, step, 1000 * draw + i) for i, value in enumerate(inputs)]
     return list(jax.block_until_ready(run(*moved)))
 
 
 def _moved(value: jax.Array, step: float, seed: int) -> jax.Array:
-    """An argument whose elements are moved by one step, up or down at random."""
+    """Moves each element of an argument up or down by one step, at random."""
     if not jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
         return value
     eps = float(jax.numpy.finfo(value.dtype).eps)
     host = np.asarray(value)
     signs = np.random.default_rng(seed).integers(0, 2, host.shape) * 2 - 1
-    # numpy does not compute with the narrow floats of ml_dtypes.
+    # numpy can't compute with the narrow floats of ml_dtypes.
     wide = np.result_type(host.dtype, np.float32) if host.dtype.kind in "fc" else "f4"
     moved = host.astype(wide) * (1 + max(step, eps) * signs).astype(np.float64)
     return jax.device_put(moved.astype(host.dtype), value.sharding)

@@ -1,29 +1,29 @@
-"""The steps of one compile or run, and the interface of the runners that take them.
+"""The stages of a compile or run, and the interface of the runners that carry them out.
 
 A `Job` holds the request, its current stage and the report so far. A `Runner` does the
-work in one of three places:
+work in one of three process setups:
 
     `here.Here`              this process, on its own devices
     `worker.run.InWorker`    a worker process, which itself has a `Here`
     `hosts.run.OnHosts`      several processes, each with a `Here`
 
-`drive(job, choose)` takes the steps in this order. Each begins with `job.enter(stage)`,
-where a cancelled job ends.
+`drive(job, choose)` runs these stages in order. Each begins with `job.enter(stage)`,
+which ends a cancelled job.
 
-    stage     step                                                done by
-    program   values and layouts are checked                      `Job.begin`
-    target    the devices and the runner are chosen               `choose(job)`
-    trace     the function on the mesh; its effects are checked   `Runner.trace`
-    lower     StableHLO, and its fingerprint                      `Runner.lower`, `.key`
-    compare   (processes of one jax program agree)                `Here.compile`
-    compile   taken from the cache, or compiled                   `Runner.compile`
-    place     memory is checked, inputs are placed                `Runner.run`
-    run       executed, up to the barrier of its effects          `Runner.run`
-    check     compared with the layouts and with one device       `Runner.run`
+    stage     work                                                done by
+    program   checks values and layouts                           `Job.begin`
+    target    chooses devices and runner                          `choose(job)`
+    trace     traces the function on the mesh, checks effects     `Runner.trace`
+    lower     lowers to StableHLO, computes the fingerprint       `Runner.lower`, `.key`
+    compare   compares the call with those of other processes     `Here.compile`
+    compile   finds the executable in the cache, or compiles      `Runner.compile`
+    place     checks free memory, places the inputs               `Runner.run`
+    run       executes, and waits for effects                     `Runner.run`
+    check     compares with the layouts and unsharded function    `Runner.run`
 
-A runner writes its results into the report with `job.note` and `job.check`. An error of
-a step becomes `report.error`, with the stage it was raised in. Only interrupts and the
-exit of a signal's handler are raised again, since they are meant for this process.
+A runner writes its results into the report with `job.note` and `job.check`. An error
+becomes `report.error`, with its stage. Interrupts and the exit of a signal handler are
+also raised again, because they are meant for this process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cancelled(Exception):
     """The user cancelled the job.
 
     Attributes:
-        cause: when it was cancelled.
+        cause: the point at which the job was cancelled.
     """
 
     def __init__(self, cause: CancelledBefore | CancelledIn | CancelledAfter) -> None:
@@ -74,7 +74,7 @@ class Cancelled(Exception):
 
 
 class Failed(Exception):
-    """A stage failed in another process, which sent the Failure."""
+    """A stage failed in another process, which sent this Failure."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
@@ -89,24 +89,24 @@ class Job:
     """One compile or run.
 
     Args:
-        program: what to compile or run.
+        program: the program to compile or run.
         cache: the cache for executables.
-        repeat: how often to execute it; None to compile only.
-        values: the arguments of a run; empty for made-up ones.
+        repeat: number of executions; None to compile only.
+        values: the arguments of a run; empty to generate them.
         progress: called with the name of every stage as it begins.
         cancelled: called between stages, and while another process works; returns True
             to end the job.
-        preview: called with the report so far when XLA's partitioner is done in another
-            process.
+        preview: called with the report so far, when a compile in another process has
+            finished XLA's partitioner.
         compare: whether a run in another process is compared with the unsharded
             function.
 
     Attributes:
         report: the results so far.
         stage: the current stage.
-        leaves: the values, checked; None for made-up ones.
-        rendezvous: the exchange with other processes that make the same call; None if
-            there are none.
+        leaves: the checked leaves of `values`; None for generated values.
+        rendezvous: the exchange with other processes that make the same call; None for
+            a single process.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class Job:
         self._progress = progress
 
     def begin(self) -> None:
-        """Checks the values, and notes the layouts of the arguments."""
+        """Checks the values, and adds the requested layouts to the report."""
         if self.repeat is not None:
             check_repeat(self.repeat)
             self.leaves = value_leaves(self.program, self.values)
         self.enter("program")
-        # The first problem explains most of the others.
+        # The first problem usually explains the others.
         if self.program.problems:
             raise ProgramError(self.program.problems[0])
         self.note(in_layouts=requested_layouts(self.program))
@@ -158,10 +158,10 @@ class Job:
         """Ends the job if it was cancelled.
 
         Args:
-            cause: the cause of the failure if it was.
+            cause: the point of the job, stored in the exception.
 
         Raises:
-            Cancelled: if it was.
+            Cancelled: if the job was cancelled.
         """
         if self.cancelled is not None and self.cancelled():
             raise Cancelled(cause)
@@ -179,7 +179,7 @@ class Job:
         self.note(checks=self.report.checks + checks)
 
     def follow(self, steps: Callable[[], object]) -> None:
-        """Takes steps of the job; their error becomes the error of the report."""
+        """Runs stages of the job; an error they raise becomes the report's error."""
         try:
             steps()
         except Cancelled as cancelled:
@@ -191,9 +191,9 @@ class Job:
             if self.stage == "trace" and isinstance(error, Exception):
                 refusals = typed_form(self.program, error).refusals
                 failed = replace(failed, refusals=refusals)
-            # All processes find a disagreement together, so it needs no announcement.
+            # A disagreement is found by all processes, so it isn't announced to them.
             self._fail(failed, announce=not isinstance(error, Disagreement))
-            # An interrupt, or the exit of a signal's handler, is for this process.
+            # Interrupts and the exit of a signal handler are meant for this process.
             if not isinstance(error, Exception):
                 raise
 
@@ -201,9 +201,9 @@ class Job:
         self.note(error=error)
         large = self.report.too_large
         if large is not None:
-            # The compiler's message calls everything that it counts temporaries.
+            # The compiler's message reports all memory as temporaries.
             error = replace(error, cause=NeedsMoreMemory(large), largest_arrays=None)
-        # The report of a worker has no arguments: the kernel names them.
+        # A worker's report has no arguments, so the kernel adds the largest arrays.
         elif error.lacks_memory and self.report.in_layouts:
             error = replace(error, largest_arrays=self.report.largest_arrays)
         self.note(error=error)
@@ -212,7 +212,7 @@ class Job:
 
 
 class Runner(ABC, Generic[_Lowered, _Executable]):
-    """The place where a job is done. The module docstring lists the order of calls."""
+    """Carries out a job; the module docstring lists the methods in call order."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -223,36 +223,36 @@ class Runner(ABC, Generic[_Lowered, _Executable]):
 
     @abstractmethod
     def lower(self, traced: Traced) -> _Lowered:
-        """Lowers the traced program, in the form that the other methods expect.
+        """Lowers the traced program to the form that the other methods take.
 
         Raises:
-            NotExportable: if it cannot be sent to the process of this runner.
+            NotExportable: if the program can't be sent to this runner's process.
         """
 
     @abstractmethod
     def key(self, lowered: _Lowered) -> str:
-        """The fingerprint of the lowered program: all that its compile depends on."""
+        """Returns a fingerprint of everything that the compile depends on."""
 
     @abstractmethod
     def compile(self, lowered: _Lowered) -> _Executable:
-        """Gets an executable, and notes the compiler's figures.
+        """Gets an executable, and adds the compiler's figures to the report.
 
-        A runner that compiles and runs in one message to another process does both in
-        `run`, if the job has a `repeat`.
+        If a runner compiles and runs with a single message to another process, and the
+        job has a `repeat`, this method returns early and `run` does both.
         """
 
     @abstractmethod
     def run(self, lowered: _Lowered, executable: _Executable) -> None:
-        """Checks the memory, places inputs, executes, and checks the results."""
+        """Checks free memory, places the inputs, executes, and checks the results."""
 
 
 def drive(job: Job, choose: Callable[[Job], Runner[Any, Any]]) -> Report:
-    """Takes all steps of a job.
+    """Runs all stages of a job, and returns its report.
 
     Args:
         job: the job.
-        choose: chooses the devices, and returns the runner for them; called in the
-            stage `"target"`.
+        choose: chooses the devices and returns their runner; called in the stage
+            `"target"`.
     """
     job.follow(lambda: _steps(job, choose))
     return job.report
@@ -263,8 +263,8 @@ def _steps(job: Job, choose: Callable[[Job], Runner[Any, Any]]) -> None:
     try:
         job.begin()
     except ShardvizError as error:
-        # Other processes wait for this one in the same call. They are told once the
-        # devices are known.
+        # With several processes, the others wait for this one. The error is raised
+        # only after `choose`, so that it can be reported to them.
         if key_value_store() is None:
             raise
         refused = error
@@ -280,13 +280,13 @@ def _steps(job: Job, choose: Callable[[Job], Runner[Any, Any]]) -> None:
 
 
 def _lowered(job: Job, runner: Runner[_Lowered, Any]) -> _Lowered:
-    """The program as the runner lowers it; its fingerprint is noted."""
+    """Traces and lowers the program, and adds effects and fingerprint to the report."""
     job.enter("trace")
     traced = runner.trace()
     job.note(effects=traced.effects)
-    # Only the trace knows how it was made.
+    # The notes of the trace describe how it was made.
     job.add_notes(traced.notes)
-    # jax orders some effects on one device only.
+    # jax supports some ordered effects only on one device.
     effects = traced.stage.jaxpr.effects
     if refusal := refusal_on(effects, job.program.mesh.size):
         job.stage = "program"  # no target with this many devices would work
@@ -301,13 +301,13 @@ def _lowered(job: Job, runner: Runner[_Lowered, Any]) -> _Lowered:
 
 
 def requested_layouts(program: Program) -> dict[str, Layout]:
-    """The layouts requested for the arguments, by name."""
+    """Returns the name and requested layout of each argument that has one."""
     return {r.array.name: r.layout for r in program.requests if r.layout}
 
 
 def check_repeat(repeat: object) -> None:
-    """Refuses anything that isn't a number of runs."""
-    # True is an int to Python, but not a number of runs.
+    """Raises if `repeat` is not a valid number of runs."""
+    # A bool is an int in Python, but not a number of runs.
     if isinstance(repeat, int) and not isinstance(repeat, bool):
         if 1 <= repeat <= MAX_REPEAT:
             return

@@ -1,7 +1,7 @@
-"""The signature of a call: everything that decides which executable it needs.
+"""The signature of a call: everything that decides which executable the call needs.
 
-That is the types and shardings of its arguments, jax's settings and the meshes in
-context.
+A signature contains the types and shardings of the arguments, the static arguments,
+jax's settings and the meshes in context.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from shardviz.runs.cached import (
     TreeChanged,
 )
 
-# The type of an array, and its sharding; None if jax may place it anywhere.
+# An array's type and sharding. The sharding is None for uncommitted arrays.
 ArrayKey: TypeAlias = tuple[ShapedArray, Sharding | None]
 
 
 class Uncached(Exception):
-    """The call goes to plain jax.jit; the argument is the reason, see `fallbacks`."""
+    """The call must go to plain jax.jit; the argument is a key of `fallbacks`."""
 
 
 class SplitCall(NamedTuple):
     """The arguments of one call, with the static ones separated.
 
     Attributes:
-        args, kwargs: the arguments of the executable.
+        args, kwargs: the dynamic arguments, which the executable takes.
         names: the parameter name of each of `args`.
-        statics: the static arguments by name, in the order of their names.
+        statics: the static arguments by name, sorted by name.
     """
 
     args: tuple[PyTree, ...]
@@ -70,11 +70,11 @@ def split_call(
     kwargs: Mapping[str, PyTree],
     jit: JitSettings,
 ) -> SplitCall:
-    """Separates the static arguments of a call from the others.
+    """Separates the static arguments of a call from the dynamic ones.
 
     Args:
         names: the parameter names of the positional arguments.
-        args, kwargs: the arguments.
+        args, kwargs: all arguments of the call.
         jit: the options of `jax.jit`.
 
     >>> split_call(("x", "n"), (1.0, 3), {}, JitSettings(static=(1,))).statics
@@ -106,12 +106,14 @@ def split_call(
 
 
 def call_key(call: SplitCall) -> Hashable:
-    """The key of a call in the cache: equal keys, one executable. Holds no arrays.
+    """Returns a call's cache key: calls with equal keys share an executable.
+
+    The key holds no arrays.
 
     Raises:
-        Uncached: if jax transforms a function, searches for NaNs or does not compile at
-            all; if this jax hides its settings; for an argument that is not an array;
-            and for a static argument without a hash.
+        Uncached: if jax is transforming a function, debugs NaNs, or has jit disabled;
+            if this version of jax hides its settings; for an argument that is not an
+            array; and for an unhashable static argument.
     """
     if is_tracing():
         raise Uncached("transformation")
@@ -122,7 +124,7 @@ def call_key(call: SplitCall) -> Hashable:
     settings = trace_settings()
     if settings is None:
         raise Uncached("settings")
-    # jax compiles separately for 1 and True, which are equal.
+    # 1 and True are equal, but jax compiles separately for each.
     statics = tuple((name, type(v), v) for name, v in call.statics.items())
     try:
         hash(statics)
@@ -130,7 +132,7 @@ def call_key(call: SplitCall) -> Hashable:
         raise Uncached("static") from None
     try:
         leaves, tree = jax.tree.flatten((call.args, call.kwargs))
-    except (TypeError, ValueError) as error:  # such as a dict whose keys do not sort
+    except (TypeError, ValueError) as error:  # such as for a dict with unsortable keys
         raise Uncached("tree") from error
     return settings, concrete_mesh(), tree, statics, tuple(map(_array_key, leaves))
 
@@ -139,11 +141,11 @@ def _array_key(leaf: object) -> ArrayKey:
     if isinstance(leaf, Tracer):
         raise Uncached("transformation")
     if isinstance(leaf, jax.Array):
-        # jax may move an array that is not committed, so its devices decide nothing.
+        # jax may move an uncommitted array, so its devices don't matter.
         if not leaf.committed:
             return leaf.aval, None
         return leaf.aval, leaf.sharding
-    # A Ref is changed in place, but an executable takes and returns values.
+    # A Ref is mutated in place, but our executables only take and return values.
     if isinstance(leaf, jax.Ref):
         raise Uncached("not an array")
     try:
@@ -154,14 +156,13 @@ def _array_key(leaf: object) -> ArrayKey:
 
 @dataclass(frozen=True)
 class Signature:
-    """The parts of a call's key, by name.
+    """The parts of a call's cache key, by name.
 
     Attributes:
-        tree: jax's `PyTreeDef` of the arguments without the static ones.
-        arrays: the key of each array, by its path in the arguments, such as
-            `params['w']`.
-        statics: the static arguments, by name.
-        settings: jax's settings and the mesh in context, by name.
+        tree: `PyTreeDef` of the dynamic arguments.
+        arrays: path in the arguments, such as `params['w']` -> type and sharding.
+        statics: name -> static argument.
+        settings: name -> value of a jax setting or context mesh.
     """
 
     tree: Hashable
@@ -182,14 +183,14 @@ class Signature:
 
 
 def signature_of(call: SplitCall) -> Signature:
-    """The signature of a call that has a key."""
+    """Returns the signature of a call; `call_key` must have accepted the call."""
     named = [*zip(call.names, call.args, strict=True), *sorted(call.kwargs.items())]
     arrays = {}
     for name, value in named:
         for path, leaf in jax.tree_util.tree_leaves_with_path(value):
             arrays[name + jax.tree_util.keystr(path)] = _array_key(leaf)
     values, names = trace_settings() or (), trace_setting_names()
-    if len(names) != len(values):  # this version of jax does not name them
+    if len(names) != len(values):  # this version of jax has other settings
         names = tuple(map(str, range(len(values))))
     settings = {
         **dict(zip(names, values, strict=True)),
@@ -200,7 +201,7 @@ def signature_of(call: SplitCall) -> Signature:
 
 
 def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
-    """The differences of a signature from an earlier one; `()` if they are equal.
+    """Compares a signature with an earlier one; `()` if they are equal.
 
     >>> import numpy as np
     >>> calls = [SplitCall((np.zeros(n),), {}, ("x",), {}) for n in (8, 16)]
@@ -223,10 +224,10 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
 def nearest(
     new: Signature, earlier: Sequence[Signature]
 ) -> tuple[int, tuple[Difference, ...]] | None:
-    """The earlier signature that differs least, the latest of equals.
+    """Finds the earlier signature that differs least; on a tie, the latest.
 
     Returns:
-        Its index and the differences; None if there are no earlier ones.
+        The index of that signature and the differences; None if `earlier` is empty.
     """
     best = None
     for index, old in enumerate(earlier):
@@ -252,7 +253,7 @@ def _array_changes(name: str, old: ArrayKey, new: ArrayKey) -> Iterator[Differen
         yield ArrayChanged(name, "weak type", *texts)
     if old_sharding != new_sharding:
         texts = sharding_text(old_sharding), sharding_text(new_sharding)
-        # Two meshes may have the same axes over other devices, or in another order.
+        # Meshes with equal axes can differ in their devices or device order.
         if texts[0] == texts[1] and old_sharding and new_sharding:
             texts = _with_devices(old_sharding), _with_devices(new_sharding)
         yield ArrayChanged(name, "sharding", *texts)
@@ -262,7 +263,7 @@ def _array_changes(name: str, old: ArrayKey, new: ArrayKey) -> Iterator[Differen
 
 def _with_devices(sharding: Sharding) -> str:
     devices = list(sharding.device_set)
-    # The order may be the difference.
+    # A mesh also fixes the device order, which may be the only difference.
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
         devices = list(sharding.mesh.devices.flat)
     return f"{sharding_text(sharding)} on devices {[device.id for device in devices]}"
@@ -274,7 +275,7 @@ def _static_changes(
     names = pair_names(old, new)
     for name, _ in names.paired:
         before, after = old[name], new[name]
-        # jax compiles separately for 1 and True, which are equal.
+        # 1 and True are equal, but jax compiles separately for each.
         if type(before) is not type(after) or before != after:
             yield StaticChanged(name, shown(before), shown(after))
     for name in names.gone:
@@ -289,12 +290,12 @@ def _setting_changes(
     names = pair_names(old, new)
     changed = [name for name, _ in names.paired if new[name] != old[name]]
     if "abstract_mesh_context_manager" in changed and "concrete_mesh" in changed:
-        # Another mesh may have other devices: that is one change, not two.
+        # Report a new mesh with new devices as one change, not two.
         changed.remove("concrete_mesh")
     for name in changed:
         before = _setting_text(name, old[name])
         after = _setting_text(name, new[name])
-        # A number is only the position of a setting that jax does not name.
+        # A number is the position of a setting without a name in jax.
         yield SettingChanged("" if name.isdigit() else name, before, after)
 
 
@@ -305,7 +306,7 @@ def _setting_text(name: str, value: object) -> str:
         if not isinstance(value, Mesh) or value.empty:
             return "none"
         return str([device.id for device in value.devices.flat])
-    if isinstance(value, tuple):  # the meshes that were entered, outermost first
+    if isinstance(value, tuple):  # meshes entered by `with`, outermost first
         return ", ".join(map(mesh_sizes, value)) or "none"
     if isinstance(value, (Mesh, AbstractMesh)):
         return mesh_sizes(value) or "none"
@@ -313,7 +314,7 @@ def _setting_text(name: str, value: object) -> str:
 
 
 def sharding_text(sharding: Sharding | None) -> str:
-    """A sharding as short text; None for an array that is not committed to devices.
+    """Formats a sharding as short text; `sharding` is None for uncommitted arrays.
 
     >>> mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
     >>> sharding_text(NamedSharding(mesh, jax.P("data")))

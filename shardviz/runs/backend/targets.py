@@ -1,13 +1,13 @@
-"""The targets of this kernel, and which one a program is compiled for.
+"""Lists this kernel's targets, and chooses the target of a program.
 
-Programs run in this kernel on attached devices: accelerators, and the CPU as one
-device. A worker process simulates further CPU devices, since a crash of XLA must not
-end the kernel, and compiles for described devices (a slice of TPUs or a cluster of
-GPUs). If the user has made jax simulate CPU devices in the kernel, `"attached"` names
-those.
+Programs run in this kernel on attached devices: accelerators, or the CPU as a single
+device. A worker process simulates more CPU devices, so that a crash of XLA doesn't end
+the kernel. The worker also compiles for described devices (a TPU slice or a GPU
+cluster). If the user has made jax simulate CPU devices in the kernel, `"attached"`
+means those.
 
-Compilers create the devices of described hardware (`jax.experimental.topologies`). That
-loads the TPU's or GPU's compiler into the process, so only the worker does it.
+Compilers create the devices of described hardware (`jax.experimental.topologies`). This
+loads the TPU or GPU compiler into the process, so only the worker does it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _HOW = (
 
 
 def targets() -> Targets:
-    """The targets that a program can run on, and examples of described hardware.
+    """Returns the targets of this kernel, and examples of described hardware.
 
-    Starts no backend: before the first run, jax has not looked for devices.
+    Doesn't start jax's backend: before the first run, device counts are unknown.
 
     >>> [t.name for t in targets() if t.kind == "described"][0]
     'tpu:v5e:4x4'
@@ -61,13 +61,13 @@ def targets() -> Targets:
 
 
 def _here() -> list[Target]:
-    """The targets of this kernel."""
+    """The targets that this kernel can run programs on."""
     if not backend_started():
         return [Target("attached", ""), Target("cpu", "cpu")]
     devices, cpus = attached_devices(None), count_of("cpu")
     platform, count = devices[0].platform, len(devices)
     if platform == "cpu":
-        # All CPU devices except one are simulated.
+        # jax simulates all CPU devices but one.
         cpus = count if count > 1 else 0
         count = 1
     attached = Target("attached", platform, count)
@@ -75,7 +75,7 @@ def _here() -> list[Target]:
 
 
 def described(text: str) -> Target:
-    """The target of described hardware, parsed.
+    """Parses the text of a target of described hardware.
 
     >>> str(described("tpu:v5p:8x8x16"))
     'TPU v5p 8×8×16, described'
@@ -93,11 +93,11 @@ def described(text: str) -> Target:
 
 
 def decide(text: TargetLike, needed: int) -> Target:
-    """The target of a compile or run, in this kernel or in the worker.
+    """Chooses the target of a compile or run, in this kernel or in the worker.
 
     Args:
         text: as for `choose`, or described hardware such as `"tpu:v5e:4x4"`.
-        needed: how many devices the mesh has.
+        needed: number of devices in the mesh.
 
     >>> decide("cpu:64", 64).worker, decide("attached", 1).worker
     (True, False)
@@ -106,7 +106,7 @@ def decide(text: TargetLike, needed: int) -> Target:
     if is_described(word):
         target = described(word)
         fits(Topology.parse(target.text), needed)
-        # After the size of the mesh, which is wrong whatever is installed.
+        # A wrong mesh size is reported first: installing a compiler wouldn't help.
         if target.missing:
             raise TargetError(target.missing)
         return target
@@ -115,7 +115,7 @@ def decide(text: TargetLike, needed: int) -> Target:
         return choose(word, needed)
     count = _cpu_count(word, needed)
     if count == 1:
-        return choose(word, needed)  # the CPU itself, which every kernel has
+        return choose(word, needed)  # the real CPU, which every kernel has
     if count > MOST_SIMULATED:
         raise TargetError(
             f"{word or f'cpu:{count}'!r} asks for {plural(count, 'CPU device')}, and at"
@@ -127,14 +127,14 @@ def decide(text: TargetLike, needed: int) -> Target:
 
 
 def lowering_platform(target: TargetLike, needed: int) -> str:
-    """jax's name of the platform of a target: `"cpu"`, `"tpu"` or `"cuda"`.
+    """Returns jax's platform name for a target: `"cpu"`, `"tpu"` or `"cuda"`.
 
-    `""` if the target does not name one, or cannot be used. Without a target it is the
-    platform of the devices a compile would use; to find it, jax's backend starts.
+    Returns `""` if the target is invalid or unusable. Without a target, returns the
+    platform of the devices that a compile would use, which starts jax's backend.
 
     Args:
         target: as for `decide`.
-        needed: how many devices the mesh has.
+        needed: number of devices in the mesh.
 
     >>> lowering_platform("gpu:h100:2x8", 16), lowering_platform("cpu:8", 8)
     ('cuda', 'cpu')
@@ -152,12 +152,12 @@ def lowering_platform(target: TargetLike, needed: int) -> str:
 
 
 def choose(text: TargetLike, needed: int) -> Target:
-    """The devices of this kernel that a text names, or the best ones for a mesh.
+    """Chooses this kernel's devices that a text names, or the best ones for a mesh.
 
     Args:
         text: `"attached"`, `"gpu"`, `"tpu"`, `"cpu"`, `"cpu:8"`; None or `""` for
-            attached devices if there are enough of them, else simulated ones.
-        needed: how many devices the mesh has.
+            the attached devices if there are enough of them, else simulated ones.
+        needed: number of devices in the mesh.
 
     >>> choose("cpu:1", 1).count
     1
@@ -168,7 +168,7 @@ def choose(text: TargetLike, needed: int) -> Target:
     kind, colon, _ = word.partition(":")
     if kind == "cpu":
         count = _cpu_count(word, needed)
-        # Before jax first looks for devices, which fixes their number.
+        # Ask before jax's backend starts, because that fixes the number of devices.
         ask_for_cpus(count, exactly=bool(colon))
         refuse_too_few("cpu", len(attached_devices("cpu")), count)
         return Target("cpu", "cpu", count)
@@ -179,7 +179,7 @@ def choose(text: TargetLike, needed: int) -> Target:
     platform = devices[0].platform
     if word or (platform != "cpu" and len(devices) >= needed):
         refuse_too_few(platform, len(devices), needed)
-        # CPU devices only as needed: all except one are simulated.
+        # Use no more CPU devices than needed, because all but one are simulated.
         count = needed if platform == "cpu" else len(devices)
         return Target("attached", platform, count)
     if needed == 1 or jax.process_count() > 1:
@@ -199,17 +199,17 @@ def _word(text: TargetLike) -> str:
 
 
 def _attached_fits(needed: int) -> bool:
-    """Whether a mesh fits on the attached devices, which include one CPU."""
+    """Returns whether the attached devices, including one CPU, suffice for a mesh."""
     if needed == 1:
         return True
     devices = attached_devices(None)
-    # Several processes share all their devices, including simulated ones.
+    # With several processes, simulated CPU devices count as attached too.
     usable = devices[0].platform != "cpu" or jax.process_count() > 1
     return usable and len(devices) >= needed
 
 
 def _cpu_count(word: str, needed: int) -> int:
-    """The number of CPU devices that a target names; `needed` if it names none."""
+    """Returns the number of CPU devices that a target names, by default `needed`."""
     if ":" not in word:
         return needed
     number = word.partition(":")[2].strip()
@@ -223,7 +223,7 @@ def _cpu_count(word: str, needed: int) -> int:
 
 
 def devices_of(target: Target) -> tuple[Device, ...]:
-    """The jax devices of a target in this process; starts jax's backend."""
+    """Returns a target's jax devices in this process; starts jax's backend."""
     if target.text:
         raise only_described(target.text)
     devices = attached_devices(target.platform or None)
@@ -232,10 +232,10 @@ def devices_of(target: Target) -> tuple[Device, ...]:
 
 
 def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
-    """The jax Mesh that puts every position of `mesh` on a device of the target.
+    """Returns a jax Mesh with the axes of `mesh` and the devices of a target.
 
-    If the target has all ids of the mesh, they mean its devices. Otherwise they are
-    only an order: the lowest id is its first device, and so on.
+    If the target has devices with all ids of the mesh, those are used. Otherwise the
+    ids only define an order: the lowest id becomes the first device, and so on.
     """
     chosen = devices_for(mesh, devices_of(target))
     if not own_devices(chosen):
@@ -253,7 +253,7 @@ _CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
 
 
 def missing(platform: str) -> TargetError | None:
-    """The error if the compiler for `"tpu"` or `"gpu"` is not installed, else None."""
+    """Returns an error if no compiler for `"tpu"` or `"gpu"` is installed, or None."""
     if _installed(platform):
         return None
     return TargetError(
@@ -263,7 +263,7 @@ def missing(platform: str) -> TargetError | None:
 
 
 def fits(topology: Topology, needed: int) -> None:
-    """Refuses a mesh whose size is not the number of devices of a topology.
+    """Raises if the mesh size differs from the topology's device count.
 
     >>> fits(Topology.parse("tpu:v5e:4x4"), 16)
     """
@@ -277,23 +277,23 @@ def fits(topology: Topology, needed: int) -> None:
 
 
 def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, ...]]:
-    """The jax Mesh of compile-only devices for a mesh, and notes about it.
+    """Returns a jax Mesh of compile-only devices for a mesh, and notes about its order.
 
-    If the user numbered the devices of the mesh, it keeps that order. Otherwise jax's
-    `mesh_utils` lay it over the slice, as on a real one; if they refuse, devices keep
-    their own order and a note has the reason.
+    If the user numbered the mesh's devices, that order is kept. Otherwise jax's
+    `mesh_utils` arranges the devices, as on a real TPU slice. If `mesh_utils` raises,
+    the devices keep the compiler's order, and a note gives the reason.
 
     Args:
-        mesh: the mesh, with as many devices as the target.
+        mesh: a mesh of the target's size.
         text: the target, such as `"tpu:v5e:4x4"`.
     """
     topology = Topology.parse(text)
     fits(topology, mesh.size)
     devices = compile_only_devices(topology)
-    # The user numbered the devices.
+    # The user chose the device order.
     if not mesh.ids_are_positions:
         return mesh_of(_by_id(devices, mesh), mesh), ()
-    # Every GPU reaches every other GPU of its host directly, so there is no torus.
+    # GPUs of a host are connected directly to each other, not in a torus.
     if topology.chip.platform == "gpu":
         return mesh_of(devices, mesh), ()
     try:
@@ -307,7 +307,7 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, .
 
 
 def compile_only_devices(topology: Topology) -> list[Device]:
-    """The devices that the compiler creates from a description, in its order."""
+    """Creates the compiler's devices for a topology, in the compiler's order."""
     platform = topology.chip.platform
     if error := missing(platform):
         raise error
@@ -315,18 +315,18 @@ def compile_only_devices(topology: Topology) -> list[Device]:
     if platform == "gpu":
         options["target_config"] = target_config(topology)
     try:
-        # Imported here, since other kernels never need it.
+        # Imported here because most processes never need it.
         from jax.experimental import topologies
 
         devices = list(topologies.get_topology_desc(**options).devices)
-    except Exception as error:  # the plugin may raise anything for an unknown shape
+    except Exception as error:  # plugins raise various errors for an unknown shape
         reason = " ".join(str(error).split())[:400]
         raise TargetError(
             f"The {platform.upper()} compiler that is installed here cannot describe"
             f" {str(topology)!r}: {reason} Try another shape or generation, or another"
             f" version of jax and of shardviz[{platform}]."
         ) from error
-    # Our figures of a chip may be wrong for this plugin.
+    # This plugin may count devices differently than our table of chips.
     if len(devices) != topology.devices:
         raise TargetError(
             f"The compiler makes {plural(len(devices), 'device')} of {str(topology)!r}, and"
@@ -336,7 +336,7 @@ def compile_only_devices(topology: Topology) -> list[Device]:
 
 
 def target_config(topology: Topology) -> str:
-    """The text that describes a GPU to XLA: a `GpuTargetConfigProto` as text.
+    """Describes a GPU to XLA as a `GpuTargetConfigProto` in text format.
 
     >>> text = target_config(Topology.parse("gpu:h100:2x8"))
     >>> "core_count: 132" in text, 'platform_name: "CUDA"' in text
@@ -365,7 +365,7 @@ def target_config(topology: Topology) -> str:
 
 
 def _installed(platform: str) -> str:
-    """The package that compiles for a platform; `""` if none is installed."""
+    """Returns the installed package that compiles for a platform, or `""`."""
     for name in _PACKAGES[platform]:
         if importlib.util.find_spec(name) is not None:
             return name
@@ -380,7 +380,7 @@ def _torus_order(
     sizes = mesh.axis_sizes
     if topology.slices == 1:
         return mesh_utils.create_device_mesh(sizes, devices)
-    # Slices are joined along the first axes, which carry the least traffic.
+    # Slices are joined along the first axes, which usually carry the least traffic.
     slices, across = topology.slices, []
     for size in sizes:
         across.append(math.gcd(size, slices))
@@ -394,5 +394,5 @@ def _by_id(devices: list[Device], mesh: MeshSpec) -> list[Device]:
     by_id = {device.id: device for device in devices}
     if by_id.keys() >= set(ids):
         return [by_id[i] for i in ids]
-    # Ids of other devices are only an order: the lowest is the first device, and so on.
+    # The ids only define an order: the lowest becomes the first device, and so on.
     return [devices[rank] for rank in np.argsort(np.argsort(ids))]

@@ -1,15 +1,15 @@
-"""Differences between the processes of a run, and missing or failed ones, in English."""
+"""English sentences about processes that differ, are missing or failed."""
 
 from __future__ import annotations
 
 from shardviz.base.format import by_count, clause, cut, processes
 from shardviz.runs.agreement import Difference, Missing, OtherFailed
 
-_LONGEST = 160  # characters of a value
+_LONGEST = 160  # characters shown of a value
 
 
 def difference(fact: Difference) -> str:
-    """Which processes differ, in which field, and how to find the cause.
+    """Names the processes and the field that differ, and how to find the cause.
 
     >>> print(difference(Difference("mesh", (3,), (0, 1, 2), "x=4", "x=8")).split(". ")[0])
     Process 3 differs from processes 0, 1 and 2 in the mesh: x=4 in place of x=8
@@ -29,12 +29,12 @@ def difference(fact: Difference) -> str:
 
 
 def _value(text: str, line: str) -> str:
-    # The order of many devices is a long text, and its beginning is enough.
+    # The list of devices can be long; its beginning is enough.
     return cut(text or "none", _LONGEST) + clause(" ({})", line)
 
 
 def missing(fact: Missing) -> str:
-    """Which processes did not come to a call.
+    """Names the processes that did not reach a call.
 
     >>> print(missing(Missing("sv.run('step')", (3,), (0, 1), 30)).split(";")[0])
     Process 3 did not reach sv.run('step') within 30 s
@@ -49,7 +49,7 @@ def missing(fact: Missing) -> str:
 
 
 def other_failed(fact: OtherFailed) -> str:
-    """Which process failed, and why."""
+    """Names the process that failed, and the reason."""
     return (
         f"Process {fact.process} failed in the stage {fact.stage!r}, so no process goes"
         f" on: {fact.message}"

@@ -1,4 +1,4 @@
-"""Cache misses in English: why `sv.cached`, or jax on another mesh, compiled again."""
+"""English sentences on why `sv.cached`, or jax on another mesh, compiled again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shardviz.runs.cached import (
     TreeChanged,
 )
 
-# Settings of jax, by jax's own names.
+# jax's name of a setting -> its name in our sentences.
 _SETTINGS = {
     "jax_enable_x64": "x64 mode",
     "mesh_context_manager": "the mesh of `with mesh:`",
@@ -51,7 +51,7 @@ def _array(fact: ArrayChanged) -> str:
 
 
 def _static(fact: StaticChanged) -> str:
-    """A static argument that changed.
+    """Describes the change of a static argument.
 
     >>> _static(StaticChanged("n", "3", None))
     'static argument n: 3 became not given'
@@ -64,7 +64,7 @@ def _static(fact: StaticChanged) -> str:
 
 
 def _setting(fact: SettingChanged) -> str:
-    """A setting that changed.
+    """Describes the change of a jax setting.
 
     >>> _setting(SettingChanged("jax_enable_x64", "off", "on"))
     'x64 mode: off became on'
@@ -94,7 +94,7 @@ def _first_miss(fact: Miss) -> str:
 
 
 def _new_signature(fact: NewSignature) -> str:
-    """Why a call compiled, in one sentence.
+    """Explains in one sentence why a call compiled.
 
     >>> change = ArrayChanged("x", "dtype", "float32", "int32")
     >>> _new_signature(NewSignature("f", "(x: int32[])", 2, 1, (change,)))[-72:]
@@ -114,7 +114,7 @@ _DONE = {"trace": "traced", "lower": "lowered", "compile": "compiled"}
 
 
 def mesh_comparison(value: MeshComparison) -> str:
-    """Which stages jax repeated for the second of two meshes."""
+    """Names the stages that jax repeated for the second mesh."""
     second = value.second
     if second.error:
         return (
@@ -133,7 +133,7 @@ def mesh_comparison(value: MeshComparison) -> str:
 
 
 def executables(cache: ExecutableCache) -> str:
-    """The number of executables that a cache holds, and its hits and misses."""
+    """Counts a cache's executables, hits and misses."""
     uses = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
     return f"{len(cache)} of {cache.size} executables kept · {uses}"
 

@@ -1,1 +1,1 @@
-"""Programs on several processes, which ipyparallel starts and `jax.distributed` joins."""
+"""Runs programs on several processes, using ipyparallel and `jax.distributed`."""

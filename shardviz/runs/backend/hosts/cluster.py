@@ -1,4 +1,4 @@
-"""Starts, calls and ends engines of ipyparallel. No other module imports it."""
+"""Starts, calls and ends ipyparallel engines; only this module imports ipyparallel."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 MOST_ENGINES = 64  # on one machine
 START_SECONDS = 120
-# Lines that gloo prints for every group of devices that it connects.
+# Gloo prints this line for every replica group that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
-_EXIT_SECONDS = 1.0  # to wait for the exit code of an ended process
-# With threads the controller starts sooner than with processes. It registers an engine
-# at its second heartbeat, so these are short.
+_EXIT_SECONDS = 1.0  # time to wait for an ended process's exit code
+# A controller with threads starts faster than one with processes. It registers engines
+# at their second heartbeat, so the heartbeat period is short.
 _CONTROLLER = (
     "--IPController.use_threads=True",
     "--IPController.broadcast_scheduler_depth=0",
@@ -47,7 +47,7 @@ class EngineLost(TargetError):
     """An engine ended, or does not answer.
 
     Attributes:
-        end: why; its sentence is the message of this error.
+        end: why the engine ended; the message of this error is its sentence.
     """
 
     def __init__(self, end: ProcessEnd) -> None:
@@ -56,11 +56,11 @@ class EngineLost(TargetError):
 
 
 def answer_of(call: AsyncResult) -> Any:
-    """The answer of a call that is ready.
+    """Returns the answer of a finished call.
 
     Raises:
         EngineLost: if the engine ended.
-        TargetError: if it cannot make the call, or with the error of the function.
+        TargetError: if the engine could not make the call, or the function raised.
     """
     from ipyparallel import error
 
@@ -69,7 +69,7 @@ def answer_of(call: AsyncResult) -> Any:
     except error.EngineError:
         raise EngineLost(Lost()) from None
     except error.RemoteError as remote:
-        if remote.ename == "EngineError":  # as the controller reports it
+        if remote.ename == "EngineError":  # as reported by the controller
             raise EngineLost(Lost()) from None
         raise TargetError(
             f"An engine refused the call: {remote.ename}: {remote.evalue}. It needs what"
@@ -79,29 +79,30 @@ def answer_of(call: AsyncResult) -> Any:
 
 
 def stage_of(call: AsyncResult) -> str:
-    """The stage that the engine of a call is in; `""` for none."""
+    """Returns the stage that an engine has published for a call, or `""`."""
     data = call.data
     return data.get("stage", "") if isinstance(data, dict) else ""
 
 
 def publish(stage: str) -> None:
-    """Reports to the kernel, from an engine, that a stage begins."""
+    """Publishes from an engine to the kernel that a stage begins."""
     from ipyparallel.datapub import publish_data
 
     publish_data({"stage": stage})
 
 
 class Engines:
-    """The engines of one ipyparallel cluster, by rank.
+    """The engines of an ipyparallel cluster, numbered by rank.
 
     Attributes:
         client: ipyparallel's client.
-        cluster: the Cluster that was started here; None if the user started the
+        cluster: the ipyparallel Cluster if shardviz started it; None for the user's
             engines.
-        folder: the profile folder of a cluster that was started here.
-        ids: ipyparallel's number of each engine, by rank.
-        pids: the process ids of engines on this machine, by rank.
-        kernel: the process that created this object; only it may end the engines.
+        folder: the profile folder of a cluster that shardviz started; else None.
+        ids: rank -> ipyparallel's engine id.
+        pids: rank -> process id, for engines on this machine.
+        kernel: id of the process that created this object, the only process that may
+            end the engines.
     """
 
     def __init__(
@@ -113,12 +114,12 @@ class Engines:
         self.kernel = os.getpid()
         self._launchers: list[Any] = []
         if cluster is not None:
-            # ipyparallel drops the launcher of an engine once it has ended.
+            # Keep the launchers, because ipyparallel drops those of ended engines.
             self._launchers = list(cluster.engine_set.launchers.values())
 
     @property
     def controller(self) -> int | None:
-        """The process id of a controller that was started here."""
+        """Process id of the controller, if shardviz started it."""
         return None if self.cluster is None else self.cluster.controller.pid
 
     def call(self, rank: int, request: Callable[[], bytes]) -> AsyncResult:
@@ -126,18 +127,18 @@ class Engines:
 
         Args:
             rank: the rank of the engine.
-            request: a callable, sent by the name of its class.
+            request: a callable; pickled, so its class must be importable there.
         """
         return self.client[self.ids[rank]].apply_async(request)
 
     def log_of(self, rank: int) -> str:
-        """The file for the output of a call; `""` for engines not started here."""
+        """Returns the file for an engine's output; `""` for the user's engines."""
         return "" if self.folder is None else str(self.folder / f"printed-{rank}")
 
     def ended(self) -> list[int]:
-        """The ranks of engines that have ended."""
-        # The controller notices late that an engine has ended, so on this machine we
-        # check the process, too.
+        """Returns the ranks of engines that have ended."""
+        # The controller notices late that an engine has ended, so also check the
+        # processes on this machine.
         registered = set(self.client.ids)
         ranks = []
         for rank, number in enumerate(self.ids):
@@ -147,21 +148,22 @@ class Engines:
         return ranks
 
     def stopped(self) -> list[int]:
-        """The ranks of engines on this machine that a signal has stopped."""
+        """Returns the ranks of engines on this machine that a signal has stopped."""
         return [r for r, pid in self.pids.items() if status_of(pid) == "stopped"]
 
     def end_of(self, rank: int) -> ProcessEnd:
-        """How an engine ended, and the error that it printed."""
-        # Only the parent of a process gets its exit code.
+        """Finds out how an engine ended and which error it printed."""
+        # Exit codes are known only for engines that shardviz started.
         if self.cluster is None:
             return Lost(group="foreign")
         code = None
         for launcher in self._launchers:
             if launcher.pid == self.pids.get(rank):
-                # Waiting here would take the exit code from ipyparallel's thread.
+                # Let ipyparallel's thread wait for the process first: only one wait
+                # gets the exit code.
                 if (thread := getattr(launcher, "_wait_thread", None)) is not None:
                     thread.join(_EXIT_SECONDS)
-                with contextlib.suppress(Exception):  # any error of psutil
+                with contextlib.suppress(Exception):  # psutil may raise any error
                     code = launcher.process.wait(timeout=0)
         printed = ""
         with contextlib.suppress(OSError), open(self.log_of(rank), "rb") as file:
@@ -169,34 +171,34 @@ class Engines:
         return Exited(code=code, printed=printed, group="own")
 
     def end(self) -> None:
-        """Ends a cluster that was started here; does nothing in a forked process."""
+        """Ends a cluster that shardviz started; does nothing in a forked process."""
         if self.folder is None or os.getpid() != self.kernel:
             return
-        with contextlib.suppress(Exception):  # a process may have ended already
+        with contextlib.suppress(Exception):  # processes may have ended already
             self.cluster.stop_cluster_sync()
-        with contextlib.suppress(Exception):  # the controller has ended
+        with contextlib.suppress(Exception):  # the controller may have ended
             self.client.close(linger=0)
         remove_folder(self.folder)
-        remove_abandoned()  # dumps that an ended engine left in shared memory
+        remove_abandoned()  # dumps of ended engines in shared memory
 
 
 def start(count: int, platform: str) -> Engines:
     """Starts engines on this machine.
 
     Args:
-        count: how many.
+        count: number of engines.
         platform: `"cpu"`, or the platform of attached accelerators.
 
     Raises:
         MissingPackage: if ipyparallel is not installed.
-        TargetError: if they do not start.
+        TargetError: if the engines do not start.
     """
     ipp = imported()
     remove_abandoned()
     folder = make_folder("hosts", tempfile.gettempdir())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # A separate profile, so that the user's settings have no effect.
+        # Use a separate profile, so that the user's ipyparallel settings don't apply.
         cluster = ipp.Cluster(
             n=count,
             profile_dir=str(folder),
@@ -212,7 +214,7 @@ def start(count: int, platform: str) -> Engines:
         try:
             cluster.start_cluster_sync(n=count)
             client = cluster.connect_client_sync()
-            # If interactive, ipyparallel draws a progress bar in the cell.
+            # interactive=True would draw a progress bar in the cell.
             client.wait_for_engines(count, timeout=START_SECONDS, interactive=False)
             return Engines(client, cluster, folder)
         except BaseException as error:
@@ -228,11 +230,11 @@ def start(count: int, platform: str) -> Engines:
 
 
 def taken_over(source: Any) -> Engines:
-    """The engines of the user's ipyparallel Client or Cluster.
+    """Connects to the engines of the user's ipyparallel Client or Cluster.
 
     Raises:
         MissingPackage: if ipyparallel is not installed.
-        TargetError: for anything else.
+        TargetError: if `source` is not a Client or Cluster with running engines.
     """
     ipp = imported()
     client = source
@@ -252,7 +254,7 @@ def imported() -> Any:
     """Imports ipyparallel.
 
     Raises:
-        MissingPackage: if it is not installed.
+        MissingPackage: if ipyparallel is not installed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -270,21 +272,21 @@ def _launcher_config(environment: Mapping[str, str]) -> Any:
                 "environment": dict(environment),
                 "engine_args": list(_ENGINE),
             },
-            # An engine that is ended has nothing to finish.
+            # Kill engines immediately: they have nothing to finish.
             "LocalProcessLauncher": {"stop_seconds_until_kill": 0},
         }
     )
 
 
 def _environment(platform: str) -> dict[str, str]:
-    """The environment variables of engines that differ from the kernel's."""
+    """Returns the engines' environment variables that differ from the kernel's."""
     variables: dict[str, str] = {}
-    # The same as in a worker: attached devices belong to the kernel.
+    # As in a worker, hide accelerators, which the kernel uses.
     if platform == "cpu":
         for name, value in Settings("cpu").environment().items():
             if os.environ.get(name) != value:
                 variables[name] = value
-    # If shardviz is a checkout and not installed, engines need its path.
+    # If shardviz is not installed but imported from a checkout, engines need its path.
     root = str(Path(__file__).parents[4])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         old_path = os.environ.get("PYTHONPATH", "")
@@ -293,7 +295,7 @@ def _environment(platform: str) -> dict[str, str]:
 
 
 def status_of(pid: int) -> str:
-    """`"runs"`, `"stopped"` or `"ended"`: the state of a process of this machine.
+    """Returns the state of a local process: `"runs"`, `"stopped"` or `"ended"`.
 
     >>> status_of(os.getpid())
     'runs'
@@ -305,7 +307,7 @@ def status_of(pid: int) -> str:
     except psutil.NoSuchProcess:
         return "ended"
     except psutil.Error:
-        return "runs"  # another user's process
+        return "runs"  # such as for another user's process
     if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
         return "ended"
     return "stopped" if status == psutil.STATUS_STOPPED else "runs"

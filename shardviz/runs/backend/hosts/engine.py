@@ -1,7 +1,7 @@
-"""The functions of an engine: join the others, compile an exported program, run it.
+"""Functions that engines run: join the other engines, compile a program, run it.
 
-The kernel calls them by name, with plain data; no code is sent. An engine stores its
-executables, so a second run does not compile again.
+The kernel calls these functions by name, with plain data; no code is sent. Each engine
+caches its executables, so a second run does not compile again.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from shardviz.runs.cache import ExecutableCache
 
 _CACHE = ExecutableCache(size=8)
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
-_LONGEST_OUTPUT = 20_000  # characters of the output of a process
+_LONGEST_OUTPUT = 20_000  # characters kept of a process's output
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A call of a function of this module, which ipyparallel sends to an engine.
+    """A call of one of this module's functions, which ipyparallel sends to an engine.
 
     Attributes:
         function: the name of the function.
-        arguments: a pickle of the arguments.
-        log: the file for the output of the process meanwhile; `""` to leave it alone.
+        arguments: the pickled arguments.
+        log: the file for the process's output during the call; `""` to not redirect.
     """
 
     function: str
-    # ipyparallel computes the repr of the callable that it sends.
+    # Keep the repr short, because ipyparallel computes it for each call.
     arguments: bytes = field(repr=False)
     log: str = ""
 
     def __call__(self) -> bytes:
-        """Makes the call, and packs its answer."""
+        """Calls the function, and pickles its answer."""
         with _printed_to(self.log):
             try:
                 arguments = pickle.loads(self.arguments)
@@ -82,13 +82,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Place:
-    """An engine before it joins the others.
+    """An engine before it joins a group.
 
     Attributes:
-        host, pid: its machine and process.
+        host, pid: the engine's machine and process id.
         versions: the versions of Python, jax, jaxlib and shardviz.
-        started: whether jax has started its devices there.
-        group: the name of the group that it joined; `""` for none.
+        started: whether the engine has initialized jax's backend.
+        group: the name of the group that the engine has joined, or `""`.
     """
 
     host: str
@@ -100,19 +100,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Joining:
-    """The settings with which an engine joins the others.
+    """The settings with which an engine joins a group.
 
     Attributes:
         group: a unique name of the group.
         address: host and port of the coordinator.
         count: the number of processes.
-        rank: the number of this process.
+        rank: the index of this process.
         platform: `"cpu"`, `"gpu"`; `""` for jax's default.
-        devices: how many CPU devices to simulate, or how many of the attached ones to
-            use; None for all.
+        devices: number of CPU devices to simulate or attached devices to use; None for
+            all attached devices.
         heartbeat: seconds without a heartbeat after which a process counts as lost.
-        controller: the process id of ipyparallel's controller, if the kernel started
-            it: then both end with the kernel.
+        controller: the process id of ipyparallel's controller if the kernel started
+            it. Engine and controller then end with the kernel.
     """
 
     group: str
@@ -130,10 +130,11 @@ class ProcessAnswer:
     """The answer of a process that compiled or ran a program.
 
     Attributes:
-        report: its report, without outputs.
-        process: its times, checks, output and memory.
-        fingerprint: the fingerprint of the compile and the flags of its compiler.
-        outputs: all results, from the first process; None if they are too large.
+        report: the process's report, without outputs.
+        process: the process's times, checks, printed output and memory.
+        fingerprint: the fingerprint of the compile, and the compiler's flags.
+        outputs: all results, if this is the first process; None if they are too large
+            to send.
     """
 
     report: Report
@@ -144,14 +145,14 @@ class ProcessAnswer:
 
 #: The group that this engine has joined, if any.
 _GROUP: list[Joining] = []
-#: The runner, the lowered program and its executable that `run` will run.
+#: The runner, lowered program and executable for the next call of `run`.
 _PREPARED: list[tuple[HereForKernel, Lowered, Executable]] = []
-#: The file for the output of the current call.
+#: The file that receives the output of the current call.
 _LOG: list[str] = []
 
 
 def describe() -> Place:
-    """Describes this engine; starts nothing."""
+    """Describes this engine, without starting jax's backend."""
     versions = {
         "Python": system.python_version().rpartition(".")[0],
         "jax": jax.__version__,
@@ -163,11 +164,11 @@ def describe() -> Place:
 
 
 def coordinator_address(name: str) -> str:
-    """An address with a free port of this machine, for the coordinator.
+    """Returns this machine's address with a free port, for the coordinator.
 
     Args:
-        name: the name by which the other processes reach this machine; `""` for its
-            network address.
+        name: the host name by which the other processes reach this machine; `""` for
+            this machine's network address.
     """
     with socket.socket() as server:
         server.bind(("", 0))
@@ -178,7 +179,7 @@ def coordinator_address(name: str) -> str:
 def _network_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # This sends nothing, but the system chooses the interface.
+            # Nothing is sent, but the system chooses a network interface.
             probe.connect(("192.0.2.1", 9))
             return probe.getsockname()[0]
         except OSError:
@@ -186,21 +187,21 @@ def _network_address() -> str:
 
 
 def join(joining: Joining) -> HostProcess:
-    """Joins the other processes, then starts jax; does nothing the second time."""
-    # The user may run a cell that calls sv.hosts on a client again.
+    """Joins the other processes, then starts jax; a repeated call does nothing."""
+    # The user may rerun a cell that calls sv.hosts on a client.
     if _GROUP and _GROUP[0].group == joining.group:
         return _this_process()
     platform, devices = joining.platform, joining.devices
     flags = os.environ.get("XLA_FLAGS", "").split()
     if platform == "cpu" or (not platform and devices is not None):
-        # The flag would override jax's option.
+        # This flag would override `jax_num_cpu_devices`.
         other_flags = [flag for flag in flags if not flag.startswith(_DEVICE_COUNT)]
         os.environ["XLA_FLAGS"] = " ".join(other_flags)
         jax.config.update("jax_num_cpu_devices", devices or 1)
     if platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # Otherwise jax handles SIGTERM, with which schedulers end an engine.
+    # Otherwise jax handles SIGTERM, which schedulers send to end an engine.
     jax.config.update("jax_enable_preemption_service", False)
     local_device_ids = None
     if platform not in ("", "cpu") and devices is not None:
@@ -214,8 +215,8 @@ def join(joining: Joining) -> HostProcess:
         initialization_timeout=60,
         heartbeat_timeout_seconds=joining.heartbeat,
     )
-    # ipyparallel's handler waits for a running program, and then jax waits for the other
-    # processes; meanwhile nothing shows that this one is ending.
+    # End on SIGTERM immediately. ipyparallel's handler would wait for a running
+    # program, then jax for the other processes, without a sign that this one is ending.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if joining.controller is not None:
         pids = (os.getppid(), joining.controller)
@@ -247,12 +248,12 @@ def _this_process() -> HostProcess:
 def prepare(
     exported: ExportedProgram, values: Sequence[Value] | None, repeat: int | None
 ) -> ProcessAnswer:
-    """Compiles an exported program; refuses one that needs too much memory.
+    """Compiles an exported program; raises if it needs too much memory.
 
     Args:
         exported: the program; its mesh has jax's own device ids.
-        values: the arguments for `run`; None for made-up ones.
-        repeat: how often `run` will execute it; None if it will not be run.
+        values: the arguments for `run`; None to generate them.
+        repeat: number of executions in `run`; None if the program will not be run.
     """
     _PREPARED.clear()
     folder = make_folder("dump", dump_root())
@@ -261,13 +262,13 @@ def prepare(
 
     def steps() -> None:
         job.enter("target")
-        # The kernel knows only the ids of devices.
+        # Find this process's device objects by id, which is all the kernel sends.
         by_id = {device.id: device for device in jax.devices()}
         devices = [by_id[int(i)] for i in exported.mesh.device_ids.ravel()]
         runner = HereForKernel(job, exported, None, mesh_of(devices, exported.mesh))
         lowered, executable = runner.compile_sent()
         runner.refuse_if_too_big(executable, runner.inputs(lowered, executable))
-        # XLA's flags change the compile, and the fingerprint does not contain them.
+        # Add XLA's flags, which affect the compile but aren't in the fingerprint.
         key = fingerprint(lowered, runner.devices, exported.options)
         flags = [os.environ.get(name, "") for name in _FLAGS]
         fingerprints[0] = " ".join([key, *flags])
@@ -281,10 +282,10 @@ def prepare(
 
 
 def run(most: int) -> ProcessAnswer:
-    """Runs the program that was prepared last.
+    """Runs the most recently prepared program.
 
     Args:
-        most: the most bytes of outputs to send.
+        most: maximum bytes of outputs to send; larger outputs are not sent.
     """
     runner, lowered, executable = _PREPARED.pop()
     job = runner.job
@@ -294,7 +295,7 @@ def run(most: int) -> ProcessAnswer:
         runner.run(lowered, executable)
         results = jax.tree.leaves(job.report.outputs)
         if sum(result.nbytes for result in results) <= most:
-            # Every process takes part, then the first one sends the gathered results.
+            # All processes gather the results; then the first process sends them.
             everywhere = NamedSharding(runner.mesh, PartitionSpec())
             gather = jax.jit(lambda *values: values, out_shardings=everywhere)
             for result in gather(*results):
@@ -307,7 +308,7 @@ def run(most: int) -> ProcessAnswer:
 
 
 def _answer(job: Job, steps: Callable[[], object]) -> ProcessAnswer:
-    """Takes the steps of a job, and collects the answer of this process."""
+    """Runs stages of a job, and collects the answer of this process."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         begun = time.perf_counter()
@@ -319,7 +320,7 @@ def _answer(job: Job, steps: Callable[[], object]) -> ProcessAnswer:
         stage_seconds = getattr(report, f"{stage}_s")
         if stage_seconds is not None:
             seconds[stage] = stage_seconds
-    if job.stage == "check":  # the remaining time of the call
+    if job.stage == "check":  # the rest of the call's time
         ran = sum(report.runs_s)
         seconds["check"] = total_seconds - seconds.get("place", 0.0) - ran
     process = ProcessReport(
@@ -340,7 +341,7 @@ def _answer(job: Job, steps: Callable[[], object]) -> ProcessAnswer:
 
 @contextlib.contextmanager
 def _printed_to(path: str) -> Iterator[None]:
-    """Redirects the output of this process and its libraries to a file meanwhile."""
+    """Redirects output of this process, including libraries', to a file."""
     if not path:
         yield
         return
@@ -350,7 +351,7 @@ def _printed_to(path: str) -> Iterator[None]:
         originals = {number: os.dup(number) for number in (1, 2)}
         for number in originals:
             os.dup2(file.fileno(), number)
-        # ipyparallel redirects Python's own output otherwise.
+        # Redirect Python's output too, which ipyparallel would otherwise capture.
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             _LOG[:] = [path]
             try:
@@ -363,7 +364,7 @@ def _printed_to(path: str) -> Iterator[None]:
 
 
 def _printed() -> str:
-    """The output of this process in the current call."""
+    """Reads the output of this process in the current call."""
     if not _LOG:
         return ""
     sys.stdout.flush()

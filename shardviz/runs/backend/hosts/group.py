@@ -1,4 +1,4 @@
-"""Hosts: several processes as one target, which are called and watched together."""
+"""Hosts: several processes as one target; calls and monitors them together."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
 HEARTBEAT = 10  # seconds
 _POLL = 0.05
-_AFTER_ERROR = 2.0  # seconds for the other processes to end after an error
-#: The Hosts that this kernel started and has not closed.
+_AFTER_ERROR = 2.0  # seconds that other processes get to finish after an error
+#: Hosts that this kernel has started and not closed.
 _STARTED: list[weakref.ref[Hosts]] = []
-_BY_TEXT: list[Hosts] = []  # started by text, so nothing else refers to them
+_BY_TEXT: list[Hosts] = []  # started by text; keeps these Hosts alive
 
 
 class Hosts(ProcessGroup):
-    """Several processes as one target; created by `sv.hosts`, a context manager.
+    """Several processes as one target; a context manager, created by `sv.hosts`.
 
-    `.processes` are its processes, `.device_ids` their devices, `.mesh(data=4,
-    model=2)` is a mesh of these devices.
+    `.processes` lists the processes, `.device_ids` their devices, and `.mesh(data=4,
+    model=2)` returns a mesh of these devices.
 
     Attributes:
         heartbeat: seconds without a heartbeat after which a process counts as lost.
-        stages: the current stage of each process, by rank, during a compile or run.
+        stages: rank -> current stage of that process, during a compile or run.
 
     >>> Hosts.__mro__[1].__name__
     'ProcessGroup'
@@ -71,7 +71,7 @@ class Hosts(ProcessGroup):
         self.heartbeat, self.stages = heartbeat, dict[int, str]()
         self._engines = engines
         self._lock = threading.RLock()
-        # Called once: by `close`, when this is collected, or when Python ends.
+        # Called once: by `close`, at garbage collection, or when Python exits.
         self._end = weakref.finalize(self, engines.end)
         try:
             self._join(devices, platform)
@@ -80,17 +80,17 @@ class Hosts(ProcessGroup):
             raise
 
     def _join(self, devices: int | None, platform: str) -> None:
-        """Joins the engines in one `jax.distributed`; then they start jax."""
+        """Joins the engines with `jax.distributed`, and starts jax on them."""
         ranks = range(len(self._engines.ids))
         places = self.call("describe", dict.fromkeys(ranks, ()))
         for rank, place in places.items():
-            # A process id of another machine means nothing here.
+            # Process ids are only meaningful for engines on this machine.
             if place.host == engine.describe().host:
                 self._engines.pids[rank] = place.pid
         group = _group_of(places) or uuid.uuid4().hex
         hosts = {place.host for place in places.values()}
         name = "127.0.0.1" if len(hosts) == 1 else ""
-        # The first process coordinates, so the port must be free on its machine.
+        # The coordinator runs in the first process, so find a free port there.
         address = self.call("coordinator_address", {0: (name,)})[0]
         arguments = {}
         for rank in ranks:
@@ -112,9 +112,9 @@ class Hosts(ProcessGroup):
 
     @property
     def client(self) -> Client:
-        """ipyparallel's client of these engines, to run your own code on them.
+        """The ipyparallel client, to run your own code on the engines.
 
-        `hosts.client[:].apply_sync(function)` returns the result of each, by rank.
+        `hosts.client[:].apply_sync(function)` returns the results in rank order.
         """
         self.refuse_lost()
         return self._engines.client
@@ -126,7 +126,7 @@ class Hosts(ProcessGroup):
         self.close()
 
     def close(self) -> None:
-        """Ends engines that were started here; engines of the user go on."""
+        """Ends engines that shardviz started; the user's engines keep running."""
         self.problem = self.problem or str(GroupClosed(self.name))
         self._end()
         _STARTED[:] = [ref for ref in _STARTED if ref() not in (None, self)]
@@ -139,19 +139,19 @@ class Hosts(ProcessGroup):
         poll: Callable[[], None] = lambda: None,
         progress: Callable[[str], None] = lambda stage: None,
     ) -> dict[int, Any]:
-        """Calls a function of `engine` on several engines, and waits for the answers.
+        """Calls a function of `engine.py` on several engines, and waits for answers.
 
-        If an engine ends, is stopped for long, or fails while others wait for it, all
-        of them are ended.
+        If an engine ends, stays stopped, or fails while others wait for it, all engines
+        are ended.
 
         Args:
             function: the name of the function.
-            arguments: the arguments of each call, by rank.
-            poll: called repeatedly; an error that it raises ends the engines.
+            arguments: rank -> arguments of the call.
+            poll: called repeatedly; if it raises, the engines are ended.
             progress: called with every stage that an engine enters.
 
         Returns:
-            The result of each call, by rank, in order.
+            rank -> result of the call, sorted by rank.
 
         Raises:
             EngineLost: if an engine ended or was stopped.
@@ -169,7 +169,7 @@ class Hosts(ProcessGroup):
                 answers = self._answers(pending, poll, progress)
             except BaseException as error:
                 if pending or isinstance(error, EngineLost):
-                    # Nothing else ends what XLA does.
+                    # A running XLA program can only be ended with its process.
                     self._break(error)
                 raise
             return dict(sorted(answers.items()))
@@ -180,7 +180,7 @@ class Hosts(ProcessGroup):
         poll: Callable[[], None],
         progress: Callable[[str], None],
     ) -> dict[int, Any]:
-        """Waits for the answers, by rank; removes answered calls from `pending`."""
+        """Waits for all answers; removes answered calls from `pending`."""
         answers: dict[int, Any] = {}
         raised: list[Exception] = []
         first_failure: _FailedProcess | None = None
@@ -202,7 +202,7 @@ class Hosts(ProcessGroup):
                 if failure is not None and first_failure is None:
                     first_failure = _FailedProcess(rank, failure, time.monotonic())
             poll()
-            # A stage that has begun is shown while the call still runs.
+            # Show stages while the calls are still running.
             for rank, call in pending.items():
                 stage = cluster.stage_of(call)
                 if stage and stage != self.stages.get(rank):
@@ -219,7 +219,7 @@ class Hosts(ProcessGroup):
     def _refuse_lost_or_stopped(
         self, pending: Mapping[int, AsyncResult], stopped_since: dict[int, float]
     ) -> None:
-        """Raises if an engine has ended, or has been stopped for long."""
+        """Raises if an engine has ended, or stays stopped for a heartbeat timeout."""
         now = time.monotonic()
         stopped = self._engines.stopped()
         for rank in pending:
@@ -237,10 +237,10 @@ class Hosts(ProcessGroup):
         pending: Mapping[int, AsyncResult],
         stopped_since: Mapping[int, float],
     ) -> EngineLost:
-        """The error for a lost process, or for the process that it waited for.
+        """Returns the error for a lost process, or for the process that caused its end.
 
-        A process aborts if it has no heartbeat of a stopped one for as long as we wait,
-        so it may end before we report the stopped one.
+        A process aborts if it misses the heartbeats of a stopped process. It may do so
+        before we report the stopped process, because both use the same timeout.
         """
         for rank in self._engines.stopped():
             if rank in pending:
@@ -254,9 +254,9 @@ class Hosts(ProcessGroup):
         return self._lost(rank, end, pending.get(rank))
 
     def _ended_from_outside(self, ranks: Iterable[int]) -> tuple[int, ProcessEnd]:
-        """The process that a signal ended, else the first one that has ended.
+        """Finds the process that a signal has ended, else the first ended one.
 
-        When one process is lost the others abort, so several may have ended by now.
+        If one process is lost, the others abort, so several may have ended by now.
         """
         ends = {rank: self._engines.end_of(rank) for rank in sorted(ranks)}
         for rank, end in ends.items():
@@ -266,17 +266,17 @@ class Hosts(ProcessGroup):
             ):
                 return rank, end
         for rank, end in ends.items():
-            # A process that aborts prints the reason; a killed one cannot.
+            # A process that aborts prints a reason; a killed process can't.
             is_silent = isinstance(end, Exited) and end.code is None and not end.printed
             if is_silent or isinstance(end, Lost):
                 return rank, end
         return next(iter(ends.items()))
 
     def refuse_lost(self) -> None:
-        """Refuses a group that cannot be used, or one of whose engines has ended.
+        """Checks that the group is usable and all its engines are running.
 
         Raises:
-            TargetError: with the process, and what to do.
+            TargetError: if not; names the ended process, and what to do.
         """
         if os.getpid() != self._engines.kernel:
             raise TargetError(GroupForked(self.name))
@@ -289,7 +289,7 @@ class Hosts(ProcessGroup):
     def _lost(
         self, rank: int, end: ProcessEnd, call: AsyncResult | None = None
     ) -> EngineLost:
-        """The error for a process that ended or was stopped, during a call."""
+        """Returns the error for a process that ended or was stopped."""
         process = f"Process {rank}"
         if rank < len(self.processes):
             process = f"P{self.processes[rank].words[1:]}"
@@ -299,7 +299,7 @@ class Hosts(ProcessGroup):
     def _waited_for(
         self, failed: _FailedProcess, pending: Mapping[int, AsyncResult]
     ) -> Failure:
-        """The failure of a process, when the others wait for it."""
+        """Returns the failure of a process that other processes wait for."""
         waiting = tuple(sorted(pending))
         cause = OthersWait(failed.rank, waiting, self._group)
         return replace(
@@ -324,15 +324,15 @@ class Hosts(ProcessGroup):
 class _FailedProcess(NamedTuple):
     rank: int
     failure: Failure
-    time: float  # when it was reported, in seconds of the monotonic clock
+    time: float  # of its report, in seconds of the monotonic clock
 
 
 def _group_of(places: Mapping[int, Place]) -> str:
-    """The group that the engines have joined before; `""` for none.
+    """Returns the group that all engines have already joined; `""` for none.
 
     Raises:
-        TargetError: if engines have other versions than the kernel, jax has started
-            there, or only some have joined.
+        TargetError: if engines have different versions from the kernel, have started
+            jax, or only some have joined a group.
     """
     kernel_versions = engine.describe().versions
     for rank, place in places.items():
@@ -345,7 +345,7 @@ def _group_of(places: Mapping[int, Place]) -> str:
                     " module, which other versions may not read: install the same there."
                 )
     groups = {place.group for place in places.values()}
-    # They cannot join twice, but are in one group already.
+    # All engines are already in one group; they can't join twice.
     if len(groups) == 1 and groups != {""}:
         return groups.pop()
     for rank, place in places.items():
@@ -359,13 +359,13 @@ def _group_of(places: Mapping[int, Place]) -> str:
 
 
 def running() -> list[Hosts]:
-    """The Hosts that were started in this kernel and can be used."""
+    """Returns the usable Hosts that this kernel has started."""
     alive = [ref() for ref in _STARTED]
     return [hosts for hosts in alive if hosts is not None and not hosts.problem]
 
 
 def running_targets() -> list[Target]:
-    """The running Hosts as targets."""
+    """Returns the running Hosts as targets."""
     targets = []
     for hosts in running():
         platform, count = hosts.processes[0].platform, len(hosts.processes)
@@ -375,11 +375,11 @@ def running_targets() -> list[Target]:
 
 
 def keep_started(hosts: Hosts, by_text: bool = False) -> None:
-    """Registers Hosts that were started here, so that text can name them.
+    """Registers started Hosts, so that text can name them.
 
     Args:
         hosts: the Hosts.
-        by_text: True if text started them, so nothing else refers to them.
+        by_text: True if they were started by text: then the registry keeps them alive.
     """
     if by_text:
         _BY_TEXT.append(hosts)

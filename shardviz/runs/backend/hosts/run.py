@@ -1,7 +1,7 @@
 """Compiles and runs programs on several processes, from the kernel.
 
-Other targets are passed on to `worker/run.py`. Errors of a program are not raised: they
-become the `error` of the Report, with its stage and the process.
+Other targets are passed on to `worker/run.py`. A program's errors are not raised: each
+becomes the `error` of the Report, with the stage and process in which it occurred.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def make_hosts(
     """Starts processes on this machine, or joins the engines of a client.
 
     Args:
-        processes: how many processes to start, or an ipyparallel Client or Cluster.
-        devices: how many devices each has; by default 1 for processes that are started
-            here, and all devices of the engines of a client.
-        platform: `"cpu"` (the default for processes that are started here) or `"gpu"`.
+        processes: number of processes to start, or an ipyparallel Client or Cluster.
+        devices: number of devices per process; by default 1 for processes started
+            here, and all devices for a client's engines.
+        platform: `"cpu"` (the default for processes started here) or `"gpu"`.
         heartbeat: seconds without a heartbeat after which a process counts as lost.
 
     Raises:
-        TargetError: for anything else, or if they cannot be started or joined.
+        TargetError: for invalid arguments, or if processes can't be started or joined.
         MissingPackage: if ipyparallel is not installed.
     """
     devices_each = None
@@ -76,7 +76,7 @@ def make_hosts(
             f"Processes run on the platform 'cpu' (simulated) or 'gpu'; got {shown(platform)}."
         )
     platform_name = "" if platform is None else str(platform)
-    # True is an int to Python, but not a number of processes.
+    # A bool is an int in Python, but not a number of processes.
     if isinstance(processes, bool) or not isinstance(processes, int):
         engines = cluster.taken_over(processes)
         return Hosts(engines, devices_each, platform_name, seconds)
@@ -102,12 +102,12 @@ def _positive(number: object, subject: str) -> int:
 
 
 def chosen(target: TargetLike) -> Hosts | None:
-    """The Hosts that a target names; None for any other target.
+    """Returns the Hosts that a target names; None for any other target.
 
-    Text such as `"2 hosts x 4, local"` names running processes, or starts them.
+    Text such as `"2 hosts x 4, local"` selects running processes, or starts new ones.
 
     Raises:
-        TargetError: if they cannot be started.
+        TargetError: if the processes cannot be started.
     """
     if isinstance(target, Hosts):
         return target
@@ -133,13 +133,13 @@ def chosen(target: TargetLike) -> Hosts | None:
 def compile_program(
     program: Program, target: TargetLike = None, **options: Any
 ) -> Report:
-    """Compiles a program, also for several processes; nothing is placed or executed.
+    """Compiles a program for any target, including Hosts; doesn't run it.
 
     Args:
         program: the program.
         target: as for `worker.run.compile_program`; also Hosts, or text such as
             `"2 hosts x 4, local"`.
-        **options: `cache`, `progress`, `cancelled` and `preview`, as there.
+        **options: `cache`, `progress`, `cancelled` and `preview` of `Job`.
 
     Raises:
         ProgramError: if `program` is not a Program.
@@ -157,7 +157,7 @@ def run_program(
     repeat: int = 1,
     **options: Any,
 ) -> Report:
-    """Compiles and runs a program, also on several processes, and checks predictions.
+    """Compiles and runs a program on any target, including Hosts; checks predictions.
 
     Args:
         program, *values, repeat: as for `worker.run.run_program`.
@@ -184,7 +184,7 @@ def _names_hosts(target: TargetLike) -> bool:
 
 
 class OnHosts(Elsewhere):
-    """Lets several processes do a job.
+    """Runs a job on several processes.
 
     Args:
         job: the job.
@@ -202,7 +202,7 @@ class OnHosts(Elsewhere):
         hosts.refuse_lost()
         super().__init__(job, hosts.processes[0].platform)
         self.hosts = hosts
-        # The mesh of a program has other ids than the devices of the processes.
+        # Give the program's mesh the device ids of these processes.
         mesh = hosts.placed(job.program.mesh)
         self.ranks: tuple[int, ...] = tuple(mesh.processes)
         job.program = job.program.replace(mesh=mesh)
@@ -212,10 +212,10 @@ class OnHosts(Elsewhere):
             job.add_notes([IdleProcesses(mesh.size, tuple(idle))])
 
     def compile(self, lowered: ExportedProgram) -> None:
-        """Lets every process compile it, and compares their fingerprints."""
+        """Compiles in every process, and compares the processes' fingerprints."""
         job = self.job
         job.enter("compile")
-        # The processes store their executables, so this kernel's cache is not needed.
+        # Each process has its own executable cache, so this kernel's is not used.
         answers = self._call("prepare", (lowered, self.values(), job.repeat))
         first = self.ranks[0]
         for rank in self.ranks:
@@ -244,15 +244,15 @@ class OnHosts(Elsewhere):
     def _call(
         self, function: str, arguments: tuple[object, ...]
     ) -> dict[int, ProcessAnswer]:
-        """Calls a function in all processes, and notes their answers.
+        """Calls a function in all processes, and adds their answers to the report.
 
         Raises:
-            Failed: if one of them failed or ended.
+            Failed: if a process failed or ended.
         """
         job, mesh = self.job, self.job.report.mesh
 
         def progress(stage: str) -> None:
-            # The latest stage is shown: a slow process may enter an earlier one.
+            # Show the latest stage of any process: slow processes enter stages later.
             if _ORDER.get(stage, -1) > _ORDER.get(job.stage, -1):
                 job.enter(stage)
 
@@ -268,11 +268,11 @@ class OnHosts(Elsewhere):
         processes = tuple(answers[rank].process for rank in self.ranks)
         report = prepared_report(answers[self.ranks[0]].report, processes)
         self.take_over(report, "cache_hit", "compile_s", "processes", "error")
-        job.note(mesh=mesh)  # this kernel's mesh names the process of each device
+        job.note(mesh=mesh)  # unlike the processes' mesh, it has process indices
         if job.report.error is not None:
             raise Failed(job.report.error)
         return answers
 
 
-# The order of the stages that are shown.
+# The order of the shown stages.
 _ORDER = {"compile": 0, "place": 1, "run": 2, "check": 3}

@@ -1,1 +1,1 @@
-"""Compiles and runs in a child process, so that no compile can end the kernel."""
+"""Compiles and runs in a child process, so that a crash cannot end the kernel."""

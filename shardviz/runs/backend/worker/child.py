@@ -1,7 +1,7 @@
 """Compiles and runs exported programs in the worker process.
 
-It answers with a Report that contains no jax objects. The environment that the process
-was started with chooses its jax settings, such as its devices and plugins.
+The worker answers with a Report without jax objects. Environment variables of the
+process choose jax's settings, such as devices and plugins.
 """
 
 from __future__ import annotations
@@ -43,25 +43,24 @@ from shardviz.runs.cache import ExecutableCache
 DUMP = "dump"
 _LAPACK = "@lapack_"
 _CACHE = ExecutableCache(size=32)
-# How often the kernel requested a new compile, by the key of the program.
+# Program key -> number of times that the kernel requested a new compile.
 _RECOMPILES: dict[str, int] = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An array in the form in which it is sent between processes.
+    """An array as it is sent between processes.
 
     Attributes:
-        data: its elements; for random keys, the integers they consist of; None for
-            partial sums.
-        keys: the implementation of random keys; `""` for any other array.
+        data: the elements; for PRNG keys, their key data; None for unreduced arrays.
+        keys: the implementation of PRNG keys; `""` for any other array.
     """
 
     data: np.ndarray | None
     keys: str = ""
 
     def leaf(self) -> np.ndarray | jax.Array | None:
-        """The array: a numpy array or random keys; None for partial sums.
+        """Returns a numpy array or PRNG keys; None for an unreduced array.
 
         >>> Value(np.arange(3)).leaf()
         array([0, 1, 2])
@@ -73,13 +72,13 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class WorkerAnswer:
-    """The worker's answer.
+    """The worker's answer to the kernel.
 
     Attributes:
         report: the report, without outputs.
         compiled: the report right after the compile, before the run; None if the
             compile failed.
-        values: the outputs, leaf by leaf; None for a compile, or after an error.
+        values: the leaves of the outputs; None without a run, or after an error.
     """
 
     report: Report
@@ -95,20 +94,20 @@ def do_exported(
     values: Sequence[Value] | None,
     folder: str,
 ) -> WorkerAnswer:
-    """Compiles an exported program, and runs it.
+    """Compiles an exported program, and optionally runs it.
 
     Args:
         exported: the program.
-        callbacks: the address at which the kernel answers its callbacks; None if it has
-            none.
-        new: True to compile it even if the cache of this process has it.
-        repeat: how often to execute it; None to compile only.
-        values: its arguments; None for examples.
-        folder: the folder for the dump, which the kernel reads meanwhile.
+        callbacks: the address at which the kernel serves the program's callbacks; None
+            without callbacks.
+        new: True to compile even if this process has cached the executable.
+        repeat: number of executions; None to compile only.
+        values: the program's arguments; None to generate them.
+        folder: the dump folder, which the kernel reads meanwhile.
     """
-    if new:  # the cache drops the entry of the previous number in time
+    if new:  # later, the LRU cache drops the previous executable
         _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
-    # Executables for described devices are not stored, since they can't run.
+    # Executables for described devices can't run, so they aren't kept.
     cache = ExecutableCache(size=1) if exported.target else _CACHE
     job = job_of(exported, folder, cache, repeat, values, send_stage)
     runners: list[HereForKernel] = []
@@ -122,7 +121,7 @@ def do_exported(
             runner.run(lowered, executable)
 
     job.follow(steps)
-    if not runners:  # no devices were found
+    if not runners:  # the mesh could not be created
         return WorkerAnswer(job.report)
     return runners[0].answer()
 
@@ -135,7 +134,7 @@ def job_of(
     values: Sequence[Value] | None,
     progress: Callable[[str], None],
 ) -> Job:
-    """The job of an exported program; sets x64 of jax as in the kernel."""
+    """Creates the job of an exported program; sets jax's x64 flag as in the kernel."""
     jax.config.update("jax_enable_x64", exported.x64)
     program = sent_program(exported, folder)
     job = Job(program, cache=cache, repeat=repeat, progress=progress)
@@ -145,7 +144,7 @@ def job_of(
 
 
 def _mesh_here(job: Job, exported: ExportedProgram) -> Mesh:
-    """The jax mesh of an exported program, on this process's devices."""
+    """Returns an exported program's jax mesh of this process's devices."""
     if exported.target:
         mesh, notes = compile_only_mesh(exported.mesh, exported.target)
         job.note(notes=notes)
@@ -159,9 +158,9 @@ class HereForKernel(Here):
     Args:
         job: the job.
         exported: the program.
-        callbacks: the address at which the kernel answers its callbacks; None if it has
-            none.
-        mesh: the jax mesh of the devices.
+        callbacks: the address at which the kernel serves the program's callbacks; None
+            without callbacks.
+        mesh: the jax mesh to run on.
     """
 
     def __init__(
@@ -187,8 +186,8 @@ class HereForKernel(Here):
         return lowered, self.compile(lowered)
 
     def trace(self) -> Traced:
-        # The kernel, which traced the user's own function, has its notes and the names
-        # of its outputs: jax names results by their path in the tree.
+        # The kernel has traced the user's function, so it has the notes and the output
+        # names, which jax derives from paths in the output tree.
         traced = super().trace()
         outputs = []
         for output, name in zip(traced.outputs, self.exported.outputs, strict=True):
@@ -202,7 +201,7 @@ class HereForKernel(Here):
         module = self.exported.unsharded
         if not isinstance(module, LoweredModule):
             raise ProgramError(module or "It was not lowered for one.")
-        # Without the dump that `sent_program` adds, which is of no use for one device.
+        # Remove the dump options that `sent_program` added: one device needs no dump.
         options = {}
         for name, value in single.options.items():
             if name in self.exported.options:
@@ -224,11 +223,11 @@ class HereForKernel(Here):
         return lowered
 
     def positive(self, traced: Traced) -> tuple[int, ...]:
-        # The jaxpr of an exported program does not show its operations.
+        # A placeholder's jaxpr does not show the program's operations.
         return self.exported.positive
 
     def key(self, lowered: Lowered) -> str:
-        # The kernel's own fingerprint, and how often it requested a new compile.
+        # The kernel's fingerprint, and the number of recompiles it requested.
         return f"{self.exported.key}/{_RECOMPILES.get(self.exported.key, 0)}"
 
     def compile(self, lowered: Lowered) -> Executable:
@@ -237,15 +236,15 @@ class HereForKernel(Here):
         return executable
 
     def note_roofline(self) -> None:
-        """Does nothing: the kernel notes it, since it knows the described topology."""
+        """Does nothing: the kernel, which knows the topology, adds the roofline."""
 
     def with_capacity(self, memory: Memory) -> Memory:
         if self.exported.capacity is None:
             return super().with_capacity(memory)
-        return memory.replace(capacity=self.exported.capacity)  # of a described chip
+        return memory.replace(capacity=self.exported.capacity)  # a described chip's
 
     def answer(self) -> WorkerAnswer:
-        """The answer for the kernel."""
+        """Returns the answer for the kernel."""
         report, values = self.job.report, None
         if report.outputs is not None and report.error is None:
             values = tuple(value_of(leaf) for leaf in jax.tree.leaves(report.outputs))
@@ -254,12 +253,12 @@ class HereForKernel(Here):
 
 @functools.cache
 def _start_lapack() -> None:
-    # jax loads LAPACK when it lowers such an operation; without it, the run crashes.
+    # jax loads LAPACK only when it lowers a LAPACK operation; runs crash without it.
     jax.jit(jax.numpy.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), np.float32))
 
 
 def value_of(leaf: PyTree) -> Value:
-    """Packs an array, to be sent to another process.
+    """Packs an array to send it to another process.
 
     >>> value_of(np.arange(3)).data
     array([0, 1, 2])
@@ -274,7 +273,7 @@ def value_of(leaf: PyTree) -> Value:
 
 
 def sent_program(exported: ExportedProgram, folder: str) -> Program:
-    """A program that does the same as an exported one, and dumps to a folder."""
+    """Creates a Program from an exported one, with compiler options for the dump."""
     options, mesh = dict(exported.options), exported.mesh
     if mesh.size > 1:
         options.setdefault("xla_dump_to", str(Path(folder) / DUMP))
@@ -286,7 +285,7 @@ def sent_program(exported: ExportedProgram, folder: str) -> Program:
         out_specs=exported.out_specs or None,
         options=options,
         name=exported.name,
-        # For arguments without a sharding, unless another argument names the mesh.
+        # For arguments without a sharding, if no other argument names the mesh.
         context=MeshContext(current=mesh, abstract=mesh) if exported.free else None,
         mesh_from="context" if exported.free else "given",
     )

@@ -1,15 +1,15 @@
-"""export_program(): a program as bytes and plain data, to be sent to a worker process.
+"""export_program(): converts a program to bytes and plain data for a worker process.
 
-The program is traced and lowered here, on a mesh without devices, for the platform of
-its target. Only the lowered module is sent, never the user's own code: its callbacks
-stay in this process. The module keeps the source lines, so the compiler's output leads
-to the user's code.
+The program is traced and lowered here, on a mesh without devices, for the target's
+platform. Only the lowered module is sent. The user's Python code, including callbacks,
+stays in this process. The module contains source lines, so that the compiler's output
+can be traced to the user's code.
 
-The worker compiles that very module. `jax.export` would serialise another one, with
-merged constants; calling it adds a function and constraints, so XLA would split values
-and place collectives differently. jax compiles a module only as part of a traced
-function: `placeholder` returns one with the same arguments, results and effects, and
-`put_module` replaces the module that it was lowered to.
+The worker compiles exactly this module. `jax.export` would serialize a different
+module, with merged constants. Calling it adds a function and constraints, which
+changes XLA's shardings and collectives. But jax compiles a module only for a traced
+function, so `placeholder` returns a function with the same arguments, results and
+effects, and `put_module` replaces the module that it lowers to.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from shardviz.runs.backend.compile import Lowered, compiler_options, lower
 from shardviz.runs.backend.runner import NotExportable
 
 _CALLBACKS = ("pure_callback", "io_callback", "callback", *DEBUG_CALLS)
-#: Parts of a lowered program that jax stores outside its module, and their causes.
+#: Compile arguments that jax stores outside the module -> their cause in a program.
 BESIDE = {
     "mut": "mutable arrays of its own (jax.new_ref)",
     "keepalive": "functions that partition it (custom_partitioning)",
@@ -81,7 +81,7 @@ BESIDE = {
 }
 
 if TYPE_CHECKING:
-    # Importing jax.extend makes jax 0.12 compile every jitted function of the user again.
+    # After importing jax.extend, jax 0.12 compiles all jitted functions again.
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
 
@@ -89,9 +89,9 @@ class ModuleResult(NamedTuple):
     """The type of one result of a lowered module.
 
     Attributes:
-        shape, dtype: its shape and dtype.
-        spec: its spec on a mesh with Explicit axes; None on other meshes.
-        mesh: the mesh of its type; None if that is the program's mesh.
+        shape, dtype: shape and dtype of the result.
+        spec: the spec in the result's type on Explicit axes; else None.
+        mesh: the mesh in the result's type; None if it is the program's mesh.
     """
 
     shape: tuple[int, ...]
@@ -102,16 +102,16 @@ class ModuleResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LoweredModule:
-    """The module of a lowered program, with everything that jax needs to compile it.
+    """A lowered program's module, with all that jax needs to compile it.
 
     Attributes:
         bytecode: the StableHLO module.
-        read_positions: the positions of its arguments: jax drops those that nothing
-            reads.
+        read_positions: positions of the program's arguments that the module takes; jax
+            drops unused arguments.
         results: the type of each result.
-        effects: the class names of its ordered and of its unordered effects.
-        names_devices: True if it names a mesh of devices. Then jax runs it on all of
-            them, even if it reads no argument.
+        effects: class names of the ordered effects, and of the unordered effects.
+        names_devices: True if the program names a mesh of devices. jax then runs it on
+            all these devices, even if it reads no argument.
     """
 
     bytecode: bytes
@@ -127,21 +127,21 @@ class ExportedProgram:
 
     Attributes:
         name: the name of the program.
-        arrays: its arguments, each with its resolved spec.
-        mesh: the mesh it is laid out on.
+        arrays: the arguments, each with its resolved spec.
+        mesh: the program's mesh.
         out_specs: one Spec per result; None if the compiler chooses.
-        options: compiler options; `donate` has positions of leaves.
+        options: compiler options; `donate` contains positions of leaves.
         outputs: the names of the results.
-        platform: the platform it was lowered for: `"cpu"`, `"cuda"` or `"tpu"`.
+        platform: the platform of the lowering: `"cpu"`, `"cuda"` or `"tpu"`.
         target: the text of a described target; `""` for CPU devices.
         module: the lowered program.
         key: the fingerprint of the compile.
-        unsharded: the unsharded function, lowered; None if it is not needed; text if it
-            cannot be lowered, with the reason.
-        x64: whether jax is set to 64 bits.
+        unsharded: the lowered unsharded function; None if not needed; the reason as
+            text if it can't be lowered.
+        x64: jax's x64 flag.
         capacity: bytes of memory on each device; None to ask the device.
-        positive: the positions of arguments whose made-up values are above 0.
-        free: whether the compiler chooses how to split some of its arguments.
+        positive: positions of arguments whose generated values must be above 0.
+        free: whether the compiler chooses the sharding of any argument.
     """
 
     name: str
@@ -166,8 +166,8 @@ class ProgramCallbacks:
     """The callbacks of an exported program, which stay in this process.
 
     Attributes:
-        program: the callbacks of the program, by number.
-        unsharded: the callbacks of the unsharded function.
+        program: the sharded program's callbacks; the position is the callback's number.
+        unsharded: the unsharded function's callbacks, likewise.
     """
 
     program: tuple[HostCallback, ...] = ()
@@ -184,20 +184,20 @@ def export_program(
     capacity: int | None = None,
     callbacks: ProgramCallbacks | None = None,
 ) -> ExportedProgram:
-    """Lowers a program, and packs it for a worker.
+    """Lowers a program, and packs it to send it to a worker.
 
     Args:
         program: the program.
         traced: the program, traced on `abstract_mesh(program.mesh)`.
         platform: the platform to lower for: `"cpu"`, `"cuda"` or `"tpu"`.
         target: the text of a described target; `""` for CPU devices.
-        run: whether it will be run and compared with the unsharded function.
+        run: whether to also lower the unsharded function, to compare results.
         capacity: bytes of memory on each device of the target.
-        callbacks: receives the program's callbacks; None to refuse a program that has
-            any.
+        callbacks: receives the program's callbacks; None to reject programs with
+            callbacks.
 
     Raises:
-        NotExportable: if it cannot be sent to another process.
+        NotExportable: if the program cannot be sent to another process.
     """
     calls = traced.effects or callback_names(traced.stage.jaxpr)
     if calls and callbacks is None:
@@ -207,7 +207,7 @@ def export_program(
             " compile it for this target, or run it on devices of this kernel."
         )
     lowered, module, host_callbacks = _lowered(traced, platform)
-    # Lowered in the kernel, too, since the worker has no function to trace.
+    # Lower the unsharded function here too: the worker has no function to trace.
     unsharded_or_reason = None
     if run and program.mesh.size > 1:
         unsharded_or_reason = unsharded_module(program, platform, callbacks)
@@ -242,9 +242,9 @@ def export_program(
 
 
 def trace_for_export(program: Program) -> Traced:
-    """The program traced on its mesh, without devices."""
+    """Traces a program on its mesh, without devices if possible."""
     traced = trace(program, abstract_mesh(program.mesh))
-    # On Explicit axes every type names its sharding, which the module must keep.
+    # On Explicit axes, types contain shardings, which the module must keep.
     typed = any(spec is not None for spec in specs_of_types(traced))
     partly_typed = typed and set(program.mesh.axis_types) != {"Explicit"}
     can_name_devices = program.mesh.size <= MOST_NAMED
@@ -258,7 +258,7 @@ def trace_for_export(program: Program) -> Traced:
 
 
 def callback_names(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[str, ...]:
-    """The names of the callbacks to Python in a jaxpr and all its calls, sorted.
+    """Returns the sorted names of Python callbacks in a jaxpr and its sub-jaxprs.
 
     >>> import numpy as np
     >>> def host_sine(x):
@@ -272,10 +272,10 @@ def callback_names(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[str, ...]:
 def _lowered(
     traced: Traced, platform: str
 ) -> tuple[Lowered, LoweredModule, tuple[HostCallback, ...]]:
-    """The lowered program, its module to be sent, and the callbacks that stay here."""
+    """Lowers a trace; returns also the module to send and the callbacks to keep."""
 
     def for_all_devices(lowered: jax.stages.Lowered) -> None:
-        # jax would run a program that reads no argument on one device.
+        # Otherwise jax runs a program on one device if it reads no argument.
         stablehlo: Any = lowered.compiler_ir("stablehlo")
         module = stablehlo.operation
         with module.context:
@@ -297,7 +297,7 @@ def _lowered(
 
 
 def module_of(lowered: jax.stages.Lowered, mesh: MeshSpec) -> LoweredModule:
-    """The module of jax's own `Lowered` of a program on a mesh, to be sent."""
+    """Converts jax's own `Lowered` to a module that can be sent."""
     arguments = compile_arguments(lowered)
     for name, cause in BESIDE.items():
         if arguments.get(name) or lowering_attribute(lowered, name):
@@ -305,7 +305,7 @@ def module_of(lowered: jax.stages.Lowered, mesh: MeshSpec) -> LoweredModule:
                 f"The program has {cause}, so it cannot be sent to another process. Run it on"
                 " devices of this kernel, with target='attached'."
             )
-    # Bytecode keeps the source lines, which plain text leaves out.
+    # Use bytecode, because plain text omits the source lines.
     file = io.BytesIO()
     stablehlo_module(lowered).operation.write_bytecode(file)
     results = []
@@ -325,9 +325,9 @@ def module_of(lowered: jax.stages.Lowered, mesh: MeshSpec) -> LoweredModule:
 
 
 def _other_mesh(aval: ShapedArray, mesh: MeshSpec) -> MeshSpec | None:
-    """The mesh of a result's type if its axes differ from those of `mesh`.
+    """Returns the mesh of a result's type if its axes differ from those of `mesh`.
 
-    jax reads the sharding of a compiled result in terms of the mesh of its type.
+    jax expresses a compiled result's sharding on the mesh of the result's type.
     """
     type_mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     if type_mesh is None or type_mesh.empty:
@@ -345,7 +345,7 @@ def _class_names(effects: Iterable[object]) -> tuple[str, ...]:
 def placeholder(
     module: LoweredModule, name: str
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """A function with the arguments, results and effects of a lowered program."""
+    """Creates a function with the arguments, results and effects of a module."""
     effects = effects_of(module.effects)
 
     def call(*arguments: jax.Array) -> tuple[jax.Array, ...]:
@@ -357,7 +357,7 @@ def placeholder(
             sharding = None if spec is None else NamedSharding(mesh, spec.to_jax())
             dtype = jax_dtype(result.dtype)
             results.append(ShapedArray(result.shape, dtype, sharding=sharding))
-        # jax has dropped the other arguments from the module.
+        # The module takes only these arguments; jax has dropped the others.
         read = [arguments[i] for i in module.read_positions]
         values = _program.bind(*read, results=tuple(results), has_effects=effects)
         set_mesh = concrete_mesh()
@@ -372,8 +372,8 @@ def placeholder(
             elif module.names_devices and not read:
                 mesh = set_mesh
             if mesh is not None:
-                # If no argument has a sharding, jax takes the devices from the first
-                # constraint, and reads the shardings of results in terms of its mesh.
+                # If no argument has a sharding, jax takes devices and mesh (also for
+                # the results' shardings) from the first constraint.
                 replicated = NamedSharding(mesh, PartitionSpec())
                 values[number] = jax.lax.with_sharding_constraint(
                     values[number], replicated
@@ -396,14 +396,14 @@ def _(
 
 
 def _zero(result: ShapedArray) -> jax.Array:
-    """A value of the type of a result."""
+    """Returns zeros of a result's type."""
     zero = jax.lax.full(result.shape, 0, result.dtype)
-    # For partial sums, jax requires an operation in the module that creates them.
+    # Only an operation such as reshard can create an unreduced array.
     partial = result.sharding.spec.unreduced
     return jax.sharding.reshard(zero, result.sharding) if partial else zero
 
 
-# jax has to lower it, although `put_module` replaces the result.
+# jax must be able to lower the primitive, although `put_module` replaces the module.
 mlir.register_lowering(
     _program,
     mlir.lower_fun(
@@ -429,11 +429,11 @@ def put_module(lowered: jax.stages.Lowered, module: LoweredModule) -> None:
 def unsharded_module(
     program: Program, platform: str, callbacks: ProgramCallbacks | None = None
 ) -> LoweredModule | str:
-    """The unsharded function, lowered; text if it cannot be, with the reason."""
+    """Lowers the unsharded function; returns the reason as text if that fails."""
     try:
         traced = trace_unsharded(program, unsharded(program), trace_for_export)
         _, module, host_callbacks = _lowered(traced, platform)
-    except Exception as error:  # noqa: BLE001  a function may need many devices
+    except Exception as error:  # noqa: BLE001  some functions need many devices
         return said_by(error)
     if callbacks is not None:
         callbacks.unsharded = host_callbacks
@@ -460,7 +460,7 @@ def _key(
         [str(a.spec) for a in arrays],
         [str(s) for s in traced.out_specs],
         [a.memory_kind for a in arrays],
-        [a.name for a in arrays if "donate" in options],  # the notes name them
+        [a.name for a in arrays if "donate" in options],  # notes contain these names
         named_device_count(traced.stage.jaxpr) is not None,
         (jax.__version__, jaxlib_version),
     )

@@ -1,7 +1,7 @@
 """compile_program() and run_program(), on this kernel's devices or in a worker.
 
-Errors of a program are not raised: they become the `error` of the Report, with its
-stage.
+A program's errors are not raised: each becomes the `error` of the Report, with the
+stage in which it occurred.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from shardviz.runs.backend.worker.export import (
 )
 from shardviz.runs.cache import ExecutableCache
 
-# jax's name of the platform to lower for, if it differs from that of the target.
+# Target platform -> jax's name of the lowering platform, if different.
 _LOWERED_FOR = {"gpu": "cuda"}
-# The stages of a worker that are shown; the other stages happen in the kernel.
+# The worker's stages that are shown. The kernel has shown its own for the rest.
 _SHOWN = ("worker", "compile", "place", "run", "check")
-# If a callback raises, XLA either ends the run immediately, or the other devices wait
-# 40 s and it aborts.
+# Seconds to wait after a callback raises: XLA either ends the run immediately, or
+# aborts only after the other devices have waited for 40 s.
 _WAIT_AFTER_ERROR = 2.0
-#: The attributes of a report that another process fills in.
+#: Report attributes that another process sets.
 FROM_ELSEWHERE = (
     "partition_s",
     "place_s",
@@ -82,11 +82,11 @@ FROM_ELSEWHERE = (
 
 
 class Elsewhere(Runner[ExportedProgram, None]):
-    """Lets other processes do a job: sends them the lowered program.
+    """Runs a job in other processes, which receive the lowered program.
 
     Args:
         job: the job.
-        platform: the platform of its devices.
+        platform: platform of these processes' devices.
     """
 
     def __init__(self, job: Job, platform: str) -> None:
@@ -99,7 +99,7 @@ class Elsewhere(Runner[ExportedProgram, None]):
         return self.traced
 
     def export(self, **options: Any) -> ExportedProgram:
-        """The program to be sent; takes further options of `export_program`."""
+        """Exports the program; takes further options of `export_program`."""
         run = self.job.repeat is not None and self.job.compare
         return export_program(
             self.job.program, self.traced, self.platform, run=run, **options
@@ -113,16 +113,16 @@ class Elsewhere(Runner[ExportedProgram, None]):
 
     @copies_allowed()
     def values(self) -> list[child.Value] | None:
-        """The user's values, ready to be sent; None for made-up ones."""
+        """Packs the user's values to send them; None for generated values."""
         if self.job.leaves is None:
             return None
         return [child.value_of(summed(leaf)) for leaf in self.job.leaves]
 
     def take_over(self, report: Report, *names: str) -> None:
-        """Copies the results of the other processes into the report.
+        """Copies the results of the other processes into the job's report.
 
         Args:
-            report: their report.
+            report: the other processes' report.
             *names: the attributes to copy besides FROM_ELSEWHERE.
         """
         job = self.job
@@ -132,12 +132,12 @@ class Elsewhere(Runner[ExportedProgram, None]):
 
 
 class InWorker(Elsewhere):
-    """Lets a worker process do a job, and notes its answer.
+    """Runs a job in a worker process, and copies the answer to the report.
 
     Args:
         job: the job.
-        target: CPU devices or described hardware.
-        pool: the workers.
+        target: simulated CPU devices or described hardware.
+        pool: the worker processes.
     """
 
     def __init__(self, job: Job, target: Target, pool: Pool = workers) -> None:
@@ -158,7 +158,7 @@ class InWorker(Elsewhere):
         job = self.job
         job.enter("compile")
         if job.repeat is not None:
-            return  # `run` sends one message to compile and run it
+            return  # `run` sends one message to compile and run
         new: list[Report] = []
 
         def compile_new() -> Report:
@@ -182,7 +182,7 @@ class InWorker(Elsewhere):
             job.note(outputs=self.traced.out_tree.unflatten(leaves))
 
     def _cache(self) -> ExecutableCache:
-        # The text of a program with callbacks does not show the functions they call.
+        # Don't cache programs with callbacks: their text lacks the called functions.
         return ExecutableCache(size=1) if self.callbacks.program else self.job.cache
 
     def _call(self, exported: ExportedProgram, new: bool) -> child.WorkerAnswer:
@@ -195,8 +195,8 @@ class InWorker(Elsewhere):
                 raise Failed(_callback_failure(server.raised))
 
         def enter(stage: str) -> None:
-            # The other stages are those of the exported program, which this kernel has
-            # already passed.
+            # Skip the other stages, which this kernel has already entered for its own
+            # trace and lowering.
             if stage in _SHOWN and stage != job.stage:
                 job.enter(stage)
 
@@ -220,25 +220,25 @@ class InWorker(Elsewhere):
                 raise Failed(_callback_failure(server.raised)) from None
         if (error := answer.report.error) is not None:
             self.take_over(answer.report, "compile_s")
-            # XLA passes on only the message; the function's line is known here.
+            # XLA reports only the message; the kernel also knows the callback's line.
             if server.raised is not None:
                 error = replace(error, source=source_of(server.raised) or error.source)
             raise Failed(error)
         return answer
 
     def _compiled(self, answer: child.WorkerAnswer) -> Report:
-        """The report of the worker's compile, with the roofline for known chips."""
+        """Returns the report of the worker's compile, with a roofline if possible."""
         report, topology = answer.compiled, self.target.topology
-        assert report is not None  # else the answer has an error
+        assert report is not None  # an answer without this report has an error
         if topology is None:
             return report
         return report.replace(roofline=roofline(report, topology, report.mesh))
 
     @copies_allowed()
     def _arrays(self, values: Sequence[child.Value]) -> list[jax.Array | None]:
-        """The results as jax arrays, placed as in the worker if there are devices."""
+        """Converts results to jax arrays; shards them if there are enough devices."""
         mesh, layouts = self.job.program.mesh, self.job.report.out_layouts
-        # If this kernel has fewer devices, the results are on one device.
+        # If this kernel has too few devices, put the results on one device.
         device_grid = None
         if count_of("cpu") >= mesh.size:
             device_grid = device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
@@ -251,10 +251,10 @@ class InWorker(Elsewhere):
             elif device_grid is None or layout is None or layout.spec is None:
                 arrays.append(jax.device_put(leaf))
             elif layout.mesh.size != mesh.size:
-                # A program that reads no argument runs on fewer devices.
+                # jax ran the program on fewer devices, because it reads no argument.
                 arrays.append(jax.device_put(leaf))
             else:
-                # The layout may be on another mesh of the same devices.
+                # An output's layout can have another mesh of the same devices.
                 layout_mesh = mesh_of(list(device_grid.devices.flat), layout.mesh)
                 sharding = NamedSharding(layout_mesh, layout.spec.to_jax())
                 arrays.append(jax.device_put(leaf, sharding))
@@ -262,10 +262,10 @@ class InWorker(Elsewhere):
 
 
 class InKernel(Here):
-    """Does a job in this kernel; tries programs that may end the process elsewhere."""
+    """Runs a job in this kernel, after trying risky programs in a worker."""
 
     def before_compile(self, lowered: Lowered) -> None:
-        """Compiles programs with partial sums in the worker first: XLA may abort."""
+        """Compiles unreduced programs in a worker first, because XLA may abort."""
         program = self.job.program
         can_be_simulated = 1 < program.mesh.size <= MOST_SIMULATED
         if "unreduced={" not in lowered.text or not can_be_simulated:
@@ -284,11 +284,11 @@ class InKernel(Here):
                     f" this kernel. It was tried with simulated devices first. {error}"
                 ) from error
         except (NotExportable, Failed):
-            pass  # compiling it here may give a better error
+            pass  # compiling in this kernel may give a better error
 
 
 class _DumpReader:
-    """Notes the partitioner's collectives while the worker is still compiling."""
+    """Reports the partitioned module's collectives while the worker still compiles."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.begun = job, time.perf_counter()
@@ -309,12 +309,12 @@ class _DumpReader:
         )
         seconds = time.perf_counter() - self.begun
         self.job.note(partitioned=collectives, partition_s=seconds)
-        assert self.job.preview is not None  # else it is done from the beginning
+        assert self.job.preview is not None  # else `done` is True from the start
         self.job.preview(self.job.report)
 
 
 def _callback_failure(error: BaseException | None) -> Failure:
-    """The failure of a run whose callback raised and that XLA did not end."""
+    """Creates the failure of a run that XLA did not end after a callback raised."""
     error = error or RuntimeError()
     return Failure("run", in_words(error), source_of(error), CallbackRaised())
 
@@ -330,8 +330,8 @@ def compile_program(
 
     Args:
         program: the program.
-        target: the devices, as text that `targets.decide` parses; None for this
-            kernel's devices if there are enough, else simulated ones.
+        target: the devices, as text for `targets.decide`; None for this kernel's
+            devices if there are enough, else simulated ones.
         cache: the cache for executables.
         **options: `progress`, `cancelled` and `preview` of `Job`.
 
@@ -358,9 +358,10 @@ def run_program(
 
     Args:
         program: the program.
-        *values: its arguments; by default small made-up values, the same each time.
+        *values: the program's arguments; by default small values are generated, the
+            same each time.
         target, cache: as for `compile_program`.
-        repeat: how often to execute it.
+        repeat: number of executions.
         **options: further options of `Job`.
 
     >>> import jax.numpy as jnp
@@ -375,7 +376,7 @@ def run_program(
 
 
 def runner_for(job: Job, target: TargetLike) -> InWorker | InKernel:
-    """The runner for a target: this kernel or a worker."""
+    """Chooses the runner for a target: this kernel or a worker."""
     job.note(target=target if isinstance(target, str) else "")
     chosen = decide(target, job.program.mesh.size)
     job.note(target=str(chosen), on=chosen)
@@ -388,7 +389,7 @@ def runner_for(job: Job, target: TargetLike) -> InWorker | InKernel:
 
 
 def here(job: Job, target: Target) -> InKernel:
-    """The runner for devices of this kernel."""
+    """Creates the runner for this kernel's devices."""
     refuse_in_callback(worker=False)
     mesh = device_mesh(job.program.mesh, target)
     join(job, mesh)
