@@ -1,1 +1,1 @@
-"""Chips and their published figures, topologies, links and targets."""
+"""Chips with their published figures, topologies, links and targets."""

@@ -1,11 +1,11 @@
-"""Chips with their published figures: TPUs by Google, GPUs by NVIDIA; and the sources.
+"""Published figures of chips (TPUs by Google, GPUs by NVIDIA), with their sources.
 
-Nothing here is measured or guessed: a figure that is not published is None. Rates are
-per chip and one way, in bytes or operations per second. A device, jax's word for the
-hardware that runs one shard, may be half a chip; its figures are the chip's, divided.
+No figure is measured or guessed: an unpublished figure is None. Rates are per chip and
+one way, in bytes or operations per second. A jax device can be half a chip; its figures
+are then half of the chip's.
 
 To add a chip, add an entry to `_CHIPS`, any new source to `SOURCES`, and a row to the
-table in `docs/stages.md`. An entry names every figure, with its source or as
+table in `docs/stages.md`. Each entry must list every figure, with its source or as
 `NOT_PUBLISHED`.
 """
 
@@ -39,7 +39,7 @@ SOURCES: Mapping[str, str] = {
     "nvidia-dgx-a100": "NVIDIA DGX A100 data sheet, https://www.nvidia.com/en-us/data-center/dgx-a100",
     "xla": "OpenXLA, xla/backends/gpu/target_config/specs, https://github.com/openxla/xla",
 }
-"""Title and address of every source that `Chip.cited` names by its key."""
+"""Key of a source, as in `Chip.cited` -> its title and address."""
 
 
 @dataclass(frozen=True)
@@ -47,35 +47,34 @@ class Chip:
     """One kind of chip, with its published figures.
 
     Attributes:
-        name: the name users type: `v5e`, `h100`.
+        name: the name that users type: `v5e`, `h100`.
         platform: `"tpu"` or `"gpu"`.
         title: the name in sentences: `TPU v5e`.
-        aliases: other names users may type: `trillium`.
-        kinds: jax's names for its devices: `device.device_kind`.
-        axes: the number of axes of its torus; 0 for a GPU, whose hosts are joined by
+        aliases: other names that users may type: `trillium`.
+        kinds: values of `device_kind` of the chip's jax devices.
+        axes: the number of axes of the torus; 0 for a GPU, whose hosts are joined by
             switches.
-        host_shape: the chips of one host along each axis.
-        pod, pod_chips: the shape of the largest machine and its number of chips; `()`
-            and None if not published.
+        host_shape: number of chips of one host along each axis.
+        pod, pod_chips: the shape and number of chips of the largest pod; `()` and None
+            if not published.
         devices: the number of jax devices per chip.
-        tensor_cores: cores per chip. Clouds count cores in names such as `v5p-64`
-            (Cloud TPU's page on each generation, "TPU type" and "topology"; for TPU7x,
-            xpk's table of systems).
-        libtpu_name: libtpu's name for the generation in the name of a topology.
-        libtpu_config: libtpu's name for the configuration that makes this many devices
-            of a chip; `""` for the default.
-        hbm_bytes: memory of the chip, in bytes.
+        tensor_cores: cores per chip, which cloud names such as `v5p-64` count (Cloud
+            TPU's page on each generation, "TPU type" and "topology"; for TPU7x, xpk's
+            table of systems).
+        libtpu_name: libtpu's name for the generation in topology names.
+        libtpu_config: libtpu's name for the configuration with this many devices per
+            chip; `""` for the default.
+        hbm_bytes: the chip's memory, in bytes.
         hbm_bandwidth: bytes per second between memory and cores.
-        peak_bf16, peak_int8: operations per second; dense, without sparsity.
+        peak_bf16, peak_int8: dense operations per second, without sparsity.
         link_bandwidth: bytes per second, one way, of one ICI link of a TPU, or of all
             NVLinks of a GPU together.
         network_bandwidth: bytes per second, one way, of one chip's share of the
-            data-center network, which joins slices of TPUs and hosts of GPUs.
+            data-center network, which joins TPU slices or GPU hosts.
         wrap: when an axis closes to a ring: `"cube"` if every axis is a multiple of 4,
             `"full"` if the axis is as long as the pod's, `""` never.
-        gpu: for a GPU, the fields of XLA's `gpu_device_info` that describe it to the
-            compiler.
-        cited: the key in `SOURCES` for each published figure, by field.
+        gpu: fields of XLA's `gpu_device_info`, which describe a GPU to the compiler.
+        cited: field name of a published figure -> its key in `SOURCES`.
 
     >>> chip = find_chip("v5e")
     >>> chip.title, chip.hbm_bytes >> 30, chip.cited["hbm_bytes"]
@@ -107,19 +106,19 @@ class Chip:
 
     @property
     def ici_links(self) -> int:
-        """ICI links of one chip: two per axis; 0 for a GPU."""
+        """Number of ICI links of one chip: two per axis; 0 for a GPU."""
         return 2 * self.axes
 
     @property
     def device_bytes(self) -> int | None:
-        """Memory of one device: the chip's, shared evenly among its devices."""
+        """Bytes of memory of one device: an even share of the chip's."""
         return None if self.hbm_bytes is None else self.hbm_bytes // self.devices
 
     def peak(self, dtype: str) -> float | None:
-        """The peak rate of matrix products of one type; None if not published.
+        """Returns the peak rate of matrix products of a dtype; None if not published.
 
-        TPUs compute float32 products in bfloat16, jax's default precision, so
-        bfloat16's figure bounds them too.
+        With jax's default precision, TPUs compute float32 products in bfloat16, so the
+        bfloat16 figure applies to them too.
 
         >>> find_chip("v5p").peak("int8") / find_chip("v5p").peak("float32")
         2.0
@@ -129,11 +128,11 @@ class Chip:
         return self.peak_bf16
 
     def wraps(self, shape: Shape) -> tuple[bool, ...]:
-        """Which axes of a slice of this shape close to a ring.
+        """Returns which axes of a slice of this shape close to a ring.
 
-        The rule is from the scaling book, part 2: TPU v4, v5p and 7x join cubes of
-        4x4x4 chips by optical switches, which also close the rings; v5e and v6e close
-        an axis of the pod's full 16 chips.
+        Follows the scaling book, part 2. TPU v4, v5p and 7x consist of cubes of 4x4x4
+        chips, joined by optical switches that also close the rings. In v5e and v6e, an
+        axis closes if it has the pod's full 16 chips.
 
         >>> find_chip("v5p").wraps((4, 4, 8)), find_chip("v5e").wraps((8, 16))
         ((True, True, True), (False, True))
@@ -151,7 +150,7 @@ class Chip:
 # --- published figures -----------------------------------------------------------------
 
 Figure: TypeAlias = tuple[float, str] | None
-"""A published figure with the key of its source; or `NOT_PUBLISHED`."""
+"""A published figure and the key of its source; or `NOT_PUBLISHED`."""
 
 NOT_PUBLISHED: Final = None
 
@@ -159,7 +158,7 @@ NOT_PUBLISHED: Final = None
 def _values_and_sources(
     figures: Mapping[str, tuple[float | Shape, str] | None],
 ) -> tuple[dict[str, float | Shape], dict[str, str]]:
-    """The value and the source of each published figure, by field of `Chip`."""
+    """Splits figures into values and sources, by field of `Chip`."""
     values: dict[str, float | Shape] = {}
     cited: dict[str, str] = {}
     for name, figure in figures.items():
@@ -172,7 +171,7 @@ def _values_and_sources(
     return values, cited
 
 
-# In the following functions no figure has a default, so that none can be forgotten.
+# Figures have no defaults in these functions, so that none can be forgotten.
 def _tpu(
     name: str,
     title: str,
@@ -193,7 +192,7 @@ def _tpu(
     libtpu_config: str = "",
     aliases: tuple[str, ...] = (),
 ) -> Chip:
-    """A generation of TPUs. `pod` is its shape, or its number of chips without a shape."""
+    """Creates a TPU generation; `pod` is a shape, or only a number of chips."""
     shape, chips = None, pod
     if pod is not None and isinstance(pod[0], tuple):
         shape, chips = pod, (math.prod(pod[0]), pod[1])
@@ -234,7 +233,7 @@ def _gpu(
     link_bandwidth: Figure,
     network_bandwidth: Figure,
 ) -> Chip:
-    """A GPU, eight to a host. Its memory is the amount that its driver reports."""
+    """Creates a GPU: eight per host, with the memory size that its driver reports."""
     values, cited = _values_and_sources(
         {
             "hbm_bytes": (int(driver["device_memory_size"]), "xla"),
@@ -251,8 +250,8 @@ def _gpu(
     )
 
 
-# What the driver of a GPU reports to XLA: the fields of `gpu_device_info` in
-# `GpuTargetConfigProto`, as OpenXLA publishes them for its own compiler in
+# What a GPU's driver reports to XLA: the fields of `gpu_device_info` in
+# `GpuTargetConfigProto`. OpenXLA publishes these values in
 # `xla/backends/gpu/target_config/specs` (`a100_sxm_80`, `h100_sxm`, `h200` and
 # `b200.txtpb`). Sizes are in bytes.
 _DriverFields: TypeAlias = Mapping[str, int | float | str]
@@ -275,7 +274,7 @@ _DIFFERENT = (
 
 
 def _driver(*values: int | float | str) -> _DriverFields:
-    """The fields of a GPU's driver, from the values of those in `_DIFFERENT`."""
+    """Creates a GPU's driver fields from the values of the fields in `_DIFFERENT`."""
     return {**_SAME_FOR_ALL, **dict(zip(_DIFFERENT, values, strict=True))}
 
 
@@ -402,7 +401,7 @@ _CHIPS = (
         aliases=("v7x", "tpu7x", "ironwood"),
         devices=2,
         libtpu_name="tpu7x",
-        # Its shape is not published.
+        # The pod's shape is not published.
         pod=(9216, "google-7x"),
         hbm_bytes=(192 << 30, "google-7x"),
         hbm_bandwidth=(7380e9, "google-7x"),
@@ -465,14 +464,14 @@ _BY_ANY_NAME = CHIPS | {alias: chip for chip in _CHIPS for alias in chip.aliases
 
 
 def find_chip(name: str, platform: str = "") -> Chip:
-    """A chip by its name or an alias, such as `trillium`, in upper or lower case.
+    """Finds a chip by its name or an alias, such as `trillium`; ignores case.
 
     Args:
-        name: such as `v5e` or `h100`.
+        name: a name such as `v5e` or `h100`, or an alias.
         platform: `"tpu"` or `"gpu"` to find only chips of that platform.
 
     Raises:
-        TargetError: if no such chip is known, with the nearest name.
+        TargetError: if no such chip is known; the message suggests a similar name.
 
     >>> find_chip("Ironwood").name
     '7x'
@@ -489,7 +488,7 @@ def find_chip(name: str, platform: str = "") -> Chip:
 
 
 def chip_of_kind(device_kind: str) -> Chip | None:
-    """The chip with a device of this jax `device_kind`; None if it is not known.
+    """Finds the chip of a jax `device_kind`; None if unknown.
 
     >>> chip_of_kind("TPU v5 lite").name, chip_of_kind("cpu")
     ('v5e', None)

@@ -1,20 +1,19 @@
-"""route(): the links that a collective uses, and the share of its bytes on each link.
+"""route(): finds the links that a collective uses, and the load on each link.
 
-The model, for a collective with B bytes on each device and groups of n devices; a share
-is a fraction of B:
+The model, for a collective with B bytes per device and replica groups of n devices:
 
 - An all-gather or reduce-scatter sends B (n-1)/n around rings, in both directions at
-  once, over every axis of the torus that the group spans. An all-reduce sends twice
-  that, a broadcast as much as an all-gather.
-- An all-to-all sends B/n from each device to every other, a permutation B from each
-  sender.
-- On TPUs, data is routed along x, then y, then z. Between slices, each chip sends an
-  equal part of its slice's data over the data-center network.
-- On GPUs, NVLink joins any two GPUs of a host at full rate, and the network joins hosts
-  as it joins slices of TPUs.
+  once, along every axis of the torus that the group spans. An all-reduce sends twice as
+  much, a broadcast as much as an all-gather.
+- In an all-to-all, each device sends B/n to every other device. In a permutation, each
+  sender sends B.
+- On TPUs, data is routed along x, then y, then z. Between slices, all chips send equal
+  amounts of their slice's data over the data-center network.
+- On GPUs, NVLink joins any two GPUs of a host at full rate. The network joins hosts, as
+  it joins TPU slices.
 
-The model follows parts 3 and 12 of https://jax-ml.github.io/scaling-book; latency is
-ignored.
+Loads are fractions of B. The model follows parts 3 and 12 of
+https://jax-ml.github.io/scaling-book and ignores latency.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from shardviz.base.format import listed, plural, shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.hardware.topology import Topology
 
-# The most pairs in memory at once.
+# Maximum number of pairs of chips in memory at the same time.
 MOST_PAIRS = 1 << 20
 #: The kinds of collective whose routes are known.
 ROUTED = tuple(name for name, kind in KINDS.items() if kind.route is not Route.UNKNOWN)
@@ -45,11 +44,11 @@ ROUTED = tuple(name for name, kind in KINDS.items() if kind.route is not Route.U
 class Torus:
     """The chips of a topology and the links between neighbours.
 
-    Chips are numbered slice after slice, x fastest. A cluster of GPUs has no such
-    links, because switches join its hosts.
+    Chips are numbered by slice, within a slice x fastest. GPU clusters have no links
+    between neighbours, because switches join their hosts.
 
     Attributes:
-        topology: the described slice or cluster.
+        topology: the described TPU slice or GPU cluster.
 
     >>> torus = Torus(Topology.parse("tpu:v5e:16x16"))
     >>> torus.chips, torus.next_chip(0).tolist()[15]
@@ -60,7 +59,7 @@ class Torus:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Chips along each axis of a slice; () for GPUs."""
+        """Number of chips along each axis of a slice; () for GPUs."""
         return self.topology.shape if self.topology.chip.axes else ()
 
     @property
@@ -84,17 +83,17 @@ class Torus:
 
     @property
     def parts(self) -> int:
-        """The number of slices, or of hosts of GPUs, which only the network joins."""
+        """The number of TPU slices or GPU hosts, which the network joins."""
         return self.topology.slices if self.shape else self.topology.hosts
 
     @cached_property
     def slice_of(self) -> np.ndarray:
-        """int64 [chips]: the slice of each chip, or the host of each GPU."""
+        """int64 [chips]: the slice of each TPU chip, or the host of each GPU."""
         return np.arange(self.chips) // (self.chips // self.parts)
 
     @cached_property
     def chip_of(self) -> np.ndarray:
-        """int64 [devices]: the chip of each device, in the topology's order."""
+        """int64 [devices]: the chip of each device, in the topology's device order."""
         if not self.shape:
             return np.arange(self.chips)
         chips = self.topology.slice_indices
@@ -103,7 +102,7 @@ class Torus:
         return chips
 
     def next_chip(self, axis: int) -> np.ndarray:
-        """int64 [chips]: the next chip along an axis; -1 if there is no link."""
+        """Returns int64 [chips]: the next chip along an axis, or -1 without a link."""
         size, step = self.shape[axis], math.prod(self.shape[:axis])
         last = self.coords[:, axis] == size - 1
         following = np.arange(self.chips) + np.where(last, (1 - size) * step, step)
@@ -112,16 +111,17 @@ class Torus:
 
 @dataclass(frozen=True, eq=False)
 class LinkUse:
-    """The load of a collective on each link, as shares of its bytes on each device.
+    """A collective's load on each link, as a fraction of its bytes per device.
 
     Attributes:
         torus: the chips and their links.
-        ici: float64 [chips, axes, 2]: the load that each chip sends to the next chip
-            along an axis, and to the previous chip.
+        ici: float64 [chips, axes, 2]: the load that each chip sends to the next and to
+            the previous chip along each axis.
         nvlink: float64 [chips]: the load that each GPU sends inside its host.
         network: float64 [chips]: the load that each chip sends to other slices or hosts.
-        chip_group: int64 [chips]: the group of each chip; -1 for none, -2 for several.
-        hops: int64 [1]: the most links between chips on any route.
+        chip_group: int64 [chips]: the replica group of each chip; -1 for none, -2 for
+            several.
+        hops: int64 [1]: the largest number of links on any route.
 
     >>> links = route(Topology.parse("tpu:v5e:4x4"), [range(4)], "all-gather")
     >>> links.used, links.times(1e9)
@@ -137,28 +137,28 @@ class LinkUse:
 
     @staticmethod
     def unused(torus: Torus, chip_group: np.ndarray) -> LinkUse:
-        """Links without any load."""
+        """Returns links without any load."""
         nvlink, network = np.zeros((2, torus.chips))
         ici = np.zeros((torus.chips, len(torus.shape), 2))
         hops = np.zeros(1, np.int64)
         return LinkUse(torus, ici, nvlink, network, chip_group, hops)
 
     def load(self, axis: int) -> np.ndarray:
-        """float64 [chips]: the load of each link to the next chip, in its busier direction."""
+        """float64 [chips]: load of each link to the next chip (busier direction)."""
         following = self.torus.next_chip(axis)
         load = np.maximum(self.ici[:, axis, 0], self.ici[following, axis, 1])
         return np.where(following < 0, 0.0, load)
 
     @property
     def used(self) -> int:
-        """The number of links between chips with a load in either direction."""
+        """The number of ICI links with a load in either direction."""
         axes = range(len(self.torus.shape))
         return sum(int(np.count_nonzero(self.load(axis))) for axis in axes)
 
     def times(self, size: float) -> dict[str, float | None]:
-        """The least time on each kind of link for `size` bytes per device, in seconds.
+        """Returns the least seconds on each kind of link, for `size` bytes per device.
 
-        Only kinds of links with a load; None if the rate is not published.
+        Omits kinds without a load; None if a kind's rate is not published.
 
         >>> links = route(Topology.parse("gpu:h100:2x8"), [range(16)], "all-gather")
         >>> {name: round(s * 1e6) for name, s in links.times(1 << 30).items()}
@@ -178,28 +178,27 @@ class LinkUse:
         return times
 
     def seconds(self, size: float) -> float | None:
-        """The least time for `size` bytes, in seconds; None if a rate is not published."""
+        """Returns the least seconds for `size` bytes per device; None if unknown."""
         longest = 0.0
         for seconds in self.times(size).values():
             if seconds is None:
                 return None
-            # All kinds of links work at the same time.
+            # Different kinds of links work in parallel.
             longest = max(longest, seconds)
         return longest
 
 
 def route(topology: Topology, groups: Iterable[npt.ArrayLike], kind: str) -> LinkUse:
-    """The links that a collective uses.
+    """Finds the links that a collective uses.
 
     Args:
-        topology: the described slice or cluster.
-        groups: the groups, each with the positions of its devices in the topology's
-            order; for a permutation, pairs of sender and receiver, which together count
-            as one group.
-        kind: one of ROUTED.
+        topology: the described TPU slice or GPU cluster.
+        groups: replica groups of positions in the topology's device order; for a
+            permutation, pairs of sender and receiver, which together form one group.
+        kind: a kind of collective in ROUTED.
 
     Raises:
-        TargetError: for another kind, or a device that the topology lacks.
+        TargetError: for another kind, or for a position outside the topology.
 
     >>> route(Topology.parse("tpu:v5p:4x4x4"), [range(64)], "all-reduce").used
     192
@@ -235,10 +234,10 @@ def route(topology: Topology, groups: Iterable[npt.ArrayLike], kind: str) -> Lin
 
 
 def _single_group(chips: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """int64 [count]: the group of each chip; -1 for none, -2 for several.
+    """Returns int64 [count]: the group of each chip; -1 for none, -2 for several.
 
     Args:
-        chips: int64 [members]: the chip of each member of all groups.
+        chips: int64 [members]: the chip of each member device, for all groups.
         group: int64 [members]: the group of each member.
         count: the number of chips.
     """
@@ -253,13 +252,13 @@ def _single_group(chips: np.ndarray, group: np.ndarray, count: int) -> np.ndarra
 
 @dataclass(frozen=True)
 class _Part:
-    """Parts of groups, each within one slice or host, with equal numbers of members.
+    """Replica groups cut at slices (GPUs: hosts) into parts; here, parts of equal size.
 
     Attributes:
         chips: int64 [parts, chips]: the distinct chips of each part.
-        members: int64 [parts, devices]: the chip of each member.
+        members: int64 [parts, devices]: the chip of each member device.
         size: int64 [parts]: the number of members of the full group.
-        spans: int64 [parts]: the number of slices or hosts of the full group.
+        spans: int64 [parts]: the number of slices or hosts that the full group spans.
     """
 
     chips: np.ndarray
@@ -270,8 +269,8 @@ class _Part:
 
 def _parts(torus: Torus, chips: np.ndarray, group: np.ndarray) -> Iterator[_Part]:
     part = group * torus.parts + torus.slice_of[chips]
-    # Devices of one chip need no link between them, so each chip counts once in a part,
-    # at its first member.
+    # Devices of the same chip need no link between them, so keep only the first member
+    # on each chip.
     first = np.sort(np.unique(part * torus.chips + chips, return_index=True)[1])
     parts, device_counts, members_of = _by_part(part)
     _, chip_counts, chips_of = _by_part(part[first])
@@ -291,7 +290,7 @@ def _parts(torus: Torus, chips: np.ndarray, group: np.ndarray) -> Iterator[_Part
 def _by_part(
     part: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray, int], np.ndarray]]:
-    """The distinct parts, their numbers of members, and a function to their members.
+    """Returns the distinct parts, their member counts, and a function for members.
 
     The function takes indices of parts with `count` members each, and returns the
     positions of these members: int64 [parts, count].
@@ -307,11 +306,11 @@ def _by_part(
 
 
 def _add_rounds(links: LinkUse, part: _Part, rounds: int) -> None:
-    """Adds the loads of groups that send around rings.
+    """Adds the loads of groups that send data around rings.
 
     A group that fills a rectangular block of the torus, evenly spaced or not, uses
-    rings along all its axes at once; a closed axis carries twice as much as an open
-    one. Any other group is a single ring in its own order.
+    rings along all axes at once. A closed axis carries twice as much as an open one.
+    Any other group forms a single ring in the order of its members.
     """
     torus, count = links.torus, part.chips.shape[1]
     sent = rounds * (part.spans - 1) / part.spans / count
@@ -336,10 +335,10 @@ def _add_rounds(links: LinkUse, part: _Part, rounds: int) -> None:
 
 
 def _add_exchange(links: LinkUse, part: _Part) -> None:
-    """Adds the loads of groups in which every member sends to every other.
+    """Adds the loads of groups in which every member sends to every other member.
 
-    Data is routed axis by axis, so a group that fills a block loads all lines along an
-    axis equally, and pairs are counted one line at a time: 4,096 chips need thousands
+    Data is routed axis by axis. If a group fills a block, all lines along an axis have
+    equal loads, so it is enough to count pairs within lines: for 4,096 chips, thousands
     of pairs instead of millions.
     """
     count, devices = part.chips.shape[1], part.members.shape[1]
@@ -349,11 +348,11 @@ def _add_exchange(links: LinkUse, part: _Part) -> None:
         np.add.at(links.nvlink, part.members, ((devices - 1) / part.size)[:, None])
         return
     if devices % count:
-        # Chips have different numbers of members, so pairs are counted individually.
+        # Chips have different numbers of members, so count each pair of members.
         _add_pairs(links, part.members, 1 / part.size)
         return
     for size in np.unique(part.size):
-        # The load from one chip to another.
+        # The load that one chip sends to each other chip.
         share = (devices / count) ** 2 / size
         for chips, sizes in _blocks(links.torus, part.chips[part.size == size]):
             if sizes is None:
@@ -365,15 +364,15 @@ def _add_exchange(links: LinkUse, part: _Part) -> None:
                     lines = _lines(chips, sizes, axis)
                     line_share = np.full(len(lines), share * count / length)
                     farthest += _add_pairs(links, lines, line_share)
-            # Between opposite corners of the block.
+            # The longest route is between opposite corners of the block.
             links.hops[:] = max(links.hops[0], farthest)
 
 
 def _blocks(
     torus: Torus, chips: np.ndarray
 ) -> Iterator[tuple[np.ndarray, tuple[int, ...] | None]]:
-    """Groups with equal block sizes, and these sizes; None if they fill no block."""
-    # [groups, members, axes], each axis sorted separately
+    """Yields groups with equal block sizes, and these sizes; None if not a block."""
+    # [groups, members, axes], with coordinates sorted separately for each axis
     coords = np.sort(torus.coords[chips], axis=1)
     sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
     sizes[sizes.prod(axis=1) != chips.shape[1]] = 0
@@ -386,7 +385,7 @@ def _blocks(
 
 
 def _lines(chips: np.ndarray, sizes: tuple[int, ...], axis: int) -> np.ndarray:
-    """int64 [lines, size]: the chips of blocks along one axis; chips count x fastest."""
+    """Returns int64 [lines, size]: the lines of chips along an axis of blocks."""
     grid = chips.reshape(len(chips), *reversed(sizes))
     return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(-1, sizes[axis])
 
@@ -394,11 +393,11 @@ def _lines(chips: np.ndarray, sizes: tuple[int, ...], axis: int) -> np.ndarray:
 def _capacity(
     torus: Torus, chips: np.ndarray, sizes: tuple[int, ...], axis: int
 ) -> np.ndarray:
-    """float64 [groups]: 2 for an axis that closes to a ring, 1 if open, 0 if flat."""
+    """float64 [groups]: 2 if the axis closes to a ring, 1 if it is open, 0 if flat."""
     size = sizes[axis]
     if size == 1:
         return np.zeros(len(chips))
-    # All lines of a block have the same steps, so the first line is enough.
+    # All lines of a block have the same spacing, so check only the first.
     first = _lines(chips, sizes, axis).reshape(len(chips), -1, size)[:, 0]
     along = np.diff(torus.coords[first][..., axis], axis=1)
     even = (along * size == torus.shape[axis]).all(axis=1)
@@ -406,7 +405,7 @@ def _capacity(
 
 
 def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
-    """Each member sends half of the share to the next member and half to the previous."""
+    """Adds sends from each member to the next and the previous, half a share each."""
     members, following = lines.reshape(-1), np.roll(lines, -1, axis=1).reshape(-1)
     half = np.repeat(share / 2, lines.shape[1])
     _add(links, members, following, half)
@@ -414,9 +413,9 @@ def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
 
 
 def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
-    """Every member of a row sends to every other. Returns the most hops.
+    """Adds sends from each member of a line to every other; returns the most hops.
 
-    Rows are processed in batches to limit memory.
+    Processes lines in batches to limit memory.
     """
     source, target = np.nonzero(~np.eye(lines.shape[1], dtype=bool))
     step, farthest = max(1, MOST_PAIRS // max(1, len(source))), 0
@@ -429,7 +428,7 @@ def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
 
 
 def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
-    """Adds pairs of chips: over links inside a slice or host, else over the network."""
+    """Adds sends between chips: over links within a slice or host, else the network."""
     source, target = pairs.T
     torus = links.torus
     inside = torus.slice_of[source] == torus.slice_of[target]
@@ -444,9 +443,10 @@ def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
 def _add(
     links: LinkUse, source: np.ndarray, target: np.ndarray, share: np.ndarray
 ) -> int:
-    """Routes data along x first, then y, then z, in the shorter direction of a ring.
+    """Adds sends along x, then y, then z; returns the largest number of hops.
 
-    If both directions are equally long, half goes each way. Returns the most hops.
+    On a ring, data takes the shorter direction. If both are equally long, half goes
+    each way.
     """
     chip, torus = source, links.torus
     crossed = np.zeros(len(source), np.int64)
@@ -454,7 +454,7 @@ def _add(
         step = torus.coords[target, axis] - torus.coords[chip, axis]
         onward, back = step % size, -step % size
         if not torus.wraps[axis]:
-            # An open axis cannot be crossed the other way: `size` exceeds any distance.
+            # Rule out the direction across the open end: `size` exceeds any distance.
             onward = np.where(step < 0, size, onward)
             back = np.where(step > 0, size, back)
         crossed += np.minimum(onward, back)
@@ -485,12 +485,12 @@ def _add(
 def least_send_seconds(
     topology: Topology, sends: np.ndarray
 ) -> dict[str, float | None]:
-    """The least time on each kind of link for simultaneous sends, in seconds.
+    """Returns the least seconds on each kind of link for simultaneous sends.
 
     Args:
-        topology: the described slice or cluster.
-        sends: int64 [sends, 3]: the positions of sender and receiver in the topology's
-            order, and bytes.
+        topology: the described TPU slice or GPU cluster.
+        sends: int64 [sends, 3]: sender and receiver as positions in the topology's
+            device order, and bytes.
 
     >>> least_send_seconds(Topology.parse("tpu:v5e:4x4"), np.array([[0, 1, 50_000_000]]))
     {'ICI': 0.001}
@@ -505,10 +505,10 @@ def least_send_seconds(
 
 
 def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
-    """int64 [mesh.size]: the position in the topology's order of each device of a mesh.
+    """Returns int64 [mesh.size]: each mesh device's position in the topology's order.
 
-    Devices are found by id. The ids of several slices start at 100,000; a mesh with the
-    ids 0, 1, 2, … then means the topology's devices in the order of their ids.
+    Devices are found by id. With several slices, the topology's ids start at 100,000; a
+    mesh with ids 0, 1, 2, … then means the topology's devices in order of their ids.
 
     Raises:
         TargetError: if the mesh names devices that the topology lacks.
@@ -533,7 +533,7 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
 
 
 def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
-    """int64 [groups, members]: the mesh positions that differ only along these axes.
+    """Returns int64 [groups, members]: groups of mesh positions along these axes.
 
     Raises:
         MeshError: for an axis that the mesh lacks.
@@ -554,11 +554,11 @@ def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
 def collective_link_use(
     collective: Collective, mesh: MeshSpec, topology: Topology
 ) -> LinkUse | None:
-    """The links that a collective uses; None if its groups are not known.
+    """Finds the links that a collective uses; None if its replica groups are unknown.
 
     Args:
-        collective: of a Report or a Plan.
-        mesh: the mesh of the program, with the real ids of its devices.
+        collective: a collective of a Report or a Plan.
+        mesh: the program's mesh, with the ids of its real devices.
         topology: the topology of these devices.
 
     Raises:
@@ -572,18 +572,18 @@ def collective_link_use(
     """
     axes = collective.mesh_axes
     if not collective.groups:
-        # Axes determine groups, but not the pairs of a permutation.
+        # Axes determine replica groups, but not the pairs of a permutation.
         if not axes or collective.definition.pairs:
             return None
         if not all(axis in mesh.shape for axis in axes):
             return None
-        # Groups smaller than the axes could be any devices.
+        # Which devices form groups smaller than the axes is unknown.
         if collective.group_size not in (0, group_size(axes, mesh)):
             return None
     return _link_use(collective.kind, collective.groups, axes, mesh, topology)
 
 
-# Many collectives, and consecutive edits, have the same routes.
+# Many collectives, also after an edit, have the same routes.
 @lru_cache(maxsize=32)
 def _link_use(
     kind: str,

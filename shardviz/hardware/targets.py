@@ -18,13 +18,13 @@ class Target(Displayed):
     Attributes:
         kind: `"attached"`, `"cpu"` for simulated CPU devices, `"described"`, or
             `"hosts"` for several processes.
-        platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` until jax has been asked.
-        count: the number of devices; None until jax has been asked.
-        text: the text of a described target, `"tpu:v5e:4x4"`, or of processes, `"2
+        platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` before jax's backend has started.
+        count: the number of devices; None before jax's backend has started.
+        text: the name of a described target, `"tpu:v5e:4x4"`, or of processes, `"2
             hosts x 4, local"`; else `""`.
-        worker: whether the devices belong to a worker process instead of this kernel.
-        missing: one sentence about packages to install first; else `""`.
-        processes: the number of processes that have the devices.
+        worker: whether a worker process, rather than this kernel, has the devices.
+        missing: a sentence about packages to install first; else `""`.
+        processes: the number of processes that share the devices.
 
     >>> str(Target("cpu", "cpu", 8)), Target("cpu", "cpu", 8).name
     ('CPU × 8, simulated', 'cpu:8')
@@ -40,7 +40,7 @@ class Target(Displayed):
 
     @property
     def name(self) -> str:
-        """The text that chooses this target: `"attached"`, `"cpu:8"`, `"tpu:v5e:4x4"`."""
+        """Text that selects this target: `"attached"`, `"cpu:8"`, `"tpu:v5e:4x4"`."""
         if self.text:
             return self.text
         if self.kind == "attached" or self.count is None:
@@ -50,7 +50,7 @@ class Target(Displayed):
     @property
     def topology(self) -> Topology | None:
         """The topology of a described target; None for any other."""
-        # The text of a `hosts` target counts hosts and does not name chips.
+        # The text of a `hosts` target is not a topology.
         if not self.text or self.kind == "hosts":
             return None
         return Topology.parse(self.text)
@@ -63,7 +63,7 @@ class Target(Displayed):
 
 
 class Targets(tuple[Target, ...], Displayed):
-    """Targets to choose from: a tuple that is displayed as a table.
+    """A tuple of targets that is displayed as a table.
 
     >>> Targets([Target("cpu", "cpu", 8)])
     Targets(cpu:8)
@@ -76,7 +76,7 @@ class Targets(tuple[Target, ...], Displayed):
 
 
 def only_described(text: str) -> TargetError:
-    """The error for an attempt to run on a described target.
+    """Returns the error for an attempt to run on a described target.
 
     >>> str(only_described("tpu:v5e:4x4"))[:43]
     "'tpu:v5e:4x4' is described and not attached"
@@ -95,5 +95,5 @@ class JoinedProcesses(Protocol):
 
 
 TargetLike: TypeAlias = str | Target | JoinedProcesses | None
-"""The devices to compile for: text such as `"tpu:v5e:4x4"`, a Target, `sv.hosts`; None for
-the attached ones."""
+"""Devices to compile for: text such as `"tpu:v5e:4x4"`, a Target, the result of
+`sv.hosts`, or None for attached devices."""

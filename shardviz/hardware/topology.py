@@ -1,11 +1,11 @@
-"""Topology: a described slice of TPUs or cluster of GPUs, and where its devices are.
+"""Topology: a described TPU slice or GPU cluster, with the coordinates of its devices.
 
-No device and no jax is needed. The order of the devices, their ids, coordinates,
-processes and slices are those of libtpu (`jax.experimental.topologies`;
-`tests/layout/test_topology.py` asks it): processes one after another, x fastest; in a
-process its chips, x fastest; in a chip its cores. Ids count the cores of a slice, x
-fastest; where there are several slices, they start at 100,000 in the first, at 200,000
-in the second, and so on.
+Neither devices nor jax are needed. Device order, ids, coordinates, processes and slices
+are the same as in libtpu (`jax.experimental.topologies`;
+`tests/layout/test_topology.py` compares them). Devices are ordered by process (x
+fastest), within a process by chip (x fastest), and within a chip by core. Ids count the
+cores of a slice (x fastest). If there are several slices, ids start at 100,000 in the
+first, 200,000 in the second, and so on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardviz.base.errors import TargetError
 from shardviz.base.format import shown, suggestion
 from shardviz.hardware.chips import Chip, find_chip
 
-# Over all slices.
+# In all slices together.
 MAX_CHIPS = 1 << 18
 EXAMPLES = (
     "tpu:v5e:4x4",
@@ -36,8 +36,8 @@ EXAMPLES = (
     "tpu:v5e:4x4*2",
     "gpu:h100:2x8",
 )
-# Names that clouds use: v5litepod-16 and tpu-v6e-16 with a number of cores, 8xH100 with a
-# number of GPUs.
+# Cloud names of accelerators: v5litepod-16 and tpu-v6e-16 count cores, 8xH100 counts
+# GPUs.
 _CLOUD = re.compile(r"(?:tpu-?)?(?P<chip>[a-z]?[a-z0-9]*)-(?P<count>[0-9]{1,9})")
 _GPUS = re.compile(r"(?P<count>[0-9]{1,9})\s*[x×]\s*(?P<chip>[a-z]+[0-9]+)")
 _TEXT = re.compile(
@@ -47,7 +47,7 @@ Shape = tuple[int, ...]
 
 
 def _misread(problem: str) -> TargetError:
-    """The error for text that is not a topology, with the ways to write one."""
+    """Returns the error for text that is not a topology; it shows valid forms."""
     return TargetError(
         f"{problem} Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or"
         " gpu:h100:2x8; or as clouds name it: v5p-64, v5e-8, 8xH100."
@@ -67,13 +67,13 @@ def _times(sizes: Shape) -> str:
 
 
 def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
-    """The shape of a slice or cluster, if chips of this kind are built in that shape.
+    """Checks and normalizes the shape of a slice or cluster.
 
-    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes for a
-    3-D torus mean one layer of it.
+    Drops trailing axes of size 1 that the chip's torus lacks. Two axes for a 3-D torus
+    mean a single layer of it.
 
     Raises:
-        TargetError: for any other shape.
+        TargetError: for a shape that does not exist with this chip.
     """
     if min((*shape, slices)) < 1:
         raise _misread(f"The sizes of a topology start at 1; got {_times(shape)}.")
@@ -107,7 +107,7 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
             "A host holds 2x2 chips, so the first two axes of a slice are even; got"
             f" {_times(shape)}. The next larger slice is {name}:{_times(even)}."
         )
-    # Switches join cubes of three axes in any order, so only their number is limited.
+    # Switches join 4x4x4 cubes in any shape, so only the number of chips is limited.
     too_long = chip.axes == 2 and (shape[0] > chip.pod[0] or shape[1] > chip.pod[1])
     if too_long or math.prod(shape) > (chip.pod_chips or MAX_CHIPS):
         raise TargetError(
@@ -119,7 +119,7 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
 
 
 def is_described(text: str) -> bool:
-    """True if text has the form of described hardware, valid or not.
+    """Returns whether text has the form of described hardware, valid or not.
 
     >>> [is_described(text) for text in ("gpu:h100:2x8", "v5p-64", "gpu", "cpu:8")]
     [True, True, False, False]
@@ -131,10 +131,10 @@ def is_described(text: str) -> bool:
 
 
 def _cloud_name(word: str) -> tuple[Chip, int] | None:
-    """The chip and the number in a cloud's name of an accelerator; or None."""
+    """Parses a cloud's accelerator name to its chip and number; or returns None."""
     for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
         if match := pattern.fullmatch(word):
-            # A word that only looks like the name of a chip is ignored.
+            # Ignore words that only look like the name of a chip.
             with contextlib.suppress(TargetError):
                 return find_chip(match["chip"], platform), int(match["count"])
     return None
@@ -160,7 +160,7 @@ def _from_cloud(text: str) -> Topology | None:
 
 
 def even_topology(chip: Chip, chips: int) -> Topology | None:
-    """One slice with this number of chips, in its most even shape; None if impossible.
+    """Returns a slice with this many chips in its most even shape; None if impossible.
 
     >>> from shardviz.hardware.chips import find_chip
     >>> str(even_topology(find_chip("v5p"), 4)), even_topology(find_chip("v5e"), 3)
@@ -172,7 +172,7 @@ def even_topology(chip: Chip, chips: int) -> Topology | None:
     else:
         shapes = sorted(_factors(chips, chip.axes), key=lambda s: max(s) - min(s))
     for shape in shapes:
-        # In a slice smaller than a cube the axis of one chip comes last.
+        # In slices smaller than a cube, the axis of size 1 comes last.
         for order in (shape, shape[::-1]):
             with contextlib.suppress(TargetError):
                 return Topology(chip, order)
@@ -180,7 +180,7 @@ def even_topology(chip: Chip, chips: int) -> Topology | None:
 
 
 def _factors(number: int, parts: int) -> list[Shape]:
-    """The ways to write a number as a product of ascending factors."""
+    """Lists the ways to write a number as a product of `parts` ascending factors."""
     if parts == 1:
         return [(number,)]
     products = []
@@ -193,12 +193,12 @@ def _factors(number: int, parts: int) -> list[Shape]:
     return products
 
 
-# The first device id of the first of several slices, and the step between slices.
+# With several slices: the first slice's first device id, and the step to the next.
 FIRST_ID = 100_000
 
 
 class _Places(NamedTuple):
-    """The place of every device: int64 [devices] each, coordinates [devices, 3]."""
+    """The location of every device: int64 [devices], and coords [devices, 3]."""
 
     ids: np.ndarray
     coords: np.ndarray
@@ -211,7 +211,7 @@ def _tpu_places(topology: Topology) -> _Places:
     x, y, z = (*topology.shape, 1, 1)[:3]
     a, b, c = (*topology.host_shape, 1, 1)[:3]
     cores, slices = topology.chip.devices, topology.slices
-    # libtpu's order: by host, within a host by chip, within a chip by core.
+    # libtpu orders devices by host, within a host by chip, within a chip by core.
     grid = np.indices((slices, z // c, y // b, x // a, c, b, a, cores), dtype=np.int64)
     slice_index, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, -1)
     cx, cy, cz = hx * a + dx, hy * b + dy, hz * c + dz
@@ -223,7 +223,7 @@ def _tpu_places(topology: Topology) -> _Places:
 
 
 def _gpu_places(topology: Topology) -> _Places:
-    """GPUs are numbered host by host; their coordinates are GPU, host, 0."""
+    """Numbers GPUs host by host; their coordinates are (GPU, host, 0)."""
     host, gpu = np.indices(topology.shape, dtype=np.int64).reshape(2, -1)
     zeros = np.zeros_like(host)
     coords = np.stack([gpu, host, zeros], axis=1)
@@ -232,16 +232,16 @@ def _gpu_places(topology: Topology) -> _Places:
 
 @dataclass(frozen=True, repr=False, eq=True)
 class Topology(Displayed):
-    """A slice of TPUs or a cluster of GPUs; write one as
-    `Topology.parse("tpu:v5e:4x4")`.
+    """A TPU slice or GPU cluster; create one with `Topology.parse("tpu:v5e:4x4")`.
 
     Attributes:
         chip: the kind of chip.
-        shape: chips along each axis of one slice; for GPUs, hosts and GPUs per host.
+        shape: number of chips along each axis of a slice; for GPUs, number of hosts and
+            of GPUs per host.
         slices: the number of slices of that shape, joined by the data-center network.
 
     Raises:
-        TargetError: for a shape in which such chips are not built.
+        TargetError: for a shape that does not exist with this chip.
 
     >>> topology = Topology.parse("tpu:v5e:4x4*2")
     >>> topology.size, topology.hosts, topology.coords[2].tolist()
@@ -258,21 +258,21 @@ class Topology(Displayed):
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """A topology from typed text; nothing is evaluated.
+        """Parses a topology from text that a user typed.
 
-        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N`
-        after it for N slices, and `gpu:NAME:HOSTSxGPUS`. Clouds' names also work:
+        The grammar is `tpu:GENERATION:AxB` (`AxBxC` for TPUs with three axes; append
+        `*N` for N slices) or `gpu:NAME:HOSTSxGPUS`. Cloud names also work:
         `v5p-64`, `tpu-v6e-16`, `v5litepod-8`, `16xH100`.
 
         Raises:
-            TargetError: for any other text, with the valid forms.
+            TargetError: for any other text; the message shows valid forms.
 
         >>> str(Topology.parse("TPU : ironwood : 4 x 4 x 4"))
         'tpu:7x:4x4x4'
         >>> str(Topology.parse("v5p-64")), str(Topology.parse("16xH100"))
         ('tpu:v5p:2x4x4', 'gpu:h100:2x8')
         """
-        # The length is checked before any pattern is matched.
+        # Check the length before matching any pattern.
         if not isinstance(text, str) or len(text) > 100:
             raise _misread(f"A topology is short text; got {shown(text)}.")
         topology = _from_cloud(text)
@@ -293,7 +293,7 @@ class Topology(Displayed):
 
     @property
     def devices(self) -> int:
-        """The number of jax devices: chips times the devices of a chip."""
+        """The number of jax devices: chips times devices per chip."""
         return self.chips * self.chip.devices
 
     size = devices
@@ -305,7 +305,7 @@ class Topology(Displayed):
 
     @property
     def host_shape(self) -> tuple[int, ...]:
-        """The chips of one host along each axis: 2x2 for TPUs, 1x1 for a single chip."""
+        """Number of chips of one host along each axis; all 1 for a single TPU chip."""
         if self.chip.platform == "gpu":
             return (1, self.shape[1])
         if math.prod(self.shape) == 1:
@@ -320,7 +320,7 @@ class Topology(Displayed):
     @cached_property
     def wraps(self) -> tuple[bool, ...]:
         """Which axes of a slice close to a ring."""
-        # Switches join GPUs, which have no torus.
+        # GPUs are joined by switches and form no torus.
         if not self.chip.axes:
             return (False,) * len(self.shape)
         return self.chip.wraps(self.shape)
@@ -337,12 +337,12 @@ class Topology(Displayed):
 
     @property
     def device_ids(self) -> np.ndarray:
-        """int64 `[devices]`: the id of each device, in jax's order of devices."""
+        """int64 `[devices]`: the id of each device, in jax's device order."""
         return self._places.ids
 
     @property
     def coords(self) -> np.ndarray:
-        """int64 `[devices, 3]`: x, y and z of the chip; for a GPU, its number, host, 0.
+        """int64 `[devices, 3]`: the chip's x, y and z; for a GPU: GPU in host, host, 0.
 
         >>> Topology.parse("gpu:h100:2x8").coords[9].tolist()
         [1, 1, 0]
@@ -351,7 +351,7 @@ class Topology(Displayed):
 
     @property
     def cores(self) -> np.ndarray:
-        """int64 `[devices]`: the number of each device on its chip."""
+        """int64 `[devices]`: the index of each device on its chip."""
         return self._places.cores
 
     @property
@@ -366,7 +366,7 @@ class Topology(Displayed):
 
     @property
     def jax_options(self) -> Mapping[str, Any]:
-        """The keyword arguments for `jax.experimental.topologies.get_topology_desc`.
+        """Keyword arguments for `jax.experimental.topologies.get_topology_desc`.
 
         GPUs also need `target_config`.
 
@@ -390,7 +390,7 @@ class Topology(Displayed):
 
     @property
     def title(self) -> str:
-        """Its name in sentences.
+        """The topology's name in sentences.
 
         >>> Topology.parse("tpu:v5e:4x4*2").title, Topology.parse("gpu:h100:2x8").title
         ('TPU v5e 4×4 × 2 slices', 'NVIDIA H100 SXM 2×8')
@@ -399,7 +399,7 @@ class Topology(Displayed):
         return f"{self.chip.title} {'×'.join(map(str, self.shape))}{slices}"
 
     def words(self) -> str:
-        """A description in one sentence.
+        """Describes the topology in one sentence.
 
         >>> Topology.parse("tpu:v5p:4x4x8").words()
         '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'

@@ -1,9 +1,8 @@
-"""The positions of a topology's chips on a page, and the lines for the links.
+"""Places a topology's chips on a page, and draws links as lines.
 
-A torus of two axes is a grid. A torus of three axes is drawn as planes of two axes
-above each other, each in parallel perspective, so that no chip covers another and every
-link to a neighbour is a short straight line. Slices are separate blocks, and so are the
-hosts of GPUs.
+A torus with two axes is drawn as a grid. A torus with three axes is drawn as stacked
+planes in parallel perspective, so that no chip covers another and every link to a
+neighbour is a short straight line. TPU slices and GPU hosts are drawn separately.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from shardviz.draw.picture import (
 from shardviz.hardware.interconnect import LinkUse, Torus
 from shardviz.hardware.topology import Topology
 
-# Up to so many chips: width and height of a chip and the gap between chips, in points.
+# Maximum number of chips -> width and height of a chip, and the gap between chips, in
+# points.
 _SIZES = (
     (16, (54.0, 44.0), 20.0),
     (64, (40.0, 33.0), 14.0),
@@ -36,21 +36,21 @@ _SIZES = (
     (16384, (4.0, 4.0), 3.0),
     (1 << 62, (2.4, 2.4), 1.8),
 )
-# For three axes: up to so many chips, the width of a chip with its gap.
+# For three axes: maximum number of chips -> width of a chip plus gap, in points.
 _PITCHES = ((64, 54.0), (256, 36.0), (1024, 24.0), (4096, 11.0), (1 << 62, 6.0))
-# As parts of that width: the width of a chip, the shift to the right from one row of a
+# Fractions of the pitch: the width of a chip, the shift to the right from one row of a
 # plane to the next, and the extra distance between chips of different hosts.
 _CHIP, _ROW_SHIFT, _HOST = 0.68, 0.38, 0.16
-# The rise from one row to the next, for a view from above and for a flatter view. As
-# parts of the rise: the height of a chip, and the gap between planes.
+# The rise from one row to the next, for a steeper and a flatter view. Multiples of the
+# rise: the height of a chip, and the gap between planes.
 _TILTS, _CHIP_HEIGHT, _PLANE_GAP = (0.48, 0.36), 0.84, 1.5
-# Width and height of the page that three axes are arranged for.
+# Width and height of the page for three axes, in points.
 _PAGE = (300.0, 340.0)
-# Factors on the scale of an arrangement with several columns, or in an unusual order.
+# Penalty factors for arrangements with several columns, or with reordered axes.
 _COLUMNS_COST, _ORDER_COST = 0.75, 0.85
-# The preferred ratio of width to height for planes and slices.
+# The preferred ratio of width to height of the drawing.
 _WIDE = 0.9
-# More are finer than a reader can see.
+# With more hosts, frames would be too fine to see.
 MOST_FRAMES = 512
 
 
@@ -63,10 +63,10 @@ class ChipGrid:
         cell: width and height of a chip.
         gap: the distance between chips.
         corners: float64 [2, chips]: the top left corner of every chip.
-        stubs: float64 [axes, 2]: the vector from the middle of the last chip of an axis
-            to the end of the short line for its link to the first chip.
-        breaks: for each axis, the number of chips after which the row continues
-            elsewhere on the page; 0 if it never does.
+        stubs: float64 [axes, 2]: vector of the short line that stands for a wraparound
+            link, from the middle of an axis's last chip.
+        breaks: for each axis, the number of chips after which the row continues in
+            another column of the page; 0 for never.
         frames: outlines around hosts and slices.
         labels: the names of axes, slices and hosts.
         size: width and height of the whole drawing.
@@ -89,12 +89,12 @@ class ChipGrid:
 
     @property
     def solid(self) -> bool:
-        """True if three axes are drawn."""
+        """True if the drawing has three axes."""
         return len(self.torus.shape) == 3 and self.torus.shape[2] > 1
 
 
 def chip_grid(topology: Topology) -> ChipGrid:
-    """A topology on a page, with chips as large as their number allows.
+    """Places a topology's chips on a page; with fewer chips, they are larger.
 
     >>> from shardviz.hardware.topology import Topology
     >>> grid = chip_grid(Topology.parse("tpu:v5e:4x4"))
@@ -113,7 +113,7 @@ def chip_grid(topology: Topology) -> ChipGrid:
 
 
 def _chip_size(topology: Topology) -> tuple[float, float, float]:
-    """Width and height of a chip in a grid, and the gap around it."""
+    """Returns width and height of a chip in a grid, and the gap between chips."""
     _, (width, height), gap = next(v for v in _SIZES if topology.chips <= v[0])
     devices = topology.chip.devices
     width = max(width, devices * height)
@@ -125,7 +125,7 @@ def _chip_size(topology: Topology) -> tuple[float, float, float]:
 
 
 def _plane(torus: Torus) -> ChipGrid:
-    """One slice of two axes, as a grid with a frame around every host."""
+    """Places a slice of two axes as a grid, with a frame around every host."""
     topology = torus.topology
     width, height, gap = _chip_size(topology)
     # The margin has space for frames and for the lines of wraparound links.
@@ -142,14 +142,14 @@ def _plane(torus: Torus) -> ChipGrid:
     stubs = np.zeros((3, 2))
     stubs[:2] = np.diag(np.array([width, height]) / 2 + gap * 0.85)
     grid = ChipGrid(torus, (width, height), gap, corners, stubs, size)
-    # Frames of one slice, since all slices have the same hosts in the same places.
+    # Frames for one slice; `_slices` repeats them.
     return replace(grid, frames=tuple(_host_frames(grid, topology.host_shape[:2])))
 
 
 def _host_frames(grid: ChipGrid, shape: tuple[int, ...]) -> list[Frame]:
-    """An outline around every host that has chips among the corners.
+    """Returns frames around all hosts whose chips are in the grid.
 
-    It runs in the middle of the gap, so that neighbouring outlines coincide.
+    Frames run in the middle of the gap, so that those of neighbouring hosts coincide.
     """
     topology, margin, gap = grid.topology, grid.gap * 0.5, grid.gap
     if not 1 < topology.hosts <= MOST_FRAMES:
@@ -167,11 +167,11 @@ def _host_frames(grid: ChipGrid, shape: tuple[int, ...]) -> list[Frame]:
 
 
 def _hosts_of_gpus(torus: Torus) -> ChipGrid:
-    """The GPUs of each host in a few rows, and the hosts in rows and columns."""
+    """Places each host's GPUs in a few rows, and the hosts in rows and columns."""
     topology, count = torus.topology, torus.topology.hosts
     width, height, gap = _chip_size(topology)
     gpus, margin = topology.shape[1], gap * 0.5
-    # The number of rows for which a host is about twice as wide as high.
+    # Choose the rows so that a host is about twice as wide as high.
     rows = max(
         n for n in range(1, gpus + 1) if gpus % n == 0 and 2 * n * n <= max(2, gpus)
     )
@@ -199,12 +199,12 @@ def _hosts_of_gpus(torus: Torus) -> ChipGrid:
 
 @dataclass(frozen=True)
 class _Stack:
-    """Planes above each other; lengths are in widths of a chip with its gap.
+    """An arrangement of stacked planes; lengths are multiples of the pitch.
 
     Attributes:
-        order: the axes that go across, behind and up.
-        sizes: chips along each of these axes.
-        hosts: the chips of a host along each of these axes.
+        order: the torus axes that are drawn to the right, to the back and upwards.
+        sizes: number of chips along each of these axes.
+        hosts: number of a host's chips along each of these axes.
         columns: the number of stacks side by side.
         tilt: the rise from one row to the next.
     """
@@ -221,13 +221,13 @@ class _Stack:
         return -(-self.sizes[2] // self.columns)
 
     def along(self, axis: int, index: np.ndarray) -> np.ndarray:
-        """The positions of chips along an axis, in steps between neighbours."""
+        """Returns the positions of chips along an axis."""
         host = self.hosts[axis]
-        # No extra distance along an axis where every chip is another host.
+        # No extra distance along an axis on which every chip has a different host.
         return index + _HOST * (index // host) * (host > 1)
 
     def length(self, axis: int, count: int) -> float:
-        """The distance from the first to the last of `count` chips along an axis."""
+        """Returns the distance from the first to the last of `count` chips."""
         return float(self.along(axis, np.array(count - 1)))
 
     @property
@@ -251,7 +251,7 @@ class _Stack:
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height of all planes, with the lines around them."""
+        """Width and height of all planes, including stubs of wraparound links."""
         plane_width, plane_height = self.plane
         height = plane_height + self.up * self.planes - self.up
         height += self.length(2, self.planes) - (self.planes - 1)
@@ -259,7 +259,7 @@ class _Stack:
 
 
 def _stack(torus: Torus) -> _Stack:
-    """The arrangement with the largest chips."""
+    """Finds the arrangement that allows the largest chips."""
 
     def chip_size(stack: _Stack) -> float:
         (stack_width, stack_height), (width, height) = stack.size, stack.chip
@@ -281,7 +281,7 @@ def _stack(torus: Torus) -> _Stack:
 
 
 def _planes(torus: Torus) -> ChipGrid:
-    """One slice of three axes: planes above each other, the first at the bottom."""
+    """Places a slice of three axes as stacked planes, the first at the bottom."""
     stack = _stack(torus)
     pitch = next(v for most, v in _PITCHES if math.prod(torus.shape) <= most)
     across, behind, up = stack.order
@@ -303,7 +303,7 @@ def _planes(torus: Torus) -> ChipGrid:
     names = [_axis_name(torus, axis) for axis in stack.order]
     head, low = 15.0, 15.0 + height * pitch
     corners = np.stack([left, top]) * pitch + np.array([[0], [head]])
-    # The slanted planes leave space above the left end and below the right end.
+    # Slanted planes leave space for labels at the top left and bottom right.
     first, last = float(corners[0].min()), float(corners[0].max()) + _CHIP * pitch
     last = max(last, first + text_width("".join(names), 9.0) + 40)
     labels = (
@@ -324,7 +324,7 @@ def _planes(torus: Torus) -> ChipGrid:
 
 
 def _axis_name(torus: Torus, axis: int) -> str:
-    """`x 4`, or `x 4 ring` for an axis that closes to a ring."""
+    """Formats an axis as `x 4`, or as `x 4 ring` if it closes to a ring."""
     ring = " ring" if torus.wraps[axis] else ""
     return f"{'xyz'[axis]} {torus.shape[axis]}{ring}"
 
@@ -333,7 +333,7 @@ def _axis_name(torus: Torus, axis: int) -> str:
 
 
 def _slices(grid: ChipGrid) -> ChipGrid:
-    """All slices of a topology, each like the given drawing of one slice."""
+    """Repeats the grid of one slice for all slices of the topology."""
     topology = grid.topology
     distance = max(18.0, 1.6 * grid.gap)
     places, size = _side_by_side(topology.slices, grid.size, 16.0, distance)
@@ -365,16 +365,16 @@ def _side_by_side(
     head: float,
     distance: float,
 ) -> tuple[np.ndarray, tuple[float, float]]:
-    """Arranges rectangles in rows, on a well-proportioned page with a full last row.
+    """Arranges rectangles in rows; prefers good proportions and a full last row.
 
     Args:
         count: the number of rectangles.
-        size: width and height of each.
-        head: space for the name above each.
-        distance: space between them.
+        size: width and height of a rectangle.
+        head: space for the name above a rectangle.
+        distance: space between rectangles.
 
     Returns:
-        float64 [count, 2]: the top left corner of each; and the size of the page.
+        float64 [count, 2]: the top left corner of each rectangle; and the page size.
     """
     width, height = size[0], size[1] + head
 
@@ -396,16 +396,16 @@ def _side_by_side(
 
 # --- links ----------------------------------------------------------------------------
 
-# Beyond this number, idle links are too fine to see.
+# If there are more links than this, idle links are too fine to see.
 MOST_IDLE = 20_000
-# Beyond this number of chips, idle links would hide the links in use.
+# If there are more chips than this, idle links would hide the links in use.
 MOST_BESIDE = 1024
 
 
 def has_edges(grid: ChipGrid, links: LinkUse | None) -> bool:
-    """True if there are links to draw as lines, and not too many.
+    """Returns whether links are drawn as lines: if there are any, and not too many.
 
-    GPUs and slices are joined by switches, so no lines are drawn between them.
+    Links between GPUs and between slices go through switches and are not drawn.
     """
     torus = grid.torus
     few = torus.chips * len(torus.shape) <= MOST_IDLE
@@ -415,13 +415,13 @@ def has_edges(grid: ChipGrid, links: LinkUse | None) -> bool:
 def connection_edges(
     grid: ChipGrid, links: LinkUse | None, colour: np.ndarray | None = None
 ) -> Edges:
-    """The links of a topology as lines; links with more bytes are wider.
+    """Draws a topology's links as lines; links with more bytes are wider.
 
     Args:
         grid: the positions of the chips.
-        links: the load of a collective on each link; None for no collective.
-        colour: int [chips, axes]: the group of the link from each chip to the next along
-            an axis; if None, the group of the two chips that it joins.
+        links: the load of a collective on each link; None without a collective.
+        colour: int [chips, axes]: the group that colours the link from each chip to the
+            next along an axis; if None, the replica group of the link's two chips.
     """
     torus = grid.torus
     if not has_edges(grid, links):
@@ -430,12 +430,12 @@ def connection_edges(
     x0, y0, x1, y1, group, load = np.concatenate(lines, axis=1)
     used = load > 0
     thin, thick = max(0.5, grid.gap * 0.045), min(3.6, max(0.9, grid.gap * 0.32))
-    # The widths of all axes have the same scale.
+    # Use the same scale for the line widths of all axes.
     share = load / (load.max(initial=0.0) or 1.0)
     width = np.where(used, thick * (0.45 + 0.55 * share), thin)
     if used.any() or colour is None:
         group = np.where(used, group, NO_GROUP)
-    # Links in use are painted last, on top.
+    # Paint links in use last, on top of idle links.
     order = np.argsort(used, kind="stable")
     if used.any() and torus.chips > MOST_BESIDE:
         order = order[used[order]]
@@ -445,10 +445,10 @@ def connection_edges(
 def _lines_along(
     grid: ChipGrid, links: LinkUse | None, colour: np.ndarray | None, axis: int
 ) -> np.ndarray:
-    """float64 [6, lines]: both ends, the group and the load of the links along an axis.
+    """Returns float64 [6, lines]: both ends, group and load of each line along an axis.
 
     A link between chips that are not neighbours on the page, such as a wraparound link,
-    is a short line at both of its ends.
+    becomes two short lines, one at each chip.
     """
     torus = grid.torus
     following = torus.next_chip(axis)

@@ -1,4 +1,4 @@
-"""Meshes: devices as a grid or host by host, coloured by host, by axis or by block."""
+"""Pictures and texts of meshes; devices are coloured by host, mesh axis or block."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from shardviz.draw.tables import MOST_CELLS, MOST_LINES, grid_text
 from shardviz.hardware.draw.topology import draw_position
 from shardviz.hardware.topology import Topology
 
-# Up to so many devices: width and height of a tile and the gap between tiles, in
+# Maximum number of devices -> width and height of a tile, and the gap between tiles, in
 # points.
 _SIZES = (
     (16, (80.0, 38.0), 8.0),
@@ -61,10 +61,10 @@ _SIZES = (
     (262144, (3.0, 3.0), 0.6),
     (1 << 62, (1.2, 1.2), 0.2),
 )
-MOST_COLOURS = 10  # groups, beyond which they share a colour ramp without a legend
-MOST_HOST_LINES = 32  # lines about hosts in a text
-MOST_NAMED = 256  # devices, beyond which the frames of hosts have no names
-MOST_FRAMES = 1024  # hosts, beyond which frames would be too fine to see
+MOST_COLOURS = 10  # groups; more than these are coloured by a ramp, without a legend
+MOST_HOST_LINES = 32  # hosts listed in a text
+MOST_NAMED = 256  # devices; with more, the frames of hosts have no names
+MOST_FRAMES = 1024  # hosts; with more, frames would be too fine to see
 
 
 def draw_mesh(
@@ -75,20 +75,20 @@ def draw_mesh(
     topology: Topology | str | None = None,
     collective: Collective | None = None,
 ) -> Picture:
-    """The devices of a mesh.
+    """Draws the devices of a mesh.
 
     Args:
         mesh: the mesh.
-        by: `"mesh"` for devices along the axes of the mesh, `"host"` for devices host
-            by host, `"position"` for their position in a described topology.
-        colour: a mesh axis to colour by; by host if None.
+        by: how devices are arranged: `"mesh"` along the mesh axes, `"host"` host by
+            host, `"position"` by their position in a described topology.
+        colour: a mesh axis to colour by; None to colour by host.
         title: the title of the picture.
         topology: for `"position"`, a Topology or its text, `"tpu:v5e:4x4"`.
-        collective: for `"position"`, a collective of a Report or Plan whose links are
+        collective: for `"position"`, a collective of a Report or Plan; its links are
             drawn.
 
     Raises:
-        MeshError: for an axis that the mesh lacks, or another `by`.
+        MeshError: for an axis that the mesh lacks, or an unknown `by`.
         TargetError: if the mesh does not fit the topology.
 
     >>> from shardviz.base.mesh import make_mesh
@@ -112,7 +112,7 @@ def draw_mesh(
         stride = math.prod(mesh.axis_sizes[mesh.positions[colour] + 1 :])
         groups = tiles.first // stride % count
     legend: list[tuple[int, str]] = []
-    # A single host needs no legend; a single coordinate is named in one.
+    # No legend for a single host, but one for a mesh axis of size 1.
     if count <= MOST_COLOURS and (count > 1 or colour is not None):
         legend = list(enumerate(names))
     return _devices(
@@ -122,7 +122,7 @@ def draw_mesh(
         title=titled(title, f"mesh {mesh}"),
         legend=legend,
         groups=max(count, 1),
-        # Hosts are not an axis, so they are grey.
+        # Hosts are not a mesh axis, so they are grey.
         shades=shades([(mesh.positions[colour] if colour else -1, count, 1)]),
         alt=_alt(mesh, by),
         colormap="blocks" if count <= MOST_COLOURS else "ramp",
@@ -136,7 +136,7 @@ def draw_layout_devices(
     title: str | None = None,
     legend: bool = True,
 ) -> Picture:
-    """The devices of a layout, coloured by the block of the array that each holds.
+    """Draws a layout's devices, coloured by the block of the array that each holds.
 
     Args:
         by: `"mesh"` or `"host"`, as in `draw_mesh`.
@@ -148,7 +148,7 @@ def draw_layout_devices(
     check_drawable(layout)
     _check_order(by, ("mesh", "host"))
     tiles = DeviceTiles(layout.mesh, tile_counts(layout.mesh.axis_sizes))
-    # The same numbers, and so the same colours, as in the picture of the array.
+    # Numbered, and so coloured, like the blocks in the picture of the array.
     groups, entries = tiles.blocks(layout), []
     if legend and 1 < layout.num_blocks <= MOST_COLOURS:
         for block in range(layout.num_blocks):
@@ -168,7 +168,7 @@ def draw_layout_devices(
 
 
 def _check_order(by: object, orders: Sequence[str]) -> None:
-    """Refuses any other arrangement of devices."""
+    """Raises for any other arrangement of devices."""
     if by not in orders:
         raise MeshError(
             f"Devices are arranged by {listed(orders, 'or')}; got {shown(by)}."
@@ -176,11 +176,11 @@ def _check_order(by: object, orders: Sequence[str]) -> None:
 
 
 def _devices(tiles: DeviceTiles, group: np.ndarray, by: str, **more: Any) -> Picture:
-    """The page of a mesh.
+    """Draws the page of a mesh.
 
     Args:
-        tiles: the tiles of devices.
-        group: int64 [tiles], the group of each.
+        tiles: the tiles, each for one or several devices.
+        group: int64 [tiles]: the group of each tile.
         by: `"mesh"` or `"host"`.
         more: further arguments of `page`.
     """
@@ -189,14 +189,14 @@ def _devices(tiles: DeviceTiles, group: np.ndarray, by: str, **more: Any) -> Pic
     text: Template = (Slot(DEVICE),)
     notes, arrange_by = [], _by_mesh
     if tiles.length > 1:
-        # There are too many devices to arrange them host by host.
+        # Tiles of several devices cannot be arranged by host.
         text = (f"{tiles.length:,} devices",)
         notes.append(wording.tile_of_devices(tiles.length, by == "host"))
     elif by == "host":
         arrange_by = _by_host
         text += ("\n", *coordinates(tiles.counts, mesh.axis_names))
     corners, labels, frames, sides, size = arrange_by(tiles, cell, gap)
-    # The names of hosts are on frames; without frames, they are in the tiles.
+    # Host names are on frames; without frames, they are in the tiles.
     several = len(mesh.processes) > 1
     if several and tiles.length == 1 and by == "mesh" and not frames:
         text, columns = (*text, "\nhost ", Slot("host")), {"host": tiles.hosts}
@@ -225,11 +225,11 @@ def _devices(tiles: DeviceTiles, group: np.ndarray, by: str, **more: Any) -> Pic
 
 
 def _cell(tiles: DeviceTiles) -> tuple[tuple[float, float], float]:
-    """Width and height of a tile, and the gap between tiles, in points."""
+    """Returns width and height of a tile, and the gap between tiles, in points."""
     count = math.prod(tiles.counts)
     _, (width, height), gap = next(v for v in _SIZES if count <= v[0])
     if count <= 1024 and tiles.length == 1:
-        # The user's own ids may be long.
+        # Ids that the user chose can be long.
         width = max(width, text_width(str(tiles.ids.max()), 7.0) + 5)
         # Frames around hosts have names, which need space.
         if count <= MOST_NAMED and len(tiles.mesh.processes) > 1:
@@ -238,7 +238,7 @@ def _cell(tiles: DeviceTiles) -> tuple[tuple[float, float], float]:
 
 
 def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The axes that a page shows: those longer than 1, or else one or two.
+    """Returns the mesh axes to show: those of size > 1, and sometimes one of size 1.
 
     >>> shown_axes((1, 4, 1, 2)), shown_axes((1, 4)), shown_axes((64, 1)), shown_axes((1, 1, 1))
     ((1, 3), (0, 1), (0,), (2,))
@@ -251,7 +251,7 @@ def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
     return long
 
 
-# The corners of tiles, float64 [2, tiles]; labels, frames, rulers; the size of the page.
+# Tile corners (float64 [2, tiles]), labels, frames, rulers, and the page size.
 _Placed = tuple[np.ndarray, list[Label], list[Frame], list[Ruler], tuple[float, float]]
 
 
@@ -266,7 +266,8 @@ def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
         last = min(first + level.span, level.size) * span - 1
         return mesh.axis_names[level.axis], range_words(first * span, last)
 
-    # If rows are lower than their labels, the first label needs space below the columns.
+    # If rows are lower than their labels, leave space between the column labels and the
+    # first row label.
     around = headers(grid, words, (edge, max(edge, 6.0 - cell[1] / 2)))
     left, top = around.left, around.top
     corners = grid.corners() + np.array([[left], [top]])
@@ -283,25 +284,25 @@ def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
 
 
 def range_words(first: int, last: int) -> str:
-    """`3`, or `0–63`."""
+    """Formats a range of coordinates: `3`, or `0–63`."""
     if last <= first:
         return str(first)
     return f"{first}–{last}"
 
 
 def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Placed:
-    """Each host is a small grid of its devices in mesh order; hosts form a grid too."""
+    """Arranges each host's devices as a small grid, and the hosts as a larger grid."""
     processes = tiles.mesh.processes
     host = np.searchsorted(processes, tiles.hosts)
     order, counts = np.argsort(host, kind="stable"), np.bincount(host)
-    # The number of each device within its host.
+    # The index of each device within its host.
     number = np.empty(len(host), np.int64)
     number[order] = np.arange(len(host)) - np.repeat(np.cumsum(counts) - counts, counts)
     most = int(counts.max())
     across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
-    # The grid of one host is not folded; the grid of hosts is.
+    # Don't fold the grid of a host; only the grid of hosts is folded.
     inner = arrange((-(-most // across), across), cell, gap, (0, 1), page=(1e9, 1e9))
-    # The name of a host is on the upper edge of its frame.
+    # Leave space for the host's name on the upper edge of its frame.
     head, name_width = 0.0, 0.0
     if cell[1] >= 15:
         head = 7.0
@@ -332,7 +333,7 @@ def _alt(mesh: MeshSpec, by: str) -> str:
 
 
 def mesh_text(mesh: MeshSpec, width: int) -> str:
-    """A mesh: a table of ids in mesh order, or the ids in ranges.
+    """Writes a mesh as a table of device ids in mesh order, or as ranges of ids.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> print(mesh_text(make_mesh(data=2, model=2), 80))
@@ -358,7 +359,7 @@ def _tables(mesh: MeshSpec, width: int) -> list[str] | None:
     sizes = [mesh.axis_sizes[axis] for axis in axes]
 
     def words(axis: int, entry: int, short: bool) -> str:
-        # Only the first column repeats the name of the axis.
+        # Only the first column shows the axis name.
         if short and entry:
             return str(entry)
         return f"{mesh.axis_names[axes[axis]]} {entry}"
@@ -372,18 +373,18 @@ def _tables(mesh: MeshSpec, width: int) -> list[str] | None:
 
 
 def _hosts_text(hosts: list[int]) -> str:
-    """The hosts of a row."""
+    """Names the hosts of a row."""
     distinct = list(dict.fromkeys(hosts))
     if len(distinct) == 1:
         return f"host {distinct[0]}"
-    # If hosts alternate, the row lists the host of every device.
+    # If hosts alternate, list the host of every device in the row.
     if hosts != sorted(hosts):
         distinct = hosts
     return f"hosts {ids_text(distinct)}"
 
 
 def _ranges(mesh: MeshSpec, width: int) -> list[str]:
-    """The ids in ranges, with a line per coordinate of as many outer axes as fit."""
+    """Writes ids as ranges, with a line per coordinate of the outer axes that fit."""
     names, sizes, outer = mesh.axis_names, mesh.axis_sizes, 0
     while outer < len(sizes) - 1 and math.prod(sizes[: outer + 1]) <= MOST_LINES // 2:
         outer += 1
@@ -398,7 +399,7 @@ def _ranges(mesh: MeshSpec, width: int) -> list[str]:
 
 
 def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
-    """All hosts in one line if each has one run of devices; else a line per host."""
+    """Lists hosts in one line if each has consecutive devices; else one line each."""
     count = len(mesh.processes)
     if count < 2:
         return []

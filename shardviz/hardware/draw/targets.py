@@ -9,7 +9,7 @@ from shardviz.hardware.topology import Topology
 
 
 def targets_text(value: Target | Targets, width: int) -> str:
-    """A line per target: its name, a description, and the figures of one device.
+    """Writes a line per target: its name, description, and figures per device.
 
     >>> cluster = Target("described", "gpu", 16, "gpu:h100:2x8", True)
     >>> print(targets_text(cluster, 80))
@@ -32,7 +32,7 @@ def targets_text(value: Target | Targets, width: int) -> str:
 
 
 def _figures(topology: Topology) -> str:
-    """The published figures of one device."""
+    """Formats the published figures of one device."""
     chip, figures = topology.chip, []
     if chip.device_bytes is not None:
         figures.append(bytes_text(chip.device_bytes))

@@ -1,4 +1,4 @@
-"""Pictures of topologies: devices by position, and the links that a collective uses."""
+"""Pictures of topologies: devices by position, and a collective's links."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from shardviz.hardware.interconnect import (
 from shardviz.hardware.topology import Topology
 from shardviz.hardware.words import links as wording
 
-# The most groups with separate colours and entries in the legend.
+# Maximum number of groups with distinct colours and a legend.
 MOST_COLOURS = 10
 
 
@@ -51,19 +51,19 @@ def draw_position(
     links: LinkUse | None = None,
     bare: bool = False,
 ) -> Picture:
-    """The devices of a mesh by their position in a topology, with the links of chips.
+    """Draws a mesh's devices at their positions in a topology, with links of chips.
 
     Args:
         mesh: the mesh.
         topology: a Topology or its text: `"tpu:v5e:4x4"`.
-        collective: a collective of a Report or Plan. Its groups and the links that it
-            uses are coloured; links with more bytes are wider.
+        collective: a collective of a Report or Plan. Its replica groups and links are
+            coloured; links with more bytes are wider.
         colour: without a collective, a mesh axis to colour by; by default the first
             axis along which devices differ.
         title: the title of the picture.
-        links: the result of `collective_link_use`, if the caller has it.
-        bare: leaves out the legend and the notes, and gives a link the colour of the
-            mesh axis along which its bytes travel or its chips differ.
+        links: the result of `collective_link_use`, if already computed.
+        bare: True to omit legend and notes, and to colour each link by mesh axis: the
+            collective's, or the one along which the link's chips differ.
 
     Raises:
         TargetError: if the mesh does not fit the topology.
@@ -90,7 +90,8 @@ def draw_position(
     along = None
     if bare and has_edges(grid, links):
         along = _axes_of_links(mesh, grid.torus, rows)
-        # Bytes along one mesh axis may pass chips that differ along another.
+        # For a collective over one mesh axis, all links get its colour: its bytes may
+        # pass through chips that differ along another axis.
         if collective is not None and len(collective.mesh_axes) == 1:
             name = collective.mesh_axes[0].split(":(")[0]
             along[:] = mesh.positions.get(name, MANY_GROUPS)
@@ -119,7 +120,7 @@ def draw_position(
 
 
 def draw_topology(topology: Topology, title: str | None = None) -> Picture:
-    """A described topology: its devices, hosts, slices and links."""
+    """Draws a topology: its devices, hosts, slices and links."""
     grid, count = chip_grid(topology), topology.slices
     rows, ids = np.arange(topology.devices), topology.device_ids
     return page(
@@ -137,7 +138,7 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
 
 
 def _look(count: int, axis: int = -1) -> dict[str, Any]:
-    """Arguments of `page` that give groups the tints of a mesh axis, or grey for -1."""
+    """Returns arguments of `page` to colour groups by a mesh axis, or grey for -1."""
     colormap = "blocks" if count <= MOST_COLOURS else "ramp"
     return {
         "groups": count,
@@ -148,21 +149,21 @@ def _look(count: int, axis: int = -1) -> dict[str, Any]:
 
 
 def _first_axis(mesh: MeshSpec, collective: Collective | None) -> int:
-    """The position of the first mesh axis of a collective; -1 for none."""
+    """Returns the position of a collective's first mesh axis; -1 if it has none."""
     if collective is None or not collective.mesh_axes:
         return -1
     return mesh.positions.get(split_axis(collective.mesh_axes[0], mesh.shape)[0], -1)
 
 
 def _legend(name: str, count: int) -> list[tuple[int, str]]:
-    """The meaning of the colours; empty for one colour, or too many to tell apart."""
+    """Returns the legend of colours; empty for one colour or too many."""
     if not 1 < count <= MOST_COLOURS:
         return []
     return [(number, f"{name} {number}") for number in range(count)]
 
 
 def _by_axis(mesh: MeshSpec, colour: str | None) -> tuple[np.ndarray, int, str, int]:
-    """The group of each device, the number of groups, the axis and its position."""
+    """Returns each device's group, the group count, the axis name and its position."""
     if colour is None:
         longer = [name for name, size in mesh.shape.items() if size > 1]
         colour = (longer or mesh.axis_names)[0]
@@ -178,9 +179,9 @@ def _by_group(links: LinkUse, rows: np.ndarray) -> tuple[np.ndarray, int, str]:
 
 
 def _axes_of_links(mesh: MeshSpec, torus: Torus, rows: np.ndarray) -> np.ndarray:
-    """int64 [chips, axes]: the mesh axis along which a chip and the next one differ.
+    """Returns int64 [chips, axes]: the mesh axis along which neighbours differ.
 
-    MANY_GROUPS if they differ along several axes.
+    The value is MANY_GROUPS if they differ along several mesh axes.
     """
     axes = np.full((torus.chips, len(torus.shape)), MANY_GROUPS)
     positions = np.zeros(torus.chips, np.int64)
@@ -200,14 +201,14 @@ def _tiles(
     ids: np.ndarray,
     mesh: MeshSpec | None = None,
 ) -> Tiles:
-    """A tile per device; the devices of a chip share its cell.
+    """Creates a tile per device; the devices of a chip divide its cell.
 
     Args:
         grid: the positions of the chips.
         rows: int64 [devices]: the row of each device in the topology.
         groups: int64 [devices]: the group of each device.
         ids: int64 [devices]: the id of each device.
-        mesh: if given, its coordinates are the second line in a tile with space.
+        mesh: if given, tiles with enough space show mesh coordinates in a second line.
     """
     topology, torus = grid.topology, grid.torus
     chips, cores = torus.chip_of[rows], topology.cores[rows]
@@ -233,7 +234,7 @@ def _tiles(
 
 
 def _notes(grid: ChipGrid) -> list[str]:
-    """Sentences about the topology and about lines that do not join two chips."""
+    """Describes the topology, host spacing and wraparound lines in sentences."""
     notes = [grid.topology.words()]
     if grid.solid and grid.topology.hosts > 1:
         notes.append(wording.CLOSER_HOSTS)
@@ -243,7 +244,7 @@ def _notes(grid: ChipGrid) -> list[str]:
 
 
 def topology_text(topology: Topology, width: int) -> str:
-    """A description, then the device ids at their coordinates, or in ranges.
+    """Writes a description, then device ids at their coordinates, or as ranges.
 
     >>> print(topology_text(Topology.parse("tpu:v5e:2x4"), 80))
     tpu:v5e:2x4 · 8 chips of TPU v5e as 2×4 on 2 hosts; no axis closes to a ring.
@@ -262,7 +263,7 @@ def topology_text(topology: Topology, width: int) -> str:
 
 
 def _planes(topology: Topology) -> list[str]:
-    """Planes below each other; the devices of a chip are written as `0/1`."""
+    """Writes planes below each other; devices of the same chip as `0/1`."""
     torus, slices = Torus(topology), topology.slices
     order = np.argsort(torus.chip_of, kind="stable")
     ids = topology.device_ids[order].reshape(torus.chips, -1)

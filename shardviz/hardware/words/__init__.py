@@ -1,1 +1,1 @@
-"""What this feature says, in English."""
+"""English sentences about hardware."""

@@ -8,7 +8,7 @@ from shardviz.hardware.topology import Topology
 
 
 def target_words(target: Target) -> str:
-    """A target in a few words.
+    """Describes a target in a few words.
 
     >>> target_words(Target("cpu:8", "cpu", 8))
     'CPU × 8, simulated'
@@ -29,12 +29,12 @@ def target_words(target: Target) -> str:
 
 
 def published_rates(topology: Topology) -> str:
-    """The source of the rates behind a least time."""
+    """Names the source of the rates that a least time is computed from."""
     return f"published rates of {topology.chip.title}, {topology}"
 
 
 def topology_words(topology: Topology) -> str:
-    """A topology in one sentence.
+    """Describes a topology in one sentence.
 
     >>> topology_words(Topology.parse("tpu:v5p:4x4x8"))
     '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'

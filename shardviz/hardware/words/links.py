@@ -12,11 +12,11 @@ UNKNOWN_DEVICES = "Which devices take part is not known, so no links are drawn."
 
 
 def links_in_words(collective: Collective, links: LinkUse | None) -> str:
-    """The axes that the bytes travel along, the busiest link, and the least time.
+    """Names a collective's torus axes, busiest link and least time.
 
     Args:
         collective: a collective in a Report or Plan.
-        links: from `collective_link_use`; None if its groups are not known.
+        links: from `collective_link_use`; None if the replica groups are unknown.
 
     >>> from shardviz.hardware.topology import Topology
     >>> from shardviz.hardware.interconnect import route
@@ -61,13 +61,14 @@ WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other sid
 def link_lines(
     links: LinkUse | None, size: int, groups: int, ordered: bool
 ) -> list[str]:
-    """The number of links that a collective uses, and the least time on each kind.
+    """Counts the links that a collective uses, and gives the least time on each kind.
 
     Args:
-        links: the loads; None if the participating devices are not known.
-        size: the bytes of each device.
-        groups: the number of groups of devices.
-        ordered: whether there are too many groups to give each its own colour.
+        links: the load of each link; None if the participating devices are unknown.
+        size: bytes per device.
+        groups: the number of replica groups.
+        ordered: True if there are too many groups for distinct colours, so they are
+            coloured in order.
     """
     if links is None:
         return [UNKNOWN_DEVICES]
@@ -88,7 +89,7 @@ def link_lines(
 
 
 def by_position(mesh: MeshSpec, topology: Topology) -> str:
-    """A mesh on a topology, with its device ids; for the alternative text."""
+    """Alt text of a mesh on a topology, with device ids."""
     return (
         f"Device mesh {mesh}: {plural(mesh.size, 'device')} by their position in"
         f" {topology}. Device ids in mesh order: {ids_text(mesh.device_ids, 200)}"
@@ -96,6 +97,6 @@ def by_position(mesh: MeshSpec, topology: Topology) -> str:
 
 
 def topology_alt(topology: Topology) -> str:
-    """A topology with its device ids; for the alternative text."""
+    """Alt text of a topology, with device ids."""
     ids = ids_text(topology.device_ids, 200)
     return f"{topology}: {topology.words()} Device ids: {ids}."
