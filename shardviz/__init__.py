@@ -1,9 +1,9 @@
 """shardviz: how is my array, my model, my program laid out over these devices, and why?
 
-The public names are listed in `__init__.pyi`. Importing this imports numpy and nothing
-heavier: each name imports the module that defines it when it is first used (PEP 562).
-PYTEST_DONT_REWRITE: the package has a pytest plugin, and pytest would warn if
-shardviz is imported before it.
+The public names are listed in `__init__.pyi`. Importing shardviz imports
+nothing heavier than numpy: a name imports its module when it is first used (PEP 562).
+PYTEST_DONT_REWRITE: the package contains a pytest plugin, and pytest would otherwise
+warn if shardviz is imported before the plugin.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 
 def _modules_of_names() -> dict[str, str]:
-    """Each public name with the module that defines it, read from `__init__.pyi`."""
+    """Reads the module of each public name from `__init__.pyi`."""
     stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
     imports = re.findall(r"^from (\S+) import (\w+) as \w+$", stub, re.MULTILINE)
     return {name: module for module, name in imports}
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    # Later lookups don't call this function.
+    # Later lookups find this global and don't call __getattr__.
     globals()[name] = value
     return value
 

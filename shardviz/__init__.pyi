@@ -1,7 +1,7 @@
 """The public names, each with the module that defines it.
 
-`__init__.py` reads this file and imports a name when it is first used; type checkers
-read it directly. Types that people receive but seldom name are in `shardviz.types`.
+`__init__.py` reads this file and imports each name when it is first used; type checkers
+read it directly. Types that users receive but rarely name are in `shardviz.types`.
 """
 
 from shardviz.advise.public import changes as changes

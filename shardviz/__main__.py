@@ -1,7 +1,7 @@
-"""The command line, python -m shardviz audit|check|compare|doctor.
+"""The command line: python -m shardviz audit|check|compare|doctor.
 
-Exit codes: 0 if everything is as expected, 1 if something is not, 2 for input that
-cannot be read, or if the user's own function raises.
+Exit codes: 0 on success; 1 for problems, failed checks or differences; 2 if the input
+cannot be read or the user's function raises.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXIT_CODES = {True: OK, False: BROKEN}  # keyed by whether everything is as expe
 
 
 class InputError(ShardvizError):
-    """The user's input, or the value that their function returned, is wrong."""
+    """The user's input is wrong, or their function returned an unsupported value."""
 
 
 class UserError(Exception):
@@ -52,14 +52,14 @@ class UserError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence."""
+    """An argument parser that raises each error as an InputError of one sentence."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}. {self.prog} --help says what there is.")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line.
+    """Returns the command line's argument parser.
 
     >>> parser().parse_args(["check", "train:step", "--no", "all-gather"]).no
     ['all-gather']
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=version)
     names = "|".join(wording.COMMANDS)
     commands = top.add_subparsers(dest="command", required=True, metavar=names)
-    # These options may be repeated.
+    # Settings of options that may be repeated.
     repeated: dict[str, Any] = {"action": "append", "default": []}
     flag: dict[str, Any] = {"action": "store_true"}
     table = {"--rules": {}, "--mesh": {}, "--dialect": {}, "--json": flag}
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code.
 
     Args:
-        arguments: as typed after `python -m shardviz`; those of the process by default.
+        arguments: the arguments after `python -m shardviz`; by default `sys.argv[1:]`.
     """
     commands = {"audit": _audit, "check": _check, "compare": _compare}
     try:
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ShardvizError as error:
         print(f"shardviz: {' '.join(str(error).split()).rstrip('.')}.", file=sys.stderr)
         return WRONG
-    except BrokenPipeError:  # as of `| head`
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN
@@ -211,7 +211,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     before = _lock(options.before, options, not options.specs)
-    # Skip the compilation if the other side has no collectives to compare.
+    # Compile AFTER only if BEFORE has collectives to compare.
     after = _lock(options.after, options, before.collectives is not None)
     if after.collectives is None:
         before = replace(before, collectives=None)
@@ -239,12 +239,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
 # --- the checks -----------------------------------------------------------------------
 
-#: A check's name, and the function that runs it and returns a message.
+#: A check's name, and a function that runs the check and returns a message.
 Check = tuple[str, Callable[[Expectation], str]]
 
 
 def _checks(options: argparse.Namespace) -> list[Check]:
-    """Every check that was asked for."""
+    """Returns the checks that the command line requests."""
     checks: list[Check] = []
 
     def add(name: str, method: str, *arguments: Any, **more: Any) -> None:
@@ -276,7 +276,7 @@ def _checks(options: argparse.Namespace) -> list[Check]:
 
 
 def _split(typed: str, word: str) -> tuple[str, str]:
-    """The text before and after a separate word, which may come first."""
+    """Returns the text before and after a whole word; either can be empty."""
     before, *after = re.split(rf"(?:^|\s){word}\s+", typed.strip(), maxsplit=1)
     return before.strip(), "".join(after).strip()
 
@@ -292,7 +292,7 @@ def _share(typed: str) -> float:
 
 
 def _as_locked(expected: Expectation, file: str, update: bool) -> str:
-    """Compares with a lock, or writes it; returns what was done."""
+    """Checks against a lock file, or with --update writes it; returns a message."""
     if not update:
         if not Path(file).is_file():
             raise ContractError(
@@ -309,16 +309,16 @@ def _as_locked(expected: Expectation, file: str, update: bool) -> str:
 
 
 def _subject(what: str, options: argparse.Namespace) -> Any:
-    """The program, plan, report or audit that the user's function returns.
+    """Calls the user's function and returns its program, plan, report, stages or audit.
 
-    Any other value is a state, and its audit is returned.
+    Any other value counts as a state: its audit is returned.
     """
     subject, dialect = _called(what), options.dialect
     replacements: dict[str, Any] = {}
     if options.rules is not None:
         replacements["rules"] = rules(_table(options.rules), dialect=dialect)
     target, count_devices = None, None
-    # The other commands use the target to compile.
+    # Other commands compile for the target; an audit needs only its device count.
     if options.command == "audit" and options.target is not None:
         target = options.target
         count_devices = capacity_of(target)[2]
@@ -328,7 +328,7 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
         replacements["dialect"] = Dialect.of(dialect)
     if isinstance(subject, Program):
         if "mesh" in replacements:
-            # Sizes alone, so that the axes of the program keep their types.
+            # Pass only axis sizes, so that the program's mesh axes keep their types.
             replacements["mesh"] = replacements["mesh"].shape
         return subject.replace(**replacements)
     if isinstance(subject, Audit) and target is not None and not replacements:
@@ -349,8 +349,8 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
 
 
 def _table(typed: str) -> Path | str:
-    """The path of a table's file if it exists, else the table itself."""
-    # A table may be too long for a path.
+    """Returns the path of a table's file if it exists, else the table as typed."""
+    # is_file() can raise if the typed table is too long for a path.
     with contextlib.suppress(OSError, ValueError):
         if Path(typed).is_file():
             return Path(typed)
@@ -358,7 +358,7 @@ def _table(typed: str) -> Path | str:
 
 
 def _called(what: str) -> Any:
-    """The value of `pkg.module:function`, called if it is callable."""
+    """Imports `pkg.module:function` and calls it; returns the value if not callable."""
     module, colon, name = what.partition(":")
     if not colon or not module.replace(".", "_").isidentifier() or not name:
         raise InputError(
@@ -368,7 +368,7 @@ def _called(what: str) -> Any:
         here = os.getcwd()
     except FileNotFoundError:
         raise InputError("the working folder has been removed") from None
-    if not {"", here} & set(sys.path):  # PYTHONSAFEPATH leaves it out
+    if not {"", here} & set(sys.path):  # PYTHONSAFEPATH omits it
         sys.path.insert(0, here)
     try:
         value: Any = importlib.import_module(module)
@@ -395,7 +395,7 @@ def _called(what: str) -> Any:
 
 
 if __name__ == "__main__":
-    # Letters that the terminal cannot encode, such as arrows, become question marks.
+    # Characters that the terminal cannot encode, such as arrows, become question marks.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     sys.exit(main())

@@ -12,15 +12,15 @@ from shardviz.pictures import draw
 
 
 def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figure:
-    """The picture of a value as a matplotlib Figure of the picture's size.
+    """Draws a value as a matplotlib Figure.
 
     Args:
         value: any value that `draw` accepts.
         theme: `"light"`, `"dark"`, or None for the theme of matplotlib's style.
-        options: the options of `draw`.
+        options: passed to `draw`.
 
     Raises:
-        ShardvizError: for a value without a picture.
+        ShardvizError: if values of this type have no picture.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> len(figure(make_mesh(data=4, model=2)).axes)
@@ -30,7 +30,7 @@ def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figu
 
 
 def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
-    """The picture of a value as a PNG file, with its alt text as the description.
+    """Draws a value as a PNG file whose description is the picture's alt text.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> png(make_mesh(data=4, model=2))[1:4]
@@ -41,7 +41,7 @@ def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
 
 
 def svg(value: Any, theme: str | Theme | None = None, **options: Any) -> str:
-    """The picture of a value as the text of an SVG file.
+    """Draws a value and returns the text of an SVG file.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> "</svg>" in svg(make_mesh(data=4, model=2))

@@ -68,11 +68,11 @@ from shardviz.programs.program import Program
 from shardviz.runs.cached import MeshComparison
 
 LEAST_WIDTH = 20  # letters
-LETTERS = 110  # per line, in a picture that is only text
+LETTERS = 110  # per line of a picture that contains only text
 
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
-    """The blocks of an array (`"array"`), its devices (`"devices"`), or `"both"`."""
+    """Draws an array's blocks (`"array"`), its devices (`"devices"`), or `"both"`."""
     if view == "array":
         return arrays.draw_layout_array(layout, **options)
     if view == "devices":
@@ -94,7 +94,7 @@ def _devices_and_array(
 
 
 def _draw_report(report: Report, view: str = "report", **options: Any) -> Picture:
-    """The report (`"report"`), or its memory over time (`"memory"`)."""
+    """Draws the report (`"report"`), or its memory over time (`"memory"`)."""
     views = {"report": draw_report, "memory": draw_memory}
     if view not in views:
         raise ShardvizError(
@@ -104,7 +104,7 @@ def _draw_report(report: Report, view: str = "report", **options: Any) -> Pictur
 
 
 def _draw_words(value: Any, title: str | None = None) -> Picture:
-    """A page with the text of a value that has no drawing."""
+    """Draws a page of text, for values without another picture."""
     head, *lines = to_text(value, LETTERS).split("\n")
     return text_page(
         [(line, "") for line in lines],
@@ -124,7 +124,7 @@ def _mesh_context_text(context: MeshContext, width: int) -> str:
 
 Drawer = Callable[..., Picture]
 Writer = Callable[..., str]
-# The functions that draw and write the values of each type.
+# For each type, the functions that draw its values and write them as text.
 _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     MeshSpec: (meshes.draw_mesh, meshes.mesh_text),
     Layout: (_draw_layout, arrays.layout_text),
@@ -168,22 +168,22 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
 
 
 def draw(value: Any, **options: Any) -> Picture:
-    """The Picture of a value.
+    """Draws a value as a Picture.
 
     Args:
         value: any value of shardviz.
-        options: the options of that value's picture: `by="host"` for devices,
-            `view="devices"` or `"both"`, `dims=(0, 2)` and `at=(1,)` for a layout, and
-            `title=""` for all.
+        options: depend on the type of value: `by="host"` for devices; for a layout
+            `view="devices"` or `"both"`, `dims=(0, 2)` and `at=(1,)`; `title=""` for
+            all types.
 
     Raises:
-        ShardvizError: for a value without a picture.
+        ShardvizError: if values of this type have no picture.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
     'host'
     """
-    # The classes of `legacy` have their own methods.
+    # Classes of `shardviz.legacy` draw themselves.
     if hasattr(value, "_draw_"):
         return value._draw_(**options)
     drawer, _ = _shown(value)
@@ -191,16 +191,16 @@ def draw(value: Any, **options: Any) -> Picture:
 
 
 def to_text(value: Any, width: int = 80, **options: Any) -> str:
-    """A value as text, in lines of at most `width` letters if its words allow it.
+    """Writes a value as text, in lines of at most `width` letters if possible.
 
     Args:
         value: any value that `draw` accepts.
-        width: letters per line, 20 or more.
-        options: the options of that value's text: `full=True` shows all of a plan, a
+        width: letters per line, at least 20.
+        options: depend on the type of value: `full=True` shows all of a plan, a
             report or an explanation.
 
     Raises:
-        ShardvizError: for a value without a text.
+        ShardvizError: if values of this type have no text.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> print(to_text(make_mesh(data=2, model=4)))
@@ -223,7 +223,7 @@ def _wrap(text: str, width: int) -> str:
 
 
 def _shown(value: Any) -> tuple[Drawer, Writer]:
-    # A subclass looks like its nearest base class.
+    # A subclass is shown like its nearest base class.
     for kind in type(value).__mro__:
         if kind in _SHOWN:
             return _SHOWN[kind]

@@ -1,11 +1,11 @@
-"""The pytest fixture `shardviz_lock`, and `--shardviz-update`, which rewrites the locks.
+"""The fixture `shardviz_lock`, and the option `--shardviz-update` to write locks.
 
     def test_step_stays_as_it_is(shardviz_lock):
         shardviz_lock(make_step())
 
-The lock is a file in `shardviz_locks/` beside the test, to be committed. A test run
-that does not use the fixture imports only this file of shardviz.
-(PYTEST_DONT_REWRITE: pytest warns of a plugin that is already imported.)
+Each lock is a file in `shardviz_locks/` next to the test; commit it. The modules that
+compare locks are imported only when a test uses the fixture.
+(PYTEST_DONT_REWRITE: otherwise pytest warns if this plugin is already imported.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FOLDER = "shardviz_locks"
 OPTION = "--shardviz-update"
-_written = pytest.StashKey[dict[Path, str]]()  # the test that wrote a lock in this run
+_written = pytest.StashKey[dict[Path, str]]()  # lock -> test that wrote it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,10 +42,10 @@ def shardviz_lock(request: pytest.FixtureRequest) -> LockChecker:
 
 
 class LockChecker:
-    """The value of the fixture `shardviz_lock`: a call compares with a lock, or writes it.
+    """The value of the fixture `shardviz_lock`: each call checks or writes one lock.
 
     Args:
-        request: pytest's request of the test.
+        request: pytest's `request` fixture of the test.
     """
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
@@ -61,21 +61,21 @@ class LockChecker:
         collectives: bool = True,
         target: Any = None,
     ) -> Expectation:
-        """Compares with the lock, or writes it with `--shardviz-update`.
+        """Compares `thing` with its lock; with `--shardviz-update`, writes the lock.
 
         Args:
-            thing: a Program; or a Plan or an Audit, for specs alone.
-            name: of the lock's file; that of the test by default.
-            collectives: whether to compile a Program to lock its collectives.
-            target: the target to compile it for, as for `sv.expect`.
+            thing: a Program; or a Plan or an Audit, which lock only specs.
+            name: name of the lock file; by default derived from the test's name.
+            collectives: whether to compile a Program and lock its collectives too.
+            target: the target to compile a Program for, as in `sv.expect`.
 
         Returns:
-            Its expectation, for further checks: `shardviz_lock(step).no("all-gather")`.
+            The Expectation of `thing`, for further checks, such as
+            `shardviz_lock(step).no("all-gather")`.
 
         Raises:
-            ContractError: if something differs from the lock, or there is no lock.
-            ShardvizError: for a name that is not a file name, or a value that cannot be
-                locked.
+            ContractError: if `thing` differs from the lock, or there is no lock.
+            ShardvizError: if `name` is not a file name or `thing` cannot be locked.
         """
         __tracebackhide__ = True
         from shardviz.advise.lock import read_lock
@@ -147,12 +147,12 @@ class LockChecker:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Names the locks that were written; with pytest-xdist, those of all workers."""
+    """Lists the locks that were written, including by pytest-xdist workers."""
     if not config.getoption(OPTION):
         return
     files = set()
     for report in itertools.chain(*terminalreporter.stats.values()):
-        # Some of them are warnings, which have no properties.
+        # Some reports are warnings, which have no user properties.
         for key, value in getattr(report, "user_properties", ()):
             if key == "shardviz_lock":
                 files.add(value)

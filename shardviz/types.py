@@ -2,7 +2,7 @@
 
     from shardviz.types import Verdict
 
-Importing this imports numpy and nothing heavier.
+Importing this module imports nothing heavier than numpy.
 """
 
 from shardviz.advise.candidates import Candidate as Candidate

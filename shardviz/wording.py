@@ -1,11 +1,11 @@
-"""Facts in English, from the `words` of the feature that defines them.
+"""Turns facts into English, using the `words` modules of each feature.
 
-A value reports its findings as codes and fields. Their English, for a text, a picture,
-the page or an error, is written once, in `words`. Nothing reads it back.
+Values store their findings as typed facts. The `words` modules contain the only English
+version, for text, pictures, the page and errors. No code parses these sentences.
 
-A module of words covers one subject, in two tables that lead from the class of a fact to
-a function: `SENTENCES` for the one sentence of a fact, and `EXPLANATIONS` for a longer
-text of several lines.
+A `words` module covers one subject. Its tables map the class of a fact to a function:
+`SENTENCES` to one that returns a sentence, `EXPLANATIONS` to one that returns several
+lines.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 
 def sentence(fact: object) -> str:
-    """The sentence of a fact.
+    """Returns the sentence for a fact.
 
     Raises:
-        LookupError: if no table has one for its class.
+        LookupError: if no table has a sentence for its class.
 
     >>> from shardviz.plans.uncertain import Uncertain
     >>> sentence(Uncertain("along", ("model",), "fft"))[:35]
@@ -30,7 +30,7 @@ def sentence(fact: object) -> str:
 
 
 def explanation(value: object) -> str:
-    """A value explained in several lines, as its `explain()` returns it.
+    """Explains a value in several lines; its `explain()` returns this text.
 
     Raises:
         LookupError: if no table has an explanation for its class.
@@ -40,7 +40,7 @@ def explanation(value: object) -> str:
 
 @cache
 def _words_of(kind: type, table: str) -> Callable[[Any], str]:
-    # A class without words of its own has those of its nearest base.
+    # A class without an entry uses the entry of its nearest base class.
     for base in kind.__mro__:
         package, _, module = base.__module__.partition(".")
         if package != "shardviz":
@@ -53,10 +53,10 @@ def _words_of(kind: type, table: str) -> Callable[[Any], str]:
 
 
 def modules_of_words(feature: str) -> tuple[ModuleType, ...]:
-    """The modules with the sentences of a feature; `()` for a feature without facts.
+    """Imports a feature's modules of sentences; `()` for a feature without facts.
 
-    They are imported when the first fact of the feature is shown, so that importing
-    shardviz stays fast.
+    Importing them only when the feature's first fact is shown keeps `import shardviz`
+    fast.
     """
     match feature:
         case "base":

@@ -5,7 +5,7 @@
     exercises.task("arrays/eight-shards")
     exercises.check("arrays/eight-shards", your_answer)
 
-An answer is laid out, planned or compiled, and the result is compared with the task, so
+To grade an answer, its layout, plan or compiled program is compared with the task, so
 many different answers can be right.
 """
 
@@ -53,12 +53,12 @@ __all__ = [
     "unlock",
 ]
 
-# The answers, hints and solutions of this process.
+# The marks of this process.
 _PROGRESS = Progress()
 
 
 class _InText(Displayed):
-    """A value that a notebook shows as its repr."""
+    """A value that is shown as its repr, also in a notebook."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ class _InText(Displayed):
 
 
 class Text(str, Displayed):
-    """Text that is shown without quotes, and as Markdown in a notebook.
+    """Text that is shown without quotes; a notebook renders it as Markdown.
 
     >>> Text("Which axes does the mesh have?")
     Which axes does the mesh have?
@@ -123,12 +123,12 @@ class Check(_InText):
 
 @dataclass(frozen=True, repr=False)
 class Solution(_InText):
-    """One right answer, and why it is right.
+    """A right answer to an exercise, and why it is right.
 
     Attributes:
         exercise: the name of the exercise.
         answer: the answer, in a form that `check` accepts.
-        why: why it is right.
+        why: why the answer is right.
 
     >>> Solution("arrays/memory", 1024, "It is split in four.")
     arrays/memory: 1024
@@ -143,7 +143,7 @@ class Solution(_InText):
         answer = str(self.answer)
         if callable(self.answer):
             answer = inspect.getsource(self.answer).strip()
-        # Code and tables start on a new line, so that their lines are aligned.
+        # Start code and tables on a new line, so that their lines are aligned.
         if "\n" in answer:
             answer = f"\n{answer}"
         else:
@@ -152,7 +152,7 @@ class Solution(_InText):
 
 
 def task(name: str) -> Text:
-    """The task of an exercise, with its meshes, arrays, rules and programs.
+    """Returns an exercise's task, with its meshes, arrays, rules and programs.
 
     Raises:
         ShardvizError: if there is no such exercise.
@@ -161,7 +161,7 @@ def task(name: str) -> Text:
     **arrays/second-half** (lesson 1)
     """
     exercise, subject = find(name), subject_of(name)
-    # An exercise that a course adds may have another subject.
+    # Exercises added by a course can have subjects that are not among our lessons.
     lesson = ""
     if subject in LESSONS:
         number = LESSONS.index(subject) + 1
@@ -172,7 +172,7 @@ def task(name: str) -> Text:
 
 
 def setup(name: str) -> Setup:
-    """The meshes, arrays, rules and programs of an exercise, by name.
+    """Returns an exercise's meshes, arrays, rules and programs, by name.
 
     Raises:
         ShardvizError: if there is no such exercise.
@@ -184,13 +184,13 @@ def setup(name: str) -> Setup:
 
 
 def check(name: str, answer: Answer = ...) -> Check:
-    """Grades an answer, and counts it as tried.
+    """Grades an answer, and counts it in the report.
 
     Args:
         name: the name of the exercise.
-        answer: any object: a spec as text, tuple, Spec, PartitionSpec or NamedSharding;
-            a Layout; a mesh; rules; bytes as a number or as `"2 MiB"`; a program or a
-            function; an Explorer, whose current state is graded.
+        answer: a spec as text, tuple, Spec, PartitionSpec or NamedSharding; a Layout; a
+            mesh; rules; bytes as a number or as `"2 MiB"`; a program or a function; or
+            an Explorer, whose current state is graded. Any other object is wrong.
 
     >>> check("arrays/memory", "1 GiB").hint
     '1 GiB is too much.'
@@ -210,13 +210,13 @@ def check(name: str, answer: Answer = ...) -> Check:
         hint = str(problem)
     except Exception as error:  # noqa: BLE001  a function as answer may raise anything
         hint = f"{type(error).__name__}: {error}"
-    # The text of an answer may have any characters, but a hint is one line.
+    # A hint is one line, but can quote an answer with any characters.
     text = "".join(c if c.isprintable() else " " for c in hint)
     return Check(name if isinstance(name, str) else shown(name), False, text[:600])
 
 
 def hint(name: str) -> Text:
-    """The next hint for an exercise. There are at most three, each more specific.
+    """Returns the next hint for an exercise: at most three, each more specific.
 
     Raises:
         ShardvizError: if there is no such exercise.
@@ -233,10 +233,10 @@ def hint(name: str) -> Text:
 
 
 def solution(name: str) -> Solution:
-    """One right answer, and why it is right.
+    """Returns a right answer to an exercise, and why it is right.
 
     Raises:
-        ShardvizError: if there is no such exercise, and while a lock hides solutions.
+        ShardvizError: if there is no such exercise, or solutions are locked.
 
     >>> print(solution("rules/two-rules").answer)
     hidden -> x
@@ -253,17 +253,17 @@ def solution(name: str) -> Solution:
 def lock(word: str = "", *, hashed: str = "") -> Text:
     """Hides the solutions in this process until `unlock` is called with the same word.
 
-    This keeps solutions out of sight while people work. It does not protect them: they
-    are in the files of shardviz, and a new process has no lock.
+    A lock keeps solutions out of sight while people work. It does not protect them:
+    they are in shardviz's source files, and a new process has no lock.
 
     Args:
         word: any text that is not empty.
-        hashed: the hash of the word, which the first call shows. With it, a notebook
-            can hide the solutions without containing the word.
+        hashed: instead of the word, its hash, which `lock(word)` shows. A notebook with
+            the hash can hide solutions without containing the word.
 
     Raises:
-        ShardvizError: if the word is empty or not text, and if another word already
-            hides the solutions.
+        ShardvizError: if the word is empty or not text, or if solutions are already
+            hidden with another word.
 
     >>> print(lock("gather").partition(" To hide")[0])
     Solutions are hidden until exercises.unlock(word).
@@ -275,10 +275,10 @@ def lock(word: str = "", *, hashed: str = "") -> Text:
 
 
 def unlock(word: str) -> None:
-    """Shows the solutions that `lock` hid.
+    """Lifts the lock on solutions.
 
     Raises:
-        ShardvizError: if it is not the word that hid them.
+        ShardvizError: if `word` is not the word that hid the solutions.
 
     >>> _ = lock("gather")
     >>> unlock("scatter")
@@ -291,7 +291,7 @@ def unlock(word: str) -> None:
 
 
 def report(lesson: int | str | None = None) -> Marks:
-    """The marks of this process since it started or since `reset`.
+    """Returns the marks since this process started, or since `reset`.
 
     Args:
         lesson: the number or the subject of a lesson; all lessons by default.
@@ -313,7 +313,7 @@ def report(lesson: int | str | None = None) -> Marks:
 def reset() -> None:
     """Empties the report, and starts again with the first hint of every exercise.
 
-    A lock stays.
+    Keeps a lock on solutions.
 
     >>> reset()
     """

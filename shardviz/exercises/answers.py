@@ -1,4 +1,4 @@
-"""Reads and checks answers in every form that people use. Text is never evaluated."""
+"""Parses and checks answers in many forms, without evaluating text as code."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from shardviz.base.public.adopt import as_mesh, as_spec, is_jax
 from shardviz.exercises import words as words
 from shardviz.programs.program import Program
 
-# People may pass any object: text, a value of shardviz, jax or numpy, or a mistake.
+# Users may pass any object: text, or a value of shardviz, jax or numpy.
 Answer: TypeAlias = Any
-MOST = 10_000  # entries of an answer that are read
+MOST = 10_000  # entries that are read from an answer
 _EXPLORER = "shardviz.explorer.explorer"
 
 
@@ -36,12 +36,12 @@ class Wrong(Exception):
 
 
 def require(holds: object, hint: str) -> None:
-    """Refuses an answer with a hint, unless a condition holds.
+    """Raises Wrong with a hint unless a condition holds.
 
-    An assertion would be skipped by `python -O`, and pytest would extend its message.
+    Replaces `assert`, which `python -O` skips and whose message pytest extends.
 
     Raises:
-        Wrong: if it does not hold.
+        Wrong: if the condition does not hold.
 
     >>> require(1 + 1 == 2, "The sum is 2.")
     """
@@ -50,8 +50,9 @@ def require(holds: object, hint: str) -> None:
 
 
 def opened(answer: Answer) -> Answer:
-    """The program of an Explorer or its session; any other answer unchanged."""
-    # With an Explorer its module is imported; grading must not need ipywidgets.
+    """Returns the program of an Explorer or its session; any other answer unchanged."""
+    # Don't import the Explorer, because grading must not need ipywidgets. If the answer
+    # is an Explorer, the module is already imported.
     explorers = sys.modules.get(_EXPLORER)
     if explorers is None:
         return answer
@@ -63,7 +64,7 @@ def opened(answer: Answer) -> Answer:
 
 
 def check_mesh(mesh: MeshSpec, exercise_mesh: MeshSpec) -> None:
-    """Refuses an answer on another mesh: with other axes, sizes or order of axes."""
+    """Raises Wrong if an answer's mesh has other axes, sizes or axis order."""
     if tuple(mesh.shape.items()) != tuple(exercise_mesh.shape.items()):
         raise Wrong(
             f"Your answer is on the mesh {mesh}; this exercise is about {exercise_mesh}."
@@ -71,10 +72,10 @@ def check_mesh(mesh: MeshSpec, exercise_mesh: MeshSpec) -> None:
 
 
 def read_mesh(answer: Answer) -> MeshSpec:
-    """The mesh of an answer: anything that `sv.mesh` accepts, or a value on a mesh.
+    """Returns an answer's mesh: anything that `sv.mesh` accepts, or a value's mesh.
 
     Raises:
-        ShardvizError: for anything else.
+        ShardvizError: if the answer has no mesh.
     """
     answer = opened(answer)
     if isinstance(answer, (Program, Layout)):
@@ -85,21 +86,21 @@ def read_mesh(answer: Answer) -> MeshSpec:
 
 
 def _is_named(answer: Answer) -> bool:
-    """True for a NamedSharding."""
+    """Returns whether an answer is a NamedSharding."""
     return is_jax(answer) and hasattr(answer, "spec") and hasattr(answer, "mesh")
 
 
 def read_spec(answer: Answer, array: ArraySpec, mesh: MeshSpec) -> Spec:
-    """The spec of an array in an answer: a spec, or a value with a spec of that array.
+    """Returns an array's spec in an answer: a spec, or a value that has one.
 
     Raises:
-        Wrong: for an answer on another mesh, and for a program without that array.
-        ShardvizError: if it isn't a spec.
+        Wrong: if the answer is on another mesh, or is a program without the array.
+        ShardvizError: if the answer has no spec.
     """
     answer = opened(answer)
     if isinstance(answer, Program):
         return _spec_in(answer, array.name, mesh)
-    # Arrays and ShapeDtypeStructs of jax have a sharding; a NamedSharding is one.
+    # jax arrays and ShapeDtypeStructs have a `sharding`.
     answer = getattr(answer, "sharding", answer)
     if isinstance(answer, ArraySpec):
         answer = answer.spec
@@ -121,11 +122,11 @@ def _spec_in(program: Program, name: str, mesh: MeshSpec) -> Spec:
 
 
 def read_layout(answer: Answer, array: ArraySpec, mesh: MeshSpec) -> Layout:
-    """The layout of an array on a mesh, split as in an answer.
+    """Lays out an array on a mesh with the spec of an answer.
 
     Raises:
-        Wrong: as for `read_spec`, and for a layout of another array.
-        ShardvizError: if it isn't a spec, or the array cannot be laid out.
+        Wrong: as for `read_spec`, and for a Layout with another shape.
+        ShardvizError: if the answer has no spec, or the array cannot be laid out.
     """
     if isinstance(answer, Layout) and answer.shape != array.shape:
         raise Wrong(
@@ -137,14 +138,14 @@ def read_layout(answer: Answer, array: ArraySpec, mesh: MeshSpec) -> Layout:
 def read_pair(
     answer: Answer, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec
 ) -> list[Layout]:
-    """The layouts of two arrays in an answer.
+    """Returns the layouts of two arrays in an answer.
 
-    The answer is two specs, a dict of them, a program, or text such as
-    `A[I_U, J] · B[J, K_V]`, which may end with an arrow and the result.
+    The answer can be two specs, a dict of specs, a program, or text such as
+    `A[I_U, J] · B[J, K_V]`, optionally followed by an arrow and the result.
 
     Raises:
-        Wrong: for anything else.
-        ShardvizError: if one isn't a spec, or an array cannot be laid out.
+        Wrong: for an answer in another form.
+        ShardvizError: if a spec is invalid, or an array cannot be laid out.
     """
     answer = opened(answer)
     names = [array.name for array in arrays]
@@ -167,14 +168,14 @@ _DIMENSION = re.compile(r"\s*[A-Za-z]+\s*(?:_\s*\{?\s*([A-Za-z]{1,20})\s*\}?)?\s
 
 
 def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
-    """The specs in `A[I_U, J] B[J, K_UV]`, or of one array in `x[I_U, J] → x[I, J_U]`.
+    """Parses the specs in `A[I_U, J] B[J, K_UV]` or in `x[I_U, J] → x[I, J_U]`.
 
-    A result after an arrow is not included; see `read_result`.
+    With two arrays, ignores a result after an arrow; see `read_result`.
     """
     before, _, after = text[:1000].replace("->", "→").partition("→")
     written = _BRACKETED.findall(before)
     if len(written) == 1:
-        # The spec of one array changes, whose name may be on both sides of the arrow.
+        # The answer reshards one array; its name may stand on both sides of the arrow.
         written += _BRACKETED.findall(after)
         if len(written) == 2 and written[0][0] == written[1][0]:
             written = [(names[0], written[0][1]), (names[1], written[1][1])]
@@ -188,11 +189,11 @@ def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
 
 
 def _indexed(name: str, dims: str, mesh: MeshSpec) -> Spec:
-    """The spec in dimensions such as `I_U, J`; mesh axes have one letter here."""
+    """Parses the spec of dimensions such as `I_U, J`; mesh axes are single letters."""
     entries = []
     for text in dims.split(","):
         dim = _DIMENSION.fullmatch(text)
-        # `K_UV` is split over U and V.
+        # `K_UV` means K is split over U and V.
         axes = tuple(dim[1] or ()) if dim else ("",)
         if not mesh.shape.keys() >= set(axes):
             raise Wrong(
@@ -204,10 +205,10 @@ def _indexed(name: str, dims: str, mesh: MeshSpec) -> Spec:
 
 
 def read_result(answer: Answer, mesh: MeshSpec) -> Spec | None:
-    """The spec of C in `A[I_U, J] · B[J, K] → C[I_U, K]`; None without an arrow.
+    """Parses the spec of C in `A[I_U, J] · B[J, K] → C[I_U, K]`; None without an arrow.
 
     Raises:
-        Wrong: if it cannot be read.
+        Wrong: if the result is not a single array in this form.
     """
     if not isinstance(answer, str):
         return None
@@ -224,11 +225,11 @@ def read_result(answer: Answer, mesh: MeshSpec) -> Spec | None:
 
 
 def read_table(answer: Answer, mesh: MeshSpec) -> Rules:
-    """The rules of an answer: anything that `sv.rules` reads, or a value with rules.
+    """Returns an answer's rules: anything that `sv.rules` accepts, or a value's rules.
 
     Raises:
-        Wrong: for a table of paths or without rules, and an Explorer on another mesh.
-        ShardvizError: if it isn't a table.
+        Wrong: for path rules or an empty table, or for a program on another mesh.
+        ShardvizError: if the answer is not a table of rules.
     """
     answer = opened(answer)
     if isinstance(answer, Program):
@@ -251,15 +252,15 @@ _TYPED = re.compile(r"(\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,2})?)\s*([mnuµ]?s)?
 
 
 def read_number(answer: Answer, unit: str) -> float:
-    """The number of an answer, 0 or more; text may have a unit of bytes or seconds.
+    """Parses a number that is at least 0; text may have a unit of bytes or seconds.
 
     Args:
-        answer: the number.
-        unit: `"bytes"`, `"seconds"`, or the things that are counted, such as
+        answer: the number, or text with a number and a unit.
+        unit: `"bytes"`, `"seconds"`, or the plural of what is counted, such as
             `"tokens"`.
 
     Raises:
-        Wrong, ShardvizError: for anything else.
+        Wrong, ShardvizError: if the answer is not such a number.
 
     >>> read_number("2 MiB", "bytes"), read_number("10 ms", "seconds")
     (2097152.0, 0.01)
@@ -274,7 +275,7 @@ def read_number(answer: Answer, unit: str) -> float:
 
 
 def _number(answer: Answer) -> float | None:
-    # float() accepts these as well, but they are not meant as numbers.
+    # float() accepts these types, but they are not meant as numbers.
     if isinstance(answer, (bool, np.bool_, bytes, bytearray)):
         return None
     if (
@@ -289,9 +290,9 @@ def _number(answer: Answer) -> float | None:
 
 
 def rounding(answer: Answer, unit: str) -> float:
-    """The error that rounding allows in an answer: half a unit of its last digit.
+    """Returns the allowed rounding error of an answer: half a unit of its last digit.
 
-    Only text of three digits or more with a unit counts as rounded.
+    Only text with a unit and at least three digits counts as rounded.
 
     >>> rounding("16.8 MB", "bytes"), rounding("16 MB", "bytes"), rounding(16.8, "bytes")
     (50000.0, 0.0, 0.0)
@@ -301,13 +302,13 @@ def rounding(answer: Answer, unit: str) -> float:
     typed = re.fullmatch(r"([\d.]+)\s*([a-zµ]+)", _plain(answer, unit))
     if typed is None or len(typed[1].replace(".", "").lstrip("0")) < 3:
         return 0.0
-    # For 16.8 MB, that is half of 00.1 MB.
+    # For 16.8 MB, the rounding error is half of 00.1 MB.
     last = re.sub(r"\d", "0", typed[1])[:-1] + "1"
     return (_typed_number(f"{last} {typed[2]}", unit) or 0.0) / 2
 
 
 def _plain(answer: str, unit: str) -> str:
-    """The text of an amount in lower case, without thousands separators."""
+    """Normalizes an amount to lower case, without thousands separators."""
     text = answer[:100].strip().lower().replace(",", "").replace("_", "")
     if unit == "bytes":
         text = text.removesuffix("ytes")
@@ -319,7 +320,7 @@ def _typed_number(answer: str, unit: str) -> float | None:
     if unit == "bytes":
         return float(parse_bytes(text, "This", ShardvizError))
     typed = _TYPED.fullmatch(text)
-    # Only seconds have a unit here.
+    # Other numbers have no unit.
     if typed is None or (typed[2] and unit != "seconds"):
         return None
     return float(typed[1]) * _SECONDS[typed[2] or "s"]
@@ -337,17 +338,17 @@ def check_number(
     Args:
         answer: the answer.
         right: the right number.
-        unit: `"bytes"`, `"seconds"`, or the things that are counted, such as
+        unit: `"bytes"`, `"seconds"`, or the plural of what is counted, such as
             `"tokens"`.
-        mistakes: hints about common mistakes, by the factor by which each is wrong.
-        tolerance: the relative error that is allowed. The error of rounding to three
-            digits or more is always allowed.
+        mistakes: answer / right answer, for a common mistake -> a hint.
+        tolerance: the allowed relative error. Rounding to at least three digits is
+            always allowed.
 
     Returns:
-        A sentence about the right answer.
+        The right answer with its unit, such as `2 KiB`.
 
     Raises:
-        Wrong, ShardvizError: for any other answer.
+        Wrong, ShardvizError: for a wrong answer.
 
     >>> check_number("2 KiB", 2048, "bytes"), check_number(3, 3, "tokens")
     ('2 KiB', '3 tokens')
@@ -359,7 +360,7 @@ def check_number(
     elif unit == "seconds":
         does = seconds_text(value)
     tolerance = max(tolerance, rounding(answer, unit) / right)
-    # The nearest mistake, if the answer is one of them.
+    # Show the hint of the nearest common mistake, if the answer is one.
     near = []
     for times, hint in (mistakes or {}).items():
         off = abs(value / right / times - 1)
@@ -367,12 +368,12 @@ def check_number(
             near.append((off, hint))
     if near:
         raise Wrong(f"{does}: {min(near)[1]}")
-    # For example, MiB instead of bytes, or milliseconds instead of seconds.
+    # Perhaps a wrong unit, such as milliseconds instead of seconds.
     if not right / 500 < value < right * 500:
         raise Wrong(f"{does} is off by a factor of hundreds. Is its unit right?")
-    # Bytes rounded to one or two digits, or MB instead of MiB, which differ by 5 %.
+    # Perhaps rounded to one or two digits, or MB (5 % less than MiB) for MiB.
     if unit == "bytes" and tolerance < abs(value / right - 1) < 0.08:
-        # In the user's words: in our units and rounded, it could look right.
+        # Quote the answer as typed: converted to our units, it could look right.
         raise Wrong(
             words.close(answer if isinstance(answer, str) else f"{value:,.0f} B")
         )
@@ -384,16 +385,16 @@ def check_number(
 
 
 def read_names(answer: Answer, choices: Iterable[str], subject: str) -> set[str]:
-    """The names, paths or ids in an answer: text with commas, or values with a name.
+    """Parses names, paths or ids in an answer: text with commas, or values with a name.
 
     Args:
         answer: the answer.
-        choices: all names that exist.
-        subject: what they name, such as `"The arrays"`.
+        choices: all existing names.
+        subject: the things with these names, such as `"The arrays"`.
 
     Raises:
         Wrong: for a name that is not among the choices.
-        ShardvizError: if it isn't a list of names.
+        ShardvizError: if the answer is not a list of names.
     """
     if isinstance(answer, str):
         answer = re.split(r"[,;\s{}()\[\]]+", answer.strip(" {}()[]")[:100_000])
@@ -402,7 +403,7 @@ def read_names(answer: Answer, choices: Iterable[str], subject: str) -> set[str]
     choices, names = list(choices), set()
     values: list[object] = []
     for value in limited(answer, MOST, subject, ShardvizError):
-        # An unmatched name lists the arrays that have it.
+        # For an Unmatched, take the arrays that have the unmatched name.
         values += value.arrays if isinstance(value, Unmatched) else [value]
     for value in values:
         name = _name(value)
@@ -415,7 +416,7 @@ def read_names(answer: Answer, choices: Iterable[str], subject: str) -> set[str]
 
 
 def _name(value: object) -> str | None:
-    """The name of a value: text itself, its path or name, or the id of a device."""
+    """Returns a value's path, name or id; for text or an integer, the value itself."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return str(value)
     for attribute in ("path", "name", "id"):
@@ -436,16 +437,16 @@ def check_names(
         right: the right names.
 
     Returns:
-        A sentence about the right answer.
+        A sentence that confirms the answer.
 
     Raises:
-        Wrong, ShardvizError: for any other answer.
+        Wrong, ShardvizError: for a wrong answer.
     """
     return same_names(read_names(answer, choices, subject), right)
 
 
 def same_names(names: set[str], right: Collection[str]) -> str:
-    """A sentence about names, which must be the right ones.
+    """Checks that names are exactly the right ones; returns a confirming sentence.
 
     Raises:
         Wrong: for the first wrong name, or if names are missing.

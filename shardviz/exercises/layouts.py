@@ -1,4 +1,4 @@
-"""Exercises on layouts, rules and memory (lessons 1, 4, 7 and 8); they need no jax."""
+"""Exercises on layouts, rules and memory (lessons 1, 4, 7 and 8), without jax."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Arrays(NamedTuple):
     Attributes:
         largest: the layout of the largest array.
         bytes: the bytes of all arrays on each device.
-        does: a sentence about these.
+        does: a sentence about the spec and bytes.
     """
 
     largest: Layout
@@ -61,7 +61,7 @@ def _laid_out(
     for name, problem in audited.problems.items():
         raise Wrong(f"Read as {dialect}, {name} cannot be laid out so: {problem}")
     row = audited.largest[0]
-    assert row.layout is not None  # there are no problems
+    assert row.layout is not None  # problems were raised above
     size = audited.bytes_per_device * copies
     does = words.takes(row.path, row.layout.spec, size, mesh, len(audited.rows))
     return _Arrays(row.layout, size, does)
@@ -70,7 +70,7 @@ def _laid_out(
 def _read_rules(
     answer: Answer, arrays: tuple[ArraySpec, ...], mesh: MeshSpec, copies: int = 1
 ) -> tuple[Rules, _Arrays]:
-    """The table of rules in an answer, and the arrays split by it."""
+    """Parses the rules of an answer, and lays out arrays with them."""
     table = read_table(answer, mesh)
     result = _laid_out(arrays, table, mesh, copies)
     unknown = {rule.logical for rule in table}
@@ -159,7 +159,7 @@ Which other devices hold the same shard of `w` as `device`? Note the order of th
 mesh. Answer with ids.
 """,
     given=lambda: Setup(
-        # Around eight chips, so that a device's id is not its position.
+        # Ids in ring order, so that a device's id is not its position in the mesh.
         mesh=make_mesh(host=4, chip=2, device_ids=(0, 1, 2, 3, 7, 6, 5, 4)),
         w=make_array("w", (512, 2048), spec="None, chip"),
         device=5,
@@ -177,11 +177,11 @@ mesh. Answer with ids.
 )
 def arrays_same_shard(setup: Setup, answer: Answer) -> str:
     layout = lay_out(setup.w.shape, setup.w.spec, setup.mesh)
-    # By position, since the ids of this mesh are not in order.
+    # Groups are indexed by position, which differs from the id in this mesh.
     shard = int(layout.groups[setup.mesh.position(setup.device)])
     right = {str(i) for i in layout.holders(shard).tolist()} - {str(setup.device)}
     names = read_names(answer, map(str, setup.mesh.device_ids.flat), "Device ids")
-    # The device itself may be listed, too.
+    # The answer may include the device itself.
     return same_names(names - {str(setup.device)}, right)
 
 
@@ -350,7 +350,7 @@ def rules_dialects(setup: Setup, answer: Answer) -> str:
         len(names) < len(table),
         f"{does} No name has two rules, so both read the table alike.",
     )
-    # By the shards of the devices, since different specs may mean the same layout.
+    # Compare shards per device, because different specs can mean the same layout.
     require(
         (linen.groups != nnx.groups).any(), f"{does} Both split `w_in` in the same way."
     )
@@ -393,10 +393,10 @@ _LLAMA_3 = {"vocab": 128256, "mlp": 14336, "kv_heads": 8}
 
 
 def _model(name: str) -> tuple[ArraySpec, ...]:
-    """The weights of a model in float32."""
+    """Returns the weights of a model in float32."""
     if name != "8B model":
         return tuple(array.replace(dtype="float32") for array in models.get(name))
-    # Llama 3 8B is Llama 2 7B with other sizes.
+    # Llama 3 8B has the arrays of Llama 2 7B with other sizes.
     arrays = []
     for array in models.get("7B model"):
         shape = []
@@ -442,8 +442,7 @@ def pods_step_seconds(setup: Setup, answer: Answer) -> str:
         1 / 2: "that counts a multiplication and an addition as one operation.",
         1024: "that is one chip alone, but all of them compute.",
     }
-    # 2 operations for each parameter and token forward, 4 backward: part 4 of the
-    # scaling book.
+    # Per parameter and token: 2 operations forward, 4 backward (scaling book, part 4).
     right = 6 * setup.parameters * setup.tokens / (setup.chips * setup.peak)
     return check_number(answer, right, "seconds", mistakes, tolerance=0.04)
 
@@ -530,7 +529,7 @@ def pods_a_70b_mesh(setup: Setup, answer: Answer) -> str:
 
 
 def _serving(setup: Setup, batch: int) -> int:
-    """The bytes per device of the weights and a cache of this many sequences."""
+    """Returns the bytes per device of weights and a KV cache for `batch` sequences."""
     arrays = list(setup.weights)
     for array in setup.cache:
         layers, _, *sizes = array.shape
@@ -600,15 +599,15 @@ _ARRAYS = {
 
 
 def _tree(misspelt: str = "") -> tuple[ArraySpec, ...]:
-    """The parameters of a model with two blocks.
+    """Returns the parameters of a model with two blocks.
 
     Args:
-        misspelt: a wrong name in place of `hidden` in one array of each block.
+        misspelt: a wrong logical name to replace `hidden` in one array per block.
     """
     arrays = []
     for block in ("", "block_0/", "block_1/"):
         for name, (shape, names) in _ARRAYS.items():
-            # Only the table is outside the blocks.
+            # Only the embedding table is outside the blocks.
             if (name == "embed/table") == bool(block):
                 continue
             if misspelt and name == "mlp/wo":
@@ -620,13 +619,13 @@ def _tree(misspelt: str = "") -> tuple[ArraySpec, ...]:
 
 
 def _state(*without_names: str) -> tuple[ArraySpec, ...]:
-    """The parameters and Adam's moments; these paths have no logical names."""
+    """Returns parameters and Adam's moments; given paths get no logical names."""
     arrays = list(_tree())
     for moment in ("mu", "nu"):
         for a in _tree():
             path = f"opt_state/0/{moment}/{a.name.removeprefix('params/')}"
             logical = a.logical
-            # An optimizer that is created from bare arrays loses the names.
+            # As when an optimizer is created from arrays without logical names.
             if path in without_names:
                 logical = None
             arrays.append(ArraySpec(path, a.shape, logical))
@@ -641,9 +640,9 @@ def _paths(setup: Setup) -> list[str]:
 
 
 def _edits(old: list[str], new: list[str]) -> int:
-    """The least number of lines to change, move, add or remove."""
-    # lengths[n] is the longest common subsequence of the lines of `new` so far and the
-    # first n lines of `old`.
+    """Returns the minimum number of lines to change, move, add or remove."""
+    # lengths[n]: length of the longest common subsequence of old[:n] and the lines of
+    # `new` so far.
     lengths = [0] * (len(old) + 1)
     for new_line in new:
         row = [0]
@@ -755,10 +754,10 @@ def _stays_split(audited: Audit) -> None:
 
 
 def _message(function: Callable[[Audit], object], audited: Audit) -> str:
-    """The message of a test that fails for an audit; `""` if it passes."""
+    """Runs a test on an audit; returns the message if it fails, `""` if it passes."""
     try:
         function(audited)
-    except AssertionError as error:  # a ContractError is one
+    except AssertionError as error:  # includes ContractError
         # A bare assert has no message.
         first, *_ = str(error).splitlines() or ["AssertionError"]
         return shown(first, 200)

@@ -1,4 +1,4 @@
-"""Marks of exercises, for a lecturer, and the lock on the solutions."""
+"""Marks of exercises, which a lecturer can collect, and the lock on solutions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Mark:
     """The progress in one exercise.
 
     Attributes:
-        exercise: its name.
-        tried: how many answers were checked.
-        right: whether one of them was right.
-        hints: how many hints were shown.
-        solution_seen: whether the solution was shown before an answer was right.
+        exercise: the name of the exercise.
+        tried: number of answers checked.
+        right: whether any answer was right.
+        hints: number of hints shown.
+        solution_seen: whether the solution was shown before the first right answer.
 
     >>> Mark("arrays/memory", tried=2).right
     False
@@ -37,10 +37,10 @@ class Mark:
 
 @dataclass(frozen=True, repr=False)
 class Marks:
-    """The marks of the exercises that were begun, in the order of the course.
+    """The marks of all exercises that were begun, in course order.
 
     Attributes:
-        marks: one for each of them.
+        marks: one Mark per exercise.
 
     >>> print(Marks((Mark("arrays/memory", tried=2, right=True, hints=1),)))
     exercise       answers  right  hints  solution seen
@@ -52,11 +52,11 @@ class Marks:
 
     @property
     def right(self) -> int:
-        """How many exercises have a right answer."""
+        """The number of exercises with a right answer."""
         return sum(mark.right for mark in self.marks)
 
     def to_dict(self) -> JsonDict:
-        """The marks by the names of the exercises, as plain values.
+        """Returns plain data: exercise name -> fields of its mark.
 
         >>> Marks((Mark("arrays/memory", 1),)).to_dict()["arrays/memory"]["tried"]
         1
@@ -68,7 +68,7 @@ class Marks:
         return marks
 
     def to_json(self) -> str:
-        """The marks as JSON, to be collected.
+        """Returns the marks as JSON, for a lecturer to collect.
 
         >>> print(Marks((Mark("arrays/memory", 2, True, 1),)).to_json())
         {
@@ -91,7 +91,7 @@ class Progress:
     """The marks of this process, and the lock on its solutions.
 
     Attributes:
-        marks: the marks, by the name of the exercise.
+        marks: exercise name -> mark.
         hashed: the hash of the word that unlocks the solutions; `""` without a lock.
     """
 
@@ -99,17 +99,17 @@ class Progress:
     hashed: str = ""
 
     def of(self, name: str) -> Mark:
-        """The mark of an exercise."""
+        """Returns the mark of an exercise; creates it if needed."""
         return self.marks.setdefault(name, Mark(name))
 
     def report(self, names: Iterable[str]) -> Marks:
-        """The marks of the named exercises, as far as they were begun."""
-        # Copies, since a report must not change with the next answer.
+        """Returns the marks of those named exercises that were begun."""
+        # Copy the marks, because later answers must not change a report.
         begun = [replace(self.marks[name]) for name in names if name in self.marks]
         return Marks(tuple(begun))
 
     def lock(self, hashed: str) -> None:
-        """Hides the solutions; refuses to replace the word of an earlier lock."""
+        """Hides the solutions; raises if another word already hides them."""
         if self.hashed not in ("", hashed):
             raise ShardvizError(words.LOCKED_ALREADY)
         self.hashed = hashed
@@ -122,10 +122,10 @@ class Progress:
 
 
 def hash_of(word: object) -> str:
-    """The hash of a word.
+    """Hashes the word of a lock.
 
     Raises:
-        ShardvizError: if it isn't text, or is empty.
+        ShardvizError: if the word isn't text, or is empty.
     """
     if not isinstance(word, str) or not word:
         raise ShardvizError(words.no_word(shown(word)))

@@ -1,6 +1,6 @@
 """Exercises that plan or compile programs (lessons 2, 3, 5 and 6, and one of lesson 8).
 
-If a plan may differ from XLA's partitioner, the partitioner grades.
+An exercise is graded by XLA's partitioner if the plan may differ from it.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from shardviz.programs.public.programs import program
 from shardviz.runs.public import run
 
 
-@lru_cache(maxsize=64)  # many answers are alike
+@lru_cache(maxsize=64)  # users repeat answers
 def planned(program: Program) -> Plan:
-    """The plan of a program.
+    """Plans a program.
 
     Raises:
-        Wrong: if there is no plan, with the reason.
+        Wrong: if the program cannot be planned; the message gives the reason.
         ShardvizError: if jax is not installed.
     """
     for problem in program.problems:
@@ -66,10 +66,10 @@ def planned(program: Program) -> Plan:
 
 @lru_cache(maxsize=64)
 def partitioned(program: Program) -> tuple[Collective, ...]:
-    """The collectives that XLA's partitioner inserts, on simulated CPU devices.
+    """Returns the collectives that XLA's partitioner inserts, on simulated CPU devices.
 
     Raises:
-        Wrong: if the program does not compile, with the reason.
+        Wrong: if the program does not compile; the message gives the reason.
         ShardvizError: if jax is not installed.
     """
     for problem in program.problems:
@@ -81,12 +81,12 @@ def partitioned(program: Program) -> tuple[Collective, ...]:
 
 
 def sent_bytes(collectives: Iterable[Collective]) -> int:
-    """The bytes that each device sends in collectives."""
+    """Sums the bytes that each device sends in collectives."""
     return sum(c.sent_in_all for c in collectives)
 
 
 def _costs(head: str, collectives: Iterable[Collective]) -> str:
-    """A sentence: the collectives of an answer, and the bytes that each device sends."""
+    """Describes an answer's collectives and the bytes that each device sends."""
     collectives = tuple(collectives)
     return words.costs(head, collectives, sent_bytes(collectives))
 
@@ -104,7 +104,7 @@ def _identity(x: PyTree) -> PyTree:
 
 
 def _product(setup: Setup, a: Layout | ArraySpec, b: Layout | ArraySpec) -> Program:
-    """The program of A @ B, where both are split as these."""
+    """Creates the program A @ B with the shapes and specs of `a` and `b`."""
     first = ArraySpec("A", a.shape, spec=a.spec)
     second = ArraySpec("B", b.shape, spec=b.spec)
     return _program(_matmul, setup.mesh, first, second)
@@ -114,7 +114,8 @@ def _reshard(setup: Setup, before: Spec | None, after: Spec | None) -> Program:
     return _program(_identity, setup.mesh, setup.x.replace(spec=before), out=after)
 
 
-# Cached, since `planned` and `partitioned` cache by the identity of the program.
+# Return the same object for equal programs: `planned` and `partitioned` cache by
+# identity.
 @lru_cache(maxsize=256)
 def _program(
     function: UserFunction, mesh: MeshSpec, *arrays: ArraySpec, out: Spec | None = None
@@ -126,13 +127,13 @@ def _program(
 
 
 def _multiplied(setup: Setup, answer: Answer, a: Layout, b: Layout) -> tuple[Plan, int]:
-    """The plan of A @ B, and how many shards the product has.
+    """Plans A @ B; returns the plan and the product's number of shards.
 
     Raises:
-        Wrong: if the answer names another spec for the product.
+        Wrong: if the answer names a wrong spec for the product.
     """
     plan = planned(_product(setup, a, b))
-    # The spec of the operation, since its result may be resharded afterwards.
+    # Use the operation's spec, because its result may be resharded afterwards.
     spec = plan.op("dot_general").spec
     named = read_result(answer, setup.mesh)
     if named is not None and not named.equivalent(spec):
@@ -374,7 +375,7 @@ def collectives_ring_seconds(setup: Setup, answer: Answer) -> str:
     }
     gather = Collective("all-gather", (setup.axis,), setup.bytes)
     use = collective_link_use(gather, setup.mesh, setup.topology)
-    assert use is not None  # the axis is one of the mesh
+    assert use is not None  # the mesh has this axis
     right = max(seconds or 0.0 for seconds in use.times(setup.bytes).values())
     return check_number(answer, right, "seconds", mistakes, tolerance=0.08)
 
@@ -410,7 +411,7 @@ def collectives_all_rings(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 5: kinds of parallelism. The mesh has other axis names than the lessons.
+# Lesson 5: kinds of parallelism, with different mesh axis names from the lesson's.
 
 
 def _training(name: str) -> Setup:
@@ -420,19 +421,19 @@ def _training(name: str) -> Setup:
 
 
 def _split_by(answer: Answer, setup: Setup) -> tuple[Program, dict[str, Layout]]:
-    """The program under the rules of an answer, and the layouts of its arrays."""
+    """Applies an answer's rules; returns the new program and its layouts by name."""
     changed = setup.program.replace(rules=read_table(answer, setup.mesh))
     for problem in changed.problems:
         raise Wrong(problem)
     layouts = {}
     for row in changed.requests:
-        assert row.layout is not None  # there are no problems
+        assert row.layout is not None  # problems were raised above
         layouts[row.path] = row.layout
     return changed, layouts
 
 
 def _fewest(layouts: Mapping[str, Layout]) -> int:
-    """The smallest number of shards of the batch and the weights."""
+    """Returns the smallest number of shards of the batch and the weights."""
     return min(layouts[name].num_blocks for name in ("w_in", "w_out", "x"))
 
 
@@ -530,7 +531,7 @@ def parallelism_fsdp(setup: Setup, answer: Answer) -> str:
         for c in collectives
         if c.kind == "all-gather" and c.operand and c.operand.is_argument
     }
-    # XLA may gather values that are not arguments.
+    # If XLA gathers only intermediate values, the set is empty.
     require(gathered, f"{does} The weights should be gathered, and no other argument.")
     require(
         gathered <= {"w_in", "w_out"},
@@ -607,8 +608,8 @@ In the plan of this program, the value made on `line`, inside `attention`, is sp
     ),
 )
 def compiler_origin(setup: Setup, answer: Answer) -> str:
-    # The name of an operation contains the formula of its einsum, which may also create
-    # a transpose.
+    # `op.op` contains the formula of the einsum. The einsum can also create a transpose
+    # with this formula, so check the opcode too.
     right = [
         op.origins[setup.axis].name
         for op in planned(setup.program).ops
@@ -662,16 +663,16 @@ def _constrained(a: Any, b: Any) -> Any:
 
 
 def _is_product(setup: Setup, pinned: Program) -> bool:
-    """True if a program computes A @ B."""
+    """Runs a program, and returns whether it computes A @ B."""
     rng = np.random.default_rng(0)
     a = rng.standard_normal(setup.A.shape).astype("float32")
     b = rng.standard_normal(setup.B.shape).astype("float32")
-    # On one device no sharding can change the values.
+    # Use a mesh of one device, on which shardings cannot change values.
     report = run(pinned.replace(mesh=make_mesh(U=1, V=1)), a, b)
     if report.error is not None:
         raise Wrong(words.does_not_compile(report.error.message))
     difference = np.linalg.norm(np.asarray(report.outputs) - a @ b)
-    # An accelerator may multiply in bfloat16.
+    # The tolerance allows for accelerators that multiply in bfloat16.
     return bool(difference / np.linalg.norm(a @ b) < 0.01)
 
 
@@ -702,7 +703,7 @@ def compiler_pin_the_result(setup: Setup, answer: Answer) -> str:
             raise Wrong(f"This takes a function of A and B; got {shown(pinned)}.")
         pinned = program(pinned, setup.A, setup.B, mesh=setup.mesh)
     check_mesh(pinned.mesh, setup.mesh)
-    # The author of the function chooses the names of its arguments.
+    # Ignore names: the user may call the function's arguments anything.
     arguments = [(a.shape, str(a.spec)) for a in pinned.arrays]
     if arguments != [(a.shape, str(a.spec)) for a in (setup.A, setup.B)]:
         raise Wrong("The arguments have to stay as they are: A and B as given.")
@@ -766,11 +767,11 @@ def compiler_no_rematerialisation(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 8: one of its exercises is about a program.
+# Lesson 8: its only exercise about a program.
 
 
 def _mistaken() -> Setup:
-    """An MLP with specs instead of rules, one of which is wrong."""
+    """Creates an MLP with specs instead of rules; the spec of `w_out` is wrong."""
     mesh = make_mesh(outer=4, inner=2)
     specs = {"w_in": "None, inner", "w_out": "None, inner", "x": "outer"}
     mlp = programs.get("MLP")

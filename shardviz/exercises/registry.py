@@ -1,4 +1,4 @@
-"""The registry of exercises: each is one function with its task, hints and solution."""
+"""The registry of exercises, each a grading function with task, hints and solution."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _shown(value: object) -> str:
         return text
     if isinstance(value, MeshSpec) and (np.diff(value.device_ids.flat) != 1).any():
         return f"{value}, device ids {' '.join(map(str, value.device_ids.flat))}"
-    if isinstance(value, float):  # a rate
+    if isinstance(value, float):  # such as a rate
         return f"{value:g}"
     if isinstance(value, tuple) and isinstance(value[0], ArraySpec):
         return "".join(f"\n    {array.name}: {_shown(array)}" for array in value)
@@ -67,16 +67,16 @@ Grader = Callable[[Setup, Answer], str]
 
 @dataclass(frozen=True, eq=False)
 class Exercise:
-    """One exercise.
+    """An exercise of the course.
 
     Attributes:
         task: what to do, in Markdown.
-        setup: creates its meshes, arrays, rules and programs.
-        hints: at most three, each more specific than the one before.
-        solution: one right answer.
+        setup: creates the exercise's meshes, arrays, rules and programs.
+        hints: at most three hints, each more specific than the previous one.
+        solution: a right answer.
         why: why the solution is right.
-        grade: returns the effect of a right answer, in a sentence; raises Wrong or a
-            ShardvizError with a hint for any other answer.
+        grade: returns a sentence about the effect of a right answer; for any other
+            answer, raises Wrong or a ShardvizError with a hint.
     """
 
     task: str
@@ -99,18 +99,18 @@ def add(
     solution: Any,
     why: str,
 ) -> Callable[[Grader], Grader]:
-    """Adds an exercise, in place of an earlier one of the same name.
+    """Adds an exercise; replaces an earlier one with the same name.
 
-    It decorates the function that grades answers, which takes the Setup and an answer.
-    The function refuses a wrong answer with `require` and a hint; for a right answer it
-    returns the effect of the answer, in a sentence.
+    Decorates the function that grades answers, which takes the Setup and an answer. The
+    function rejects a wrong answer by calling `require` with a hint. For a right answer
+    it returns a sentence about the answer's effect.
 
     Args:
-        name: the subject and a name, such as `"arrays/memory"`.
+        name: subject and name, such as `"arrays/memory"`.
         task: what to do, in Markdown.
-        given: returns the Setup.
-        hints: at most three, each more specific than the one before.
-        solution: one right answer.
+        given: creates the Setup.
+        hints: at most three hints, each more specific than the previous one.
+        solution: a right answer.
         why: why the solution is right.
     """
 
@@ -124,7 +124,7 @@ def add(
 
 
 def find(name: object) -> Exercise:
-    """The exercise of a name.
+    """Finds an exercise by name.
 
     Raises:
         ShardvizError: if there is no such exercise.
@@ -137,12 +137,12 @@ def find(name: object) -> Exercise:
 
 
 def subject_of(name: str) -> str:
-    """The subject of an exercise: `arrays` of `arrays/memory`."""
+    """Returns the subject of an exercise: `arrays` for `arrays/memory`."""
     return name.partition("/")[0]
 
 
 def names(lesson: int | str | None = None) -> tuple[str, ...]:
-    """The names of all exercises, or those of a lesson, in the order of the course.
+    """Lists the names of all exercises, or of a lesson's, in course order.
 
     Args:
         lesson: the number of a lesson, from 1, or its subject, such as `"rules"`.
@@ -154,12 +154,12 @@ def names(lesson: int | str | None = None) -> tuple[str, ...]:
     >>> exercises.names(lesson=1)[0], len(exercises.names()) > 30
     ('arrays/eight-shards', True)
     """
-    # Subjects that a course adds come after ours.
+    # Subjects that a course has added come after ours.
     subjects = list(dict.fromkeys([*LESSONS, *map(subject_of, EXERCISES)]))
     chosen = subjects
     if lesson in subjects:
         chosen = [str(lesson)]
-    elif type(lesson) is int and 1 <= lesson <= len(subjects):  # True is not a number
+    elif type(lesson) is int and 1 <= lesson <= len(subjects):  # excludes True
         chosen = [subjects[lesson - 1]]
     elif lesson is not None:
         numbered = joined(f"{i} {subject}" for i, subject in enumerate(subjects, 1))

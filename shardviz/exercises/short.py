@@ -1,4 +1,4 @@
-"""Exercises of the short lessons, from the ninth on: most answers are numbers."""
+"""Exercises of lessons 9 to 18; most answers are numbers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def overlap_tokens(setup: Setup, answer: Answer) -> str:
         8 / 3: "that receives all of the weight, and in one direction.",
     }
     received = (setup.devices - 1) / setup.devices
-    # Two operations and two bytes for each parameter; both links are used.
+    # Each parameter has two bytes, and needs two operations per token. The ring uses
+    # both links.
     right = received * setup.peak / (2 * setup.link)
     return check_number(answer, right, "tokens", mistakes, tolerance=0.01)
 
@@ -152,7 +153,7 @@ def overlap_exposed(setup: Setup, answer: Answer) -> str:
         / 7: "that is the gathers alone, but the last product must wait for the last of them.",
         11 / 14: "that hides the first gather, but nothing can run during it.",
     }
-    # The first gather has nothing before it, and the last product nothing after it.
+    # The first gather and the last product overlap with nothing.
     rounds = (setup.gathers - 1) * max(setup.gather, setup.product)
     right = (setup.gather + rounds + setup.product) * 1e-6
     return check_number(answer, right, "seconds", mistakes, tolerance=0.001)
@@ -162,7 +163,7 @@ def overlap_exposed(setup: Setup, answer: Answer) -> str:
 
 
 def _zero_1_bytes(parameters: int, devices: int) -> float:
-    """The bytes of all parameters and a part of Adam's two moments, in float32."""
+    """Bytes of all parameters and one shard of Adam's two moments, in float32."""
     return 4 * parameters + 2 * 4 * parameters / devices
 
 
@@ -337,7 +338,8 @@ def ring_tokens(setup: Setup, answer: Answer) -> str:
         1 / 2: "that counts the keys or the values alone.",
         1 / 4: "that counts the keys or the values alone, and one byte per element.",
     }
-    # A step multiplies twice, 4 T² H D operations, and sends 4 T H D bytes.
+    # Each step of the ring needs 4 T² H D operations (two products), and sends 4 T H D
+    # bytes.
     right = setup.peak / setup.link
     return check_number(answer, right, "tokens", mistakes, tolerance=0.01)
 
@@ -557,8 +559,7 @@ def slices_tokens(setup: Setup, answer: Answer) -> str:
         1 / 2: "that is the arithmetic of one slice, but both compute.",
         1 / 16: "that uses the rate of a link inside a slice.",
     }
-    # For one parameter, the seconds on the network divided by those of arithmetic per
-    # token.
+    # Network time per parameter, divided by arithmetic time per parameter and token.
     slices, chips = setup.topology.slices, setup.topology.chips
     sent = 2 * (slices - 1) / slices * 2 / (chips // slices)
     right = sent / setup.network / (6 / (chips * setup.peak))
@@ -696,7 +697,7 @@ The axes of this mesh are Explicit. Which of the operations does JAX refuse? Ans
 )
 def explicit_refused(setup: Setup, answer: Answer) -> str:
     names = read_names(answer, _OPERATIONS, "The operations")
-    # jax itself decides, because a plan traces the function on the Explicit mesh.
+    # Planning traces the function on the Explicit mesh, so jax itself rejects it.
     right = [
         name
         for name, (_, function) in _OPERATIONS.items()

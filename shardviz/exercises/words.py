@@ -1,4 +1,4 @@
-"""Sentences of the exercises: how to answer, and the effects of answers."""
+"""English sentences of the exercises: how to answer, and what an answer does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardviz.base.format import (
 from shardviz.base.layout import Layout
 from shardviz.base.partition_spec import Spec
 
-#: The subjects of the lessons, in the order of the course.
+#: The subjects of the lessons, in course order.
 LESSONS = (
     "arrays",
     "collectives",
@@ -39,7 +39,7 @@ LESSONS = (
 
 
 def task_end(name: str) -> str:
-    """How to answer an exercise, in Markdown."""
+    """Explains in Markdown how to answer an exercise."""
     return (
         f"These are in `exercises.setup({name!r})`. Answer with"
         f" `exercises.check({name!r}, …)`."
@@ -47,14 +47,14 @@ def task_end(name: str) -> str:
 
 
 def no_more_hints(name: str) -> str:
-    """The text in place of a fourth hint."""
+    """The text that replaces a hint after the last one."""
     return f"There are no more hints. `exercises.solution({name!r})` shows an answer."
 
 
-#: The text in place of a solution while a lock hides it.
+#: The error of `solution` while solutions are locked.
 SOLUTIONS_HIDDEN = "Solutions are hidden; exercises.unlock(word) shows them again."
 
-#: Why there is no second lock.
+#: The error of `lock` if another word already hides the solutions.
 LOCKED_ALREADY = (
     "Solutions are hidden already. Show them with exercises.unlock(word) before another"
     " word hides them."
@@ -62,7 +62,7 @@ LOCKED_ALREADY = (
 
 
 def locked(hashed: str) -> str:
-    """The effect of a lock, and how to lock the notebook of others."""
+    """Describes a lock, and how to hide solutions in other people's notebooks."""
     return (
         "Solutions are hidden until exercises.unlock(word). To hide them in a notebook of"
         f" others, write exercises.lock(hashed={hashed!r}), which does not show the word."
@@ -70,17 +70,17 @@ def locked(hashed: str) -> str:
 
 
 def not_the_word(word: str) -> str:
-    """The error of `unlock` for another word."""
+    """The error of `unlock` for a wrong word."""
     return f"{word} is not the word that hid the solutions."
 
 
 def no_word(word: str) -> str:
-    """The error of `lock` and `unlock` for anything except text."""
+    """The error of `lock` and `unlock` for empty text or another type."""
     return f"A word is text that is not empty; got {word}."
 
 
 def marks_table(marks: Iterable[tuple[str, int, bool, int, bool]]) -> str:
-    """The marks of exercises as a table: name, answers, right, hints, solution seen.
+    """Formats marks (name, answers, right, hints, solution seen) as a table.
 
     >>> print(marks_table([]))
     No exercise was begun.
@@ -106,7 +106,7 @@ _YES = {True: "yes", False: "no"}
 
 
 def says(layout: Layout) -> str:
-    """The shards of a layout.
+    """Describes the shards of a layout.
 
     >>> from shardviz.base.layout import lay_out
     >>> from shardviz.base.mesh import MeshSpec
@@ -124,18 +124,18 @@ def says(layout: Layout) -> str:
 
 
 def unknown_names(names: Iterable[str]) -> str:
-    """Names in a table that no dimension has; `""` if there are none."""
+    """Names the logical names that no dimension has; `""` for none."""
     return clause(" No dimension is called {}.", listed(sorted(names), "or"))
 
 
 def takes(path: str, spec: Spec | None, size: int, mesh: object, arrays: int) -> str:
-    """The bytes of one array or several on a mesh.
+    """Describes the bytes of one or several arrays on a mesh.
 
     Args:
-        path, spec: the path and the spec of the largest array.
-        size: the bytes of all arrays on each device.
+        path, spec: path and spec of the largest array.
+        size: bytes of all arrays on each device.
         mesh: the mesh.
-        arrays: how many arrays there are.
+        arrays: the number of arrays.
     """
     per_device = f"{bytes_text(size)} per device"
     if arrays == 1:
@@ -147,12 +147,12 @@ def takes(path: str, spec: Spec | None, size: int, mesh: object, arrays: int) ->
 
 
 def read_as(name: str, linen: Spec | None, nnx: Spec | None) -> str:
-    """The specs that two dialects give an array with one table."""
+    """Names the specs that an array gets from the same table in two dialects."""
     return f"Read as linen, {name} becomes {linen}; read as nnx, {nnx}."
 
 
 def serves(batch: int, used: int, memory: int) -> str:
-    """The bytes used on each device to serve a batch of sequences."""
+    """Describes the memory used on each device to serve a batch of sequences."""
     return (
         f"With {batch:,} sequences each device holds {bytes_text(used)} of"
         f" {bytes_text(memory)}."
@@ -160,22 +160,22 @@ def serves(batch: int, used: int, memory: int) -> str:
 
 
 def lists(names: Iterable[str]) -> str:
-    """The names that a right answer has."""
+    """Confirms the names in a right answer."""
     return f"That is right: {joined(sorted(names))}."
 
 
 def contract(good: str, bad: str) -> str:
-    """The messages of a test for a good and for a bad audit; `""` if it passed."""
+    """Quotes a test's messages for a good and a bad audit; `""` if a test passed."""
     return f"Of the good audit it says {good or 'nothing'}, of the bad one {bad or 'nothing'}."
 
 
 def does_not_compile(message: str) -> str:
-    """Why a program has no plan, no compiled form, or no result."""
+    """Explains why a program cannot be planned, compiled or run."""
     return f"The program does not compile: {' '.join(message.split())[:300]}"
 
 
 def moves(collectives: Iterable[Collective]) -> str:
-    """Collectives as a phrase.
+    """Lists collectives in a phrase.
 
     >>> moves([Collective("all-gather", ("U",), 2048)])
     'all-gather of 2 KiB over U'
@@ -189,7 +189,7 @@ def moves(collectives: Iterable[Collective]) -> str:
 
 
 def costs(head: str, collectives: Iterable[Collective], sent: int) -> str:
-    """The collectives that an answer needs, and the bytes that each device sends."""
+    """Lists an answer's collectives, and the bytes that each device sends."""
     text = f"{head}: {moves(collectives)}"
     if sent:
         text += f"; each device sends {bytes_text(sent)}"
@@ -197,12 +197,12 @@ def costs(head: str, collectives: Iterable[Collective], sent: int) -> str:
 
 
 def inserts(collectives: Iterable[Collective]) -> str:
-    """The collectives that XLA's partitioner inserts."""
+    """Lists the collectives that XLA's partitioner inserts."""
     return f"The partitioner inserts {moves(collectives)}."
 
 
 def shards(layouts: Mapping[str, Layout]) -> str:
-    """The number and shape of the shards of each array."""
+    """Describes the number and shape of each array's shards."""
     parts = []
     for name, layout in layouts.items():
         count = plural(layout.num_blocks, "shard")
@@ -211,7 +211,7 @@ def shards(layouts: Mapping[str, Layout]) -> str:
 
 
 def result_is(spec: Spec, rows: int | None = None) -> str:
-    """How the result of a program is split."""
+    """Names the spec of a program's result."""
     start = "The"
     if rows is not None:
         start = f"With {rows:,} rows the"
@@ -219,12 +219,12 @@ def result_is(spec: Spec, rows: int | None = None) -> str:
 
 
 def close(amount: str) -> str:
-    """A hint for an amount whose unit or last digit is wrong."""
+    """A hint for an amount that is rounded too much or has a wrong unit."""
     return f"{amount} is close. Write three digits or more; 1 MB is not 1 MiB."
 
 
 def another_result(spec: Spec, written: Spec) -> str:
-    """A hint for a product with another spec than an answer writes.
+    """A hint if an answer names a wrong spec for the product.
 
     >>> another_result(Spec.parse("x, y"), Spec.parse("x"))
     "With these factors the product is P('x', 'y'); you write P('x')."
