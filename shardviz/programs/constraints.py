@@ -20,7 +20,7 @@ from shardviz.base.partition_spec import Spec
 CONSTRAINED, IDENTITY, ERROR = "constrained", "identity", "error"
 NO_RULES, NO_MESH = "no rules in force", "no mesh in sight"
 FALLBACK = "fallback: no constraint"
-#: Every effect a call can have, from errors to calls that constrain their array.
+#: All effects a call can have, ordered from error to constrained.
 EFFECTS = (ERROR, NO_RULES, NO_MESH, FALLBACK, IDENTITY, CONSTRAINED)
 
 LOGICAL, VARIABLE, UNBOX = "with_logical_constraint", "nnx.Variable", "unbox"
@@ -83,7 +83,7 @@ class Constraint:
         """
         if self.resolution is None or not self.resolution.names:
             return ()
-        # The first dimension with each name. Rules for other names use dimension 0.
+        # Maps each name to its first dimension. Rules for other names use dimension 0.
         dims: dict[object, int] = {}
         for dim, name in enumerate(self.resolution.names):
             dims.setdefault(name, dim)
@@ -103,14 +103,14 @@ class Constraint:
         """True if the call does less than its names and rules suggest."""
         if not self.acts or undecided(self):
             return True
-        # If no dimension is split, rules may be missing, or it may be intended.
+        # If the names split no dimension, a rule may be missing.
         named = self.names is not None and any(isinstance(n, str) for n in self.names)
         splits = self.spec is not None and bool(self.spec.axes)
         return named and not splits
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for calls that are shown as one, such as those of a model's layers."""
+        """A grouping key: calls with equal keys, as in layers, are shown once."""
         return self.effect, self.call, self.source, self.names, self.spec, self.shape
 
     @property
@@ -186,7 +186,7 @@ def fold_constraints(
 
 
 def constraints_in_words(constraints: Iterable[Constraint]) -> str:
-    """Counts the calls with each effect, as text.
+    """Summarizes how many calls have each effect.
 
     >>> constraints_in_words([Constraint(LOGICAL), Constraint(LOGICAL, effect=NO_MESH)])
     '2 calls: 1 no mesh in sight, 1 constrained'

@@ -20,11 +20,12 @@ class EffectUse:
             effect in jax: calls may be dropped, repeated or moved.
         ordered: True if the effect happens in program order.
         shardable: True if a program with this effect can run on several devices.
-        nesting: the loops and calls around the operations that have it, such as
+        nesting: the loops and calls around the operations with this effect, such as
             `"top level"` or `"shard_map > cond"`.
-        calls: number of operations that have it.
-        allowed: where jax allows it: any of `control flow`, `remat`, `custom
-            derivatives` and `lowering`; None if unknown, and for `"pure_callback"`.
+        calls: number of operations with this effect.
+        allowed: the constructs in which jax allows it, out of `control flow`, `remat`,
+            `custom derivatives` and `lowering`; None if unknown, and for
+            `"pure_callback"`.
 
     >>> EffectUse("debug callback", "DebugEffect", False, True).ordered
     False
@@ -221,7 +222,7 @@ class Effects(Displayed):
         return str(DeviceCount(0 if self.refused else count))
 
     def runs_on(self, devices: int) -> tuple[bool, str]:
-        """Returns whether the program can run on so many devices, and why, as text.
+        """Returns whether the program can run on this many devices, and why, as text.
 
         Raises:
             ProgramError: if `devices` is not a positive integer.
@@ -230,7 +231,7 @@ class Effects(Displayed):
         return found.may, str(found)
 
     def on(self, devices: int) -> RunsOn:
-        """Returns whether the program can run on so many devices, and why.
+        """Returns whether the program can run on this many devices, and why.
 
         Raises:
             ProgramError: if `devices` is not a positive integer.
@@ -246,7 +247,7 @@ class Effects(Displayed):
         # jax checks the number of devices at lowering, so a trace error comes first.
         if refused is not None and refused.stage != "lower":
             return RefusedAnywhere(devices, refused)
-        # jax compiles for the mesh that the function names, whatever its effects.
+        # jax compiles for the mesh that the function names, with any effects.
         if self.fixed not in (None, devices):
             return NamesOwnMesh(devices, self.fixed)
         single = [use.name for use in self.uses if not use.shardable]

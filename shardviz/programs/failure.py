@@ -160,7 +160,7 @@ class Failure:
     Attributes:
         stage: `"program"`, `"target"`, `"trace"`, `"lower"`, `"compare"` (between
             processes), `"compile"`, `"place"`, `"run"`, `"check"` or `"cancelled"`.
-        said: the error message; a message from jax or XLA is shortened to one line.
+        said: the error message, on one line if it comes from jax or XLA.
         source: the user's source line that caused the error; `""` if unknown.
         cause: what else is known about the error; None if `said` is a full sentence.
         processes: which of several processes failed, as text; `""` for one process.
@@ -293,7 +293,7 @@ class GroupClosed(GroupEnd):
 
 @dataclass(frozen=True)
 class GroupForked(GroupEnd):
-    """The group belongs to the parent of this process, which is a fork."""
+    """This process is a fork, and the group belongs to its parent."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from shardviz.base.mesh_context import MeshContext
 
 
 def function_name(fn: Any) -> str:
-    """The name of a function; for a partial its function's, for an object its class's.
+    """Names a function; partials use their function's name, objects their class's.
 
     >>> import functools
     >>> function_name(functools.partial(abs, 1)), function_name(abs)
@@ -119,7 +119,7 @@ class Program(Displayed):
 
     @cached_property
     def requests(self) -> tuple[Request, ...]:
-        """The layout requested for each array: the first stage. Needs no jax.
+        """The layouts requested for the arrays (the first stage). Needs no jax.
 
         The requests are rows of an audit. Their remedies therefore consider the other
         arrays, and change a parameter together with its optimizer moments.

@@ -164,7 +164,8 @@ def leaves_with_paths(
             continue
         inner = jax.tree_util.tree_leaves_with_path(leaf)
         for steps, value in inner:
-            # The names in a box describe one array, so a box with several is ignored.
+            # Names in a box describe one array. If the box has several, they are
+            # ignored.
             metadata = box if len(inner) == 1 else None
             leaves.append(((*path, *steps[1:]), value, metadata))
     return leaves, jax.tree.structure(tree)
@@ -366,7 +367,7 @@ def spec_leaves(specs: PyTree, tree: Any, what: str) -> list[Any]:
 
 
 def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
-    """Adds a spec in any form to an array that has none; None adds no spec."""
+    """Adds a spec, in any form, to an array that has none; None changes nothing."""
     spec = as_spec(leaf)
     if spec is None or array.spec is not None:
         return array

@@ -1,9 +1,9 @@
-"""Relates each value of a `shard_map` on one device to its value for whole arrays.
+"""Relates each value in a `shard_map` body to its unsharded value.
 
-The body is traced twice: on one device's shards, and on a mesh with a single device
-along one axis, so that nothing is split over that axis. Both jaxprs have the same
-operations. We read them in lockstep, and derive how each value relates to its
-counterpart in the other jaxpr: it can be a block of it, be equal on all devices, or be
+The body is traced twice: on the real mesh, and on a mesh with a single device along one
+axis. The second trace computes the unsharded values: nothing is split over that axis.
+Both jaxprs have the same operations. We read them in lockstep, and derive a relation
+for each value: it may be a block of the unsharded value, be equal on all devices, or be
 a term of a sum. If an operation has no rule here, the relation is unknown.
 """
 
@@ -42,7 +42,8 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 _READERS = _ELEMENTWISE | {"add", "sub", "mul", "div"}
 _LINEAR = frozenset({"neg", "copy", "stop_gradient", "reduce_precision"})
-# Reductions, and the relation of their result if the reduced dimension is split.
+# Reductions, and the relation of their result if the reduced dimension is split (`""`
+# if unknown).
 _REDUCTIONS: Mapping[str, Literal["sum", "max", "min", ""]] = {
     "reduce_sum": "sum",
     "reduce_max": "max",
@@ -67,7 +68,7 @@ _COLLECTIVES = (
     names.PMAX,
     names.PMIN,
 )
-_MAX_ROUNDS = 4  # iterations of a loop, until the relations of its carry stay the same
+_MAX_ROUNDS = 4  # loop iterations to try until the carry's relations are stable
 
 _Kind = Literal[
     "same", "zero", "block", "sum", "max", "min", "equal", "row", "total", "read early"
@@ -89,18 +90,18 @@ class EarlyRead(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """How a value on one device relates to its value for whole arrays.
+    """How a value on one device relates to its unsharded value.
 
     Attributes:
-        kind: `"same"` if every device has the whole value, `"zero"` for zeros,
-            `"block"` for a block of the whole value. `"sum"`, `"max"` or `"min"` if
-            combining all devices' values that way yields the whole value. `"equal"` if
-            all devices have the same value, but not necessarily the whole one. In a
-            loop over a split dimension, `"row"` for values computed from one index, and
-            `"total"` for a carry to which only rows are added. `"read early"` if an
-            operation reads a value that should be combined first.
+        kind: `"same"` if every device has the unsharded value, `"zero"` for zeros,
+            `"block"` for a block of the unsharded value. `"sum"`, `"max"` or `"min"` if
+            combining all devices' values that way yields the unsharded value. `"equal"`
+            if all devices have the same value, but not necessarily the unsharded one.
+            In a loop over a split dimension, `"row"` for values computed from one
+            index, and `"total"` for a carry to which only rows are added. `"read
+            early"` if an operation reads a value that should be combined first.
         dim: the dimension that is split into blocks.
-        scale: ratio between this value (or the sum) and the value for whole arrays.
+        scale: ratio of this value (or the sum) to the unsharded value.
         early_read: the operation that reads the value; None for other kinds.
     """
 
@@ -150,7 +151,7 @@ class _Comparison:
 
     def __init__(self, axis: str, size: int) -> None:
         self.axis, self.size = axis, size
-        # jax traces a jitted function only once, so lines inside may be another
+        # jax caches traces of jitted functions, so lines inside may be another
         # caller's.
         self._line, self._depth = "", 0
 
@@ -249,7 +250,7 @@ class _Comparison:
         return [result] * len(unknown)
 
     def _read_early(self, name: str, operands: Sequence[Relation]) -> Relation | None:
-        """Returns the relation of a result that needs its operands combined first."""
+        """Returns a "read early" relation if an operand should be combined first."""
         for operand in operands:
             if operand.kind in ("sum", "max", "min") and name in _READERS:
                 is_mean = operand.kind == "sum" and operand.scale == self.size
@@ -287,7 +288,7 @@ class _Comparison:
                 return _SAME
             is_moved = name in (names.PPERMUTE, names.PMAX, names.PMIN)
             if is_moved and operand.kind in EQUAL:
-                # A device that receives nothing has zeros.
+                # A device that receives nothing gets zeros.
                 pairs = names.PERMUTED_PAIRS.find(equation, ())
                 return operand if len(pairs) in (0, self.size) else None
             if name == names.ALL_GATHER and self._gathers_blocks(equation, operand):
@@ -355,7 +356,7 @@ class _Comparison:
 
 
 def _with_dim_added(relation: Relation | None, number: int) -> Relation | None:
-    """Returns the relation of stacked values; with -1, of one slice of a stack."""
+    """Shifts the split dimension of a relation: 1 to stack values, -1 to slice."""
     if relation is None or relation.kind != "block":
         return relation
     return relation._replace(dim=relation.dim + number)
@@ -401,7 +402,7 @@ def _of_rows(
 
 
 def _of_literals(literal: JaxprLiteral, in_whole: Atom) -> Relation | None:
-    """Returns the relation of a literal to its counterpart."""
+    """Returns the relation between a literal and its counterpart."""
     if not is_literal(in_whole):
         return None
     value, whole_value = np.asarray(literal.val), np.asarray(in_whole.val)

@@ -47,7 +47,7 @@ from shardviz.programs.backend.devices import mesh_of
 from shardviz.programs.program import Program
 
 # Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a separate process. For 0.11,
-# which was not measured, we assume both problems.
+# which was not measured, both limitations are assumed.
 _VERSION = tuple(int(n) for n in re.findall(r"\d+", jaxlib_version)[:2])
 _NOT_CARRIED = r"\\"
 if _VERSION < (0, 12):
@@ -139,12 +139,12 @@ def tree_children(value: Any) -> list[tuple[str, Any]] | None:
     """
     if jax.tree_util.all_leaves([value]):
         return None
-    parts = []
-    for path, part in jax.tree_util.tree_leaves_with_path(
+    children = []
+    for path, child in jax.tree_util.tree_leaves_with_path(
         value, is_leaf=lambda node: node is not value
     ):
-        parts.append((jax.tree_util.keystr(path, simple=True, separator="/"), part))
-    return parts
+        children.append((jax.tree_util.keystr(path, simple=True, separator="/"), child))
+    return children
 
 
 def adopt_layout(value: Any) -> Layout:
@@ -163,7 +163,7 @@ def adopt_layout(value: Any) -> Layout:
 
 
 def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
-    """Returns the Layout that a jax sharding of any class gives an array.
+    """Returns the Layout of an array with any kind of jax sharding.
 
     Raises:
         LayoutError: if a dimension isn't divisible, or shards differ in shape.

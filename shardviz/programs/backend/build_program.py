@@ -169,7 +169,7 @@ def _jit_specs(call: Call, tree: PyTreeDef) -> list[SpecLike]:
 def _first_mesh(
     call: Call, meshes: Mapping[str, MeshSpec | None]
 ) -> tuple[MeshSpec, str] | None:
-    """Returns the first mesh, and its origin as in `Program.mesh_from`; None if none.
+    """Returns the first mesh and its origin (see `Program.mesh_from`), or None.
 
     Args:
         call: the call that the program is built from.
@@ -251,7 +251,8 @@ def _traced_without_mesh(
             result = jax.tree.leaves(call(*tree.unflatten(leaves)))
             return [leaf for leaf in result if is_array(leaf)]
 
-        # The function may raise anything. The user sees the error once there is a mesh.
+        # The function may raise anything. The user sees the error when the program is
+        # traced on a mesh.
         with contextlib.suppress(Exception):
             return jax.make_jaxpr(arrays_of_result)(*map(to_jax, arrays))
     return None
@@ -263,7 +264,7 @@ def _for_arguments(in_specs: PyTree, call: Call) -> PyTree:
         return in_specs
     specs: list[PyTree] = [None] * len(call.arguments)
     with_arrays = [position for position in call.positions if position is not None]
-    # One entry per argument, including static ones, or one per argument with arrays.
+    # `in_specs` may have one entry per argument, or one per argument with arrays.
     positions = call.positions if len(in_specs) == len(call.positions) else with_arrays
     if len(in_specs) != len(positions):
         return in_specs
@@ -274,7 +275,7 @@ def _for_arguments(in_specs: PyTree, call: Call) -> PyTree:
 
 
 def _donated(donate: object, call: Call) -> tuple[int, ...]:
-    """Returns the donated positions, counted among the arguments with arrays."""
+    """Converts donated positions to indices among the arguments with arrays."""
     count = len(call.positions)
     candidates: Iterable[object] = (donate,)
     if isinstance(donate, Iterable) and not isinstance(donate, str):
@@ -300,8 +301,8 @@ class Returned:
     Attributes:
         tree: structure of the result.
         non_arrays: leaves that aren't arrays, by position in `tree`.
-        before: names of arrays returned before the result, which are arguments changed
-            in place; `""` for an array that isn't part of the result.
+        before: names of the arguments changed in place, whose new values are returned
+            before the result; `""` for an array that is neither.
     """
 
     tree: PyTreeDef
@@ -330,7 +331,7 @@ class SpecsByName(dict[str, Spec | None]):
 
 
 class Results:
-    """The results of a program, which become known while it is traced.
+    """The results of a program, filled in while it is traced.
 
     Attributes:
         program: the program.
@@ -365,7 +366,7 @@ class Results:
         used_names: set[str] = set()
         self._names_of_leaves, arrays, ordered = [], [], []
         for i, (path, leaf, _) in enumerate(leaves):
-            # Names may collide: the key "a.b", and the key "b" in "a".
+            # Two leaves may get the same name: {"a.b": x} and {"a": {"b": x}}.
             name = unique(path_name("output", path), used_names)
             used_names.add(name)
             self._names_of_leaves.append(name)

@@ -176,7 +176,7 @@ class _Argument:
         return not special and set(self.kinds) <= {"array"}
 
     def arrays_of(self, value: PyTree) -> PyTree:
-        """Returns a value like the call's, with None for leaves that aren't arrays."""
+        """Returns a value of this argument, with None for leaves that aren't arrays."""
         leaves, tree = jax.tree.flatten(value)
         if "other" not in self.kinds or tree != jax.tree.structure(self.value):
             return value
@@ -240,8 +240,7 @@ class BoundCall:
         self.__name__ = f"{function_name(fn)}({', '.join(written)})"
         kind = inspect.Parameter.POSITIONAL_ONLY
         parameters = [inspect.Parameter(f"a{i}", kind) for i in range(len(names))]
-        # jax reads argument names from the signature; here, keywords have positions,
-        # too.
+        # jax reads argument names from the signature. Keywords are positional here.
         self.__signature__ = inspect.Signature(parameters)
 
     def __call__(self, *arguments: PyTree) -> PyTree:
@@ -326,7 +325,7 @@ class BoundCall:
     def values(
         self, args: Sequence[PyTree], keywords: Mapping[str, PyTree]
     ) -> tuple[PyTree, ...]:
-        """Returns the arguments with arrays, from a call like the program's own call.
+        """Extracts the arguments with arrays from a call like the original call.
 
         Args:
             args: all positional arguments, or only the arguments with arrays.
@@ -338,7 +337,7 @@ class BoundCall:
         expected = [a.name for a in self._arguments if not a.bound]
         names = [a.name for a in self._arguments if not a.keyword and not a.bound]
         if not keywords and (len(args) != len(names) or len(names) != len(expected)):
-            return tuple(args)  # reading the values raises the error
+            return tuple(args)  # an error is raised later, when the values are read
         values = {**dict(zip(names, args, strict=False)), **keywords}
         if len(args) != len(names) or set(values) != set(expected):
             raise _other_call(expected, values)
@@ -360,7 +359,7 @@ class BoundCall:
 def values_of(
     fn: UserFunction, args: Sequence[PyTree], keywords: Mapping[str, PyTree]
 ) -> tuple[PyTree, ...]:
-    """Returns the values for a program, from a call like its original call.
+    """Extracts a program's arguments from a call like the original call.
 
     Raises:
         ProgramError: if static arguments or keywords differ.
@@ -375,12 +374,12 @@ def values_of(
 
 
 def values_in_call(fn: UserFunction, args: Sequence[PyTree]) -> tuple[PyTree, ...]:
-    """Returns the values in a program's original call; `()` if one is missing.
+    """Returns the values from a program's original call; `()` if any is abstract.
 
     Args:
         fn: the program's function.
-        args: positional arguments of the call; ignored for a BoundCall, which has the
-            values itself.
+        args: positional arguments of the call; ignored for a BoundCall, which stores
+            them.
 
     >>> import jax.numpy as jnp
     >>> values_in_call(jnp.sin, (np.ones(3),))
@@ -450,10 +449,10 @@ def read_call(
     # In jax's order of arrays: by position, then by name.
     parsed = _arguments(jitted, positional, {**jitted.keywords, **keywords})
     # For each argument, its index among those with arrays.
-    places: list[int | None] = []
+    indices: list[int | None] = []
     arguments, names, mapped, meshes = [], [], [], []
     for i, argument in enumerate(parsed):
-        places.append(None if argument.static else len(arguments))
+        indices.append(None if argument.static else len(arguments))
         if not argument.static:
             arguments.append(argument.arrays_of(argument.value))
             names.append(argument.name)
@@ -461,13 +460,12 @@ def read_call(
         elif isinstance(argument.value, _MESHES):
             meshes.append(argument.value)
     donated = {
-        place for i in _donated(jitted, parsed) if (place := places[i]) is not None
+        index for i in _donated(jitted, parsed) if (index := indices[i]) is not None
     }
     own_mesh = None
     if jitted.pmapped is not None:
         arguments, own_mesh = jitted.pmapped.laid_out(arguments, mapped)
-    # Keep the function itself if it can take the arrays, because jax's messages name
-    # it.
+    # If possible, keep the function itself, because jax's messages name it.
     if not all(argument.plain and not argument.holds_nnx for argument in parsed):
         fn = BoundCall(jitted.fn, parsed, jitted)
     else:
@@ -477,7 +475,7 @@ def read_call(
         arguments=tuple(arguments),
         names=tuple(names),
         positional=len(mapped) - mapped.count(None),
-        positions=tuple(places[len(jitted.bound) : len(positional)]),
+        positions=tuple(indices[len(jitted.bound) : len(positional)]),
         jitted=jitted,
         donate=tuple(sorted(donated)),
         meshes=tuple(meshes),
@@ -504,7 +502,7 @@ def _arguments(
 
 
 def _shared(arguments: list[_Argument]) -> list[_Argument]:
-    """Keeps a variable as an array only in the first argument that holds it.
+    """Counts a variable that several arguments share as an array only once.
 
     nnx.jit also does this, for example for parameters shared by model and optimizer.
     """
@@ -551,7 +549,7 @@ def _donated(jitted: Jitted, arguments: Sequence[_Argument]) -> list[int]:
 
 
 def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
-    """Adds the kinds of its leaves to an argument, unless it is static."""
+    """Fills in `kinds` and `holds_nnx` of an argument, unless it is static."""
     if argument.static:
         return argument
     leaves = jax.tree.leaves(argument.value)
@@ -586,7 +584,7 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
 
 
 def _holds(value: Any, module: str, names: Sequence[str]) -> bool:
-    """True if a tree holds an object of a library, which isn't imported for this."""
+    """True if a tree holds an object of these classes; never imports the module."""
     library = sys.modules.get(module)
     if library is None:
         return False

@@ -108,9 +108,9 @@ class ConstraintCalls(CallListener):
         self.raised: Constraint | None = None
         self._open: list[_Call] = []
         self._bottom: FrameType | None = None
-        # Traced functions by line; False if jax needed only the result shapes.
+        # Maps each traced function's line to False if jax needed only result shapes.
         self._traced: dict[str, bool] = {}
-        # Calls in each function, by its line, including traces for shapes only.
+        # Maps each function's line to its calls, including traces for shapes only.
         self._calls: dict[str, list[Constraint]] = {}
 
     def begin(self) -> None:
@@ -143,7 +143,7 @@ class ConstraintCalls(CallListener):
         """Called when a watched function begins."""
         if name == TRACE_BEGINS:
             line = traced_line(arguments[1])
-            # jax's own functions contain no calls that a cached trace would hide.
+            # jax's own functions make no constraint calls, so they count as traced.
             if not self._traced.get(line):
                 self._traced[line] = not _written(line) or not self._around(frame)[1]
             return
@@ -192,7 +192,7 @@ class ConstraintCalls(CallListener):
             self.found += calls
 
     def _around(self, frame: FrameType) -> tuple[set[str], bool]:
-        """Returns the lines of the enclosing functions; True if only shapes matter."""
+        """Returns the lines of enclosing functions, and if jax needs only shapes."""
         lines, for_shapes = set(), False
         inside, around = frame, frame.f_back
         while around is not None and around is not self._bottom:
@@ -251,13 +251,12 @@ class ConstraintCalls(CallListener):
             file, _, number = line.rpartition(":")
             at = line_in_words(file, int(number)) if number.isdigit() else ""
             self.unseen(str(TracedBefore(at)))
-        # In a gradient, for instance, the jaxpr has only some of the function's
-        # operations.
+        # The jaxpr may have only some of the function's operations, as in a gradient.
         return [c for c in calls or () if not c.acts or c.source in constrained]
 
 
 def _written(line: str) -> bool:
-    """True if the function at this file and line is the user's or flax's."""
+    """True if a function, given by file and line, is the user's or flax's."""
     file = line.rpartition(":")[0]
     return is_user_file(file) or "/flax/" in file
 
@@ -276,7 +275,7 @@ def _users_line(frame: FrameType) -> str:
     return ""
 
 
-# --- calls to Constraints -------------------------------------------------------------
+# --- converting calls to Constraints --------------------------------------------------
 
 
 def _described(call: _Call, value: object) -> list[Constraint]:
@@ -430,12 +429,12 @@ def _paired(
     """Pairs each array of a call with its entry in a prefix tree and its result."""
     entries, tree = jax.tree.flatten(prefix, is_leaf=is_leaf)
     try:
-        parts = tree.flatten_up_to(x)
+        subtrees = tree.flatten_up_to(x)
     except ValueError:  # the call itself raises this error, too
-        parts, entries = [x], [None]
+        subtrees, entries = [x], [None]
     leaves = []
-    for part, entry in zip(parts, entries, strict=True):
-        leaves += [(leaf, entry) for leaf in jax.tree.leaves(part)]
+    for subtree, entry in zip(subtrees, entries, strict=True):
+        leaves += [(leaf, entry) for leaf in jax.tree.leaves(subtree)]
     results = [_RAISED] * len(leaves)
     if value is not _RAISED:
         results = jax.tree.leaves(value)
@@ -443,7 +442,7 @@ def _paired(
 
 
 def _inner_call(call: _Call, leaf: object, result: object) -> _Call | None:
-    """Returns the call of jax's constraint that a flax call made for one array."""
+    """Finds the jax constraint call that a flax call made for one of its arrays."""
     for inner, value in call.inner:
         # Compared by identity, because `==` on arrays compares their elements.
         arguments = set(map(id, jax.tree.leaves(inner.arguments[0])))

@@ -79,10 +79,10 @@ def mesh_of_names(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
 
 
 def mesh_to_lower_on(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
-    """Returns a jax Mesh for programs that jax lowers only for devices.
+    """Returns a jax Mesh to lower programs that need concrete devices.
 
     It holds this kernel's CPU devices if there are enough, because the function may
-    name them, and otherwise devices that only have ids. No backend is started.
+    name them. Otherwise its devices only have ids. No backend is started.
     """
     if platform == "cpu" and backend_started() and count_of("cpu") >= mesh.size:
         return mesh_of(devices_for(mesh, attached_devices("cpu")), mesh)
@@ -183,7 +183,7 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
         return tuple(jax.devices(platform))
     except (RuntimeError, AssertionError) as error:
         kind = f"{platform.upper()} device" if platform else "device"
-        # If jax finds no platform, an assertion without a message fails.
+        # If jax finds no platform, it raises an AssertionError without a message.
         reason = clause(": {}", str(error).strip().partition("\n")[0].rstrip("."))
         raise TargetError(
             f"jax finds no {kind} here{reason}. Write 'cpu:8' for simulated devices, and"

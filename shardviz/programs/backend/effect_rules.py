@@ -96,7 +96,7 @@ def allowed_constructs(effect: object) -> tuple[str, ...] | None:
 
 
 def refusal_on(effects: Iterable[object], devices: int) -> str | None:
-    """Returns why these effects cannot run on so many devices; None if they can.
+    """Returns why these effects cannot run on this many devices; None if they can.
 
     >>> refusal_on([], 8)
     """
@@ -107,7 +107,7 @@ def refusal_on(effects: Iterable[object], devices: int) -> str | None:
 
 
 def refusal_cause(message: str) -> str:
-    """Returns the cause behind a message that jax refuses a program with, or `""`.
+    """Classifies jax's message about a refused program; `""` if unknown.
 
     >>> refusal_cause("ValueError: Cannot `vmap` ordered IO callback.")
     'ordered under vmap'

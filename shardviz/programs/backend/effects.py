@@ -99,7 +99,7 @@ def _of_program(program: Program) -> Effects:
         from_host = from_host and not names_shardings(jaxpr)
         host_results = program.out_specs is None and from_host
         return _lowered(effects, lambda: _lower(traced), host_results)
-    # jax cannot lower it on this mesh, and may refuse it on one device, too.
+    # jax cannot lower the program on this mesh. Try one device, which may fail, too.
     single = unsharded(program)
     # The function may need several devices.
     with contextlib.suppress(Exception):
@@ -155,7 +155,8 @@ def _read(effects: Effects, jaxpr: ClosedJaxpr) -> Effects:
         nesting = []
         for operation in innermost:
             kinds = {effect_class(e) for e in operation.equation.effects}
-            # For a ref made inside the jaxpr, its reads and writes have other effects.
+            # If a ref is made inside, its reads and writes have other effects than the
+            # jaxpr.
             on_refs = kind in REF_EFFECTS and not kinds.isdisjoint(REF_EFFECTS)
             if kind in kinds or on_refs:
                 nesting.append(operation.nesting)
@@ -180,8 +181,8 @@ def _read(effects: Effects, jaxpr: ClosedJaxpr) -> Effects:
 def _lowered(
     effects: Effects, lowering: Callable[[], Lowered], host_results: bool = False
 ) -> Effects:
-    """Lowers the program. Adds whether only the host computes its results, or why jax
-    refuses to lower it."""
+    """Lowers the program, and records whether only the host computes its results, or
+    why jax refuses."""
     try:
         text = lowering().as_text()
     except Exception as error:  # noqa: BLE001  a lowering rule may raise anything

@@ -62,7 +62,7 @@ def failure(stage: str, error: BaseException) -> Failure:
 def _missing_platform(error: BaseException) -> MissingPlatform | None:
     """Returns the setting that names platforms jax cannot find, or None."""
     platforms = jax.config.values.get("jax_platforms")
-    # If jax finds none of these platforms, an assertion without a message fails.
+    # If jax finds no such platform, it raises an AssertionError without a message.
     silent = isinstance(error, AssertionError) and not str(error)
     if silent and platforms and failed_to_start(error):
         return MissingPlatform("JAX_PLATFORMS", platforms)
@@ -120,7 +120,8 @@ def in_words(error: BaseException) -> str:
         paragraph = " ".join([paragraph, *further])
     elif paragraph.endswith(":") and further:
         paragraph += f" {further[0]}"
-    if trace := _TRACE.search(text):  # of a callback; ends with the error
+    # The traceback of a callback ends with its error.
+    if trace := _TRACE.search(text):
         paragraph = f"{text[: trace.start()]} {text.strip().splitlines()[-1]}"
     words = " ".join(paragraph.split())
     words = "".join(c if c.isprintable() else "?" for c in words)

@@ -184,7 +184,7 @@ def _are_primitives(table: Collection[str]) -> bool:
     return True
 
 
-#: Checks by name: one per primitive in the examples, and two tables of primitives.
+#: One check per example, and one for each of two tables of primitive names.
 JAXPR_NAMES: Mapping[str, Callable[[], bool]] = {
     **{f"jaxpr: {name}": partial(_has_names, name) for name in _EXAMPLES},
     "jaxpr: operations on blocks": partial(_are_primitives, block_values.PRIMITIVES),

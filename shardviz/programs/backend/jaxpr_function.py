@@ -35,8 +35,7 @@ class JaxprFunction:
     def __call__(self, *arguments: Any) -> Any:
         results = jaxpr_as_fun(self.jaxpr)(*jax.tree.leaves(arguments))
         if any(self.returned.before):
-            # Values of arguments changed in place have no position in the result's
-            # tree.
+            # New values of changed arguments are not part of the result's pytree.
             return tuple(results)
         # Leaves that aren't arrays become None.
         arrays = replace(

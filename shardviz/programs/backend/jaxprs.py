@@ -1,7 +1,7 @@
 """Reads and rewrites jaxprs: their operations, meshes and shardings.
 
-`operations` traverses all operations. `results_from_host` follows values from results
-back to operations, and `positive_arguments` from arguments to roots and logarithms.
+`operations` traverses every operation. `results_from_host` and `positive_arguments`
+follow values through a jaxpr instead.
 """
 
 from __future__ import annotations
@@ -111,15 +111,15 @@ def is_literal(variable: Atom) -> TypeIs[Literal]:
 
 
 def _jaxprs_in(value: object) -> Iterator[AnyJaxpr]:
-    """Yields the jaxprs in a parameter, or in a container of parameters."""
+    """Yields the jaxprs in a parameter, including those in tuples, lists and dicts."""
     if hasattr(value, "eqns"):
         yield cast("AnyJaxpr", value)
     elif isinstance(value, dict):
-        for part in value.values():
-            yield from _jaxprs_in(part)
+        for item in value.values():
+            yield from _jaxprs_in(item)
     elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _jaxprs_in(part)
+        for item in value:
+            yield from _jaxprs_in(item)
 
 
 def rewritten(
@@ -153,7 +153,7 @@ def without_debug_effects(jaxpr: AnyJaxprT) -> AnyJaxprT:
 
 
 def with_inner(equation: JaxprEqn, change: Callable[[AnyJaxpr], object]) -> JaxprEqn:
-    """Returns an equation whose inner jaxprs are replaced by `change`."""
+    """Applies `change` to the inner jaxprs of an equation."""
 
     def changed(value: object) -> object:
         if hasattr(value, "eqns"):
@@ -168,7 +168,7 @@ def with_inner(equation: JaxprEqn, change: Callable[[AnyJaxpr], object]) -> Jaxp
 
 
 def without_shardings(jaxpr: AnyJaxprT) -> AnyJaxprT:
-    """Returns a program in which no value has a sharding.
+    """Removes all shardings of values from a program.
 
     >>> import jax
     >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
@@ -282,7 +282,7 @@ def named_device_count(jaxpr: AnyJaxpr) -> int | None:
 
 
 def mesh_of_value(value: object) -> Mesh | AbstractMesh | None:
-    """Returns a mesh itself, or the mesh of a sharding or sharded value; or None."""
+    """Returns a mesh, or the mesh of a sharding or sharded array; otherwise None."""
     sharding = getattr(value, "sharding", None)
     for mesh in (
         value,
@@ -340,7 +340,7 @@ def positive_arguments(jaxpr: AnyJaxpr) -> tuple[int, ...]:
 
 
 def _follow(jaxpr: Jaxpr, signs: _Signs, positive: set[int]) -> list[frozenset[int]]:
-    """Returns the arguments that give each result its sign; adds those under roots."""
+    """Returns the arguments that determine each result's sign; fills in `positive`."""
 
     def of(variable: Atom) -> frozenset[int]:
         if is_literal(variable):
@@ -440,12 +440,12 @@ def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:
 
 
 def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
-    """Returns notes on `shard_map` operands that lack an axis that splits a result.
+    """Returns notes on results split over an axis over which their operand isn't split.
 
     Without the axis in `in_specs`, devices along it compute the same rows, and the
-    result repeats them. Rows belong together if the dimension has the same size in the
-    body for the operand and the result. There is no note if another operand with as
-    many rows is split over the axis, because that explains the split of the result.
+    result repeats them. An operand and a result share rows if a dimension has the same
+    size in the body. There is no note if another operand with as many rows is split
+    over the axis, because that explains the split of the result.
     """
     notes = []
     for operation in operations(jaxpr):

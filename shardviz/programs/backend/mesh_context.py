@@ -134,7 +134,7 @@ def users_mesh(context: MeshContext) -> AbstractMesh | None:
     current = jax.sharding.get_abstract_mesh()
     if not current.empty:
         return current
-    # The program was built in this context, which may have ended since.
+    # The context in which the program was built. It may have ended since.
     recorded = context.current or context.abstract
     if recorded is None:
         return None

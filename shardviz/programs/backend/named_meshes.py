@@ -130,7 +130,7 @@ def noting_conflict(fn: Callable[..., T], conflict: MeshConflict) -> Callable[..
 
 
 def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
-    """Raises if a program names a mesh with other axes than its own.
+    """Raises if a program names a mesh whose axes differ from the program's mesh.
 
     Meshes with the same axes may differ in device kind. jax compares the device kind,
     but plans don't depend on it.
@@ -165,7 +165,7 @@ def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
         mesh = None if named is None else named.abstract_mesh
         if mesh is None or mesh.empty or mesh == context:
             continue
-        # Inside a shard_map axes are Manual, but jax compares the mesh outside.
+        # Inside a shard_map, axes are Manual, but jax compares the outer mesh.
         if all(axis_type.name != "Manual" for axis_type in mesh.axis_types):
             return mesh
     return None

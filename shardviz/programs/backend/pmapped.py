@@ -56,7 +56,7 @@ class Pmapped:
     def laid_out(
         self, arguments: Sequence[Any], positions: Sequence[int | None]
     ) -> tuple[tuple[Any, ...], MeshSpec]:
-        """Returns the arguments with pmap's shardings, and the mesh of these.
+        """Returns the arguments with their shardings under pmap, and pmap's mesh.
 
         Args:
             arguments: pytrees of arrays.
@@ -137,7 +137,6 @@ def check_devices(fn: Any, mesh: MeshSpec) -> None:
 
     Raises:
         ProgramError: with both device counts and a remedy.
-        ProgramError: with both numbers, and what to do.
     """
     if is_pmapped(fn) and jax.local_device_count() < mesh.size:
         count = jax.local_device_count()

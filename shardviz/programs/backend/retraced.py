@@ -138,7 +138,7 @@ def specs_of_types(traced: Traced) -> tuple[Spec | None, ...]:
 
 
 def with_specs_of_types(traced: Traced) -> Traced:
-    """Traces a program with its result types as `out_specs`, where it has none.
+    """Retraces a program, with specs from result types where it has no `out_specs`.
 
     On devices, jax splits a result by its type. On an abstract mesh, the lowered module
     lacks these specs, so XLA would add up partial sums.
@@ -165,7 +165,7 @@ def with_partial_sums(traced: Traced) -> Traced:
 def without_prints(traced: Traced) -> tuple[Traced, str]:
     """Removes `jax.debug.print` and `jax.debug.callback`; also returns a note.
 
-    For devices that cannot call Python. No result depends on these calls.
+    This is for devices that cannot call Python. No result depends on these calls.
     """
     left_out: list[str] = []
 

@@ -1,7 +1,7 @@
 """Finds edits for results of a `shard_map` that differ between devices.
 
 jax refuses results that vary over an axis missing from `out_specs`. The correct edit
-depends on how a value on one device relates to the value computed from whole arrays
+depends on how a value on one device relates to the unsharded value
 (`block_values.py`): a term of a sum needs a `lax.psum`, a term of a mean a `lax.pmean`,
 and a block needs `out_specs` with the axis.
 """
@@ -37,7 +37,7 @@ from shardviz.programs.refusals import (
     TypeRefusal,
 )
 
-# The collective that combines the values on all devices to that of whole arrays.
+# Collectives that turn the values on all devices into the unsharded value.
 _COMBINATIONS: Mapping[str, Combination] = {
     "sum": "psum",
     "mean": "pmean",
@@ -124,8 +124,7 @@ class ShardMapResults:
     def reads_positions(self) -> bool:
         """True if the body depends on a device's position along the edited axes.
 
-        In that case it computes other values on fewer devices, even if the edits are
-        right.
+        In that case, running it on fewer devices doesn't give the correct values.
         """
         for operation in operations(self._jaxpr):
             if operation.name in (AXIS_INDEX, PPERMUTE):
@@ -252,13 +251,13 @@ class ShardMapResults:
         if remedy != "check_vma":
             return [CombineResults(remedy, axes=tuple(axes), is_right=True)]
         mean = CombineResults("pmean", axes=tuple(axes), is_right=True)
-        # check_vma applies to all results, and without it jax derives other gradients.
+        # check_vma=False affects all results, and the gradients that jax derives.
         if self._remedies() != {remedy} or self._has_gradient:
             return [mean]
         return [SkipCheck(axes=tuple(axes), is_right=True), mean]
 
     def _in_order(self, axes: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
-        """Returns axes in the order of an argument's dimension; False if unknown."""
+        """Orders a dimension's axes as in an argument; False if the order is unknown."""
         for spec in map(spec_of, self.in_specs):
             for dim in spec.dims:
                 if {*dim} == {*axes}:
@@ -351,7 +350,7 @@ def _is_spec(value: object) -> bool:
 
 
 def _remedy(relation: Relation | None, size: int) -> _Remedy | None:
-    """Returns the remedy that yields the value of whole arrays; None if unknown."""
+    """Returns the remedy that yields the unsharded value; None if unknown."""
     if relation is None:
         return None
     if relation.kind == "sum" and relation.scale == size:

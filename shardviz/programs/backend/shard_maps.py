@@ -46,8 +46,8 @@ class UnboundShardMaps(CallListener):
         for shard_map in self._made:
             # Compared by identity: two functions with equal specs are two shard_maps.
             if all(
-                part is called_part
-                for part, called_part in zip(shard_map, called, strict=True)
+                value is called_value
+                for value, called_value in zip(shard_map, called, strict=True)
             ):
                 return
         raise CallRefused(
@@ -58,12 +58,12 @@ class UnboundShardMaps(CallListener):
         )
 
     def unseen(self, words: str) -> None:
-        """Stops the trace, because a `shard_map` could be called unseen."""
+        """Stops the trace, because calls of a `shard_map` could go unnoticed."""
         raise ProgramError(words)
 
 
 def unbound(fn: UserFunction) -> UserFunction:
-    """Copies the result of a `jax.shard_map` without a mesh; returns other functions.
+    """Copies a `shard_map` without a mesh; returns any other function unchanged.
 
     >>> import jax
     >>> body = jax.shard_map(abs, in_specs=jax.P("x"), out_specs=jax.P("x"))

@@ -9,7 +9,7 @@ axes on CPUs, and `shard_map(mesh=...)` refuses it. The plan is the same for bot
 such a program is traced again with the mesh that it names in context.
 
 Traced functions take and return flat leaves, so that programs with the same lowered
-text share an executable, whatever their argument and result pytrees are.
+text share an executable, for any argument and result pytrees.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ class Traced:
         out_specs: one Spec per leaf of the result; None if the compiler chooses.
         notes: notes for the user on how it was traced.
         around: enters the context in which it was traced.
-        other_mesh: True if the mesh in that context, set by the user, isn't the
-            program's mesh.
+        other_mesh: True if the user's context has another mesh than the program's.
     """
 
     program: Program
@@ -106,7 +105,7 @@ class Traced:
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """Enters the context to lower the program in, the same as for tracing.
+        """Enters the context in which the program was traced, to lower it there.
 
         For an abstract mesh, jax also needs a mesh in context.
         """

@@ -59,7 +59,8 @@ _RESULT_SHARDINGS = {
     names.DOT_GENERAL: names.DOT_SHARDING,
     names.RESHAPE: names.RESHAPE_SHARDING,
 }
-# Parameters that hold shardings. The first name is also that of reshape's parameter.
+# Parameters that hold shardings. The first also covers reshape, whose parameter has the
+# same name.
 _SHARDINGS = (names.CONSTRAINT_SHARDING, names.DOT_SHARDING, names.RESHARD_SHARDING)
 # The spec of a value; in a `shard_map`, the set of axes over which it varies.
 _Type = Spec | frozenset[str]
@@ -150,7 +151,7 @@ class TypedEvaluation:
             refused, message = error, str(error).strip()
         types, backward = map(jax.typeof, operands), id(equation) in self._backward
         noted = TypeRefusal(name, line, tuple(map(str, types)), message, (), backward)
-        # Loops over layers, and jax's own passes, hit the same line repeatedly.
+        # Loops over layers and jax's own passes can refuse the same line repeatedly.
         key = (line, message)
         # The first refusal with this key keeps its edits, so that edit numbers stay
         # valid.
@@ -273,7 +274,7 @@ class TypedEvaluation:
                 if sharding is not None:
                     on_mesh = named_sharding(self.mesh, spec_of(sharding.spec))
                     is_reshard = parameter == names.RESHARD_SHARDING
-                    # In a gradient, jax derived this sharding from other types.
+                    # In a gradient, jax derived this sharding from the original types.
                     is_derived = id(equation) in self._backward and not is_reshard
                     params[parameter.name] = None if is_derived else on_mesh
             if primitive.name == names.SELECT:
@@ -288,7 +289,8 @@ class TypedEvaluation:
                     self.mesh, spec
                 )
             if primitive.name == names.CONSTRAINT:
-                # Binding the primitive would check nothing. The function needs a mesh.
+                # Binding the primitive would skip jax's checks. The function needs a
+                # mesh in context.
                 with jax.sharding.use_abstract_mesh(self.mesh):
                     constrain = jax.lax.with_sharding_constraint
                     sharding = params[names.CONSTRAINT_SHARDING.name]
@@ -430,7 +432,7 @@ class TypedEvaluation:
         """Yields edits for Explicit axes.
 
         An operand gets the spec of another operand, or is split less. Or the result
-        gets the spec that follows, possibly with one more operand axis.
+        gets the spec that this implies, possibly with one more operand axis.
         """
         name = equation.primitive.name
         specs, other_specs = [*map(self._type, operands)], []
@@ -442,7 +444,8 @@ class TypedEvaluation:
         elif not JaxprOperation(equation).inner:
             other_specs = specs
         tries, axes, reshards, results = [], [], [], []
-        # The first operand is usually the activations; edit it last, so it stays split.
+        # The first operand is usually the activations. It is edited last, to keep it
+        # split.
         for number, operand_spec in reversed([*enumerate(specs)]):
             axes += operand_spec.axes
             less = [_with(operand_spec, d, ()) for d in range(operand_spec.rank)]
@@ -473,7 +476,7 @@ def _with(spec: Spec, dim: int, axes: tuple[str, ...]) -> Spec:
 
 
 def _carry(equation: JaxprEqn) -> tuple[int, int]:
-    """Returns the carry's range among a loop's operands: first index and end."""
+    """Returns the range of a loop's carry among its operands, as (first, end)."""
     if equation.primitive.name == names.SCAN:
         first, count = jax_compat.scan_counts(equation)
         return first, first + count

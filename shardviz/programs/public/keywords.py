@@ -109,7 +109,7 @@ def _spelled_out(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Removes `args=` and `kwargs=` from `keywords` and returns their values."""
     args, kwargs = keywords.pop("args", None), keywords.pop("kwargs", None)
-    # Positional arguments and args= would be two sets of arguments.
+    # Positional arguments would conflict with args=.
     if args is not None and arrays:
         raise ProgramError(
             f"sv.{public} got arguments both one by one and as args=. Give all of them"

@@ -118,7 +118,7 @@ def program_of(
     keywords: Mapping[str, Any],
     public_only: Mapping[str, object] | None = None,
 ) -> Program:
-    """Returns the program that a call of a public function refers to, or builds it.
+    """Returns `fn` if it is a Program; otherwise builds one from the arguments.
 
     Args:
         fn: a Program or a function.
@@ -127,8 +127,8 @@ def program_of(
         public_only: keywords of the public function that `sv.program` doesn't have.
 
     Raises:
-        ProgramError: if `fn` is neither, if a Program comes with arguments, or if the
-            function and the public function have a keyword in common.
+        ProgramError: if `fn` is neither, if a Program comes with arguments, or if a
+            keyword belongs to both the function and the public function.
     """
     if isinstance(fn, Program):
         if arrays or keywords:
@@ -180,7 +180,7 @@ def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effec
 
 
 def mesh_context() -> MeshContext:
-    """Shows which mesh is in context at the call, and which API of JAX reads it.
+    """Shows which mesh is in context at the call, and which JAX APIs read it.
 
     It also works inside traced functions.
 

@@ -54,7 +54,7 @@ def failure(error: Failure) -> str:
     >>> failure(Failure("trace", "TypeError: got (2,) and (3,).", cause=Raised()))
     'jax could not trace the function. TypeError: got (2,) and (3,).'
     """
-    # The largest arrays are listed whenever memory ran out, whatever the cause.
+    # The largest arrays are listed whenever memory ran out.
     words = _without_advice(error)
     if error.refusals:
         words = f"{words.rstrip('.')}.{refusals(error.refusals)}"

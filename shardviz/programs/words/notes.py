@@ -36,7 +36,7 @@ from shardviz.programs.notes import (
 
 
 def _sentence(text: str) -> Callable[[Note], str]:
-    """Returns a function for notes that have no fields."""
+    """Returns a formatter for notes without fields, which have a fixed text."""
     return lambda note: text
 
 

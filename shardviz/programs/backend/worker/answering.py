@@ -48,8 +48,8 @@ def main(socket: int, kernel: int) -> None:
             send_stage("compile")
             connection.send_bytes(_answer(call))
             if number % _FORGET_EVERY == 0:
-                # Drop jax's caches, about 5 MB per earlier call, which no later call
-                # uses.
+                # Clear jax's caches, which grow by about 5 MB per call and are never
+                # reused.
                 jax.clear_caches()
                 gc.collect()
                 give_back_freed()

@@ -7,6 +7,6 @@ import ctypes
 
 
 def give_back_freed() -> None:
-    """Returns tens of MB to the system, which a compiler freed in small blocks."""
+    """Returns tens of MB to the system that a compiler freed in small blocks."""
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)

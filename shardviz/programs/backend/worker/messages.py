@@ -37,7 +37,7 @@ from shardviz.programs.backend.worker.folders import (
 
 @dataclass(frozen=True)
 class Stage:
-    """Notifies the kernel that the worker enters a stage of a call."""
+    """A message that the worker enters a stage of a call."""
 
     name: str
 
@@ -254,7 +254,7 @@ _THREAD = threading.local()
 
 
 def refuse_in_callback(worker: bool) -> None:
-    """Raises if a run would deadlock, because this thread is running a host callback.
+    """Raises if a run would deadlock because this thread runs a host callback.
 
     Args:
         worker: True for a run in a worker, which waits for its callbacks; False for a

@@ -109,7 +109,7 @@ class Process:
             call = (function, *arguments, str(folder))
             answer = self._exchange(call, limits, poll_all, progress)
         except BaseException:
-            # Also after an interrupt, because nobody waits for the result.
+            # Also after an interrupt, because the result is no longer needed.
             self.end()
             raise
         finally:
