@@ -1,7 +1,7 @@
-"""`with_sharding_constraint(x, parts)` inside a function under `sharded_jit`.
+"""`with_sharding_constraint(x, parts)` for functions under `sharded_jit`.
 
-It becomes a constraint of jax over a mesh of integer parts, so it works in loops,
-gradients and nested jits, and appears in jaxprs.
+The constraint becomes a JAX sharding constraint over a mesh of integer parts. It
+therefore works in loops, gradients and nested jits, and appears in jaxprs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from shardviz.legacy.partitions import (
     mesh_sizes,
 )
 
-# True while a sharded_jit is being traced, so that calls outside of it can be refused.
-# The meaning of a constraint must not depend on it, because jax caches traces of inner
+# True while a sharded_jit is being traced, so that calls outside can be rejected. A
+# constraint's meaning must not depend on this flag, because JAX caches traces of inner
 # functions.
 _INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "inside_sharded_jit", default=False
@@ -44,7 +44,7 @@ def inside() -> Iterator[None]:
 
 
 def is_inside() -> bool:
-    """True while a function under `sharded_jit` is being traced."""
+    """Whether a function under `sharded_jit` is being traced."""
     return _INSIDE.get()
 
 
@@ -93,14 +93,14 @@ def with_sharding_constraint(x: PyTree, parts: Parts | None) -> PyTree:
 
 
 def _shardings(parts: Partition) -> list[Any]:
-    """The NamedShardings to apply one after the other."""
+    """Returns the NamedShardings to apply, one after another."""
     import jax
 
     from shardviz.programs.backend.bridge import abstract_mesh
 
     around = jax.sharding.get_abstract_mesh()
     in_parts_mesh = is_parts_mesh(around)
-    # Without a mesh in context, the number of devices to replicate over is unknown.
+    # Without a mesh in context, we don't know how many devices to replicate over.
     if parts is None and not in_parts_mesh:
         return []
     if parts is None:
@@ -117,10 +117,10 @@ def _shardings(parts: Partition) -> list[Any]:
 
 
 def replicated_on(mesh: Any) -> Any:
-    """The replicated NamedSharding: a detour between partitions that do not refine.
+    """Returns the replicated NamedSharding on a mesh.
 
-    XLA's partitioner (jaxlib 0.12) ends the process when it reshards 2 x 3 parts to
-    6 x 1.
+    We reshard via this sharding if neither of two partitions refines the other. XLA's
+    partitioner (jaxlib 0.12) crashes when it reshards 2 x 3 parts to 6 x 1 directly.
     """
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -128,7 +128,7 @@ def replicated_on(mesh: Any) -> Any:
 
 
 def constraints_inside(jaxpr: Any) -> Iterator[tuple[str, Partition, int]]:
-    """The requests of constraints and nested sharded_jits: name, Parts, device count.
+    """Yields name, Parts and device count of every constraint and nested sharded_jit.
 
     >>> import jax
     >>> f = jax.make_jaxpr(lambda x: with_sharding_constraint(x, Parts(2, 1)))
@@ -144,7 +144,7 @@ def constraints_inside(jaxpr: Any) -> Iterator[tuple[str, Partition, int]]:
             pairs = [(names.CONSTRAINT_SHARDING.of(equation), equation.invars[0])]
             who = "with_sharding_constraint(…, {})"
         else:
-            # The shardings of a nested jit: one for each argument and result.
+            # A nested jit has one sharding for each argument and result.
             shardings = [*names.IN_SHARDINGS.find(equation, ())]
             shardings += names.OUT_SHARDINGS.find(equation, ())
             variables = [*equation.invars, *equation.outvars]

@@ -1,7 +1,7 @@
 """Converts a ShardingSpec to the equivalent Spec on a mesh.
 
-Both order the same devices major to minor, so a ShardingSpec fits a mesh if each entry
-of its `mesh_mapping` is the product of some neighbouring axes of the mesh.
+Both order devices major to minor. A ShardingSpec fits a mesh if each entry of its
+`mesh_mapping` is the product of neighbouring mesh axes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from shardviz.legacy.sharding_spec import ShardingSpec
 
 
 def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
-    """The Spec over `mesh` by which each device holds the same block as by `spec`.
+    """Returns the Spec over `mesh` that gives each device the same block as `spec`.
 
     Raises:
-        SpecError: if there is none: another number of devices, an axis of `mesh` that
-            would have to be split in two, or an unstacked dimension.
+        SpecError: if there is no such Spec: the device counts differ, an axis of `mesh`
+            would have to be split in two, or a dimension is unstacked.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.legacy import Chunked, Replicated, ShardedAxis
@@ -45,7 +45,7 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
     )
     dims = []
     for names in spec.axis_names:
-        # An axis of the ShardingSpec can be several neighbouring axes of the mesh.
+        # An axis of the ShardingSpec may correspond to several neighbouring mesh axes.
         axes: list[str] = []
         for name in names:
             axes += axes_of[name]
@@ -54,7 +54,7 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
 
 
 def _neighbours(sizes: tuple[int, ...], mesh: MeshSpec) -> list[tuple[str, ...]]:
-    """For each size the neighbouring mesh axes of that product.
+    """Returns, for each size, the neighbouring mesh axes with that product.
 
     Axes of size 1 split nothing and are omitted.
     """

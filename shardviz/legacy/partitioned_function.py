@@ -1,7 +1,7 @@
-"""sharded_jit(fun, in_parts, out_parts): a function split over devices by integers.
+"""sharded_jit(fun, in_parts, out_parts): splits a function over devices by integers.
 
-The parts of a call become one mesh and a PartitionSpec for each array, and `jax.jit`
-does the rest.
+We convert the Parts of a call to one mesh and a PartitionSpec for each array, and pass
+these to `jax.jit`.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ def sharded_jit(
     local_num_partitions: int | None = None,
     static_argnums: int | Iterable[int] = (),
 ) -> ShardedJit:
-    """Splits a function over devices by integers, as jax did before named meshes.
+    """Splits a function over devices by integers, as JAX did before named meshes.
 
-    Call the result like `fun`. Its `.report(*args)` is a Report of one run, and
-    `.program(*args)` the same function with named axes, as a Program.
+    Call the result like `fun`. Its `.report(*args)` runs it once and returns a Report.
+    Its `.program(*args)` returns the same function as a Program with named axes.
 
     Args:
-        fun: the function. It takes arrays, or containers of them, by position.
+        fun: the function. It takes arrays, or containers of arrays, by position.
         in_parts: the partitions of the arguments: a Parts, None for a replicated array,
             or containers of these, as a prefix of the arguments.
-        out_parts: the same for the results.
-        num_partitions: the number of devices, if no Parts defines it.
-        local_in_parts, local_out_parts, local_num_partitions: the same for one of
+        out_parts: the partitions of the results, in the same form.
+        num_partitions: the number of devices, if no Parts determines it.
+        local_in_parts, local_out_parts, local_num_partitions: the values for one of
             several processes. Here all devices belong to one process, so they must
-            equal the others.
-        static_argnums: positions of arguments that are compile-time constants, which
+            equal the arguments without `local_`.
+        static_argnums: positions of arguments that are compile-time constants; these
             have no parts.
 
     Raises:
-        ShardvizError: if parts do not fit together or jax is not installed; in a call,
-            if arguments do not fit the parts, static arguments are missing, or there
-            are too few devices.
+        ShardvizError: if parts conflict, or if jax is not installed. In a call: if
+            arguments don't fit the parts, static arguments are missing, or there are
+            too few devices.
 
     >>> import jax.numpy as jnp
     >>> from shardviz.legacy.partitions import Parts
@@ -82,7 +82,7 @@ def sharded_jit(
         import jax  # noqa: F401
     if not callable(fun):
         raise ProgramError(f"sharded_jit takes a function first; got {shown(fun)}.")
-    # All of these must ask for the same number of devices.
+    # All of these must request the same number of devices.
     requests = []
     counts = {
         "num_partitions": num_partitions,
@@ -112,15 +112,15 @@ def sharded_jit(
     if not isinstance(numbers, Iterable):
         numbers = (numbers,)
     statics = [check_size(n, "Each of static_argnums", ProgramError) for n in numbers]
-    count_of(requests)  # refuses contradictions now, before any call
+    count_of(requests)  # rejects contradictions before any call
     return ShardedJit(fun, in_parts, out_parts, requests, statics)
 
 
 class ShardedJit:
-    """A function under `sharded_jit`: call it, run it with a report, or get its Program.
+    """A function under `sharded_jit`. Call it, run it for a Report, or get its Program.
 
-    The first call with arguments of a new shape, dtype, tree or static value traces the
-    function twice: once to find its constraints, once for the devices.
+    The first call with a new shape, dtype, tree or static value traces the function
+    twice: once to find its constraints, and once for the devices.
 
     >>> import jax
     >>> from shardviz.legacy.partitions import Parts
@@ -148,7 +148,7 @@ class ShardedJit:
         return call.run(leaves)
 
     def program(self, *args: PyTree) -> Program:
-        """Converts it to a Program, for arguments or their shapes.
+        """Converts the function to a Program, for arguments or their shapes.
 
         Raises:
             ProgramError: as in a call, and if no single mesh fits all parts.
@@ -158,7 +158,7 @@ class ShardedJit:
     def report(self, *args: PyTree) -> Report:
         """Runs the function once and returns a Report, like `sv.run`.
 
-        If an argument is only a shape, values are generated.
+        If any argument is only a shape, values for all arguments are generated.
 
         Raises:
             ProgramError: as in `program`.
@@ -179,7 +179,7 @@ class ShardedJit:
     def _prepared(
         self, args: tuple[PyTree, ...]
     ) -> tuple[_PartitionedCall, list[PyTree]]:
-        """The traced call for arguments like these, and their leaves."""
+        """Returns the traced call for these arguments, and their leaves."""
         import jax
 
         static = _static_arguments(self._statics, args)
@@ -224,14 +224,14 @@ def _static_arguments(
 
 
 def _struct(name: str, leaf: PyTree) -> Any:
-    """The shape and dtype that jax gives to an argument."""
+    """Returns the shape and dtype that JAX gives an argument."""
     import jax
 
     from shardviz.programs.backend.bridge import jax_dtype
 
     if isinstance(leaf, ArraySpec):
         return jax.ShapeDtypeStruct(leaf.shape, jax_dtype(leaf.dtype))
-    # jax decides which values are arrays or numbers.
+    # JAX decides which values count as arrays or numbers.
     try:
         return jax.eval_shape(lambda x: x, leaf)
     except (TypeError, OverflowError):
@@ -243,15 +243,15 @@ def _struct(name: str, leaf: PyTree) -> Any:
 
 
 class _PartitionedCall:
-    """A function under `sharded_jit`, traced for one signature, without its devices.
+    """A function under `sharded_jit`, traced for one signature but without devices.
 
     Attributes:
         static: the static arguments, by position.
         parameters: the names of all arguments.
-        tree, structs: the PyTreeDef of the other arguments, and the types of their
+        tree, structs: the PyTreeDef of the non-static arguments, and the types of their
             leaves.
         in_parts, out_parts: one Parts or None per leaf.
-        count: the number of devices.
+        count: number of devices.
         sizes: the axis sizes of the mesh that fits most of the parts.
         unfit: the parts that need another mesh over the same devices.
     """
@@ -281,7 +281,7 @@ class _PartitionedCall:
         ):
             if parts is not None:
                 parts.check(struct.shape, path_name(dynamic[path[0].idx], path[1:]))
-        # Shapes are enough to find the results and constraints, without devices.
+        # Shapes are enough to find results and constraints, so we need no devices.
         jaxpr, shapes = jax.make_jaxpr(self.fn, return_shape=True)(*arguments)
         inner = list(constraints_inside(jaxpr))
         counts = [(who, count) for who, _, count in inner]
@@ -291,17 +291,17 @@ class _PartitionedCall:
         for (path, struct), parts in zip(results, self.out_parts, strict=True):
             if parts is not None:
                 parts.check(struct.shape, path_name("output", path))
-        # The mesh fits the parts of arguments first, and others if possible.
+        # The mesh fits the arguments' parts first, and the other parts if possible.
         every = (*self.in_parts, *self.out_parts, *(parts for _, parts, _ in inner))
         self.sizes, self.unfit = mesh_sizes(self.count, every)
-        # XLA cannot reshard every number of devices directly (see `replicated_on`). If it
-        # cannot, arguments and results are replicated before and after the function.
+        # For some device counts, XLA cannot reshard directly (see `replicated_on`).
+        # Then arguments are replicated before the function, and results after it.
         several = len(set(every) - {None}) > 1
         self.indirect = several and not is_prime_power(self.count)
 
     @functools.cached_property
     def fn(self) -> UserFunction:
-        """The function of the non-static arguments."""
+        """The function with only its non-static arguments."""
         static, total = self.static, len(self.parameters)
 
         def partial(*dynamic: PyTree) -> PyTree:
@@ -325,7 +325,7 @@ class _PartitionedCall:
 
     @functools.cached_property
     def body(self) -> UserFunction:
-        """The function to run, with the mesh of parts as jax's mesh in context."""
+        """The function to run; it needs the mesh of parts as JAX's mesh in context."""
         if not self.indirect:
             return self.fn
 
@@ -341,7 +341,7 @@ class _PartitionedCall:
         return functools.update_wrapper(with_replicated, self.fn)
 
     def program(self) -> Program:
-        """Converts it to a Program, which has one mesh."""
+        """Converts the call to a Program with a single mesh."""
         from shardviz.programs.backend.arguments import program_arrays
 
         if self.unfit:
@@ -368,7 +368,7 @@ class _PartitionedCall:
         )
 
     def run(self, leaves: Sequence[PyTree]) -> PyTree:
-        """The result for the leaves of the non-static arguments."""
+        """Runs the function on the leaves of the non-static arguments."""
         import jax
         from jax.core import Tracer
 
@@ -377,14 +377,14 @@ class _PartitionedCall:
             return self._out_tree.unflatten(jitted(*leaves))
         placed = [_place(leaf, s) for leaf, s in zip(leaves, ins, strict=True)]
         results = list(jitted(*placed))
-        # Gradients must have the shardings of the results, because jit accepts no others.
+        # A gradient must have the results' shardings, because jit accepts no others.
         if any(isinstance(r, Tracer) for r in results):
             results = map(jax.lax.with_sharding_constraint, results, outs)
         return self._out_tree.unflatten(results)
 
     @functools.cached_property
     def _compiled(self) -> tuple[tuple, tuple, UserFunction]:
-        """The shardings of arguments and of results, and the jitted function."""
+        """The shardings of arguments and results, and the jitted function."""
         import jax
 
         from shardviz.programs.backend.bridge import abstract_mesh
@@ -401,28 +401,28 @@ class _PartitionedCall:
         around = abstract_mesh(mesh_over(self.sizes))
 
         def flat(*leaves: PyTree) -> tuple[PyTree, ...]:
-            # Constraints read the mesh from the context, which is part of jax's cache key.
+            # Constraints read the mesh from the context, which is in JAX's cache key.
             with jax.sharding.use_abstract_mesh(around), inside():
                 return tuple(jax.tree.leaves(self.body(*self.tree.unflatten(leaves))))
 
         functools.update_wrapper(flat, self._fun, updated=())
-        # jax would follow `__wrapped__` to the names of other arguments.
+        # JAX would follow `__wrapped__` to the names of other arguments.
         del flat.__wrapped__
         return ins, outs, jax.jit(flat, in_shardings=ins, out_shardings=outs)
 
 
 def _place(leaf: PyTree, sharding: Any) -> PyTree:
-    """Moves an argument to the devices; an array can come from any other devices."""
+    """Moves an argument to the devices of its sharding, from any other devices."""
     import jax
     from jax.core import Tracer
 
-    # A traced array gets a constraint, because device_put would apply the sharding to the
-    # wrong dimensions under vmap.
+    # A traced array gets a constraint, because device_put would apply the sharding to
+    # the wrong dimensions under vmap.
     if not isinstance(leaf, Tracer):
         return jax.device_put(leaf, sharding)
     try:
         return jax.lax.with_sharding_constraint(leaf, sharding)
-    except ValueError:  # a gradient at an array that is committed to other devices
+    except ValueError:  # in a gradient, with an array committed to other devices
         moved = jax.device_put(leaf, replicated_on(sharding.mesh))
         return jax.lax.with_sharding_constraint(moved, sharding)
 

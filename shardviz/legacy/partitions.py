@@ -1,12 +1,12 @@
 """Integer partitions: the number of blocks along each dimension.
 
-The first device holds the first block in row-major order, the second the next, and so
-on. The product of the numbers is the number of devices; None is a replicated array.
+Devices hold the blocks in row-major order, one block per device. The product of the
+numbers is therefore the number of devices. None means a replicated array.
 
-A mesh whose axes run major to minor splits an array this way if every dimension uses
+A mesh with axes from major to minor splits an array this way if every dimension uses
 neighbouring axes. `Parts(2, 4)` over 8 devices needs axes of sizes 2 and 4 (or finer),
-`Parts(8, 1)` fits one axis of 8; `mesh_sizes` finds the coarsest mesh that fits all
-Parts of a function. Its axes are `part0`, `part1`, … major to minor.
+and `Parts(8, 1)` fits one axis of 8. `mesh_sizes` finds the coarsest mesh that fits all
+Parts of a function. The axes of that mesh are `part0`, `part1`, … from major to minor.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from shardviz.base.typing import PyTree
 class Parts(tuple, Displayed):
     """The number of blocks along each dimension of an array.
 
-    It is a tuple, so it compares and hashes like one. JAX treats it as a leaf of a pytree.
+    Parts compare and hash like tuples, but JAX treats them as leaves of a pytree.
 
     Raises:
-        SpecError: for anything but whole numbers from 1 on.
+        SpecError: if an entry is not a whole number of at least 1.
 
     >>> parts = Parts(2, 4)
     >>> parts, parts.product, parts.rank
@@ -50,7 +50,7 @@ class Parts(tuple, Displayed):
         counts = []
         for dim, part in enumerate(parts):
             count = check_size(part, f"Parts entry {dim}", SpecError)
-            # Every part is on a separate device.
+            # Every block is on a separate device.
             if not 1 <= count <= MAX_DEVICES:
                 raise SpecError(
                     f"Entry {dim} of Parts is between 1, which does not split the"
@@ -63,7 +63,7 @@ class Parts(tuple, Displayed):
         return tuple(self)
 
     def _draw_(self, title: str | None = None) -> Any:
-        """One tile per dimension."""
+        """Draws one tile per dimension."""
         from shardviz.axis_rules.draw.rules import draw_spec
 
         if title is None:
@@ -75,16 +75,16 @@ class Parts(tuple, Displayed):
 
     @property
     def rank(self) -> int:
-        """The number of dimensions, which is that of the array."""
+        """The number of dimensions, equal to the array's."""
         return len(self)
 
     @property
     def product(self) -> int:
-        """The number of blocks, and so of devices."""
+        """The number of blocks, and thus of devices."""
         return math.prod(self)
 
     def check(self, shape: Sequence[int], name: str = "The array") -> None:
-        """Raises a LayoutError for another rank, or a dimension that does not divide."""
+        """Raises a LayoutError if the rank differs or a dimension isn't divisible."""
         sizes = read_shape(shape)
         if len(sizes) != len(self):
             raise LayoutError(
@@ -112,16 +112,17 @@ def parts_layout(
     device_ids: Any = None,
     dtype: object = "float32",
 ) -> Layout:
-    """The Layout of an array under integer parts.
+    """Returns the Layout of an array under integer parts.
 
     Args:
-        shape: the global one, in elements.
-        parts: None for a replicated array.
-        device_ids: the devices in order; by default 0, 1, 2, ...
+        shape: the global shape, in elements.
+        parts: the partition; None for a replicated array.
+        device_ids: the device ids in order; by default 0, 1, 2, ...
 
     Raises:
-        LayoutError: if the rank differs or a dimension does not divide.
-        SpecError: for more or fewer devices than parts, or none at all.
+        LayoutError: if the rank differs or a dimension isn't divisible.
+        SpecError: if there is not exactly one device per block, or if a replicated
+            array has no `device_ids`.
 
     >>> parts_layout((8, 4), Parts(2, 2)).box(1)
     (slice(0, 4, None), slice(2, 4, None))
@@ -145,12 +146,12 @@ def parts_layout(
 
 
 def is_partition(value: Any) -> bool:
-    """True for a leaf of a tree of parts: Parts or None."""
+    """Whether a value is a leaf in a tree of parts: a Parts or None."""
     return value is None or isinstance(value, Parts)
 
 
 def parts_in(prefix: PyTree, argument: str) -> list[Parts]:
-    """Every Parts in containers of Parts and None."""
+    """Returns every Parts in a tree of Parts and None."""
     import jax
 
     parts = []
@@ -167,7 +168,7 @@ def parts_in(prefix: PyTree, argument: str) -> list[Parts]:
 
 
 def flat_parts(prefix: PyTree, tree: PyTree, argument: str) -> tuple[Partition, ...]:
-    """One Parts or None per leaf of a PyTreeDef, from a prefix of that tree.
+    """Returns one Parts or None per leaf of a PyTreeDef, from a prefix of that tree.
 
     >>> import jax
     >>> flat_parts((Parts(2), None), jax.tree.structure(({"a": 0, "b": 0}, 0)), "in_parts")
@@ -180,10 +181,10 @@ def flat_parts(prefix: PyTree, tree: PyTree, argument: str) -> tuple[Partition, 
 
 
 def count_of(requests: Iterable[tuple[str, int]]) -> int | None:
-    """The number of devices in all requests, or None without requests.
+    """Returns the number of devices in all requests, or None without requests.
 
     Raises:
-        ProgramError: if two requests differ.
+        ProgramError: if two requests have different numbers.
     """
     first_name, first_count = "", None
     for name, count in requests:
@@ -201,11 +202,11 @@ def count_of(requests: Iterable[tuple[str, int]]) -> int | None:
 def mesh_sizes(
     count: int, partitions: Iterable[Partition]
 ) -> tuple[tuple[int, ...], tuple[Parts, ...]]:
-    """The axis sizes of the coarsest mesh of `count` devices that fits the partitions.
+    """Finds the coarsest mesh of `count` devices that fits the partitions.
 
     Returns:
-        The sizes, and the Parts that conflict with earlier ones: no mesh fits both
-        Parts(2, 3) and Parts(3, 2) in one order of devices.
+        The axis sizes of the mesh, and the Parts that conflict with earlier ones. For
+        example, no mesh with one device order fits both Parts(2, 3) and Parts(3, 2).
 
     >>> mesh_sizes(8, [Parts(2, 4), Parts(8, 1), None])
     ((2, 4), ())
@@ -214,8 +215,8 @@ def mesh_sizes(
     """
     strides, unfit = sorted({1, count}), []
     for parts in partitions:
-        # An axis must end wherever a dimension ends, counted in devices from the major
-        # side. Such axes exist if each of these counts divides the next.
+        # Every dimension must end where a mesh axis ends, counted in devices from the
+        # major side. Such axes exist if each of these counts divides the next one.
         ends = sorted({*strides, *itertools.accumulate(parts or (), int.__mul__)})
         if all(b % a == 0 for a, b in itertools.pairwise(ends)):
             strides = ends
@@ -225,7 +226,7 @@ def mesh_sizes(
 
 
 def is_prime_power(count: int) -> bool:
-    """True if a number has at most one distinct prime factor, like 8 and unlike 6."""
+    """Whether a number has at most one distinct prime factor, like 8 and unlike 6."""
     prime = 2
     while prime < count and count % prime:
         prime += 1
@@ -235,18 +236,18 @@ def is_prime_power(count: int) -> bool:
 
 
 def mesh_over(sizes: Sequence[int]) -> MeshSpec:
-    """The mesh with these axis sizes: axes `part0`, `part1`, … major to minor."""
+    """Returns a mesh with these sizes, and axes `part0`, `part1`, … major to minor."""
     return MeshSpec(tuple(f"part{i}" for i in range(len(sizes))), tuple(sizes))
 
 
 def is_parts_mesh(mesh: Any) -> bool:
-    """True if a mesh, ours or jax's, has the axes of `mesh_over`."""
+    """Whether a mesh, ours or JAX's, has the axis names of `mesh_over`."""
     names = tuple(mesh.axis_names)
     return bool(names) and names == tuple(f"part{i}" for i in range(len(names)))
 
 
 def _spec_over(partition: Parts, sizes: Sequence[int]) -> Spec | None:
-    """The Spec over `mesh_over(sizes)` of a partition, or None if that mesh cannot."""
+    """Returns a partition's Spec over `mesh_over(sizes)`, or None if it doesn't fit."""
     dims, axis = [], 0
     for count in partition:
         start, product = axis, 1
@@ -262,7 +263,9 @@ def _spec_over(partition: Parts, sizes: Sequence[int]) -> Spec | None:
 def fitting(
     partition: Partition, sizes: tuple[int, ...], count: int
 ) -> tuple[MeshSpec, Spec]:
-    """A mesh of `count` devices, `mesh_over(sizes)` if that fits, and the Spec.
+    """Returns a mesh of `count` devices for a partition, and the Spec on that mesh.
+
+    The mesh is `mesh_over(sizes)` if the partition fits that mesh.
 
     >>> mesh, spec = fitting(Parts(2, 4), (2, 2, 2), 8)
     >>> str(mesh), str(spec)
@@ -272,7 +275,8 @@ def fitting(
         return mesh_over(sizes), Spec()
     spec = _spec_over(partition, sizes)
     if spec is None:
-        # Parts(3, 2) next to Parts(2, 3) needs another mesh over the same devices.
+        # Parts(3, 2) together with Parts(2, 3) needs another mesh over the same
+        # devices.
         sizes, _ = mesh_sizes(count, [partition])
         spec = _spec_over(partition, sizes)
         assert spec is not None

@@ -1,7 +1,7 @@
 """ShardingSpec: the sharding type of `jax.pmap`, from before named mesh axes.
 
-Follows `jax.interpreters.pxla` up to jax 0.4 and the `pmap_lib` of its time, `repr`
-included; checked against index tables of jax 0.4.13 in `tests/layout`.
+The classes follow `jax.interpreters.pxla` and `pmap_lib` up to jax 0.4, including their
+`repr`. `tests/layout` compares them with index tables from jax 0.4.13.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class NoSharding:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The sizes of its sharded axes: none."""
+        """The sizes of this dimension's sharded axes: none."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
 class Chunked:
-    """A dimension split into equal chunks, then each of them again, and so on.
+    """A dimension split into equal chunks, each of which may be split again.
 
-    Every number makes one sharded axis; the first is the major one. The numbers may be
-    a list or separate arguments, as in its representation.
+    Every number creates one sharded axis, major to minor. The numbers may be a list or
+    separate arguments, as in the `repr`.
 
     Raises:
-        SpecError: for anything but whole numbers from 1 on.
+        SpecError: if a number is not a whole number of at least 1.
 
     >>> Chunked([2, 4]), Chunked(2, 4) == Chunked([2, 4])
     (Chunked(2,4), True)
@@ -57,7 +57,7 @@ class Chunked:
     def __init__(self, *chunks: int | Sequence[int]) -> None:
         numbers: Any = chunks
         if len(chunks) == 1 and isinstance(chunks[0], (Sequence, np.ndarray)):
-            # The letters of a text must not count as its entries.
+            # A string is a sequence too, but its letters are not chunk counts.
             if not isinstance(chunks[0], str):
                 numbers = chunks[0]
         counts = tuple(_count(c, "number of chunks") for c in numbers)
@@ -65,7 +65,7 @@ class Chunked:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The sizes of its sharded axes: the chunks."""
+        """The sizes of this dimension's sharded axes: the chunk counts."""
         return self.chunks
 
     def __repr__(self) -> str:
@@ -74,10 +74,10 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Unstacked:
-    """A dimension of which each device holds one index, and which its array lacks.
+    """A dimension with one index per device; each device's local array lacks it.
 
     Raises:
-        SpecError: for anything but a whole number from 1 on.
+        SpecError: if the size is not a whole number of at least 1.
 
     >>> Unstacked(4)
     Unstacked(4)
@@ -90,7 +90,7 @@ class Unstacked:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The sizes of its sharded axes: one, of the size of the dimension."""
+        """The sizes of this dimension's sharded axes: the dimension's size."""
         return (self.size,)
 
     def __repr__(self) -> str:
@@ -99,12 +99,12 @@ class Unstacked:
 
 @dataclass(frozen=True, slots=True)
 class ShardedAxis:
-    """An axis of the devices along which they hold the parts of one sharded axis.
+    """A device axis along which devices hold different parts of one sharded axis.
 
-    Sharded axes are counted from 0, through chunks and unstacked dimensions.
+    Sharded axes are counted from 0, across chunks and unstacked dimensions.
 
     Raises:
-        SpecError: for anything but a whole number from 0 on.
+        SpecError: if the number is not a whole number of at least 0.
 
     >>> ShardedAxis(0)
     ShardedAxis(axis=0)
@@ -118,10 +118,10 @@ class ShardedAxis:
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """An axis of the devices along which all hold the same part.
+    """A device axis along which all devices hold the same part.
 
     Raises:
-        SpecError: for anything but a whole number from 1 on.
+        SpecError: if the number is not a whole number of at least 1.
 
     >>> Replicated(2)
     Replicated(replicas=2)
@@ -136,7 +136,7 @@ class Replicated:
 
 def _count(value: object, name: str, least: int = 1) -> int:
     count = check_size(value, f"The {name}", SpecError)
-    # A sharded axis is an axis of the devices, so it has at most that many entries.
+    # A sharded axis is also a device axis, so it has at most that many entries.
     if not least <= count <= MAX_DEVICES:
         raise SpecError(
             f"The {name} is between {least} and {MAX_DEVICES:,}; got {shown(count)}."
@@ -155,11 +155,10 @@ class ShardingSpec(Displayed):
     Attributes:
         sharding: one `NoSharding`, `Chunked` or `Unstacked` per dimension; None is
             `NoSharding`.
-        mesh_mapping: one `ShardedAxis` or `Replicated` per axis of the devices, major
-            to minor.
+        mesh_mapping: one `ShardedAxis` or `Replicated` per device axis, major to minor.
 
     Raises:
-        SpecError: for parts of another kind, or if not every sharded axis is used
+        SpecError: if an entry has the wrong type, or if a sharded axis isn't used
             exactly once.
 
     >>> mapping = Replicated(2), ShardedAxis(0)
@@ -173,7 +172,7 @@ class ShardingSpec(Displayed):
 
     def __post_init__(self) -> None:
         dims = _entries(self.sharding, "sharding", MAX_RANK, (Dimension, type(None)))
-        # jax's own code also used None for NoSharding.
+        # JAX's own code also used None for NoSharding.
         dims = tuple(NoSharding() if d is None else d for d in dims)
         axes = _entries(self.mesh_mapping, "mesh_mapping", MAX_AXES, Assignment)
         object.__setattr__(self, "sharding", dims)
@@ -192,7 +191,7 @@ class ShardingSpec(Displayed):
             )
 
     def _draw_(self, title: str | None = None) -> Any:
-        """One tile per dimension."""
+        """Draws one tile per dimension."""
         from shardviz.axis_rules.draw.rules import draw_spec
 
         if title is None:
@@ -200,7 +199,7 @@ class ShardingSpec(Displayed):
         return draw_spec(Spec(self.axis_names), title)
 
     def _text_(self) -> str:
-        """The spec, and its devices as a grid."""
+        """Returns the spec as text, with its devices as a grid."""
         grid = " × ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
         return f"{self}\ndevices: {grid}"
 
@@ -214,7 +213,7 @@ class ShardingSpec(Displayed):
 
     @cached_property
     def mesh_shape(self) -> tuple[int, ...]:
-        """The grid of the devices, one size for each entry of `mesh_mapping`.
+        """The device grid, with one size for each entry of `mesh_mapping`.
 
         >>> ShardingSpec((Chunked([4]),), (Replicated(2), ShardedAxis(0))).mesh_shape
         (2, 4)
@@ -234,7 +233,7 @@ class ShardingSpec(Displayed):
 
     @property
     def unstacked(self) -> tuple[int, ...]:
-        """The dimensions that are unstacked."""
+        """The numbers of the unstacked dimensions."""
         unstacked = []
         for number, dim in enumerate(self.sharding):
             if isinstance(dim, Unstacked):
@@ -256,8 +255,8 @@ class ShardingSpec(Displayed):
 
     @cached_property
     def axis_names(self) -> tuple[tuple[str, ...], ...]:
-        """For each dimension the axes of `mesh` that split it, major to minor."""
-        # Sharded axes are numbered through all dimensions.
+        """For each dimension, the axes of `mesh` that split it, major to minor."""
+        # Sharded axes are numbered across all dimensions.
         names, first = [], 0
         for dim in self.sharding:
             numbers = range(first, first + len(dim.counts))
@@ -266,11 +265,11 @@ class ShardingSpec(Displayed):
         return tuple(names)
 
     def check(self, shape: Sequence[int] | str) -> tuple[int, ...]:
-        """The shape as numbers, if the spec fits it.
+        """Returns a shape as numbers, if the spec fits it.
 
         Raises:
-            LayoutError: if the rank differs, chunks do not come out equal, or an
-                unstacked dimension has another size.
+            LayoutError: if the rank differs, chunks would be unequal, or an unstacked
+                dimension has another size.
         """
         sizes = read_shape(shape)
         if len(sizes) != len(self.sharding):
@@ -290,11 +289,11 @@ class ShardingSpec(Displayed):
         return sizes
 
     def indices(self, shape: Sequence[int] | str) -> list[tuple[int | slice, ...]]:
-        """The index of each device's part of an array, one tuple per device.
+        """Returns each device's index into an array, one tuple per device.
 
-        An entry is a slice, or an index for an unstacked dimension. A dimension that is
-        not split is `slice(None)`. (As in `pmap`, `Chunked([1])` has both ends if another
-        dimension is unstacked.)
+        An entry is a slice, or an integer for an unstacked dimension. A dimension that
+        is not split is `slice(None)`. (As in `pmap`, `Chunked([1])` has an explicit
+        start and stop if another dimension is unstacked.)
 
         Args:
             shape: the global shape, in elements.
@@ -313,11 +312,11 @@ class ShardingSpec(Displayed):
         return list(zip(*columns, strict=True))
 
     def _column(self, dim: int, size: int) -> list[Any]:
-        """The index of each device's part of one dimension."""
+        """Returns each device's index into one dimension."""
         part, count = self.sharding[dim], math.prod(self.sharding[dim].counts)
         blocks: Sequence[int | slice]
-        # As in the tables of `pmap`: an int for an index, an open slice for a dimension
-        # that is not split, and slices with both ends for chunks.
+        # As in `pmap`: an int for an unstacked dimension, `slice(None)` for an unsplit
+        # one, and slices with start and stop for chunks.
         if isinstance(part, Unstacked):
             blocks = range(count)
         elif isinstance(part, NoSharding) or (count == 1 and not self.unstacked):
@@ -336,7 +335,8 @@ class ShardingSpec(Displayed):
 
 
 def _entries(value: object, field: str, limit: int, kinds: Any) -> tuple[Any, ...]:
-    # Text is a sequence too, but refusing its letters one by one would be confusing.
+    # A string is a sequence too, but rejecting its letters one by one would be
+    # confusing.
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise SpecError(f"{field} is a tuple; got {shown(value)}.")
     if len(value) > limit:
@@ -356,13 +356,14 @@ def sharding_spec_layout(
     dtype: object = "float32",
     device_ids: Any = None,
 ) -> Layout:
-    """The Layout of an array under a ShardingSpec.
+    """Returns the Layout of an array under a ShardingSpec.
 
-    A Layout describes the global array, so the block of a device has one element along an
-    unstacked dimension, although the device's own array lacks that dimension.
+    A Layout describes the global array. A device's block therefore has one element
+    along an unstacked dimension, although the device's local array lacks that
+    dimension.
 
     Raises:
-        LayoutError: if the shape does not fit, or there are not as many `device_ids`.
+        LayoutError: if the shape does not fit, or the number of `device_ids` is wrong.
 
     >>> mapping = Replicated(2), ShardedAxis(0)
     >>> spec = ShardingSpec((Chunked([2]), NoSharding()), mapping)
@@ -370,7 +371,7 @@ def sharding_spec_layout(
     (slice(4, 8, None), slice(0, 3, None))
     """
     sizes, mesh = spec.check(shape), spec.mesh
-    # Without ids, the devices are 0, 1, 2, ... as in the mesh of the spec.
+    # Without ids, the devices are 0, 1, 2, ... as in the spec's mesh.
     if device_ids is not None:
         ids = np.asarray(device_ids).reshape(-1)
         if ids.size != spec.num_devices:
@@ -384,7 +385,7 @@ def sharding_spec_layout(
         return lay_out(sizes, Spec(spec.axis_names), mesh, dtype)
     counts = tuple(math.prod(dim.counts) for dim in spec.sharding)
     shard = tuple(size // count for size, count in zip(sizes, counts, strict=True))
-    # A Spec cannot express unstacked dimensions, so the blocks are passed as numbers.
+    # A Spec cannot express unstacked dimensions, so we pass block numbers.
     blocks: list[np.ndarray | None] = []
     for axes in spec.axis_names:
         numbers = block_numbers(axes, mesh)

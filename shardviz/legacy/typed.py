@@ -1,4 +1,4 @@
-"""Parses a typed ShardingSpec, without evaluating it."""
+"""Parses the text of a ShardingSpec, without evaluating it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: dict[str, Any] = {
 
 
 def is_sharding_spec(text: str) -> bool:
-    """True if text starts like a ShardingSpec and not like a PartitionSpec.
+    """Whether a text starts like a ShardingSpec rather than a PartitionSpec.
 
     >>> is_sharding_spec(" legacy.ShardingSpec("), is_sharding_spec("P('x')")
     (True, False)
@@ -37,12 +37,12 @@ def is_sharding_spec(text: str) -> bool:
 
 
 def parse_sharding_spec(text: str) -> ShardingSpec:
-    """A ShardingSpec from its `repr`, or from the code that made it in jax.
+    """Parses a ShardingSpec from its `repr`, or from the code that created it in JAX.
 
-    The names may have a module before them; None is `NoSharding()`.
+    Names may have a module prefix; None means `NoSharding()`.
 
     Raises:
-        SpecError: for anything else.
+        SpecError: for any other text.
 
     >>> text = "ShardingSpec((Chunked([2]), None), (ShardedAxis(0), Replicated(4)))"
     >>> parse_sharding_spec(text).mesh_shape
@@ -55,7 +55,7 @@ def parse_sharding_spec(text: str) -> ShardingSpec:
             return spec
     except SpecError:
         raise
-    # Text that nests thousands deep exhausts the parser's memory or stack.
+    # Thousands of nested parentheses exhaust the parser's memory or stack.
     except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError) as error:
         problem = f": {error}"
     raise SpecError(
@@ -65,7 +65,7 @@ def parse_sharding_spec(text: str) -> ShardingSpec:
 
 
 def _value(node: ast.AST) -> Any:
-    """The value of an expression of numbers, tuples and dimensions."""
+    """Evaluates an expression made of numbers, tuples and dimensions."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, (ast.Tuple, ast.List)):
