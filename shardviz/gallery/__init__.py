@@ -1,10 +1,10 @@
-"""Example meshes, arrays, rule tables, scenarios, programs and puzzles, as the widgets
-and lessons use them.
+"""Example meshes, arrays, rule tables, scenarios, programs and puzzles.
 
-Each has `names()`, `get(name)` and `describe(name)`; `puzzles` and the module
-`programs` also have `sources(name)`, to be pasted below `programs.IMPORTS`. The module
-`functions` imports jax if it is installed, and is itself imported only when a
-program or its source is asked for. Nothing here starts a jax backend.
+The widgets and lessons use these. Each collection has `names()`, `get(name)` and
+`describe(name)`. `puzzles` and the `programs` module also have `sources(name)`, which
+can be pasted below `programs.IMPORTS`. The `functions` module imports jax if it is
+installed, so it is imported only when a program or its source is requested. Nothing
+here starts a jax backend.
 """
 
 from shardviz.gallery.layouts import arrays, meshes, rules, scenarios

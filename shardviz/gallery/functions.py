@@ -6,9 +6,9 @@ import contextlib
 
 import numpy as np
 
-# jax is imported here and not in each function, since their sources are shown and
-# pasted as they are. Without jax they can still be named, shown and laid out; only
-# calling one fails.
+# jax is imported here and not inside each function, because users see and paste the
+# source of single functions. Without jax, functions can still be named, shown and laid
+# out, but not called.
 with contextlib.suppress(ModuleNotFoundError):
     import jax
     import jax.numpy as jnp
@@ -17,7 +17,7 @@ with contextlib.suppress(ModuleNotFoundError):
 
 
 def matmul(x, w):
-    """(rows, inner) times (inner, columns)."""
+    """Multiplies (rows, inner) by (inner, columns)."""
     return jnp.matmul(x, w)
 
 
@@ -28,7 +28,7 @@ def mlp(w_in, w_out, x):
 
 
 def mlp_gradient(w_in, w_out, x):
-    """The loss of an MLP and its gradient by both weights."""
+    """Returns the loss of an MLP and its gradients with respect to both weights."""
 
     def loss(weights):
         return jnp.mean(mlp(*weights, x=x) ** 2)
@@ -37,7 +37,7 @@ def mlp_gradient(w_in, w_out, x):
 
 
 def attention(w_q, w_k, w_v, w_o, x):
-    """Each token looks at itself and at the tokens before it, once a head."""
+    """Lets each token attend to itself and to the tokens before it, in every head."""
     q = jnp.einsum("bse,ehd->bshd", x, w_q)
     k = jnp.einsum("bse,ehd->bshd", x, w_k)
     v = jnp.einsum("bse,ehd->bshd", x, w_v)
@@ -60,7 +60,7 @@ def transformer_block(norm_1, w_q, w_k, w_v, w_o, norm_2, w_in, w_out, x):
 
 
 def transformer_gradient(norm_1, w_q, w_k, w_v, w_o, norm_2, w_in, w_out, x):
-    """The loss of a transformer block and its gradient by every weight."""
+    """Returns the loss of a transformer block and its gradients for all weights."""
 
     def loss(weights):
         return jnp.mean(transformer_block(*weights, x=x) ** 2)
@@ -70,15 +70,15 @@ def transformer_gradient(norm_1, w_q, w_k, w_v, w_o, norm_2, w_in, w_out, x):
 
 
 def mixture_of_experts(router, w_in, w_out, x):
-    """Each token visits its two best experts; an expert takes no more than its
+    """Sends each token to its two best experts; an expert drops tokens beyond its
     capacity.
     """
     batch, length, _ = x.shape
     experts, picks = router.shape[1], 2
     capacity = 2 * picks * length // experts  # twice an even share of each sequence
 
-    # At full precision: which expert is chosen must not depend on how a sum was
-    # rounded.
+    # At full precision, because rounding in a sum must not affect which expert is
+    # chosen.
     logits = jnp.einsum("bse,en->bsn", x, router, precision="highest")
     weight, best = jax.lax.top_k(jax.nn.softmax(logits), picks)
     chosen = jax.nn.one_hot(best.reshape(batch, -1), experts)
@@ -93,14 +93,14 @@ def mixture_of_experts(router, w_in, w_out, x):
 
 
 def uneven_constraint(x):
-    """Asks for rows over data, however many rows there are."""
+    """Constrains rows to be split over data, however many rows there are."""
     y = jnp.sin(x)
     return jax.lax.with_sharding_constraint(y, P("data", None))
 
 
 def swapped_tiles(a, b, c):
-    """Adds two arrays split along the outer dimensions to one split along the middle
-    one.
+    """Adds two arrays split along their outer dimensions to one split along its middle
+    dimension.
     """
     d = a + b
     d = jax.lax.with_sharding_constraint(d, P(None, ("data", "model"), None))
@@ -108,7 +108,7 @@ def swapped_tiles(a, b, c):
 
 
 def reordered_devices(x):
-    """Constrains to a mesh of the same eight devices in another order."""
+    """Constrains an array to a mesh of the same eight devices in another order."""
     devices = np.array(jax.devices()[:8]).reshape(2, 4).T
     transposed = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     y = jnp.sin(x)
@@ -118,7 +118,7 @@ def reordered_devices(x):
 
 
 def fsdp_gradient(w_in, w_out, x):
-    """A training step that keeps nothing of the forward pass but its input."""
+    """Returns a loss and its gradients, and saves only inputs for the backward pass."""
 
     def loss(weights):
         return jnp.mean(jax.checkpoint(mlp)(*weights, x=x) ** 2)

@@ -1,8 +1,8 @@
-"""Meshes, arrays and rule tables to try, and scenarios that set all of them.
+"""Example meshes, arrays and rule tables, and scenarios that combine them.
 
-Typical meshes, from one host to a million devices; the weights of well-known
-models, with published shapes (the tests compare the parameter counts); and rule
-tables from five lines to a configuration file's worth.
+The meshes range from one host to a million devices. The arrays are the weights of
+well-known models, with published shapes (the tests compare the parameter counts). The
+rule tables range from five lines to the length of a configuration file.
 
 >>> meshes.names()[0], meshes.get("64 devices on 8 hosts: data=8, model=8").size
 ('8 devices: data=4, model=2', 64)
@@ -31,12 +31,11 @@ T = TypeVar("T")
 
 
 class Example(NamedTuple, Generic[T]):
-    """One example: its name in the menu, a sentence about it, and a function that creates it.
+    """An example: its name in the menu, one sentence, and a function that creates it.
 
     Attributes:
-        functions: for a program, the names of its functions in `gallery.functions`:
-            first the functions that it calls, in the order to paste them, then its
-            main function.
+        functions: for a program, names of functions in `gallery.functions`: first the
+            helpers, in the order to paste them, then the main function.
     """
 
     name: str
@@ -46,7 +45,7 @@ class Example(NamedTuple, Generic[T]):
 
 
 class Registry(Generic[T]):
-    """Examples of one kind, by name. The first one is the default.
+    """Examples of one kind, by name. The first example is the default.
 
     >>> numbers = Registry("number", Example("one", "The first.", lambda: 1))
     >>> numbers.names(), numbers.get("one"), numbers.get(), numbers.describe("one")
@@ -63,27 +62,27 @@ class Registry(Generic[T]):
         return self.names()[0]
 
     def names(self) -> tuple[str, ...]:
-        """Every name, in the order a menu shows them."""
+        """Every name, in menu order."""
         return tuple(self._examples)
 
     def get(self, name: str | None = None) -> T:
-        """The example of that name; the first example without a name.
+        """Returns an example by name; without a name, the first example.
 
         Raises:
-            ShardvizError: if there is none, with the nearest name.
+            ShardvizError: if there is no such example; suggests the nearest name.
         """
         if name is None:
             name = self.default
         return self._find(name).make()
 
     def describe(self, name: str) -> str:
-        """One sentence on the example of that name."""
+        """Returns one sentence about an example."""
         return self._find(name).sentence
 
     def sources(self, name: str) -> tuple[str, ...]:
-        """The source of every function of an example, its main function last.
+        """Returns the source of every function of an example, main function last.
 
-        They run as they are, pasted below the imports that their gallery names.
+        The source runs if it is pasted below `programs.IMPORTS`.
         """
         from shardviz.gallery import functions
 
@@ -103,7 +102,7 @@ class Registry(Generic[T]):
 
 
 def _mesh(name: str, sentence: str, **more: Any) -> Example[MeshSpec]:
-    """A mesh whose axes are in its name, after a colon."""
+    """Returns a mesh example; its axes follow the colon in its name."""
     axes = name.partition(": ")[2] or "data=4, model=2"
     return Example(name, sentence, lambda: make_mesh(axes, **more))
 
@@ -124,7 +123,7 @@ meshes: Registry[MeshSpec] = Registry(
     _mesh(
         "8 devices along a ring",
         "Ids count along two rows, the mesh goes round them: a device's id is not its position.",
-        # Round eight chips, one row per host.
+        # A ring of eight chips, with one row per host.
         device_ids=(0, 1, 2, 3, 7, 6, 5, 4),
         processes=(0, 0, 0, 0, 1, 1, 1, 1),
     ),
@@ -156,7 +155,7 @@ meshes: Registry[MeshSpec] = Registry(
 def _array(
     name: str, shape: tuple[int, ...], logical: str, dtype: str = "bfloat16"
 ) -> ArraySpec:
-    return ArraySpec(name, shape, logical, dtype)  # type: ignore[arg-type]  # text is read
+    return ArraySpec(name, shape, logical, dtype)  # type: ignore[arg-type]  # parses text
 
 
 def _mlp() -> tuple[ArraySpec, ...]:
@@ -170,7 +169,7 @@ def _mlp() -> tuple[ArraySpec, ...]:
 def _decoder(
     *, embed: int, mlp: int, heads: int, kv_heads: int, layers: int, vocab: int
 ) -> tuple[ArraySpec, ...]:
-    """The weights of a decoder with gated MLPs, every layer's stacked along `layers`."""
+    """Returns a decoder's weights; those of its layers are stacked along `layers`."""
     dim = embed // heads
     return (
         _array("embedding", (vocab, embed), "vocab embed"),
@@ -257,8 +256,8 @@ arrays: Registry[tuple[ArraySpec, ...]] = Registry(
 )
 
 
-# Each line shows another case: two decide, one loses its axis, one ends the search, one
-# never fires.
+# Each line shows a different case: two rules decide, one loses its axis, one ends the
+# search, and one never applies.
 _FIRST_LOOK = """
 batch -> data
 mlp -> model
@@ -310,9 +309,8 @@ head_dim -> None
 norm -> None
 """
 
-# In the manner of MaxText's base configuration: separate names for activations and for
-# weights, tuples of axes, and a shorter tuple after each for arrays in which an axis is
-# already used.
+# Like MaxText's base configuration: separate names for activations and weights, and
+# tuples of axes. A shorter tuple follows for arrays that already use one of the axes.
 _LONG = """
 # activations
 activation_batch -> (data, fsdp, expert)
@@ -412,10 +410,10 @@ class Scenario(NamedTuple):
     """A complete sharding question: arrays, rules, a mesh and the hardware.
 
     Attributes:
-        mesh: as many devices as the hardware has.
+        mesh: a mesh with as many devices as the hardware.
         rules: the rule table.
         arrays: the arrays to lay out.
-        target: the hardware, as a user writes it.
+        target: the hardware, as a user types it.
     """
 
     mesh: MeshSpec
@@ -435,7 +433,7 @@ def _scenario(
     return Example(name, sentence, make)
 
 
-# Cloud names of TPU v4 and v5p count TensorCores, of which a chip has two: a v5p-128 has
+# Cloud names of TPU v4 and v5p count TensorCores, and each chip has two: a v5p-128 has
 # 64 chips (https://cloud.google.com/tpu/docs/v5p).
 scenarios: Registry[Scenario] = Registry(
     "scenario",

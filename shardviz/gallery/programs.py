@@ -1,7 +1,7 @@
 """Well-known programs, and puzzles: programs with unexpected costs.
 
-Each has its arrays, a rule table that suits it, and a mesh. Students see, and the
-Explorer pastes, the source of the function itself.
+Each program has arrays, a suitable rule table, and a mesh. Students see the source of
+its function, and the Explorer pastes that source.
 
 >>> get("MLP")
 Program(MLP: 3 arrays on data=4, model=2)
@@ -28,7 +28,7 @@ from shardviz.gallery.layouts import Example, Registry, meshes, rules
 from shardviz.programs.program import Program
 
 DEFAULT = "MLP"
-# The imports that the sources need above them.
+# The imports to put above the sources.
 IMPORTS = """\
 import jax
 import jax.numpy as jnp
@@ -41,16 +41,17 @@ from jax.sharding import PartitionSpec as P
 def _examples(
     text: str, arrays: dict[str, tuple[tuple[str, tuple[int, ...], str], ...]]
 ) -> list[Example[Program]]:
-    """Programs on the first mesh of the gallery, each a block of four lines of text.
+    """Parses programs from blocks of four lines. Their mesh is the gallery's first one.
 
-    Its name, a sentence, its functions, and its rule table: the name of one in
-    `gallery.rules`, a table as users type it, or nothing. The functions are in
-    `gallery.functions`: the main function last, after the functions that it calls, in
-    the order to paste them.
+    The lines are the name, a sentence, the function names, and the rule table. The
+    functions are in `gallery.functions`: first the helpers, in the order to paste them,
+    then the main function. The rule table is a name in `gallery.rules`, a table as
+    users type it, or missing.
 
     Args:
+        text: the blocks, with empty lines between them.
         arrays: for each program, one `(name, shape, logical names)` per argument, in
-            order; without a table, PartitionSpecs in place of the logical names.
+            order. Programs without a rule table have PartitionSpecs as the third item.
     """
     examples = []
     for block in text.strip().split("\n\n"):
@@ -83,9 +84,9 @@ def _program(
     return Program(fn, tuple(specs), meshes.get(), rule_table, name=name)
 
 
-# Every size divides by 2, 4, 8 and 16, so that each program fits the usual meshes, and
-# all are small enough for a laptop. float32, so that split and unsplit results agree to
-# many digits.
+# Every size is divisible by 2, 4, 8 and 16, so that each program fits the usual meshes,
+# and small enough for a laptop. With float32, split and unsplit results agree to many
+# digits.
 _MATMUL = (("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns"))
 _MLP = (
     ("w_in", (512, 2048), "embed mlp"),
@@ -188,8 +189,8 @@ mixture_of_experts
 Megatron-style tensor parallel
 """
 
-# Each is a question. `sv.plan` and `sv.stages` have the answer, which the notebook
-# `a5_known_puzzles` works out.
+# Each puzzle is a question. `sv.plan` and `sv.stages` give the answer, which the
+# notebook `a5_known_puzzles` works out.
 _PUZZLES = """
 a constraint that replicates
 Ten rows are asked to be split over data=4, and jax says yes. Where are they? (jax#26946)
@@ -221,25 +222,25 @@ describe, sources = _REGISTRY.describe, _REGISTRY.sources
 
 
 def known_names() -> tuple[str, ...]:
-    """The names of all programs, puzzles last."""
+    """Returns the names of all programs, puzzles last."""
     return (*names(), *puzzles.names())
 
 
 def is_known(name: Any) -> bool:
-    """Whether a program or a puzzle has that name."""
+    """Whether a program or puzzle has this name."""
     return name in known_names()
 
 
 def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
-    """The program or puzzle of that name.
+    """Returns a program or puzzle by name.
 
     Args:
-        name: as in `known_names`.
-        mesh: replaces the mesh of a program if it has all of its axes. A puzzle
-            keeps its own mesh, because its answer depends on it.
+        name: one of `known_names()`.
+        mesh: replaces the program's own mesh if it has all axes of that mesh. A puzzle
+            always keeps its mesh, because its answer depends on it.
 
     Raises:
-        ShardvizError: if there is none.
+        ShardvizError: if no program or puzzle has this name.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> here = make_mesh(data=2, model=2)
@@ -256,7 +257,7 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
 
 @lru_cache(maxsize=64)
 def known_source(name: str) -> str:
-    r"""The source of every function that a program or puzzle needs, in one text.
+    r"""Returns the source of all functions that a program or puzzle needs.
 
     The main function is last.
 
