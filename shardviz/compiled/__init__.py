@@ -1,1 +1,1 @@
-"""What XLA makes of a program: collectives, memory, times and stages."""
+"""Compiled programs: their collectives, memory, least times and stages."""

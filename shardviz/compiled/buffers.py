@@ -1,8 +1,8 @@
 """read_memory(): the lifetimes of a program's buffers, from XLA's buffer assignment.
 
-Every compiler of XLA writes a `BufferAssignmentProto` (`hlo.proto`) with its final module.
-It lists allocations, the values in each, and the events of a simulated heap: values are
-allocated, freed, or take over the memory of another value.
+Every XLA compiler writes a `BufferAssignmentProto` (`hlo.proto`) with its final module.
+It lists allocations, the values in each allocation, and the events of a simulated heap:
+a value is allocated, is freed, or takes over another value's memory.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from shardviz.compiled.memory import Buffer, MemoryTimeline
 from shardviz.compiled.module import Instruction, InstructionSource, Module
 from shardviz.compiled.wire import Message
 
-#: Fields of each message, by the names that XLA gives them.
+#: The field numbers of each message, by XLA's field names.
 ASSIGNMENT = {"values": 1, "allocations": 3, "traces": 4}
 VALUE = {"id": 1, "size": 2, "defined_at": 3, "color": 4}
 LOCATION = {"index": 3, "instruction": 4}
 ALLOCATION = {"size": 2, "is_thread_local": 3, "color": 8, "assigned": 9}
 EVENT = {"kind": 1, "value": 2, "shares_with": 5}
 _FREED, _SHARED = 1, 2
-# The marks of allocations that last for the whole program. An argument whose memory a
-# result reuses has two marks, and counts as an argument.
+# Fields that mark allocations as lasting for the whole program. An argument whose
+# memory a result reuses has two marks, and counts as an argument.
 _LASTING = {"arguments": 5, "constants": 12, "outputs": 7}
-# The main memory of a device; the others are on a TPU's core.
+# The color of a device's main memory; other colors are memory on a TPU core.
 _MAIN_MEMORY = 0
 
-# Operations that only pass values on.
+# Operations that only forward values.
 _PASS_ON = (
     "tuple", "get-tuple-element", "bitcast", "parameter", "while", "call", "conditional"
 )  # fmt: skip
 
 
 class _Value(NamedTuple):
-    """A value that XLA keeps in the main memory."""
+    """A value in a device's main memory."""
 
     size: int  # in bytes, padding included
     maker: Instruction
-    index: tuple[int, ...]  # which part of the maker's tuple it is
+    index: tuple[int, ...]  # position in the maker's result tuple
 
 
 @dataclass(eq=False)
 class _Life:
-    """A value, from the position at which it is made to its last use."""
+    """A value's lifetime, from its first position to its last use."""
 
-    size: int  # of the memory that it is in
+    size: int  # of the memory that holds the value, in bytes
     value: _Value
     kind: str = ""
     start: int = 0
@@ -68,17 +68,17 @@ def read_memory(
     module: Module | None = None,
     placement: Placement | None = None,
 ) -> MemoryTimeline | None:
-    """The live buffers of a compiled module at each position of its order.
+    """Returns the live buffers of a compiled module, in execution order.
 
     Args:
         data: an `HloProto`: a final module with its buffer assignment.
-        arguments: the module's name for an argument, to the program's name for it.
-        module: that module, if it has been read before.
-        placement: the mesh and the splits of the arguments. Without it, the buffers that
-            differ between devices are unknown.
+        arguments: an argument's name in the module -> its name in the program.
+        module: the parsed module, if available.
+        placement: the mesh and how arguments are split. Without it, we cannot tell
+            which buffers differ between devices.
 
     Returns:
-        None if the compiler wrote no buffers, or no lifetimes of buffers.
+        The timeline; None if the compiler wrote no buffers or no lifetimes.
 
     Raises:
         ValueError: if the bytes are not a complete module.
@@ -99,10 +99,10 @@ def read_memory(
             inside = []
             for assigned in allocation.messages(ALLOCATION["assigned"]):
                 inside.append(values[assigned.number(1)])
-            # The memory of a result may hold other values before.
+            # A result's memory may have held other values before.
             value = max(inside, key=functools.partial(_likely, named))
             lives.append(_Life(allocation.number(ALLOCATION["size"]), value, kinds[0]))
-        # Memory that is local to a thread belongs to the body of a reduction.
+        # Thread-local memory belongs to the body of a reduction.
         elif not allocation.number(ALLOCATION["is_thread_local"]):
             has_heap = True
     if has_heap and ASSIGNMENT["traces"] not in assignment:
@@ -118,7 +118,7 @@ def read_memory(
 
 
 def _likely(named: Mapping[Part, _Named], value: _Value) -> int:
-    """How likely a value is the argument or result that lasting memory is for."""
+    """Ranks a value: 2 for an argument or result, 1 if inside a call, else 0."""
     entry = named.get((value.maker, value.index))
     if entry is None:
         return 0
@@ -126,7 +126,7 @@ def _likely(named: Mapping[Part, _Named], value: _Value) -> int:
 
 
 def _values(assignment: Message, module: Module) -> dict[int, _Value]:
-    """The values in the main memory, by number."""
+    """Returns the values in main memory, by number."""
     instructions: dict[int, Instruction] = {}
     for computation in module.computations:
         instructions.update(computation.by_number)
@@ -142,11 +142,11 @@ def _values(assignment: Message, module: Module) -> dict[int, _Value]:
 
 
 class _Named(NamedTuple):
-    """An argument, or a numbered result.
+    """Marks an array as an argument or a result of the program.
 
     Attributes:
-        number: the number of the result; None for an argument.
-        inside: whether it is made inside a loop, a branch or a call.
+        number: index of the result; None for an argument.
+        inside: whether the array is computed inside a loop, a branch or a call.
     """
 
     number: int | None
@@ -154,7 +154,7 @@ class _Named(NamedTuple):
 
 
 def _named(module: Module) -> dict[Part, _Named]:
-    """The arguments, and the arrays that the program returns without a copy."""
+    """Finds the arguments, and the arrays that the program returns without a copy."""
     root = module.entry.root
     # A program with one result returns it without a tuple.
     todo: list[tuple[Part, _Named]] = [((root, ()), _Named(None))]
@@ -177,7 +177,7 @@ def _named(module: Module) -> dict[Part, _Named]:
             todo.append((source, entry))
         instruction, index = part
         if instruction.opcode in ("call", "while", "conditional") and before is None:
-            # The last computation of a loop is its condition.
+            # A loop's body returns the array; its condition doesn't.
             called = (
                 instruction.called[:1]
                 if instruction.opcode == "while"
@@ -189,7 +189,7 @@ def _named(module: Module) -> dict[Part, _Named]:
 
 
 def _handed_on(part: Part) -> list[Part]:
-    """The arrays that an instruction only passes on as this part."""
+    """Returns the arrays that an instruction forwards unchanged as `part`."""
     instruction, index = part
     if instruction.opcode == "tuple" and index:
         return [(instruction.operands[index[0]], index[1:])]
@@ -198,16 +198,16 @@ def _handed_on(part: Part) -> list[Part]:
     if instruction.opcode == "bitcast":
         return [(instruction.operands[0], index)]
     if instruction.opcode.endswith("-done"):
-        # The result is one part of its start, the first or the second.
+        # A done returns the start's result, or its first or second element.
         return [(instruction.operands[0], place) for place in ((), (0,), (1,))]
     return []
 
 
 def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
-    """The values in the main memory of XLA's simulated heap, one at each position."""
+    """Reads the main-memory values in XLA's simulated heap, one per position."""
     lives: list[_Life] = []
-    # Values that share memory are counted under the first value in it: `users` is how
-    # many of them are alive, `holds` the value that the memory holds now.
+    # Values that share memory are counted under the first of them: `users` is how many
+    # are alive, `holds` the value that is in the memory now.
     first: dict[int, int] = {}
     users: Counter[int] = Counter()
     holds: dict[int, _Life] = {}
@@ -229,8 +229,8 @@ def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
             before, value = holds.get(owner), values[number]
             if before is not None and before.end in (None, len(lives)):
                 # The new value takes over memory that is no longer needed. If a loop
-                # fills the memory slice by slice, the buffer counts as the loop's result,
-                # not as the zeros that were there before.
+                # fills it slice by slice, the buffer counts as the loop's result, not
+                # as the zeros that were there before.
                 before.end = None
                 if _written(value.maker) is not None:
                     before.value = value
@@ -245,7 +245,7 @@ def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
 
 
 class _Owners:
-    """Finds the operation, line and argument that each buffer is for."""
+    """Finds the operation, line and argument that each buffer belongs to."""
 
     def __init__(
         self,
@@ -258,11 +258,11 @@ class _Owners:
         self._flow, self._named = flow, named
 
     def buffer(self, life: _Life) -> Buffer:
-        """A buffer with the operation, line and argument that it is for."""
+        """Returns a lifetime's buffer, with its operation, line and argument."""
         maker, index = life.value.maker, life.value.index
         shape, kind = maker.shape_at(index), life.kind or "temporaries"
         inside = maker.called[0].name if maker.opcode == "fusion" else ""
-        # TPU's fusion of a reduce-scatter is a collective too.
+        # The TPU compiler's fusion of a reduce-scatter is a collective too.
         if not life.kind and (maker.kind or inside.startswith("all-reduce-scatter")):
             kind = "collectives"
         source, argument = self._source(life.value)
@@ -300,7 +300,7 @@ class _Owners:
     def _places(
         self, value: _Value, source: InstructionSource
     ) -> tuple[tuple[str, str], ...]:
-        """The operations and lines that a plan may have for a value."""
+        """Returns the operations and lines that a plan may have for a value."""
         maker = value.maker
         inside = _written(maker) or _root(maker, value.index)
         operand = inside
@@ -310,8 +310,8 @@ class _Owners:
         behind = self._causes.value(operand, maker, maker.kind)
         if maker.kind and maker.kind not in SUMS:
             sources: list[InstructionSource] = []
-            # The partitioner's collectives carry the name of the operation that reads
-            # their result.
+            # A collective from the partitioner has the name of the operation that reads
+            # its result.
             if is_written(maker, maker.source):
                 sources.append(maker.source)
             elif maker.kind == "all-gather" and not behind.moved:
@@ -319,21 +319,21 @@ class _Owners:
         else:
             sources = [source, inside.source, behind.source, maker.source]
             if behind.moved in KINDS:
-                sources = []  # the operations behind it have another split
+                sources = []  # earlier operations are split differently
         places: dict[tuple[str, str], None] = {}
         for source in sources:
-            # XLA joins the names of operations that it merged.
+            # XLA joins the names of merged operations with semicolons.
             for op in filter(None, source.op.split(";")):
                 places[self._arguments.get(op, op), source.source] = None
         return tuple(places)
 
     def _source(self, value: _Value) -> tuple[InstructionSource, str]:
-        """The operation that makes a value, and the argument of which it is a copy; or
-        `""`.
+        """Returns the operation that computes a value, and the argument that the value
+        copies, or `""`.
         """
         maker, several = value.maker, len(value.maker.operands) > 1
         if maker.kind and maker.operands:
-            # The name of a combined collective is that of one of its members.
+            # A combined collective has the name of only one of its members.
             number = value.index[-1] if several and value.index else 0
             behind = self._causes.value(maker.operands[number], maker, maker.kind)
             if several:
@@ -341,8 +341,7 @@ class _Owners:
                     behind, maker, maker.kind, number
                 ), ""
             return self._causes.source(behind, maker, maker.kind), ""
-        # For an array that is filled slice by slice, the line of the slices is more
-        # useful.
+        # For an array that is filled slice by slice, the slices' line is more useful.
         written = _written(maker)
         inside = written or _root(maker, value.index)
         behind = self._causes.value(inside, inside, "")
@@ -352,7 +351,7 @@ class _Owners:
             shape = maker.shape_at(value.index)
             if shape and math.prod(shape.dims) == math.prod(argument_dims):
                 return behind.source, behind.name.name
-        # A fusion has the name of any of its parts, so its own name comes last.
+        # A fusion may be named after any of its instructions, so its name comes last.
         sources = [inside.source, behind.source, maker.source]
         if written is not None:
             sources = sources[1:]
@@ -363,7 +362,7 @@ class _Owners:
 
 
 def _root(instruction: Instruction, index: tuple[int, ...] = ()) -> Instruction:
-    """The instruction that makes a value inside a fusion; else the instruction."""
+    """Looks inside a fusion for the instruction that computes a value."""
     if instruction.opcode != "fusion":
         return instruction
     root = instruction.called[0].root
@@ -375,7 +374,7 @@ def _root(instruction: Instruction, index: tuple[int, ...] = ()) -> Instruction:
 
 
 def _is_transposed(maker: Instruction, index: tuple[int, ...]) -> bool:
-    """Whether XLA stores a value with its dimensions in another order."""
+    """Whether XLA stores a value with its dimensions transposed."""
     if maker.opcode == "fusion":
         maker = maker.called[0].root
         if maker.opcode == "tuple" and index:
@@ -386,7 +385,7 @@ def _is_transposed(maker: Instruction, index: tuple[int, ...]) -> bool:
 
 
 def _written(instruction: Instruction) -> Instruction | None:
-    """The slice that an instruction writes into its operand; else None."""
+    """Returns the slice that an instruction writes into its operand, or None."""
     instruction = _root(instruction)
     while (
         instruction.opcode in ("bitcast", "tuple", "convert") and instruction.operands

@@ -1,9 +1,9 @@
-"""Causes: the values that the collectives of a module move, and why they move them.
+"""Causes: which value each collective moves, and why.
 
-The operand of a collective is followed back to an argument or an operation of the
-program. In between there are copies, other collectives, and the slices and reshapes that
-the partitioner adds. These have the name and line of the operation they are added for,
-or none. If the path ends at any other instruction, the operand is unknown.
+We follow a collective's operand back to an argument or an operation of the program. The
+path may lead through copies, other collectives, and the slices and reshapes that the
+partitioner adds. An added instruction has the name and line of the operation that it
+was added for, or no metadata. If the path ends anywhere else, the operand is unknown.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from shardviz.compiled.rematerialization import Rematerialized
 
 _TUPLE_COPIES = ("copy", "opt-barrier", "optimization-barrier")
 _COPIES = (*_TUPLE_COPIES, "bitcast", "copy-start", "copy-done")
-# Operations that the partitioner adds around a collective. Those of the user have their
-# own name and line.
+# Opcodes that the partitioner adds around a collective. The user's own reshapes and
+# slices have a different name and line.
 _MOVES = (
     "reshape",
     "transpose",
@@ -67,10 +67,9 @@ _MOVES = (
 _CHOICES = ("select", "concatenate", "dynamic-update-slice")
 _REDUCTIONS = {"dot": Contracted, "convolution": Contracted, "reduce": Reduced}
 _EMPTY = ("constant", "broadcast", "iota")
-# Limits of the search, so that it is fast in programs of any size. Values that are farther
-# away are unknown.
+# Search limits, to stay fast in programs of any size. More distant values are unknown.
 _DEEPEST, _FARTHEST, _MOST_USERS = 64, 12, 8
-#: The causes of collectives that move their operand, by their effect.
+#: The cause type of a collective that moves its operand, by the collective's effect.
 MOVES: Mapping[Effect, type[Moved]] = {
     Effect.GATHER: Gathered,
     Effect.EXCHANGE: Resplit,
@@ -87,14 +86,16 @@ class Value(NamedTuple):
     """The value that a collective moves.
 
     Attributes:
-        name: its name.
-        source: the operation that makes it, and its line; for an argument only its name.
-        maker: the instruction that makes it; None if unknown.
-        same_dims: whether there are only copies and collectives between it and the
-            collective, so that it has the dimensions of the operand.
-        moved: the kind of collective that changes its split in between, `"slice"`, or
-            `""` if nothing does.
-        on_one: whether only one device of each group has it, and the others add zeros.
+        name: name of the value.
+        source: the operation that computes the value, and its line; only a name for an
+            argument.
+        maker: the instruction that computes the value; None if unknown.
+        same_dims: whether the value has the operand's dimensions, because only copies
+            and collectives come between them.
+        moved: the kind of an earlier collective that changes the value's sharding;
+            `"slice"` for a dynamic slice, `""` if there is none.
+        on_one: whether only one device per group has the value, and the others add
+            zeros.
     """
 
     name: ValueName
@@ -109,17 +110,17 @@ UNKNOWN_VALUE = Value(UNKNOWN)
 
 
 class _Place(NamedTuple):
-    """A value in between: an instruction, and an index into its result."""
+    """One array of an instruction's result, given by its index in the result tuple."""
 
     instruction: Instruction
     path: tuple[int, ...] = ()
 
 
 class Causes:
-    """Finds the operands and the causes of the collectives of one module.
+    """Finds the operands and causes of one module's collectives.
 
     Args:
-        arguments: the module's name for an argument, to its name in the program.
+        arguments: an argument's name in the module -> its name in the program.
     """
 
     def __init__(self, arguments: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -127,12 +128,12 @@ class Causes:
         self._by_line: dict[tuple[str, ...], list[Instruction]] = {}
 
     def value(self, operand: Instruction, collective: Instruction, kind: str) -> Value:
-        """The argument or operation of the program that an operand comes from.
+        """Returns the program's argument or operation that an operand comes from.
 
         Args:
             operand: an operand of the collective.
             collective: the collective.
-            kind: its kind; `""` to follow the operand of any instruction.
+            kind: the collective's kind; `""` for any other instruction.
         """
         return self._followed(_Place(operand), collective, kind in SUMS)
 
@@ -147,8 +148,8 @@ class Causes:
             if opcode == "parameter" and instruction.computation.is_entry:
                 return self._argument(instruction, same_dims)._replace(moved=moved)
             if opcode == "copy" and _is_constraint(instruction) and same_operation:
-                # This is the constraint itself. Later instructions with its name and
-                # line are for the readers of the value.
+                # This copy is the sharding constraint itself. Later instructions with
+                # its name and line only prepare the value for readers.
                 return _operation_value(instruction, same_dims)._replace(moved=moved)
             source = _through(place)
             if isinstance(source, Value):
@@ -181,7 +182,10 @@ class Causes:
     def _chosen(
         self, choice: Instruction, collective: Instruction, depth: int
     ) -> Value:
-        """The value that is padded with zeros or joined with its neighbours' parts."""
+        """Returns the single value behind the operands of a select or concatenate.
+
+        The partitioner pads a value with zeros or joins it with its neighbours' rows.
+        """
         values: dict[ValueName, Value] = {}
         for read in choice.operands if depth < 2 else ():
             is_condition = any(shape.dtype == "pred" for shape in read.shapes)
@@ -194,7 +198,7 @@ class Causes:
         return _operation_value(choice, False)
 
     def _sliced(self, slice_: Instruction, depth: int) -> Value | None:
-        """The slice that one iteration reads of an argument, as in `scan`; else None."""
+        """Returns the slice of an argument that a `scan` iteration reads, or None."""
         if depth > 1 or not _IN_LOOP.search(slice_.op) or not slice_.operands:
             return None
         place = _Place(slice_.operands[0])
@@ -212,10 +216,10 @@ class Causes:
     def source(
         self, value: Value, collective: Instruction, kind: str
     ) -> InstructionSource:
-        """The operation and line of a collective.
+        """Returns the operation and line that a collective belongs to.
 
-        If the compiler gives none, those of the nearest operation that has them: for a
-        sum the operation that made its operand, which the sum completes; for others the
+        If the compiler records none, we use the nearest operation that has them. For a
+        sum, we first try the operation that computed the operand; for other kinds, the
         operation that reads the result.
         """
         source = collective.source
@@ -236,10 +240,11 @@ class Causes:
     def source_of_part(
         self, value: Value, collective: Instruction, kind: str, number: int
     ) -> InstructionSource:
-        """The operation and line of one member of a combined collective.
+        """Returns the operation and line of one array in a combined collective.
 
-        The metadata of the collective is that of only one member. A sum therefore gets
-        the source of its operand, and a move that of the operation that reads it.
+        The collective's metadata describes only one of its arrays. For a sum, we use
+        the operation that computed the operand; for other kinds, the one that reads the
+        result.
         """
         maker = value.maker
         if kind in SUMS and maker is not None and maker.source.source:
@@ -262,15 +267,15 @@ class Causes:
         source: InstructionSource | None = None,
         number: int = 0,
     ) -> Cause:
-        """Why a collective is there.
+        """Returns why a collective is there.
 
         Args:
-            value: its operand.
+            value: the value that the collective moves.
             collective: the collective.
-            base: a cause with its kind and mesh axes.
-            source: the operation that it is for, if its own metadata is that of another
-                member.
-            number: which of its results is meant.
+            base: a cause with the collective's kind and mesh axes.
+            source: the operation that needs the collective, if the collective's
+                metadata describes another member.
+            number: index of the result, for a combined collective.
         """
         kind, maker = base.kind, value.maker
         same_operation = source is None and collective.source.is_named
@@ -294,7 +299,8 @@ class Causes:
         if same_operation and not _is_for_result(demand, kind):
             return WithinOperation(**vars(base))
         if isinstance(demand, AskedLater) and not same_operation:
-            # The reader may be another operation than the one that asks.
+            # If the operation in the metadata doesn't read the value, a later demand
+            # only counts if it is an explicit request.
             if not demand.is_read and not _is_request(demand.asker):
                 demand = Needs()
         cause_type = MOVES[KINDS[kind].effect]
@@ -303,7 +309,7 @@ class Causes:
         move = cause_type(**vars(base), wanted_by=wanted_by, before=value.moved)
         if isinstance(demand, AskedLater):
             move = self._asked(move, demand, _dtype(collective, number))
-        # The hosts gather between slices, along no dimension that they name.
+        # Gathers between TPU slices run on the hosts and name no dimension.
         if isinstance(move, Gathered) and value.same_dims and collective.dimensions:
             move = replace(move, dimension=collective.dimensions[0])
         return move
@@ -315,7 +321,7 @@ class Causes:
         source: InstructionSource,
         number: int,
     ) -> Cause:
-        """The cause of a collective of `jax.lax` in a `shard_map`."""
+        """Returns the cause of a `jax.lax` collective: user code or `jax.grad`."""
         if author_of(_with_calls(collective, source.op)) == "written":
             return Written(**vars(base))
         argument = None
@@ -326,9 +332,9 @@ class Causes:
     def _gradient_of(
         self, total: Instruction, sum_source: InstructionSource, number: int
     ) -> ValueName | None:
-        """The argument whose gradient a sum is; None if that is ambiguous.
+        """Returns the argument whose gradient a sum completes; None if ambiguous.
 
-        The forward pass reads the argument on the same line, in the shape of the sum.
+        The forward pass reads this argument on the same line, with the sum's shape.
         """
         if not self._by_line:
             for instruction in total.computation.module.instructions():
@@ -352,7 +358,7 @@ class Causes:
         return arguments.pop() if len(arguments) == 1 else None
 
     def _asked(self, cause: Moved, demand: AskedLater, dtype: str) -> Moved:
-        """The cause of a move that an operation behind the reader needs."""
+        """Returns a move's cause with the later operation that needs the move."""
         through, asker = demand.through, demand.asker
         if through is None:
             return replace(cause, wanted_by=asker)
@@ -370,7 +376,7 @@ class Causes:
 def _sum_cause(
     base: Cause, maker: Instruction, source: InstructionSource, reducer: str
 ) -> Summed:
-    """The cause of a sum that completes what the operation `maker` computes in parts."""
+    """Returns the cause of a sum over devices; `maker` computes the partial results."""
     reduction = _REDUCTIONS.get(maker.opcode)
     if reduction is None:
         return Summed(**vars(base), reducer=reducer)
@@ -379,11 +385,11 @@ def _sum_cause(
 
 
 def rematerialised(gather: Cause, arrays: Rematerialized) -> Rematerialised:
-    """The cause of a gather whose result is split again.
+    """Returns the cause of a gather whose result is split again.
 
     Args:
-        gather: its cause, as of any other gather.
-        arrays: the array that it makes, and the part that is kept.
+        gather: the cause found for the gather so far.
+        arrays: the full array and the shard that each device keeps.
     """
     inherited = {field.name for field in fields(Moved)} & vars(gather).keys()
     about = {name: vars(gather)[name] for name in inherited}
@@ -393,18 +399,18 @@ def rematerialised(gather: Cause, arrays: Rematerialized) -> Rematerialised:
 def _may_add(
     total: Instruction, source: InstructionSource, forward: Instruction
 ) -> bool:
-    """Whether `jax.grad` may add this sum for an operand of a forward operation."""
+    """Whether `jax.grad` can have added a sum for an operand of a forward operation."""
     if total.kind == "reduce-scatter":
         return forward.kind == "all-gather"
-    # With `check_vma=False`, a `shard_map` sums gradients at its end. Other sums named
-    # `psum` are the gradients of sums.
+    # With `check_vma=False`, gradients are summed at the end of the `shard_map`. Any
+    # other sum named `psum` is the gradient of a sum.
     if last_part(source.op) == "psum":
         return forward.op.endswith("/shard_map")
     return not forward.kind
 
 
 def _is_for_result(demand: Demand, kind: str) -> bool:
-    """Whether a collective on the result of an operation is for a later request."""
+    """Whether a collective reshards an operation's result for a later request."""
     if not isinstance(demand, AskedLater):
         return False
     if demand.asker is None:
@@ -417,7 +423,7 @@ def _is_request(asker: ValueName | None) -> bool:
 
 
 def _dtype(collective: Instruction, number: int) -> str:
-    """The element type of a result of a collective."""
+    """Returns the element type of one of a collective's results."""
     if number < len(collective.shapes):
         return collective.shapes[number].dtype
     return ""
@@ -429,12 +435,12 @@ def _alike(instruction: Instruction, another: Instruction) -> bool:
 
 
 def _is_collective(instruction: Instruction) -> bool:
-    # Generic asynchronous instructions pass on their result like collectives do.
+    # Generic async instructions forward a value, just like collectives.
     return bool(instruction.kind) or instruction.opcode.startswith("async")
 
 
 def _changes_split(instruction: Instruction) -> bool:
-    """Whether an instruction is a collective that changes how a value is split."""
+    """Whether an instruction is a collective that exchanges or sends shards."""
     if not instruction.kind:
         return False
     return KINDS[instruction.kind].effect in (Effect.EXCHANGE, Effect.SEND)
@@ -450,7 +456,7 @@ def _passes(instruction: Instruction, collective: Instruction) -> bool:
         return not is_written(instruction, instruction.source)
     if instruction.opcode in _COPIES:
         return True
-    # Moves that the partitioner adds to an argument have the argument's name.
+    # Instructions that the partitioner adds to an argument have the argument's name.
     unnamed = not instruction.source.is_named
     return instruction.opcode in _MOVES and (unnamed or _alike(instruction, collective))
 
@@ -461,12 +467,12 @@ def _operand_behind(place: _Place) -> _Place:
         return _Place(instruction.operands[0], path)
     if not path:
         return _Place(instruction.operands[0])
-    # The results of a start have the numbers of its operands.
+    # Result i of a start belongs to operand i.
     return _Place(instruction.operands[min(path[0], len(instruction.operands) - 1)])
 
 
 def _sums_behind(instruction: Instruction, collective: Instruction) -> bool:
-    """Whether an instruction reshapes the sum that a collective completes."""
+    """Whether an instruction reshapes partial sums that a collective completes."""
     if (
         instruction.opcode not in _MOVES
         or _alike(instruction, collective)
@@ -477,7 +483,7 @@ def _sums_behind(instruction: Instruction, collective: Instruction) -> bool:
 
 
 def _picks_device(choice: Instruction) -> bool:
-    """Whether the condition of a select is a single bool that depends on the device."""
+    """Whether a select's condition is a scalar bool that depends on the device."""
     one_bool = False
     queue, visited = [choice.operands[0]], 0
     while queue and visited < _FARTHEST:
@@ -493,8 +499,10 @@ def _picks_device(choice: Instruction) -> bool:
 
 
 def _through(place: _Place) -> _Place | Value | None:
-    """The same value before a tuple, a call, a loop or a branch; None at any other
-    instruction.
+    """Follows a value out of a tuple, call, loop or branch.
+
+    Returns:
+        None at any other instruction.
     """
     instruction, path = place
     reads = instruction.operands
@@ -516,7 +524,7 @@ def _through(place: _Place) -> _Place | Value | None:
 
 
 def _outside(place: _Place) -> _Place | Value | None:
-    """The value that the caller of a computation passes for a parameter."""
+    """Returns the value that a computation's caller passes for a parameter."""
     parameter, path = place
     computation = parameter.computation
     call = _only_call(computation)
@@ -536,7 +544,7 @@ def _outside(place: _Place) -> _Place | Value | None:
 
 
 def _only_call(computation: Computation) -> Instruction | None:
-    """The instruction that calls a computation; None if several do."""
+    """Returns the only instruction that calls a computation; None if several do."""
     callers = computation.callers
     return callers[0] if len(callers) == 1 else None
 
@@ -549,17 +557,18 @@ def _operation_value(maker: Instruction, same_dims: bool) -> Value:
 
 
 def is_written(collective: Instruction, source: InstructionSource) -> bool:
-    """Whether the program itself has the collective, as one of `jax.lax`."""
-    # Transfers between TPU slices have no kind: they are sends and receives that XLA adds.
+    """Whether the user's program contains the collective, as a `jax.lax` call."""
+    # Transfers between TPU slices have no kind: they are sends and receives that XLA
+    # adds.
     if not collective.kind or collective.frontend.get("is_spmd_generated") == "true":
         return False
     return source.op.endswith(KINDS[collective.kind].primitives)
 
 
 def _with_calls(instruction: Instruction, op: str) -> str:
-    """The name of an operation, with the names of the calls around it.
+    """Prefixes an operation's name with the names of the calls around it.
 
-    After the partitioner, names in the body of a `shard_map` lack these.
+    After partitioning, names in a `shard_map` body lack this prefix.
     """
     for _ in range(_FARTHEST):
         call = _only_call(instruction.computation)
@@ -572,7 +581,7 @@ def _with_calls(instruction: Instruction, op: str) -> str:
 
 
 def _user(instruction: Instruction) -> InstructionSource:
-    """The first operation of the program that reads the result of an instruction."""
+    """Returns the first operation of the program that reads an instruction's result."""
     queue, visited = [instruction], set[Instruction]()
     while queue and len(visited) < _MOST_USERS:
         for user in queue.pop(0).users[:2]:
@@ -586,5 +595,5 @@ def _user(instruction: Instruction) -> InstructionSource:
 
 
 def _called(source: InstructionSource, kind: str) -> ValueName:
-    """The name of an operation: jax's name and the user's line."""
+    """Returns JAX's name for an operation, together with the user's line."""
     return ValueName("operation", last_part(source.op) or kind, source.source)

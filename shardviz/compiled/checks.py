@@ -1,4 +1,4 @@
-"""Checks: predictions, each compared with what happened.
+"""Checks: predictions that are compared with what happened.
 
 A Finding is the evidence for a check, or a note on a compile or run. Each kind of
 finding is a class with the fields that its sentence in `words/checks.py` needs.
@@ -16,10 +16,10 @@ Bounds = tuple[tuple[int, int], ...]  # start and stop in each dimension
 
 @dataclass(frozen=True)
 class Finding(Fact):
-    """The evidence for a check, or a note on a compile or run. `str` is its sentence."""
+    """Evidence for a check, or a note on a compile or run; `str` gives a sentence."""
 
 
-# The places of shards.
+# Findings about where shards are.
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ShardsInPlace(Finding):
 
 @dataclass(frozen=True)
 class ShardElsewhere(Finding):
-    """A device holds another part of the array than the layout predicts."""
+    """A device holds a different slice of the array than the layout predicts."""
 
     device: int
     bounds: Bounds
@@ -43,7 +43,7 @@ class ShardElsewhere(Finding):
 
 @dataclass(frozen=True)
 class ShardOutsideMesh(Finding):
-    """A shard is on a device that the program's mesh does not have."""
+    """A shard is on a device that isn't in the program's mesh."""
 
     device: str
 
@@ -53,10 +53,10 @@ class FewerShards(Finding):
     """Fewer devices hold the array than the mesh has.
 
     Attributes:
-        shards: how many devices hold it.
-        devices: how many devices the mesh has.
-        as_compiled: True if jax compiled the program for so few devices, which it does
-            if the program reads no argument.
+        shards: number of devices that hold the array.
+        devices: number of devices in the mesh.
+        as_compiled: True if JAX compiled the program for fewer devices, because the
+            program reads no argument.
     """
 
     shards: int
@@ -73,7 +73,7 @@ class PartialSums(Finding):
 
 @dataclass(frozen=True)
 class SpecCompared(Finding):
-    """The requested spec and the compiler's, or None if no spec describes its layout."""
+    """The requested spec and the compiled one; None if no spec describes the layout."""
 
     requested: str
     compiled: str | None
@@ -81,12 +81,12 @@ class SpecCompared(Finding):
 
 @dataclass(frozen=True)
 class UnevenBlocks(Finding):
-    """The compiler's blocks differ in shape, so no layout describes them."""
+    """The compiler's shards differ in shape, so no layout describes them."""
 
     requested: str
 
 
-# Values, compared with those of the unsharded function.
+# Findings about values, compared with those of the unsharded function.
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class OtherType(Finding):
 
 @dataclass(frozen=True)
 class ValuesEqual(Finding):
-    """Values that must be equal, such as integers, are."""
+    """Values that must be equal, such as integers, are equal."""
 
 
 @dataclass(frozen=True)
 class HiddenBlock:
-    """One block differs by a median as large as its values; the rest hides it."""
+    """One block's median difference is as large as its values; other blocks hide that."""
 
     median: float
 
@@ -114,11 +114,12 @@ class RoundingMoves:
     """The unsharded function changes when its arguments move by one rounding step.
 
     Attributes:
-        moves: by how much its results change at most.
-        unlike: how many elements change otherwise: integers, or to or from NaN.
-        conclusive: whether that explains the difference. It doesn't if it could hide a
-            mistake.
-        made_up: whether shardviz made up the arguments.
+        moves: the largest change in the results.
+        unlike: number of elements that change in another way: integers, or to or from
+            NaN.
+        conclusive: whether rounding explains the difference. It doesn't if it could
+            hide a mistake.
+        made_up: whether shardviz generated the arguments.
     """
 
     moves: float
@@ -137,15 +138,15 @@ class ElementsDiffer(Finding):
 
 @dataclass(frozen=True)
 class ValuesApart(Finding):
-    """How far floating point values are apart.
+    """The difference between floating-point values.
 
     Attributes:
         worst: the largest difference of an element.
         scale: the largest absolute value of the reference.
-        allowed: the largest difference that is usual, relative to `scale`.
-        unlike: how many elements are finite in only one of the two.
-        not_finite: how many are NaN or infinite in both.
-        reason: what decided, if it was not `allowed`.
+        allowed: the largest normal difference, relative to `scale`.
+        unlike: number of elements that are finite in only one of the two results.
+        not_finite: number of elements that are NaN or infinite in both.
+        reason: what decided the check, if `allowed` did not.
     """
 
     worst: float
@@ -165,7 +166,7 @@ class UndecidedInShardMap(Finding):
 
 @dataclass(frozen=True)
 class MeshOfOneDevice(Finding):
-    """Nothing to compare: on one device the unsharded function ran."""
+    """Not compared: on a mesh of one device, the unsharded function itself ran."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class EffectsNotRepeated(Finding):
 
 @dataclass(frozen=True)
 class TooBigForOneDevice(Finding):
-    """Not compared: one device has too little memory, in bytes."""
+    """Not compared: one device has fewer free bytes than needed."""
 
     needed: int
     free: int
@@ -195,31 +196,31 @@ class NotOnOneDevice(Finding):
     error: str
 
 
-# Values of a changed program, compared with the original's.
+# Findings about a changed program's values, compared with the original's.
 
 
 @dataclass(frozen=True)
 class SameAsOriginal(Finding):
-    """The changed program returns the same, except for rounding."""
+    """The changed program returns the same values, except for rounding."""
 
 
 @dataclass(frozen=True)
 class DiffersFromOriginal(Finding):
-    """The named result is not what the original returns."""
+    """The named result differs from the original's."""
 
     result: str
 
 
 @dataclass(frozen=True)
 class OriginalAmplifiesRounding(Finding):
-    """The named result cannot be compared: rounding changes it too much."""
+    """The named result cannot be compared, because rounding changes it too much."""
 
     result: str
 
 
 @dataclass(frozen=True)
 class ChangeNotRun(Finding):
-    """The changed program was not run next to the original."""
+    """The changed program was not run for comparison with the original."""
 
     why: str
 
@@ -229,7 +230,7 @@ class ChangeNotRun(Finding):
 
 @dataclass(frozen=True)
 class UnusedDonations(Finding):
-    """Donated arrays whose memory no output takes: the first ones, and how many."""
+    """Donated arrays whose memory no output reuses: the first few, and the total."""
 
     arrays: tuple[str, ...]
     count: int
@@ -237,7 +238,7 @@ class UnusedDonations(Finding):
 
 @dataclass(frozen=True)
 class NotOnTorus(Finding):
-    """jax's `mesh_utils` refused to lay the mesh over the torus of the target."""
+    """JAX's `mesh_utils` refused to lay the mesh over the target's torus."""
 
     sizes: str
     target: str
@@ -246,7 +247,7 @@ class NotOnTorus(Finding):
 
 @dataclass(frozen=True)
 class OwnShards(Finding):
-    """Each of several processes checks its own shards."""
+    """Each of several processes checks only its own shards."""
 
     process: int
     processes: int
@@ -259,7 +260,7 @@ class NoStore(Finding):
 
 @dataclass(frozen=True)
 class IdleProcesses(Finding):
-    """The mesh has no device of these processes."""
+    """These processes have no device in the mesh."""
 
     devices: int
     processes: tuple[int, ...]
@@ -267,14 +268,14 @@ class IdleProcesses(Finding):
 
 @dataclass(frozen=True)
 class InProcesses(Finding):
-    """The findings of several processes on the same check, by rank."""
+    """The findings of several processes for the same check, by rank."""
 
     findings: tuple[tuple[int, Finding | str], ...]
 
 
 @dataclass(frozen=True)
 class OutputsStay(Finding):
-    """The outputs take more than `most` bytes and are not sent to the kernel."""
+    """The outputs are larger than `most` bytes, so they are not sent to the kernel."""
 
     most: int
 
@@ -286,10 +287,10 @@ class Check:
     Attributes:
         about: the property that was checked, such as `"indices"`.
         ok: True, False, or None if it could not be checked.
-        finding: the evidence or the reason; a sentence if another package or an error
-            gives it.
-        shards: how many shards were compared; 0 for other checks.
-        process: which of several processes compared them; None for a single process.
+        finding: the evidence or the reason; plain text from another package or an
+            error.
+        shards: number of shards compared; 0 for other checks.
+        process: number of the process that compared them; None for a single process.
         array: the array that was checked; `""` for the program.
 
     >>> Check("indices", True, "Every shard is where the layout puts it.", 8, array="x")
@@ -320,7 +321,7 @@ class Check:
 
     @property
     def of_any_number(self) -> str:
-        """The same without numbers: `"indices of … shards in process …"`."""
+        """The name without array and numbers: `"indices of … shards in process …"`."""
         name = self.about
         if self.shards:
             name += " of … shards"
@@ -330,7 +331,7 @@ class Check:
 
     @property
     def detail(self) -> str:
-        """One sentence with the evidence or the reason."""
+        """A sentence with the evidence or the reason."""
         return str(self.finding)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""compare(): how the collectives of one stage changed in the next."""
+"""compare(): how collectives change from one stage to the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.collective_matching import becomes_async, match
 from shardviz.base.display import Displayed, Fact, explanation
 
-#: The ways in which collectives change, in the order in which they are counted.
+#: The kinds of change, in the order in which they are counted.
 CHANGES = (
     "kept",
     "combined",
@@ -21,20 +21,20 @@ CHANGES = (
     "removed",
     "added",
 )
-# Kinds of change whose two sides may have different numbers of collectives.
+# Kinds of change that may have different numbers of collectives before and after.
 _SEVERAL = ("combined", "split", "changed")
 
 
 @dataclass(frozen=True)
 class CollectiveChange(Fact):
-    """How one collective changed, or several that belong together.
+    """The change of one collective, or of several that belong together.
 
     Attributes:
         kind: one of CHANGES.
-        before: the collectives on the earlier stage; empty if one was added.
-        after: the collectives on the later stage; empty if one was removed.
+        before: the collectives at the earlier stage; empty for an added one.
+        after: the collectives at the later stage; empty for a removed one.
         stages: the names of the two stages.
-        positions: the positions of `before` and `after` among the collectives of their
+        positions: indices of `before` and `after` among the collectives of their
             stages.
 
     >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31")
@@ -50,24 +50,24 @@ class CollectiveChange(Fact):
 
     @property
     def bytes_per_device(self) -> int:
-        """The bytes of the larger side, over all executions."""
-        # One side may be empty, or may have been moved out of a loop.
+        """The larger of the total bytes before and after, over all executions."""
+        # Either stage may have no collectives, or fewer executions outside a loop.
         return max(total_bytes(self.before), total_bytes(self.after))
 
     @property
     def becomes_async(self) -> bool:
-        """Whether other work can now run meanwhile, but could not before."""
+        """Whether the collectives are now asynchronous, but were not before."""
         return becomes_async(self.before, self.after)
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Displayed):
-    """The collectives of two stages, matched.
+    """The matched collectives of two stages.
 
     Attributes:
         before: the name of the earlier stage.
         after: the name of the later stage.
-        changes: every collective of both sides in exactly one CollectiveChange.
+        changes: the changes; each collective of both stages is in exactly one of them.
 
     >>> c = Collective("all-reduce", ("data",), 1024)
     >>> comparison = compare([c, c], [c])
@@ -86,10 +86,11 @@ class Comparison(Displayed):
 
     @property
     def short(self) -> str:
-        """The changes in a few words: `2 kept, 3 combined into 1, 1 added`."""
+        """A summary of the changes, such as `2 kept, 3 combined into 1, 1 added`."""
         if not self.changes:
             return "no collectives"
-        # A plan is an estimate, so its success matters more than a count.
+        # For a plan, which is an estimate, a correct prediction matters more than a
+        # count.
         if self.same and self.before == "propagated":
             return "as planned"
         number = Counter(c.kind for c in self.changes)
@@ -105,13 +106,13 @@ class Comparison(Displayed):
 
     @property
     def ordered(self) -> list[CollectiveChange]:
-        """The changes by their bytes, with unchanged collectives last."""
+        """The changes, most bytes first and unchanged collectives last."""
         return sorted(
             self.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device)
         )
 
     def of(self, kind: str) -> tuple[CollectiveChange, ...]:
-        """The changes of one kind of CHANGES."""
+        """Returns the changes of one kind, from CHANGES."""
         return tuple(c for c in self.changes if c.kind == kind)
 
     def __len__(self) -> int:
@@ -129,10 +130,10 @@ def compare(
     after: Sequence[Collective],
     names: tuple[str, str] = ("partitioned", "compiled"),
 ) -> Comparison:
-    """How every collective changed from one stage to another.
+    """Returns how every collective changed from one stage to another.
 
     Args:
-        before, after: the collectives of each stage, in the order of the program.
+        before, after: each stage's collectives, in program order.
         names: the names of the two stages.
 
     >>> small = Collective("all-reduce", ("data",), 1024, shape="f32[256]")
@@ -150,7 +151,7 @@ def compare(
 
 
 def total_bytes(collectives: Iterable[Collective]) -> int:
-    """The bytes of collectives on each device, each loop counted as often as it runs.
+    """Returns the bytes of collectives on each device, over all loop iterations.
 
     A loop of unknown length counts once.
 

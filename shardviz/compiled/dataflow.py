@@ -1,9 +1,9 @@
-"""Dataflow: which arrays each array is computed from, and where devices may differ.
+"""Dataflow: which arrays each array depends on, and where devices may differ.
 
 Every device runs the same module. Devices can only hold different bytes if these depend
-on a split argument, on the device's own number, or on a collective that gives each
-device a part of its own. An all-reduce or all-gather over a mesh axis ends the
-difference along that axis. XLA's `HloReplicationAnalysis` follows the same rules.
+on a split argument, on the device number, or on a collective that gives each device a
+different part. An all-reduce or all-gather over a mesh axis makes the devices along
+that axis equal again. XLA's `HloReplicationAnalysis` follows the same rules.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from shardviz.base.collective_kind import KINDS
 from shardviz.compiled.module import Instruction, Module
 from shardviz.compiled.read_groups import GroupReader, Slices
 
-#: One array of an instruction's result, by its index in the tuple.
+#: One array of an instruction's result, given by its index in the result tuple.
 Part = tuple[Instruction, tuple[int, ...]]
 
 _SAME_TUPLE = ("copy", "opt-barrier", "optimization-barrier", "domain")
 _CALLS = ("call", "fusion", "async-start")
-# Any two devices may get different bytes from these operations.
+# Operations that may return different bytes on any two devices.
 _PER_DEVICE = (
     "partition-id", "replica-id", "rng", "infeed", "recv", "recv-done",
     "rng-get-and-update-state",
 )  # fmt: skip
 _UNCHANGED = ("bitcast", "convert", "copy", "reshape")
-# Custom calls of libraries that compute from their operands alone.
+# Name prefixes of library calls that depend only on their operands.
 _PURE_CALLS = (
     "__cublas", "__cudnn", "__onednn", "TopK", "cusolver", "lapack", "AllocateBuffer",
 )  # fmt: skip
@@ -42,10 +42,10 @@ class Placement(NamedTuple):
     """The mesh that a module was compiled for, and how its arguments are split.
 
     Attributes:
-        names, sizes: the axes of the mesh.
-        splits: the module's name for an argument, to the mesh axes that split it; an
-            argument that is missing may be split over any axes.
-        slices: the slices of TPUs, if the module is compiled for one of them.
+        names, sizes: the mesh axes.
+        splits: an argument's name in the module -> the mesh axes that split it; a
+            missing argument may be split over any axes.
+        slices: the TPU slices, if the module is compiled for one of them.
     """
 
     names: Sequence[str]
@@ -55,15 +55,15 @@ class Placement(NamedTuple):
 
 
 class Dataflow:
-    """The arguments, results and mesh axes that the arrays of one module depend on.
+    """Traces arrays to arguments, to results, and to axes along which devices differ.
 
     Args:
         module: a module for one device of the mesh.
-        placement: the mesh and the arguments; None if they are unknown.
-        names: the module's names for the arguments, in the order of the program.
+        placement: the mesh and how arguments are split; None if unknown.
+        names: the argument names in the module, in program order.
 
     Attributes:
-        axes: the mesh axes longer than 1.
+        axes: the mesh axes with more than one device.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Dataflow:
     ) -> None:
         self._module, self._placement = module, placement
         self._argument_bits = {name: 1 << number for number, name in enumerate(names)}
-        # A group may run over a part of an axis, so each prime factor of an axis is
-        # followed separately.
+        # A group may cover only part of an axis, so we track each prime factor of an
+        # axis separately.
         self._bits: dict[str, int] = {}
         parts: list[str] = []
         sizes: list[int] = []
@@ -89,7 +89,7 @@ class Dataflow:
         self.axes = tuple(axis for axis, bits in self._bits.items() if bits)
 
     def differing(self, part: Part) -> tuple[str, ...] | None:
-        """The mesh axes along which devices may hold different bytes in an array.
+        """Returns the mesh axes along which an array may differ between devices.
 
         None if that is unknown, as for a complete tuple.
         """
@@ -99,15 +99,15 @@ class Dataflow:
         return tuple(axis for axis, bit in self._bits.items() if bit & differs)
 
     def arguments_of(self, part: Part) -> int:
-        """The arguments that an array is computed from, one bit per argument.
+        """Returns the arguments that an array depends on, one bit per argument.
 
-        Dependencies between iterations of a loop are left out. With them, nearly all
-        values of a loop would depend on the same arguments.
+        Dependencies between loop iterations are ignored. Otherwise nearly all values in
+        a loop would depend on the same arguments.
         """
         return self._arguments.get(part, 0)
 
     def results_of(self, part: Part) -> int:
-        """The results of the program that depend on an array, one bit per result."""
+        """Returns the program results that depend on an array, one bit per result."""
         return self._results.get(part, 0)
 
     @cached_property
@@ -152,8 +152,8 @@ class Dataflow:
         return parts
 
     def _of_collective(self, instruction: Instruction) -> tuple[int, int]:
-        """The axes along which an instruction makes devices differ, and along which it
-        makes them equal.
+        """Returns the axes along which an instruction makes devices differ, and the
+        axes along which it makes them equal.
         """
         opcode = instruction.opcode
         if opcode == "parameter" and instruction.computation.is_entry:
@@ -184,9 +184,9 @@ class Dataflow:
         return over or self._all, 0
 
     def _of_table(self, slice_: Instruction) -> tuple[int, int]:
-        """The same for a table entry that each device looks up by its own number.
+        """Like `_of_collective`, for a table that is indexed by device number.
 
-        XLA's partitioner keeps the offset of each device's shard in such tables.
+        XLA's partitioner stores the offset of each device's shard in such tables.
         """
         table, *starts = map(_origin, slice_.operands)
         entries = table.integers
@@ -200,11 +200,11 @@ class Dataflow:
         return bits, self._all
 
     def _sources(self, part: Part, once: bool = False) -> list[Part]:
-        """The arrays that an array is directly computed from.
+        """Returns the arrays that an array is directly computed from.
 
         Args:
             part: the array.
-            once: whether to ignore dependencies between iterations of a loop.
+            once: whether to ignore dependencies between loop iterations.
         """
         instruction, path = part
         opcode, reads = instruction.opcode, instruction.operands
@@ -244,14 +244,14 @@ class Dataflow:
 
 
 def _holds_operands(start: Instruction) -> bool:
-    """True if the result of a start has its operands, then its results."""
+    """Whether a start's result holds the operands before the results."""
     if start.wrapped is not None:
         return True
     return bool(start.kind) and KINDS[start.kind].start_holds_operands
 
 
 def _origin(instruction: Instruction) -> Instruction:
-    """The instruction behind copies and the parameters of fusions."""
+    """Follows copies and fusion parameters back to the original instruction."""
     while True:
         computation = instruction.computation
         if instruction.opcode in _UNCHANGED:
@@ -283,13 +283,13 @@ def _collected(
     ended: Mapping[Part, int] = MappingProxyType({}),
     unknown: int = 0,
 ) -> dict[Part, int]:
-    """Propagates bits from part to part until nothing changes.
+    """Propagates bits between arrays until nothing changes.
 
     Args:
-        parts: all parts; fastest if each comes after its sources.
-        starts: the bits that a part has on its own.
-        sources: the parts whose bits a part receives.
-        ended: the bits that a part doesn't receive.
+        parts: all arrays; fastest if each comes after its sources.
+        starts: an array -> its initial bits.
+        sources: an array -> the arrays it receives bits from.
+        ended: an array -> the bits it doesn't receive.
         unknown: the bits of a source that is not in `parts`.
     """
     bits = dict.fromkeys(parts, 0)
@@ -316,7 +316,7 @@ def _all_parts(instructions: Iterable[Instruction]) -> list[Part]:
 def _from_callers(
     parameter: Instruction, path: tuple[int, ...], once: bool
 ) -> Iterator[Part]:
-    """The arrays that the callers of a computation pass for one of its parameters."""
+    """Yields the arrays that a computation's callers pass for one of its parameters."""
     computation, number = parameter.computation, parameter.parameter_number
     for call in computation.callers:
         if call.opcode == "while":
@@ -332,10 +332,10 @@ def _from_callers(
 
 
 def _decides(part: Part) -> list[Part]:
-    """The arrays that decide how often a loop runs, or which branch is taken."""
+    """Returns the arrays that decide a loop's trip count or which branch is taken."""
     instruction = part[0]
-    # Parameters of a loop's body depend on them too: a device that has left the loop
-    # keeps its last values.
+    # Parameters of a loop body also depend on the condition: a device that has left the
+    # loop keeps its last values.
     deciders = [instruction]
     if instruction.opcode == "parameter":
         deciders = instruction.computation.callers

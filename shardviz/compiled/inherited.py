@@ -1,4 +1,4 @@
-"""inherited(): gives the collectives of a later stage the causes of the earlier one."""
+"""inherited(): copies causes from one stage's collectives to the next stage's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from shardviz.base.collective_matching import amount, comes_from, match
 def inherited(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Collective, ...]:
-    """The collectives of a later stage, with facts that only the earlier stage has.
+    """Adds facts to the later collectives that only the earlier stage shows.
 
-    The partitioner's module shows whether a gather rematerialises; the final one doesn't
-    always. A later collective inherits the operand and the cause of the one that it was,
-    and its operation and source line if the compiler lost them. Each member of a combined
-    collective inherits from the collective that it was.
+    The partitioner's module shows whether a gather rematerialises; the final module
+    doesn't always. A later collective inherits the operand and cause of the earlier
+    collective it came from, and the operation and source line if the compiler lost
+    them. Each member of a combined collective inherits from the collective it came
+    from.
 
     Args:
-        before, after: the collectives of two stages, `partitioned` and `compiled`.
+        before, after: the collectives of the `partitioned` and `compiled` stages.
 
     >>> gather = Collective("all-gather", ("data",), 1024, rematerialises=True)
     >>> (compiled,) = inherited([gather], [Collective("all-gather", ("data",), 1024)])
@@ -30,14 +31,14 @@ def inherited(
     """
     result = list(after)
     for m in match(before, after):
-        # If several became several, they cannot be told apart.
+        # When several collectives become several others, they cannot be paired.
         if m.kind == "changed" and len(m.before) > 1:
             continue
         for number in m.after:
             old = []
             for i in m.before:
-                # All steps of a split collective have its cause, even if their kinds
-                # differ.
+                # All steps of a split collective share its cause, even if their
+                # kinds differ.
                 if m.kind == "split" or before[i].kind == after[number].kind:
                     old.append(before[i])
             result[number] = _with(after[number], old, m.kind)
@@ -72,14 +73,14 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
             new = replace(new, rematerialises=True, cause=c.cause or new.cause)
         if c.source and not new.source:
             new = replace(new, source=c.source, stack=c.stack)
-            # Names without a path were made by the compiler.
+            # Names without a path come from the compiler.
             if "/" not in new.op:
                 new = replace(new, op=c.op)
     return new
 
 
 def _is_all(new: Collective, old: Collective, kind: str) -> bool:
-    """True if a collective moves no more than an earlier one did, over the same axes."""
+    """Whether a collective moves no more than an earlier one, over the same axes."""
     if new.mesh_axes != old.mesh_axes:
         return False
     return kind != "changed" or amount(new) <= amount(old)
@@ -88,7 +89,7 @@ def _is_all(new: Collective, old: Collective, kind: str) -> bool:
 def _explained(
     members: Sequence[Member], old: Sequence[Collective]
 ) -> tuple[Member, ...]:
-    """The members of a combined collective, each with the cause of the one it was."""
+    """Gives each member of a combined collective the cause of an earlier collective."""
     free = list(old)
     result: list[Member] = []
     for member in members:
@@ -98,7 +99,7 @@ def _explained(
                 certain.append(c)
         exact = [c for c in certain if c.operand == member.operand]
         candidates = exact or certain
-        # If several have the same place and operand, any of them will do.
+        # Candidates with the same operation, line and operand are interchangeable.
         if len({(c.op, c.source, c.operand) for c in candidates}) == 1:
             free.remove(candidates[0])
             member = _as_member(candidates[0], member.bytes_per_device, member.shape)
@@ -107,11 +108,10 @@ def _explained(
 
 
 def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member, ...]:
-    """The members of a combined collective without any; `()` if no sizes fit.
+    """Infers the members of a combined collective from sizes; `()` if no sizes fit.
 
-    If an array was summed over one axis after the other, or if sums were added to one
-    another, it is a member once. A collective that was in a loop may be there for all
-    iterations together.
+    An array summed over one axis after another is a single member, and so are sums that
+    were added together. A collective from a loop may now cover all iterations.
     """
     choices = [list(old)]
     for axis in new.mesh_axes:
@@ -130,7 +130,7 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
             members: list[Member] = []
             for c, size in zip(chosen, sizes, strict=True):
                 share = new.bytes_per_device * size // total
-                # The shape of all iterations together is unknown.
+                # A shape that covers all iterations is unknown.
                 shape = c.shape if size == amount(c) else ""
                 members.append(_as_member(c, share, shape))
             return tuple(members)

@@ -1,9 +1,9 @@
-"""Loops: how often the computations of a module run.
+"""Loops: how often each computation of a module runs.
 
-After partitioning, XLA notes the trip counts that it finds. For other loops the trip
-count is computed here if the loop has the form that jax gives `scan` and `fori_loop`: a
-counter that starts at a constant, grows by a constant, and must stay below a constant.
-The trip counts of all other loops are unknown.
+After partitioning, XLA records the trip counts that it finds. For other loops, we
+compute the trip count if the loop looks like JAX's `scan` and `fori_loop`: a counter
+starts at a constant, grows by a constant, and must stay below a constant. All other
+trip counts are unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from shardviz.compiled.module import Computation, Instruction
 
-#: An element of a loop's carry: its index in each nested tuple, outermost first.
+#: Position of an element in a loop's carry: an index per nested tuple, outermost first.
 Path = tuple[int, ...]
 _SAME = ("copy", "bitcast", "convert", "reshape", "opt-barrier")
 _DEEPEST = 12
@@ -22,8 +22,8 @@ class ExecutionCount(NamedTuple):
     """How often a computation runs.
 
     Attributes:
-        in_loop: whether a loop runs it, directly or through calls.
-        trips: how often it runs; None if the trip count of one of the loops is unknown.
+        in_loop: whether the computation runs in a loop, directly or through calls.
+        trips: number of executions; None if the trip count of a loop is unknown.
     """
 
     in_loop: bool
@@ -31,20 +31,20 @@ class ExecutionCount(NamedTuple):
 
 
 class Loops:
-    """How often the computations of one module run; each is computed once."""
+    """Execution counts of one module's computations, computed on first use."""
 
     def __init__(self) -> None:
         self._counts: dict[Computation, ExecutionCount] = {}
 
     def count(self, computation: Computation) -> ExecutionCount:
-        """How often a computation runs."""
+        """Returns how often a computation runs."""
         if computation not in self._counts:
             self._counts[computation] = ExecutionCount(False, 1)  # ends a recursion
             self._counts[computation] = self._from_calls(computation)
         return self._counts[computation]
 
     def line(self, computation: Computation) -> str:
-        """The user's line of the innermost loop that runs a computation, or `""`."""
+        """Returns the user's line of the innermost loop around a computation."""
         while computation.callers:
             call = computation.callers[0]
             if call.opcode == "while":
@@ -78,12 +78,12 @@ class Loops:
 
 
 def is_kept(body: Computation, path: Path) -> bool:
-    """Whether a loop passes an element of its carry on unchanged."""
+    """Whether a loop leaves an element of its carry unchanged."""
     return _traced(body.root, path) == path
 
 
 def _counted(loop: Instruction) -> int | None:
-    """The trip count of `for (i = first; i < last; i += step)`; None for other loops."""
+    """Returns the trip count of `for (i = first; i < last; i += step)`, else None."""
     body, condition = loop.called
     test = condition.root
     if (test.opcode, test.direction) != ("compare", "LT"):
@@ -101,14 +101,14 @@ def _counted(loop: Instruction) -> int | None:
 
 
 def _traced(value: Instruction, path: Path = ()) -> int | Path | None:
-    """The constant, or the element of the computation's parameter, that a value is.
+    """Traces a value to a constant or to an element of its computation's parameter.
 
     Args:
         value: the value.
-        path: which element of it to trace, if it is a tuple.
+        path: the element to trace, if the value is a tuple.
 
     Returns:
-        None if it is neither.
+        The constant, the element's path in the parameter, or None.
     """
     for _ in range(_DEEPEST):
         if value.opcode == "parameter":
@@ -128,25 +128,25 @@ def _traced(value: Instruction, path: Path = ()) -> int | Path | None:
 
 
 def _step(index: Path, body: Computation) -> int | None:
-    """By how much an iteration increases an element; None if that is not constant."""
+    """Returns an element's increase per iteration; None if it isn't constant."""
     if body.root.opcode != "tuple":
         return None
     increased = body.root.operands[index[0]]
     if increased.opcode != "add":
         return None
     counter, constant = map(_traced, increased.operands)
-    # The constant may be on either side.
+    # The constant may be either operand.
     if counter != index:
         counter, constant = constant, counter
     return constant if counter == index and isinstance(constant, int) else None
 
 
 def _value(path: Path, loop: Instruction, depth: int = 0) -> int | None:
-    """The value of an element before a loop; None if that is not constant."""
+    """Returns an element's value before a loop; None if it isn't constant."""
     value = _traced(loop.operands[0], path)
     if not isinstance(value, tuple):
         return value
-    # It comes from the carry of a loop around this one, which must not change it.
+    # The value comes from an outer loop's carry, so that loop must leave it unchanged.
     calls = [c for c in loop.computation.callers if c.opcode == "while"]
     if len(calls) != 1 or depth > _DEEPEST:
         return None

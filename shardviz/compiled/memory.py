@@ -1,6 +1,6 @@
 """MemoryTimeline and MemoryPeak: the buffers that are alive while a program runs.
 
-The buffers, their bytes and their lifetimes are those that the compiler reports.
+The compiler reports the buffers, their sizes and their lifetimes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from shardviz.base.display import Fact
 from shardviz.base.partition_spec import Spec
 
-#: The uses of memory. Padding is counted separately from the buffers that it is in.
+#: The uses of memory. Padding is counted separately from the buffers that contain it.
 KINDS = (
     "arguments", "outputs", "temporaries", "collectives", "constants", "padding",
 )  # fmt: skip
@@ -23,42 +23,40 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Buffer:
-    """A part of a device's memory, while it holds one value.
+    """A region of a device's memory, while it holds one value.
 
     Attributes:
-        name: the instruction in the compiled text that makes its value.
-        bytes: its bytes on each device, padding included.
-        shape: type and shape of that value on one device, `f32[8,128]`.
+        name: the compiled instruction that computes the value.
+        bytes: size on each device, padding included.
+        shape: type and shape of the value on one device, such as `f32[8,128]`.
         kind: one of `KINDS` except `"padding"`.
-        op, source: the value's operation in jax, and the user's line, or `""`.
-        phase: `"forward"`, `"backward"`, or `""` if its op is in neither pass.
-        value: the name of the plan's value or of the argument, or `""`. If a loop fills
-            the buffer slice by slice, the value inside the loop that is stacked in it.
-            If it may hold several values, the names of all: `mul_{3,7}`.
-        spec: how that value is split. If a loop stacks the value, its first dimension is
-            the one along which it is stacked. Inside a `shard_map` the value is one
-            device's block, and its spec shows how the other axes split that block. None
-            if unknown.
-        replicated: the mesh axes over which every device is known to have the same
-            bytes.
-        differs: the mesh axes along which devices may hold different bytes, read from
+        op, source: the value's JAX operation, and the user's line, or `""`.
+        phase: `"forward"`, `"backward"`, or `""` for operations outside both passes.
+        value: name of the plan's value or of the argument, or `""`. If a loop fills the
+            buffer slice by slice, this is the value inside the loop that is stacked. If
+            there are several candidates, this names them all: `mul_{3,7}`.
+        spec: the value's spec; None if unknown. If a loop stacks the value, dimension 0
+            is the one along which it is stacked. Inside a `shard_map` the value is one
+            device's block, and the spec shows how the other axes split that block.
+        replicated: mesh axes along which all devices are known to hold the same bytes.
+        differs: mesh axes along which devices may hold different bytes, according to
             the compiled code; None if unknown.
-        start, end: its first and last position in the timeline.
-        count: how often loops run the instruction that makes it; None if unknown.
-        split_bytes: its bytes if it were split as its neighbours are; None if unknown.
-        padding: how many of its bytes are unused.
-        stacked: whether a loop fills it slice by slice.
-        transposed: whether its dimensions are known to be in another order than those
-            of its value.
-        result: the number of the program's result that it is; None if it isn't one.
-        group: the values of the plan that it may hold, if there are several: they share
-            an operation, a line and a spec.
-        places: operations and lines that the plan may have for its value, the likeliest
+        start, end: first and last position in the timeline.
+        count: how often loops run the instruction; None if unknown.
+        split_bytes: size if it were split like its neighbours; None if unknown.
+        padding: number of unused bytes in the buffer.
+        stacked: whether a loop fills the buffer slice by slice.
+        transposed: whether the buffer is known to store the value's dimensions in
+            another order.
+        result: number of the program's result in the buffer; None for other buffers.
+        group: the candidate values from the plan, if there are several with the same
+            operation, line and spec.
+        places: (operation, line) pairs that the plan may have for the value, likeliest
             first.
-        reads, leads: the arguments that its value is computed from, and the results that
-            are computed from it, one bit each, by number.
-        loop: the line of the innermost loop that makes its value; `""` outside of loops
-            or if unknown.
+        reads, leads: the arguments that the value depends on, and the results that
+            depend on it, as bit masks.
+        loop: source line of the innermost loop around the instruction; `""` outside
+            loops or if unknown.
 
     >>> Buffer("dot.3", 4096, "f32[8,128]", "temporaries", start=2, end=7).end
     7
@@ -91,7 +89,7 @@ class Buffer:
 
     @property
     def title(self) -> str:
-        """The name of its value, of its operation, or the compiler's name for it.
+        """The value's name, else the operation's name, else the compiler's name.
 
         >>> Buffer("fusion", 8, "f32[2]", "temporaries", "jit(step)/mul").title
         'mul'
@@ -104,13 +102,12 @@ class MemoryTimeline:
     """The live bytes on each device, in the order in which a program fills its buffers.
 
     Position 0 is the start of the program, with the buffers that are always alive. At
-    each later position one more buffer is filled, in new memory or in memory that is no
-    longer needed. Buffers of a loop's body are counted once.
+    each later position one more buffer is filled, in new or reused memory. Buffers of a
+    loop body are counted once.
 
     Attributes:
         buffers: every buffer.
-        arguments: the names of the program's arguments, in the order of the bits of
-            `Buffer.reads`.
+        arguments: the program's argument names, in the bit order of `Buffer.reads`.
 
     >>> argument = Buffer("a", 8, "f32[2]", "arguments", start=0, end=1)
     >>> product = Buffer("b", 4, "f32[1]", "temporaries", start=1, end=1)
@@ -126,7 +123,7 @@ class MemoryTimeline:
 
     @cached_property
     def times(self) -> np.ndarray:
-        """The positions, `[positions]`: 0, 1, 2 and so on."""
+        """The positions 0, 1, 2 and so on, as `[positions]`."""
         # Buffers that are always alive end at the last position.
         return np.arange(1 + max(map(attrgetter("end"), self.buffers), default=0))
 
@@ -134,13 +131,13 @@ class MemoryTimeline:
     def bytes(self) -> Mapping[str, np.ndarray]:
         """The live bytes of each of `KINDS` at every position, int64 `[positions]`."""
         live = {kind: np.zeros(len(self.times), np.int64) for kind in KINDS}
-        # Most buffers are alive for a few positions only, so this is fast.
+        # This is fast, because most buffers are alive for only a few positions.
         for buffer in self.buffers:
             alive = slice(buffer.start, buffer.end + 1)
             live[buffer.kind][alive] += buffer.bytes - buffer.padding
             live["padding"][alive] += buffer.padding
         for array in live.values():
-            array.flags.writeable = False  # since it is cached
+            array.flags.writeable = False  # the result is cached
         return live
 
     @cached_property
@@ -154,14 +151,14 @@ class MemoryTimeline:
         return {buffer.start: buffer for buffer in self.buffers if buffer.start}
 
     def alive(self, at: int) -> tuple[Buffer, ...]:
-        """The buffers alive at a position, the largest first."""
+        """Returns the buffers alive at a position, largest first."""
         buffers = [b for b in self.buffers if b.start <= at <= b.end]
         return tuple(sorted(buffers, key=attrgetter("bytes"), reverse=True))
 
     @cached_property
     def peak(self) -> MemoryPeak:
-        """The first position with the most live bytes."""
-        # At position 0 no buffer is filled, so `filled` stays None.
+        """The peak: the first position with the most live bytes."""
+        # No buffer is filled at position 0, so a peak there has no `filled`.
         at = int(self.total.argmax())
         new = self.filled.get(at)
         return MemoryPeak(int(self.total[at]), at, new, self.alive(at))
@@ -172,14 +169,14 @@ class MemoryTimeline:
 
 @dataclass(frozen=True)
 class MemoryPeak(Fact):
-    """The moment at which a compiled program needs the most memory.
+    """The point at which a compiled program needs the most memory.
 
     Attributes:
-        bytes: the bytes on each device, summed over its buffers.
+        bytes: bytes of all live buffers on each device.
         at: the position in the timeline.
-        filled: the buffer that is filled at that position. None if that much memory is
-            needed from the start, so that no operation causes the peak.
-        buffers: the live buffers, the largest first.
+        filled: the buffer that is filled at that position. None if the peak is at the
+            start of the program, so that no operation causes it.
+        buffers: the live buffers, largest first.
 
     >>> saved = Buffer("dot", 3072, "f32[6,128]", "temporaries", phase="forward")
     >>> last = Buffer("add", 0, "f32[]", "temporaries", "", "mlp.py:31", "backward")
@@ -197,22 +194,22 @@ class MemoryPeak(Fact):
 
     @property
     def op(self) -> str:
-        """The operation in jax that fills the buffer, or `""`."""
+        """The JAX operation that fills the buffer at the peak, or `""`."""
         return "" if self.filled is None else self.filled.op
 
     @property
     def source(self) -> str:
-        """The user's line of that operation, or `""`."""
+        """The user's line of the operation at the peak, or `""`."""
         return "" if self.filled is None else self.filled.source
 
     @property
     def saved(self) -> tuple[Buffer, ...]:
-        """The buffers that the forward pass saved, if the peak is in the backward pass."""
+        """Buffers saved by the forward pass, if the peak is in the backward pass."""
         if self.filled is None or self.filled.phase != "backward":
             return ()
         saved: list[Buffer] = []
         for buffer in self.buffers:
-            # XLA computes these a second time, so they were not saved.
+            # XLA recomputes values with this name, so they were not saved.
             recomputed = ".remat" in buffer.name
             is_value = buffer.kind in ("temporaries", "collectives")
             if is_value and buffer.phase == "forward" and not recomputed:

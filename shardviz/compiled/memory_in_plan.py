@@ -1,8 +1,8 @@
-"""with_values(): names the plan's value in each buffer, and how it is split.
+"""with_values(): names the plan's value in each buffer, and its sharding.
 
-A buffer is matched by the operation and line in its XLA metadata. If several values share
-these, the candidates are narrowed to those whose shards have the buffer's shape, then to
-those that are computed from the same arguments and used for the same results.
+A buffer is matched by the operation and line in its XLA metadata. If several values
+share these, we keep those whose shards have the buffer's shape, and then those that
+depend on the same arguments and are used for the same results.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from shardviz.compiled.report import Report
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import PlannedOp
 
-# Split values whose shards may all be the same.
+# Operations whose result may have equal shards although it is split.
 _SAME_SHARDS = ("broadcast_in_dim", "constant")
-# Operations that change only the shape or the type of a value.
+# Operations that change only a value's shape or dtype.
 _RENAMES = ("reshape", "broadcast_in_dim", "convert", "transpose")
 
 
 def with_values(report: Report, plan: Plan | None = None) -> Report:
-    """A report with the names and specs of the values in its buffers, if known.
+    """Returns a report whose buffers have value names and specs, if known.
 
     Args:
         report: the report of a compile.
-        plan: the plan of the same program; without one only arguments are named.
+        plan: the same program's plan; without one, only arguments are named.
     """
     timeline = report.memory.timeline
     if timeline is None:
@@ -43,7 +43,7 @@ def with_values(report: Report, plan: Plan | None = None) -> Report:
         buffers = []
         for buffer in timeline.buffers:
             layout = report.in_layouts.get(buffer.value)
-            # The buffer may hold a slice of the argument, with another split.
+            # If shapes differ, the buffer may hold a slice with another sharding.
             if layout is not None and _dims(buffer) == _without_ones(
                 layout.shard_shape
             ):
@@ -56,32 +56,32 @@ def with_values(report: Report, plan: Plan | None = None) -> Report:
 def name_buffers(
     buffers: Iterable[Buffer], plan: Plan, arguments: Sequence[str] = ()
 ) -> list[Buffer]:
-    """Buffers with the names and specs of the plan's values in them, if known.
+    """Returns buffers with the names and specs of the plan's values, if known.
 
-    A buffer is returned unchanged if its operation is not in the plan, or if it may hold
-    one of several values that are split in different ways.
+    A buffer is returned unchanged if its operation is not in the plan, or if it may
+    hold one of several values with different specs.
 
     Args:
         buffers: the buffers. Only their shape, operation and line are needed; the other
             fields distinguish values that share these.
-        plan: the plan of the same program.
-        arguments: the program's arguments in the order of the bits of `Buffer.reads`.
+        plan: the same program's plan.
+        arguments: argument names in the bit order of `Buffer.reads`.
     """
     values = _Values(plan, arguments)
     return [values.named(buffer) for buffer in buffers]
 
 
 class _Match:
-    """A value of the plan that a buffer may hold, and how that is split there."""
+    """A plan value that a buffer may hold, with the value's spec in that buffer."""
 
     def __init__(self, name: str, value: PlannedOp, spec: Spec) -> None:
         # `value` is the array that fills the buffer. If a loop stacks another value in
-        # it, `name` is the name of that value.
+        # that array, `name` is the stacked value's name.
         self.name, self.value, self.spec = name, value, spec
 
 
 class _Values:
-    """The values of a plan by operation and line, and those next to each."""
+    """A plan's values by operation and line, and each value's neighbours."""
 
     def __init__(self, plan: Plan, arguments: Sequence[str]) -> None:
         self.plan, self.mesh = plan, plan.mesh
@@ -89,8 +89,8 @@ class _Values:
         self.by_place: dict[tuple[str, str], list[PlannedOp]] = defaultdict(list)
         self.by_op: dict[str, list[PlannedOp]] = defaultdict(list)
         self.next_to: dict[str, list[PlannedOp]] = defaultdict(list)
-        # Name of a value to the arrays in which loops stack it or a reshape of it, each
-        # with the name of the stacked value.
+        # Name of a value -> the arrays in which loops stack it or a reshape of it, each
+        # with the stacked value's name.
         self.stacks: dict[str, list[tuple[str, PlannedOp]]] = defaultdict(list)
         self.results: list[PlannedOp] = []
         for op in plan.ops:
@@ -105,7 +105,7 @@ class _Values:
                     self.next_to[op.name].append(operand)
             if op.opcode == "dynamic_update_slice":
                 self._add_stack(op)
-        # A product over split dimensions is a partial sum until its collective is done.
+        # A product over split dimensions is a partial sum until its collective runs.
         self.summed: dict[str, set[str]] = {}
         for collective in plan.collectives:
             if collective.definition.sums:
@@ -113,10 +113,10 @@ class _Values:
                 axes.update(collective.mesh_axes)
 
     def _add_stack(self, update: PlannedOp) -> None:
-        """Notes which value an update writes into which array."""
+        """Records which value an update writes into which array."""
         name, stacked = update.operands[1], ""
         slice_ = self.plan.by_name.get(name)
-        # Arrays that are updated in another way, such as caches, have their own name.
+        # Arrays that are updated in other ways, such as caches, keep their own name.
         if slice_ is not None and slice_.shape != (1, *update.shape[1:]):
             stacked = update.name
         while (slice_ := self.plan.by_name.get(name)) is not None:
@@ -128,7 +128,7 @@ class _Values:
             name = slice_.operands[0] if slice_.operands else ""
 
     def named(self, buffer: Buffer) -> Buffer:
-        """A buffer with its value and spec; unchanged if these are unknown."""
+        """Returns a buffer with its value and spec; unchanged if these are unknown."""
         matches = self._matches(buffer)
         if not matches:
             return buffer
@@ -142,7 +142,7 @@ class _Values:
         return self._split(replace(buffer, value=value, group=group), matches[0])
 
     def _matches(self, buffer: Buffer) -> list[_Match]:
-        """The values that a buffer may hold, as few as possible."""
+        """Returns the values that a buffer may hold, as few as possible."""
         if buffer.value in self.plan.by_name:
             return self._fitting(buffer, [self.plan.by_name[buffer.value]])
         if buffer.result is not None and buffer.result < len(self.results):
@@ -160,7 +160,7 @@ class _Values:
         return []
 
     def _fitting(self, buffer: Buffer, values: list[PlannedOp]) -> list[_Match]:
-        """The values whose shards fill a buffer, preferably with the same order of
+        """Returns the values whose shards fill a buffer, preferably without reordering
         dimensions.
         """
         candidates: list[_Match] = []
@@ -185,7 +185,7 @@ class _Values:
         return []
 
     def _as_planned(self, match: _Match, buffer: Buffer) -> _Match | None:
-        """A value split as in the plan; None if its devices hold equal shards."""
+        """Keeps a match unless devices hold equal bytes along one of its axes."""
         value = match.value
         if buffer.differs is None or value.opcode in _SAME_SHARDS:
             return match
@@ -196,7 +196,7 @@ class _Values:
         return match
 
     def _gathered(self, match: _Match, buffer: Buffer) -> _Match | None:
-        """A value gathered along the axes over which its devices hold equal bytes."""
+        """Returns a match without the axes along which devices hold equal bytes."""
         if buffer.differs is None or match.value.manual:
             return None
         dims: list[tuple[str, ...]] = []
@@ -205,13 +205,11 @@ class _Values:
         return _Match(match.name, match.value, Spec.trusted(tuple(dims)))
 
     def _shard(self, match: _Match) -> list[int]:
-        # In a shard_map over only part of the axes, the others may split a block.
+        # In a shard_map over only some mesh axes, the other axes may split a block.
         return _without_ones(local_shape(match.value.shape, match.spec, self.mesh))
 
     def _told_apart(self, buffer: Buffer, matches: list[_Match]) -> list[_Match]:
-        """The values that also agree with a buffer in type, devices, arguments and
-        results.
-        """
+        """Narrows matches by dtype, devices, arguments and results."""
         tests = (
             _same_type, _is_main, _same_devices, self._same_reads, self._same_leads
         )  # fmt: skip
@@ -231,10 +229,9 @@ class _Values:
         return not is_collective and axes <= self.summed.get(value.name, set())
 
     def _split(self, buffer: Buffer, match: _Match) -> Buffer:
-        """A buffer with the spec of its value, and the size its neighbours' specs would
-        give it."""
+        """Sets a buffer's spec, and its size if it were split like its neighbours."""
         value, spec = match.value, match.spec
-        # If a dimension is split over part of an axis, the whole axis counts as used.
+        # An axis counts as used even if only part of it splits a dimension.
         used = set(map(parent_axis, spec.axes))
         is_sum = value.factors is not None and bool(value.factors.reduction)
         if buffer.differs is None:
@@ -242,7 +239,8 @@ class _Values:
                 return buffer
         elif is_sum and not value.manual and buffer.result is None:
             beyond = _beyond(buffer, spec)
-            # A product over split dimensions is a partial sum before its collective.
+            # A product over split dimensions is a partial sum until its collective
+            # runs.
             if beyond and not self._is_partial_sum(buffer, value, beyond):
                 return buffer
             spec = replace(spec, unreduced=frozenset(beyond))
@@ -253,7 +251,7 @@ class _Values:
                 if parent_axis(axis) not in used:
                     extra_axes.add(axis)
         parts, size = group_size(extra_axes, self.mesh), None
-        # One dimension must divide by all of them, as the neighbour's does.
+        # One dimension must be divisible by all extra axes together.
         fits = parts == 1 or any(length % parts == 0 for length in _dims(buffer))
         if neighbours and fits:
             size = buffer.bytes // parts
@@ -266,9 +264,7 @@ class _Values:
 
 
 class _PlanFlow:
-    """The arguments that the values of a plan are computed from, and the results that
-    are computed from them.
-    """
+    """The arguments that each value depends on, and the results that depend on it."""
 
     def __init__(self, plan: Plan, arguments: Sequence[str]) -> None:
         bits = {name: 1 << number for number, name in enumerate(arguments)}
@@ -276,7 +272,7 @@ class _PlanFlow:
         self.leads: dict[str, int] = defaultdict(int)
         for op in plan.ops:
             reads = bits.get(op.name, 0)
-            # The second operand of a loop's result is the value after an iteration.
+            # Operand 1 of a loop's result is the value after an iteration.
             operands = op.operands[:1] if op.opcode == "while" else op.operands
             for operand in operands:
                 reads |= self.reads.get(operand, 0)
@@ -303,23 +299,24 @@ def _same_type(buffer: Buffer, match: _Match) -> bool:
 
 
 def _same_devices(buffer: Buffer, match: _Match) -> bool:
-    """Whether devices differ only along axes that split a value."""
+    """Whether devices differ only along axes that split the value."""
     return not _beyond(buffer, match.spec)
 
 
 def _beyond(buffer: Buffer, spec: Spec) -> set[str]:
-    """The mesh axes that do not split a value, but along which devices may hold different
-    bytes of its buffer."""
+    """Returns the axes along which devices may differ although they don't split the
+    value.
+    """
     return {*(buffer.differs or ())} - set(map(parent_axis, spec.axes))
 
 
 def _is_main(buffer: Buffer, match: _Match) -> bool:
-    """False for constants that jax broadcast to the shape of another operand."""
+    """False for constants that JAX broadcasts to the shape of another operand."""
     value = match.value
     return value.opcode != "broadcast_in_dim" or value.op.endswith("broadcast_in_dim")
 
 
-# Types as XLA prints them.
+# The dtypes as XLA prints them.
 _SHORT = {
     "float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64",
     "int32": "s32", "int64": "s64", "int8": "s8", "uint8": "u8", "uint32": "u32",
@@ -339,14 +336,14 @@ def _reshaped(shard: list[int], dims: list[int]) -> bool:
     return math.prod(shard) == math.prod(dims)
 
 
-# Ways in which a shard may fill a buffer, the likeliest first.
+# How a shard may fill a buffer, likeliest first.
 _FITS: tuple[Callable[[list[int], list[int]], bool], ...] = (
     _in_order, _transposed, _reshaped,
 )  # fmt: skip
 
 
 def _may_be_resplit(buffer: Buffer, value: PlannedOp) -> bool:
-    """Whether a buffer in another order may be a value that is split differently."""
+    """Whether a buffer may hold the value in another sharding, not transposed."""
     dims = _all_dims(buffer)
     if buffer.transposed or len(dims) != len(value.shape):
         return False
@@ -360,7 +357,7 @@ def _all_dims(buffer: Buffer) -> list[int]:
 
 
 def _dims(buffer: Buffer) -> list[int]:
-    """The dimensions of a buffer, without those of 1."""
+    """Returns a buffer's dimensions, without those of size 1."""
     return _without_ones(_all_dims(buffer))
 
 

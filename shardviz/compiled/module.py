@@ -1,8 +1,8 @@
-"""Module: a program as XLA compiled it, read from XLA's serialized form.
+"""Module: a compiled XLA program, read from its serialized form.
 
-XLA returns its final module as a protocol buffer, and dumps one after each pass. Its
-compilers for CPU, GPU and TPU all do. The field numbers are those of XLA's `hlo.proto`
-and `xla_data.proto`.
+XLA's compilers for CPU, GPU and TPU return the final module as a protocol buffer, and
+dump one after each pass. The field numbers come from XLA's `hlo.proto` and
+`xla_data.proto`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardviz.base.collective_kind import KINDS
 from shardviz.base.source_lines import is_user_file, line_in_words
 from shardviz.compiled.wire import Message, signed
 
-#: Fields of each message, by the names that XLA gives them.
+#: The field numbers of each message, by XLA's field names.
 MODULE = {
     "computations": 3, "entry": 6, "schedule": 7, "alias": 8, "device_assignment": 15,
     "stack_frames": 17,
@@ -37,7 +37,7 @@ METADATA = {"op_name": 2, "source_file": 3, "source_line": 4, "stack_frame_id": 
 SHAPE = {"element_type": 2, "dimensions": 3, "tuple_shapes": 4}
 LITERAL_INTEGERS = (4, 5, 6, 7)  # s32s, s64s, u32s, u64s
 
-# `PrimitiveType` of xla_data.proto: the name as XLA prints it, and bits.
+# `PrimitiveType` in xla_data.proto -> the name that XLA prints, and bits per element.
 TYPES = {
     1: ("pred", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32), 5: ("s64", 64),
     6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32), 9: ("u64", 64), 10: ("f16", 16),
@@ -58,9 +58,9 @@ class Shape(NamedTuple):
     """Element type and dimensions of one array on one device.
 
     Attributes:
-        dtype: the type as XLA prints it, `bf16`.
-        dims: the dimensions; a bounded one counts in full.
-        bits: bits of one element.
+        dtype: the type as XLA prints it, such as `bf16`.
+        dims: dimension sizes; a dynamic dimension has its upper bound.
+        bits: bits per element.
 
     >>> Shape("s4", (3,), 4).bytes, str(Shape("f32", (8, 16), 32))
     (2, 'f32[8,16]')
@@ -72,7 +72,7 @@ class Shape(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the array; types of less than a byte are packed."""
+        """Size of the array in bytes; types smaller than a byte are packed."""
         return (math.prod(self.dims) * self.bits + 7) // 8
 
     def __str__(self) -> str:
@@ -80,12 +80,12 @@ class Shape(NamedTuple):
 
 
 class InstructionSource(NamedTuple):
-    """The source of an instruction: its operation in jax and the user's line.
+    """An instruction's source: the JAX operation and the user's line.
 
     Attributes:
-        op: the name that jax gives the operation, `jit(f)/dot_general`.
+        op: the operation name that JAX records, such as `jit(f)/dot_general`.
         source: the user's file and line.
-        stack: every frame of the user's code, innermost first.
+        stack: every stack frame in the user's code, innermost first.
     """
 
     op: str
@@ -94,7 +94,7 @@ class InstructionSource(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        """True for operations of the program, False for its arguments."""
+        """True for the program's operations, False for its arguments."""
         return bool(self.source) or "/" in self.op
 
 
@@ -102,11 +102,11 @@ NO_SOURCE = InstructionSource("", "", ())
 
 
 class Instruction:
-    """One instruction of a module; most of its fields are parsed when they are needed.
+    """One instruction of a module; most fields are parsed on first use.
 
-    XLA writes some asynchronous operations as an `async-start` of a computation that
-    contains only the operation. They appear here under the names that XLA prints, such
-    as `all-to-all-start`, with the groups of the collective inside.
+    XLA writes some asynchronous operations as an `async-start` that calls a computation
+    with only that operation. We give these the names that XLA prints, such as
+    `all-to-all-start`, and the groups of the inner collective.
     """
 
     def __init__(self, data: bytes, computation: Computation) -> None:
@@ -117,7 +117,7 @@ class Instruction:
 
     @cached_property
     def opcode(self) -> str:
-        """The operation, as XLA prints it."""
+        """The opcode, as XLA prints it."""
         opcode = self._message.text(INSTRUCTION["opcode"])
         if opcode in _ASYNC and self.wrapped is not None:
             return self.wrapped.opcode + opcode.removeprefix("async")
@@ -125,14 +125,14 @@ class Instruction:
 
     @cached_property
     def wrapped(self) -> Instruction | None:
-        """The one operation that an asynchronous instruction starts or waits for."""
+        """The single operation that an async instruction starts or waits for."""
         opcode = self._message.text(INSTRUCTION["opcode"])
         if opcode not in _ASYNC:
             return None
         if opcode != "async-start":
             return self.operands[0].wrapped
         (inside,) = self.called
-        # XLA prints the short form only if the computation has a single operation.
+        # XLA prints the short name only if the computation has a single operation.
         for instruction in inside.instructions:
             if instruction is not inside.root and instruction.opcode != "parameter":
                 return None
@@ -140,8 +140,8 @@ class Instruction:
 
     @property
     def kind(self) -> str:
-        """The kind of collective that it runs, starts or waits for; `""` if none."""
-        # A `-done` has a kind too; readers that count the `-start` skip it.
+        """The kind of collective that is run, started or awaited; `""` if none."""
+        # A `-done` has a kind too; code that counts starts must skip it.
         kind = self.opcode.removesuffix("-start").removesuffix("-done")
         if kind not in KINDS:
             return ""
@@ -149,42 +149,42 @@ class Instruction:
 
     @property
     def attributes(self) -> Message:
-        """The message that has the groups and dimensions of a collective."""
+        """The message that holds a collective's groups and dimensions."""
         if self.wrapped is None:
             return self._message
         return self.wrapped.attributes
 
     @cached_property
     def operands(self) -> tuple[Instruction, ...]:
-        """The instructions whose results it reads, in order."""
+        """The instructions whose results this one reads, in order."""
         by_number = self.computation.by_number
         numbers = self._message.numbers(INSTRUCTION["operand_ids"])
         return tuple(map(by_number.__getitem__, numbers))
 
     @property
     def users(self) -> list[Instruction]:
-        """The instructions that read its result."""
+        """The instructions that read this instruction's result."""
         return self.computation.users.get(self.number, [])
 
     @cached_property
     def called(self) -> tuple[Computation, ...]:
-        """The computations that it calls; for a loop the body, then the condition."""
+        """The called computations; for a loop, the body and then the condition."""
         by_number = self.computation.module.by_number
         numbers = self._message.numbers(INSTRUCTION["called_computation_ids"])
         return tuple(map(by_number.__getitem__, numbers))
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
-        """The arrays of its result."""
+        """The shapes of the result's arrays, in flattened order."""
         return tuple(_shapes(self._message.message(INSTRUCTION["shape"])))
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The index of each array of its result in the tuple; `()` for a single array."""
+        """The tuple index of each result array; `()` for a single array."""
         return tuple(_paths(self._message.message(INSTRUCTION["shape"])))
 
     def shape_at(self, index: tuple[int, ...]) -> Shape | None:
-        """The array at an index of its result; None if there is a tuple."""
+        """Returns the shape of one result array; None if the index leads to a tuple."""
         message = self._message.message(INSTRUCTION["shape"])
         for part in index:
             message = Message(message.each(SHAPE["tuple_shapes"])[part])
@@ -194,7 +194,7 @@ class Instruction:
 
     @cached_property
     def source(self) -> InstructionSource:
-        """Its operation and line, from its metadata."""
+        """The operation and line from the instruction's metadata."""
         metadata = self._metadata
         stack = self.computation.module.lines(metadata)
         op = metadata.text(METADATA["op_name"])
@@ -202,12 +202,12 @@ class Instruction:
 
     @property
     def op(self) -> str:
-        """The name of its operation in jax; for a parameter that of the argument."""
+        """JAX's name for the operation; for a parameter, the argument's name."""
         return self.source.op
 
     @cached_property
     def identity(self) -> tuple[str, int | str]:
-        """Name and frame, which all instructions for one jax operation share."""
+        """The name and stack frame that all instructions of one JAX operation share."""
         metadata = self._metadata
         frame = metadata.number(METADATA["stack_frame_id"])
         return metadata.text(METADATA["op_name"]), frame or self.source.source
@@ -221,22 +221,22 @@ class Instruction:
 
     @property
     def parameter_number(self) -> int:
-        """The number of a parameter."""
+        """The position of a parameter among its computation's parameters."""
         return self._message.number(INSTRUCTION["parameter_number"])
 
     @property
     def index(self) -> int:
-        """The number of the element that a `get-tuple-element` returns."""
+        """The tuple index that a `get-tuple-element` reads."""
         return self._message.number(INSTRUCTION["tuple_index"])
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """The dimensions along which an all-gather or reduce-scatter works."""
+        """The dimension of an all-gather or reduce-scatter, as a tuple."""
         return tuple(self.attributes.numbers(INSTRUCTION["dimensions"]))
 
     @property
     def groups(self) -> int:
-        """The number of feature or batch groups of a convolution."""
+        """A convolution's feature or batch group count, whichever is larger."""
         counts = INSTRUCTION["feature_group_count"], INSTRUCTION["batch_group_count"]
         return max(map(self._message.number, counts))
 
@@ -252,7 +252,7 @@ class Instruction:
 
     @property
     def backend_config(self) -> str:
-        """The options that the compiler sets for its backend, as JSON."""
+        """The compiler's backend options, as JSON."""
         config = self._message.text(INSTRUCTION["backend_config"])
         if self.wrapped is None:
             return config
@@ -260,9 +260,8 @@ class Instruction:
 
     @cached_property
     def frontend(self) -> dict[str, str]:
-        """Its frontend attributes by name, which passes of XLA keep."""
-        # A start may have its own attributes, which override those of the operation
-        # that it wraps.
+        """The frontend attributes by name; XLA's passes preserve them."""
+        # Attributes of a start override those of the operation that it wraps.
         by_name: dict[str, str] = {}
         for message in (self.attributes, self._message):
             entries = message.message(INSTRUCTION["frontend_attributes"])
@@ -272,7 +271,7 @@ class Instruction:
 
     @property
     def trips(self) -> int | None:
-        """The trip count of a loop; None if XLA does not write it."""
+        """The trip count of a loop; None if XLA doesn't record it."""
         match = _TRIPS.search(self.backend_config)
         if match is None:
             return None
@@ -280,13 +279,13 @@ class Instruction:
 
     @property
     def integer(self) -> int | None:
-        """The value of a constant that is a single integer; else None."""
+        """A constant's value if it is a single integer; else None."""
         values = self.integers
         return signed(values[0]) if len(values) == 1 else None
 
     @property
     def integers(self) -> list[int]:
-        """The bits of each integer of a constant; empty if it isn't one of integers."""
+        """A constant's integers as unsigned bits; empty for other types of constant."""
         literal = self._message.message(INSTRUCTION["literal"])
         for field in LITERAL_INTEGERS:
             if values := literal.numbers(field):
@@ -300,7 +299,7 @@ class Instruction:
 
     @property
     def reducer(self) -> str:
-        """The operation that a collective reduces with, such as `add`; or `""`."""
+        """The opcode that a collective reduces with, such as `add`; or `""`."""
         operation = self.wrapped or self
         if not self.kind or not operation.called:
             return ""
@@ -316,7 +315,8 @@ def _shapes(message: Message) -> Iterator[Shape]:
         for part in message.messages(SHAPE["tuple_shapes"]):
             yield from _shapes(part)
         return
-    # Types that only a newer XLA has are shown by number; their bytes are unknown.
+    # Types that only newer XLA versions have are shown by number; their size is
+    # unknown.
     name, bits = TYPES.get(kind, (f"type{kind}", 0))
     yield Shape(name, tuple(message.numbers(SHAPE["dimensions"])), bits)
 
@@ -331,7 +331,7 @@ def _paths(message: Message) -> Iterator[tuple[int, ...]]:
 
 
 class Computation:
-    """A computation of a module: the program itself, or one that instructions call."""
+    """A computation of a module: the entry computation, or one that is called."""
 
     def __init__(self, message: Message, module: Module) -> None:
         self.module = module
@@ -342,7 +342,7 @@ class Computation:
 
     @cached_property
     def by_number(self) -> dict[int, Instruction]:
-        """Its instructions by their numbers."""
+        """The instructions by number."""
         by_number: dict[int, Instruction] = {}
         for data in self._data:
             instruction = Instruction(data, self)
@@ -351,7 +351,7 @@ class Computation:
 
     @cached_property
     def instructions(self) -> list[Instruction]:
-        """Its instructions, in the order in which they run if that is known."""
+        """The instructions, in execution order if it is known."""
         # Only the final module has a schedule.
         order = self.module.schedule.get(self.number, ())
         if len(order) == len(self.by_number):
@@ -360,7 +360,7 @@ class Computation:
 
     @cached_property
     def users(self) -> dict[int, list[Instruction]]:
-        """The instructions that read each result, by the number of its instruction."""
+        """Number of each instruction -> the instructions that read its result."""
         users: dict[int, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in dict.fromkeys(instruction.operands):
@@ -374,17 +374,17 @@ class Computation:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it is the program itself."""
+        """Whether this is the module's entry computation."""
         return self.number == self.module.entry_number
 
     @property
     def callers(self) -> list[Instruction]:
-        """The instructions that call it, without those that wait for a call."""
+        """The instructions that call this computation; async updates don't count."""
         return self.module.callers.get(self.number, [])
 
     @cached_property
     def parameters(self) -> dict[int, Instruction]:
-        """Its parameters by number."""
+        """The parameters by number."""
         parameters: dict[int, Instruction] = {}
         for instruction in self.instructions:
             if instruction.opcode == "parameter":
@@ -399,10 +399,10 @@ class Module:
     """One serialized module: an `HloModuleProto`, or the `HloProto` of a dump.
 
     Args:
-        data: the bytes.
+        data: the serialized bytes.
 
     Raises:
-        ValueError: if they are not a complete module.
+        ValueError: if the bytes are not a complete module.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -426,11 +426,11 @@ class Module:
 
     @property
     def entry(self) -> Computation:
-        """The program itself."""
+        """The entry computation."""
         return self.by_number[self.entry_number]
 
     def instructions(self) -> Iterator[Instruction]:
-        """Every instruction, in the order of XLA's text, except for wrapped ones."""
+        """Yields all instructions in the order of XLA's text, except wrapped ones."""
         hidden = set()
         for start in self._of_opcode("async-start"):
             if start.wrapped is not None:
@@ -448,12 +448,12 @@ class Module:
 
     @cached_property
     def callers(self) -> dict[int, list[Instruction]]:
-        """The instructions that call each computation, by its number."""
+        """Number of each computation -> the instructions that call it."""
         callers: dict[int, list[Instruction]] = {}
         for computation in self.computations:
             for instruction in computation.instructions:
                 message = instruction._message
-                # If an operation has a start, an update and a done, only the start calls.
+                # An async update or done refers to the computation but doesn't call it.
                 if message.text(INSTRUCTION["opcode"]) in _ASYNC[1:]:
                     continue
                 numbers = message.numbers(INSTRUCTION["called_computation_ids"])
@@ -463,35 +463,35 @@ class Module:
 
     @cached_property
     def schedule(self) -> dict[int, list[int]]:
-        """The numbers of each computation's instructions in order, by its number."""
+        """Number of each computation -> its instruction numbers in execution order."""
         sequences = self._message.message(MODULE["schedule"]).messages(1)
         return {entry.number(1): entry.message(2).numbers(1) for entry in sequences}
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether it is a final module, whose order is settled."""
+        """Whether this is a final module, with a fixed execution order."""
         return MODULE["schedule"] in self._message
 
     @property
     def partitions(self) -> int:
-        """How many devices it is for: of several slices of TPUs, those of one slice."""
+        """Number of devices in the module; for several TPU slices, in one slice."""
         return self._message.message(MODULE["device_assignment"]).number(2)
 
     @cached_property
     def loops(self) -> int:
-        """How many loops it has."""
+        """The number of loops."""
         return sum(1 for _ in self._of_opcode("while"))
 
     @property
     def aliased(self) -> set[int]:
-        """The numbers of the arguments whose memory an output takes."""
-        # Which output takes it does not matter: the argument is gone.
+        """The numbers of the arguments whose memory is reused for an output."""
+        # It doesn't matter which output reuses an argument's memory.
         entries = self._message.message(MODULE["alias"]).messages(1)
         return {entry.number(2) for entry in entries}
 
     @cached_property
     def _frames(self) -> tuple[list[str], list[Message], list[Message]]:
-        """Files; the location and parent of each frame, counted from 1."""
+        """The files, locations and frames of all stacks, which refer to one another."""
         index = self._message.message(MODULE["stack_frames"])
         files = [name.decode(errors="replace") for name in index.each(1)]
         return files, index.messages(3), index.messages(4)
@@ -501,13 +501,13 @@ class Module:
         return {}
 
     def lines(self, metadata: Message) -> tuple[str, ...]:
-        """The user's files and lines of an instruction, innermost first."""
+        """Returns the user's files and lines of an instruction, innermost first."""
         frame = metadata.number(METADATA["stack_frame_id"])
         if frame:
             if frame not in self._lines:
                 self._lines[frame] = tuple(self._user_lines(frame))
             return self._lines[frame]
-        # An operation that was made without a stack has one line.
+        # An operation without a stack has a single line.
         file = metadata.text(METADATA["source_file"])
         line = metadata.number(METADATA["source_line"])
         if not line or not is_user_file(file):
@@ -522,7 +522,7 @@ class Module:
             visited.add(frame)
             location = locations[frames[frame - 1].number(1) - 1]
             file, line = files[location.number(1) - 1], location.number(3)
-            # Several calls on one line are shown once.
+            # Nested calls on one line are shown once.
             if is_user_file(file) and line_in_words(file, line) != last:
                 last = line_in_words(file, line)
                 yield last

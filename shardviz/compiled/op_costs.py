@@ -1,10 +1,10 @@
-"""op_costs(): the arithmetic and the bytes of every operation of a plan, per device.
+"""op_costs(): the FLOP and bytes of every operation in a plan, per device.
 
-They are counted from shapes, specs and sharding rules, without a compile. Because XLA
-fuses operations later, each operation has two byte counts: the bytes that it reads and
-writes if nothing is fused, and the bytes that go through memory no matter what XLA fuses.
-The operands and results of matrix products, arguments, results of the program and the
-carry of a loop cannot be fused away.
+They are counted from shapes, specs and sharding rules, without compiling. Because XLA
+fuses operations later, each operation has two byte counts: one if nothing is fused, and
+one for the memory traffic that no fusion can avoid. The unavoidable traffic consists of
+the operands and results of matrix products, the program's arguments and results, and
+loop carries.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import PlannedOp, ShardingRule, bytes_per_device
 
-# Operations that only move or name values, or contain other operations.
+# Operations that only move or name values, or that contain other operations.
 _FREE = frozenset({
     "constant", "iota", "reshape", "bitcast_convert", "optimization_barrier", "tuple",
     "get_tuple_element", "while", "case", "if", "call", "custom_call", "composite",
     "return", "after_all", "create_token",
 })  # fmt: skip
-# XLA computes these in their readers, or reads their operand instead.
+# Results that XLA doesn't store: their readers compute them, or read the operand.
 _NOT_STORED = ("constant", "iota", "broadcast_in_dim", "reshape", "convert")
-# jax's names for the branches of `lax.cond` and `lax.switch`.
+# JAX's names for the branches of `lax.cond` and `lax.switch`.
 _BRANCH = re.compile(r"branch_\d+_fun")
 _PRODUCTS = ("dot_general", "dot", "convolution")
-# Operations that read only a part of their first operand, as large as their result.
+# Operations that read only a slice of their first operand, as large as their result.
 _READ_A_PART = ("slice", "dynamic_slice", "gather")
-# Operations that write a part of their first operand in place, to the number of the
+# Operations that write a slice of their first operand in place -> the number of the
 # operand with the new values.
 _WRITE_A_PART = {"dynamic_update_slice": 1, "scatter": 2}
 
@@ -45,14 +45,14 @@ class OpCost:
     """The cost of one execution of an operation on each device.
 
     Attributes:
-        name: the plan's name of its value.
-        opcode: the operation, as StableHLO names it.
+        name: the plan's name for the operation's result.
+        opcode: the operation's StableHLO name.
         flops: arithmetic operations; None if unknown.
-        bytes: the bytes that it reads and writes if nothing is fused.
-        trips: how often it runs; None inside loops of unknown length.
-        dtype: the type of its operands, in which the arithmetic is done.
+        bytes: bytes read and written if nothing is fused.
+        trips: number of executions; None in loops of unknown length.
+        dtype: the type of the operands, in which the arithmetic is done.
         source: the user's file and line.
-        unavoidable: the bytes that go through memory no matter what XLA fuses, over all
+        unavoidable: bytes of memory traffic that no fusion can avoid, over all
             executions.
 
     >>> OpCost("dot_general", "dot_general", 2e9, 4096, trips=12).executions
@@ -70,21 +70,21 @@ class OpCost:
 
     @property
     def executions(self) -> int:
-        """How often it runs; 1 inside loops of unknown length."""
+        """Number of executions; 1 in loops of unknown length."""
         return self.trips or 1
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product or a convolution, which XLA does not fuse."""
+        """Whether this is a matrix product or convolution, which XLA doesn't fuse."""
         return self.opcode in _PRODUCTS
 
 
 def op_costs(plan: Plan) -> tuple[OpCost, ...]:
-    """The cost of every operation that computes something, in program order.
+    """Returns the cost of every operation that computes something, in program order.
 
     Matrix products and convolutions count two operations per product; other operations
-    count one per element of their result. Like XLA, it counts only the costliest branch
-    of a condition.
+    count one per element of their result. As in XLA, only the costliest branch of a
+    condition counts.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.partition_spec import Spec
@@ -121,10 +121,10 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
 def in_costliest_branch(
     paths: Sequence[Sequence[str]], weights: Sequence[float]
 ) -> list[bool]:
-    """Whether each item is outside of conditions, or in the costliest branch of one.
+    """Marks items outside conditions, and items in the costliest branch of a condition.
 
     Args:
-        paths: the scopes around each item, as jax names them.
+        paths: the scopes around each item, as JAX names them.
         weights: the cost of each item.
 
     >>> paths = [("f",), ("f", "cond", "branch_0_fun"), ("f", "cond", "branch_1_fun")]
@@ -135,7 +135,7 @@ def in_costliest_branch(
     totals: dict[tuple[str, ...], dict[str, float]] = {}
     for branch, weight in zip(branches, weights, strict=True):
         if branch is not None:
-            # Two conditions in one scope count as one, which never overestimates.
+            # Two conditions in one scope count as one, so the total is never too high.
             by_branch = totals.setdefault(branch[0], {})
             by_branch[branch[1]] = by_branch.get(branch[1], 0.0) + weight
     costliest: dict[tuple[str, ...], str] = {}
@@ -145,7 +145,7 @@ def in_costliest_branch(
 
 
 def branch_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
-    """The scopes around the outermost condition, and its branch; None outside of any."""
+    """Returns the scopes around the outermost condition and the branch; else None."""
     for at, scope in enumerate(path):
         if _BRANCH.fullmatch(scope):
             return tuple(path[:at]), scope
@@ -153,7 +153,7 @@ def branch_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
 
 
 def held_bytes(plan: Plan) -> int:
-    """The bytes of arguments and results on each device: the least memory it needs.
+    """Returns the bytes of arguments and results per device, which are always needed.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.partition_spec import Spec
@@ -164,8 +164,8 @@ def held_bytes(plan: Plan) -> int:
     read = {name for op in plan.ops for name in op.operands}
     total = 0
     for op in plan.ops:
-        # jax removes arguments that nothing reads, results may reuse the memory of donated
-        # ones, and some arguments stay in the host's memory.
+        # JAX removes unused arguments, results may reuse the memory of donated ones,
+        # and some arguments stay in host memory.
         stays = op.name in read and not op.donated and "host" not in op.memory_kind
         if op.kind == "result" or (op.kind == "argument" and stays):
             total += bytes_per_device(op, plan.mesh)
@@ -173,11 +173,11 @@ def held_bytes(plan: Plan) -> int:
 
 
 class StepCost(NamedTuple):
-    """The communication and the memory of a plan, on each device.
+    """A plan's communication and memory on each device.
 
     Attributes:
-        collectives: how many there are.
-        moved: their bytes, over all iterations of loops of known length.
+        collectives: number of collectives.
+        moved: bytes of all collectives, over all iterations of loops of known length.
         alive: the most bytes of values that are alive at the same time.
     """
 
@@ -187,17 +187,16 @@ class StepCost(NamedTuple):
 
 
 def step_cost(plan: Plan) -> StepCost:
-    """The communication and the memory of a program, from its plan."""
+    """Returns a program's communication and memory, from its plan."""
     moved = sum(collective.bytes_in_all for collective in plan.collectives)
     return StepCost(len(plan.collectives), moved, most_alive(plan))
 
 
 def most_alive(plan: Plan) -> int:
-    """The most bytes of values that are alive at the same time on each device, in the
-    plan's order.
+    """Returns the most bytes of live values on each device, in the plan's order.
 
-    XLA needs less, because it fuses operations and reuses buffers, but two plans of one
-    program can be compared.
+    XLA needs less, because it fuses operations and reuses buffers, but this number is
+    good enough to compare two plans of one program.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> shape = {"shape": (256,), "dtype": "float32"}
@@ -212,7 +211,7 @@ def most_alive(plan: Plan) -> int:
         for name in op.operands:
             last[name] = at
     end = len(plan.ops)
-    # By how many bytes the live values change at each operation.
+    # The change in live bytes at each operation.
     changes = [0] * (end + 2)
     for at, op in enumerate(plan.ops):
         if op.kind == "result" or op.opcode in _NOT_STORED:
@@ -224,7 +223,7 @@ def most_alive(plan: Plan) -> int:
         changes[end if stays else last.get(op.name, at) + 1] -= size
     at_value = {op.name: at for at, op in enumerate(plan.ops)}
     for collective in plan.collectives:
-        # The result of a collective is an array in addition to the value itself.
+        # A collective's result is a second array, next to the value itself.
         at = last.get(collective.value, at_value.get(collective.value, 0))
         changes[at] += collective.bytes_per_device
         changes[at + 1] -= collective.bytes_per_device
@@ -232,12 +231,12 @@ def most_alive(plan: Plan) -> int:
 
 
 class _Traffic:
-    """The bytes of a plan that go through memory no matter what XLA fuses.
+    """A plan's memory traffic that no fusion can avoid, in bytes.
 
-    A product reads its operands and writes its result. All other operations may be fused,
-    but an argument is read once, a result is written once, and each iteration of a loop
-    reads and writes the loop's carry. Values that are computed from a product's result,
-    or from which a product's operand is computed, count with that product.
+    A matrix product reads its operands and writes its result. All other operations may
+    be fused, but an argument is read once, a result is written once, and each iteration
+    of a loop reads and writes the carry. Values computed from a product's result or
+    needed for a product's operand count with that product.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -245,8 +244,8 @@ class _Traffic:
         self.feeding = _feeding_products(plan)
         self.derived = _derived_from_products(plan)
         self.results: set[str] = set()
-        self.carried: set[str] = set()  # a loop's carry at the start of an iteration
-        self.carried_on: set[str] = set()  # and at its end
+        self.carried: set[str] = set()  # loop carries at the start of an iteration
+        self.carried_on: set[str] = set()  # loop carries at the end of an iteration
         self.read: set[str] = set()
         for op in plan.ops:
             if op.kind == "result":
@@ -254,14 +253,14 @@ class _Traffic:
             elif op.opcode == "while" and len(op.operands) == 2:
                 after = self.by_name.get(op.operands[1])
                 if after is None or after.opcode == "while":
-                    continue  # its own loop counts it
+                    continue  # the inner loop counts this value
                 self.carried_on.add(after.name)
-                # An array that is updated in part is not read.
+                # A partial update doesn't read the array that it writes to.
                 if after.opcode not in _WRITE_A_PART:
                     self.carried.add(op.name)
 
     def of(self, op: PlannedOp, cost: OpCost) -> int:
-        """The bytes of one operation, over all executions."""
+        """Returns an operation's unavoidable bytes, over all executions."""
         if cost.is_product:
             return cost.bytes * cost.executions
         return self._written(op, cost) + self._read(op, cost)
@@ -287,7 +286,7 @@ class _Traffic:
                 continue
             size = 0
             if op.opcode in _READ_A_PART:
-                # Iterations of a loop read different parts, as a scan does.
+                # Loop iterations read different slices, as in a scan.
                 if number == 0 and operand.kind == "argument" and "loop" in op.region:
                     size = bytes_per_device(op, self.mesh) * cost.executions
             elif operand.kind == "argument":
@@ -301,9 +300,7 @@ class _Traffic:
 
 
 def _feeding_products(plan: Plan) -> set[str]:
-    """The values from which a product's operand is computed, without another product
-    in between.
-    """
+    """Returns the values behind a product's operands, back to the previous products."""
     feeding: set[str] = set()
     for op in reversed(plan.ops):
         if op.opcode in _PRODUCTS or (op.name in feeding and op.opcode != "while"):
@@ -312,7 +309,7 @@ def _feeding_products(plan: Plan) -> set[str]:
 
 
 def _derived_from_products(plan: Plan) -> set[str]:
-    """The values that are computed from a product in the same iteration of a loop."""
+    """Returns the values computed from a product in the same iteration of a loop."""
     derived: set[str] = set()
     for op in plan.ops:
         if op.opcode == "while":
@@ -323,7 +320,7 @@ def _derived_from_products(plan: Plan) -> set[str]:
 
 
 def _bytes_of(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> int:
-    """The bytes that an operation reads and writes on each device."""
+    """Returns the bytes that an operation reads and writes on each device."""
     size = []
     for name in op.operands:
         size.append(_local_bytes(named[name], mesh) if name in named else 0)
@@ -360,11 +357,11 @@ def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | Non
 def _convolution_flops(
     op: PlannedOp, reads: list[PlannedOp], rule: ShardingRule, mesh: MeshSpec
 ) -> float | None:
-    """Two operations for every kernel element that each result sums, with padding.
+    """Counts two operations per result and kernel element, padding included.
 
-    A convolution with a dilated input, such as the gradient of one with a stride, mostly
-    multiplies zeros. It counts two operations for every kernel element that each input
-    element is multiplied with.
+    If the input is dilated, as in the gradient of a strided convolution, most products
+    are with zeros. In that case we count two operations for each product of an input
+    element with a kernel element.
     """
     inputs, kernel = rule.operands[0], rule.operands[1]
     in_result = {factor for dim in rule.results[0] for factor in dim}
@@ -372,7 +369,7 @@ def _convolution_flops(
     channels: set[str] = set()
     channel_size = 1
     for size, dim in zip(reads[0].shape, inputs, strict=False):
-        # Dimensions along which the window slides also have a factor of the result.
+        # Unlike channels, batch and spatial dimensions have a factor of the result.
         if not in_result.intersection(dim).difference(in_kernel):
             channels.update(dim)
             channel_size *= size
@@ -384,7 +381,7 @@ def _convolution_flops(
     results, input_size = math.prod(op.shape), math.prod(reads[0].shape)
     pairs = results * size / max(features, 1)
     in_operands = in_kernel.union(factor for dim in inputs for factor in dim)
-    # In the gradient of a kernel the window is as large as the input, which is never
+    # In a kernel's gradient, the window is as large as the input, which is never
     # dilated.
     if in_result <= in_operands and results * channel_size > input_size * features:
         pairs = min(pairs, input_size * size / max(channel_size, 1))
@@ -397,7 +394,7 @@ def _convolution_flops(
 def _axes_of_factor(
     rule: ShardingRule, reads: list[PlannedOp], factor: str
 ) -> set[str]:
-    """The mesh axes that split a factor in both operands of a product."""
+    """Returns the mesh axes that split a factor in both operands of a product."""
     split: list[set[str]] = []
     for operand, read in zip(rule.operands[:2], reads, strict=False):
         dims = (*read.spec.dims, *((),) * len(operand))
@@ -416,10 +413,11 @@ def _summed(
     mesh: MeshSpec,
     used: set[str],
 ) -> int:
-    """How many products each device sums along a factor.
+    """Returns how many products each device sums along a factor.
 
-    An axis that splits the result cannot divide the work a second time. If it also splits
-    the sum, each device computes a part of all results, or all of its part of them.
+    An axis that splits the result cannot divide the work a second time. If it also
+    splits the summed dimension, each device computes partial sums of all results, or
+    full sums of its own results.
     """
     axes = _axes_of_factor(rule, reads, factor) - used
     return -(-rule.sizes.get(factor, 1) // group_size(axes, mesh))

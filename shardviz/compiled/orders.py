@@ -1,12 +1,11 @@
-"""best_order(): the order of devices in which a program's collectives are fastest.
+"""best_order(): the device order in which a program's collectives are fastest.
 
-The search splits the dimensions of the hardware (slices, z, y, x and the cores of a chip;
-hosts and their GPUs) into factors, in every way, and assigns each factor to a mesh axis.
-Along axes where the order of devices matters, as in a permutation, it also tries a snake
-and a ring through those factors. It does not search meshes whose devices form no grid,
-and stops after MOST_ORDERS. The time of an order is the roofline's, computed by `route`:
-the time of the busiest link, without latency. If two orders are equally fast, the one
-with fewer hops is better.
+The search splits each hardware dimension (slices, z, y, x and a chip's cores; hosts and
+their GPUs) into factors in every way, and assigns each factor to a mesh axis. Along
+axes where device order matters, as in a permutation, it also tries a snake and a ring
+through those factors. It skips meshes whose devices form no grid, and stops after
+MOST_ORDERS. As in the roofline, an order takes as long as its busiest link, without
+latency (see `route`). Of two equally fast orders, the one with fewer hops is better.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.hardware.interconnect import device_rows, groups_over, route
 from shardviz.hardware.topology import Topology
 
-# 64 chips have at most 720 assignments, 1,024 in 3 axes 4,200.
+# A mesh of 64 chips has at most 720 assignments; 1,024 chips in 3 axes have 4,200.
 MOST_ORDERS = 5_000
-# For each part of a dimension: its size, mesh axis, and how many dimensions follow.
+# For each factor: its size, its mesh axis, and the number of dimensions after it.
 _Assignment = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
 class DeviceOrder(Fact):
-    """An order of devices in which a program's collectives take less time.
+    """A device order in which a program's collectives take less time.
 
     Attributes:
         mesh: the mesh with its devices in that order.
         axes: the mesh axes of the collective that gains most.
-        hops, possible: the most links that one of its sends crosses, in the current
-            order and in the best one.
-        seconds, least: the least time of all collectives, in the current order and in
-            the best one.
+        hops, possible: the most links that a send of this collective crosses, in the
+            current order and in the best one.
+        seconds, least: the least seconds of all collectives, in the current order and
+            in the best one.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> print(DeviceOrder(make_mesh(data=4), ("data",), 3, 1, 3e-3, 1e-3))
@@ -57,16 +56,16 @@ class DeviceOrder(Fact):
 
     @property
     def code(self) -> str:
-        """`"hops"` if that collective would cross fewer links, else `"slower"`."""
+        """`"hops"` if the best order needs fewer hops, else `"slower"`."""
         return "hops" if self.hops > self.possible else "slower"
 
 
 def best_order(
     mesh: MeshSpec, topology: Topology, collectives: Sequence[Collective]
 ) -> DeviceOrder | None:
-    """The order of devices in which collectives take the least time in the roofline.
+    """Returns the device order with the least time for collectives in the roofline.
 
-    None if no order is better than that of `mesh`, or if a link's rate is unpublished.
+    None if no order is better than the mesh's, or if a link's rate is unpublished.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> gather = Collective("all-gather", ("data",), 1 << 20)
@@ -81,12 +80,12 @@ def best_order(
     moving = {axis for send in sends for axis in send.ordered}
     now, rows = device_rows(mesh, topology), None
     before = _rank(sends, now)
-    # An order that is better only by rounding is not worth a change.
+    # Ignore orders that are better only by rounding.
     best = before * (1 - 1e-12)
     for placed in _orders(mesh, topology, sorted(moving)):
         if (rank := _rank(sends, placed)) < best:
             best, rows = rank, placed
-    # Without published rates all orders take an infinite time.
+    # Without published rates, every order takes infinitely long.
     if rows is None or math.isinf(before):
         return None
     gains_most = max(sends, key=lambda send: _rank([send], now) - _rank([send], rows))
@@ -103,14 +102,14 @@ def best_order(
 
 @dataclass(frozen=True, eq=False)
 class _Send:
-    """A collective whose costs are compared.
+    """A collective whose cost is compared across device orders.
 
     Attributes:
         topology: the described hardware.
         collective: the collective.
-        groups: positions in the mesh, int64 `[groups, members]`.
-        ordered: the mesh axes along which the order of devices matters.
-        costs: a cache of its costs, by the devices of its groups.
+        groups: mesh positions of each group's devices, int64 `[groups, members]`.
+        ordered: the mesh axes along which the device order matters.
+        costs: cached costs, by the devices of the groups.
     """
 
     topology: Topology
@@ -120,9 +119,9 @@ class _Send:
     costs: dict[bytes, tuple[float, int]] = field(default_factory=dict)
 
     def cost(self, rows: np.ndarray) -> tuple[float, int]:
-        """Seconds, infinite if a rate is unpublished, and the most links crossed."""
+        """Returns seconds (infinite if a rate is unpublished) and the most hops."""
         groups = rows.reshape(-1)[self.groups]
-        # The order of devices does not matter if they fill a block of the torus.
+        # In a block of the torus, the order of a group's devices doesn't matter.
         key = _sorted(groups, not self.ordered).tobytes()
         if key not in self.costs:
             links = route(self.topology, groups, self.collective.kind)
@@ -140,7 +139,7 @@ def _sends(
     for collective in collectives:
         axes, permutes = collective.mesh_axes, collective.definition.pairs
         in_mesh = bool(axes) and mesh.shape.keys() >= set(axes)
-        # As in the roofline, senders and receivers are unknown without groups.
+        # Without groups, senders and receivers are unknown, as in the roofline.
         unknown = not collective.groups and (permutes or not in_mesh)
         if unknown or collective.definition.route is Route.UNKNOWN:
             continue
@@ -153,14 +152,14 @@ def _sends(
 
 
 def _sorted(groups: np.ndarray, members: bool = True) -> np.ndarray:
-    """The groups in a canonical order; with `members`, also sorts each group."""
+    """Sorts groups by their first member; with `members`, also sorts each group."""
     if members:
         groups = np.sort(groups, axis=1)
     return groups[np.argsort(groups[:, 0])]
 
 
 def _rank(sends: Sequence[_Send], rows: np.ndarray, hop: float = 1e-9) -> float:
-    """The sum of the least seconds, plus a little for each hop to break ties."""
+    """Sums the least seconds, plus a little for each hop to break ties."""
     total = 0.0
     for send in sends:
         seconds, hops = send.cost(rows)
@@ -171,19 +170,19 @@ def _rank(sends: Sequence[_Send], rows: np.ndarray, hop: float = 1e-9) -> float:
 def _orders(
     mesh: MeshSpec, topology: Topology, moving: Sequence[int]
 ) -> Iterator[np.ndarray]:
-    """Orders of devices, as rows of the topology in mesh shape: int64.
+    """Yields device orders: rows of the topology, int64 in mesh shape.
 
     Args:
         mesh: the mesh.
         topology: the described hardware.
-        moving: the mesh axes along which several paths through the devices are tried.
+        moving: mesh axes along which we also try a snake and a ring.
     """
-    # From the slowest dimension to the fastest.
+    # From the slowest-changing dimension to the fastest.
     places = [topology.slice_indices, *topology.coords.T[::-1], topology.cores]
     natural = np.lexsort(places[::-1])
     every = _assignments((np.stack(places).max(axis=1) + 1).tolist(), mesh.axis_sizes)
     for parts in itertools.islice(every, MOST_ORDERS):
-        # Axis by axis, and within each in the order of the dimensions.
+        # Sort factors by axis, and by dimension within an axis.
         sizes_of, owners, _ = np.array(parts, np.int64).reshape(-1, 3).T
         order = np.argsort(owners, kind="stable")
         placed = natural.reshape(sizes_of).transpose(order).reshape(mesh.axis_sizes)
@@ -202,8 +201,9 @@ def _orders(
 def _assignments(
     sizes: Sequence[int], axes: tuple[int, ...], last: int = -1
 ) -> Iterator[_Assignment]:
-    """Every way to assign the factors of dimensions to axes; adjacent factors of one
-    dimension go to different axes.
+    """Yields every way to assign factors of dimensions to axes.
+
+    Adjacent factors of one dimension go to different axes.
 
     >>> list(_assignments([2, 2], (4,)))
     [((2, 0, 1), (2, 0, 0))]
@@ -225,18 +225,16 @@ def _assignments(
 
 
 def _walks(grid: np.ndarray) -> Iterator[np.ndarray]:
-    """Paths through a grid from neighbour to neighbour: a snake and a ring."""
+    """Yields paths from neighbour to neighbour through a grid: a snake and a ring."""
     if grid.ndim > 1:
         yield _snake(grid)
-        # The ring passes through all columns except the first, and returns along it.
+        # The ring visits all columns except the first, and returns along the first.
         lines = np.stack(list(map(_snake, grid)))
         yield np.concatenate([_snake(lines[:, 1:]), lines[::-1, 0]])
 
 
 def _snake(grid: np.ndarray) -> np.ndarray:
-    """Forward along one row and back along the next, so that each step goes to a
-    neighbour.
-    """
+    """Returns a path that runs forward along one row and back along the next."""
     if grid.ndim == 1:
         return grid
     rows = [_snake(row)[:: 1 - 2 * (n % 2)] for n, row in enumerate(grid)]

@@ -1,8 +1,8 @@
-"""Processes: a target that has several, and the report of each on a compile or run.
+"""Processes: a target with several processes, and the report of each.
 
-A collective stays within a process if each of its groups has the devices of only one
-process. Otherwise its data goes from process to process, which is slower, and over the
-network if they are on different hosts.
+A collective stays within a process if each of its groups has devices of only one
+process. Otherwise its data is sent between processes, which is slower. If these are on
+different hosts, the data crosses the network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shardviz.programs.failure import Failure
 #: The stages of a process, in order.
 STAGES = ("lower", "compile", "place", "run", "check")
 _VERDICTS = (False, None, True)  # from worst to best
-_MOST_FINDINGS = 4  # of processes that disagree
+_MOST_FINDINGS = 4  # listed when processes disagree
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class HostProcess:
     """One process of a target.
 
     Attributes:
-        rank: its number, the one that `jax.process_index()` returns there.
-        host: the name of its machine.
-        pid: its process id there.
-        device_ids: the ids of its devices, in jax's order.
+        rank: process number, as `jax.process_index()` returns it.
+        host: name of the machine.
+        pid: process id on that machine.
+        device_ids: ids of the process's devices, in JAX's order.
         platform: `"cpu"`, `"gpu"` or `"tpu"`.
 
     >>> HostProcess(1, "node2", 4711, (2048, 2049)).words
@@ -52,17 +52,17 @@ class HostProcess:
 
     @property
     def words(self) -> str:
-        """Its name in messages."""
+        """The process's name in messages."""
         return f"process {self.rank} (pid {self.pid} on {self.host})"
 
 
 class ProcessGroup(Displayed):
-    """Processes that are joined in one `jax.distributed`, with their devices.
+    """Processes that are connected by `jax.distributed`, with their devices.
 
     Attributes:
-        name: the text that chooses it as a target: `"2 hosts x 4, local"`.
-        processes: one HostProcess each, by rank.
-        problem: why it can no longer be used, as a sentence; `""` if it can.
+        name: the text that selects this target, such as `"2 hosts x 4, local"`.
+        processes: a HostProcess per process, by rank.
+        problem: a sentence on why the group can no longer be used; `""` if it can.
 
     >>> group = ProcessGroup("2 hosts x 2, local", [
     ...     HostProcess(0, "here", 11, (0, 1)), HostProcess(1, "here", 12, (2048, 2049))])
@@ -78,7 +78,7 @@ class ProcessGroup(Displayed):
 
     @property
     def device_ids(self) -> tuple[int, ...]:
-        """The ids of all devices, in the order of their processes."""
+        """The ids of all devices, process by process."""
         ids: list[int] = []
         for process in self.processes:
             ids += process.device_ids
@@ -86,33 +86,33 @@ class ProcessGroup(Displayed):
 
     @property
     def devices(self) -> int:
-        """The number of devices of all processes."""
+        """The number of devices in all processes."""
         return len(self.device_ids)
 
     def mesh(
         self, axes: Any = None, *, axis_types: Any = None, **sizes: Any
     ) -> MeshSpec:
-        """A mesh of these devices, in the order of their processes.
+        """Returns a mesh of these devices, process by process.
 
         Args:
             axes, axis_types, **sizes: as for `sv.mesh`.
 
         Raises:
-            MeshError: if the axes are invalid, or need more devices than there are.
+            MeshError: if the axes are invalid, or need more devices than the group has.
         """
         return self.placed(make_mesh(axes, axis_types=axis_types, **sizes))
 
     def placed(self, mesh: MeshSpec) -> MeshSpec:
-        """A mesh with the devices of these processes.
+        """Returns a mesh on the devices of these processes.
 
-        A mesh keeps its device ids if these processes have all of them. Otherwise only
-        their order counts: the lowest id becomes the first device, and so on.
+        The mesh keeps its device ids if these processes own all of them. Otherwise only
+        the order of the ids counts: the lowest id becomes the first device, and so on.
 
         Args:
             mesh: the mesh.
 
         Raises:
-            MeshError: if the mesh needs more devices than there are.
+            MeshError: if the mesh needs more devices than the group has.
         """
         owner: dict[int, int] = {}
         for process in self.processes:
@@ -129,7 +129,7 @@ class ProcessGroup(Displayed):
         if mesh.ids_are_positions:
             ids = own_ids
         elif not owner.keys() >= set(ids.tolist()):
-            # The order of foreign ids still shows where each device goes.
+            # The order of unknown ids still shows where each device goes.
             ids = own_ids[np.argsort(np.argsort(ids))]
         ranks = np.array([owner[i] for i in ids.tolist()], np.int64)
         shape = mesh.axis_sizes
@@ -146,7 +146,7 @@ class ProcessGroup(Displayed):
         """Raises an error if the group is closed or has lost a process.
 
         Raises:
-            TargetError: with the reason, and a way out.
+            TargetError: with the reason, and what to do.
         """
         # jax.distributed cannot replace a process that it has lost.
         if self.problem:
@@ -159,18 +159,18 @@ class ProcessGroup(Displayed):
 
 @dataclass(frozen=True)
 class ProcessReport:
-    """The report of one process on a compile or run.
+    """One process's report on a compile or run.
 
     Attributes:
         rank, host, pid, device_ids: as in a HostProcess.
-        seconds: the duration of each stage in it, by its name in STAGES.
-        memory: the bytes that the process used at the end; None if the system does not
+        seconds: duration of each of the STAGES, by name.
+        memory: bytes that the process used at the end; None if the system doesn't
             report them.
-        checks: predictions, compared in this process with what happened.
-        output: the text that it printed.
-        warnings: the warnings that were raised in it, as text.
-        error: None, or the Failure that ended it.
-        stage: the last stage that it entered.
+        checks: predictions, compared with what happened in this process.
+        output: the text that the process printed.
+        warnings: the warnings that were raised in the process, as text.
+        error: the Failure that ended the process; None if it succeeded.
+        stage: the last stage that the process entered.
 
     >>> report = ProcessReport(1, "node2", 4711, (2048,), {"run": 0.25})
     >>> report.ok, report.seconds["run"]
@@ -191,7 +191,7 @@ class ProcessReport:
 
     @property
     def ok(self) -> bool:
-        """True if it had no error and none of its checks failed."""
+        """True if the process had no error and no failed check."""
         return self.error is None and all(c.ok is not False for c in self.checks)
 
 
@@ -201,8 +201,8 @@ class ProcessGroups:
 
     Attributes:
         collective: the collective.
-        groups: the ranks of the processes in each of its groups, each combination once;
-            `()` if the groups are unknown.
+        groups: ranks of the processes in each group, without duplicates; `()` if the
+            groups are unknown.
     """
 
     collective: Collective
@@ -210,14 +210,14 @@ class ProcessGroups:
 
     @property
     def between(self) -> bool | None:
-        """Whether data goes from process to process; None if that is unknown."""
+        """Whether data is sent between processes; None if unknown."""
         if not self.groups:
             return None
         return max(map(len, self.groups)) > 1
 
     @property
     def words(self) -> str:
-        """`within each process`, `between processes 0 and 1; 2 and 3`.
+        """A phrase such as `within each process` or `between processes 0 and 1`.
 
         >>> ProcessGroups(Collective("all-reduce", (), 8), ((0, 1), (2, 3))).words
         'between processes 0 and 1; 2 and 3'
@@ -238,11 +238,11 @@ class ProcessGroups:
 def by_process(
     collectives: Iterable[Collective], mesh: MeshSpec
 ) -> tuple[ProcessGroups, ...]:
-    """Collectives with the processes of each of their groups, the most bytes first.
+    """Returns the processes in each group of every collective, most bytes first.
 
     Args:
         collectives: the collectives of a Report.
-        mesh: the mesh that it ran on, with the process of each device.
+        mesh: the mesh of the compile or run, with the process of each device.
 
     >>> mesh = make_mesh("data=4", processes=2)
     >>> reduce = Collective("all-reduce", ("data",), 8, groups=((0, 1), (2, 3)))
@@ -252,7 +252,7 @@ def by_process(
     owner = mesh.process_indices.reshape(-1)
     rows: list[ProcessGroups] = []
     for collective in collectives:
-        # A dict, because many groups have the same processes.
+        # A dict removes duplicates: many groups have the same processes.
         ranks: dict[tuple[int, ...], None] = {}
         for group in collective.groups:
             ranks[tuple(np.unique(owner[list(group)]).tolist())] = None
@@ -261,13 +261,13 @@ def by_process(
 
 
 def slowest(processes: Sequence[ProcessReport], stage: str) -> ProcessReport | None:
-    """The process that took longest in a stage; None if none completed it."""
+    """Returns the process that took longest in a stage; None if none completed it."""
     completed = [p for p in processes if stage in p.seconds]
     return max(completed, key=lambda p: p.seconds[stage], default=None)
 
 
 def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
-    """The duration of each stage in the slowest process, which all wait for.
+    """Returns each stage's duration in the slowest process, which the others wait for.
 
     >>> pair = [ProcessReport(r, "h", r, (), {"run": s}) for r, s in ((0, 0.1), (1, 0.25))]
     >>> stage_words(pair)
@@ -283,10 +283,11 @@ def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
 
 
 def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
-    """The checks of all processes, with one check for everything that was checked.
+    """Merges the checks of all processes, into one check for each property.
 
-    A check fails if it fails in any process, and is undecided if it is undecided in any.
-    Its detail names the processes. Shards of all processes are counted together.
+    A check fails if it fails in any process. Otherwise it is undecided if it is
+    undecided in any process. Its detail names the processes, and its shards are counted
+    together.
 
     >>> here, there = (Check("indices", ok, "Seen.", 4, array="x") for ok in (True, False))
     >>> merged_checks([ProcessReport(0, "h", 1, (), checks=(here,)),
@@ -301,7 +302,7 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
     merged: list[Check] = []
     for (array, about), checks in same_checks.items():
         shards = sum(check.shards for _, check in checks)
-        # Failures matter most to a reader, then checks that could not be decided.
+        # Failures matter most to a reader, then undecided checks.
         ok = min((check.ok for _, check in checks), key=_VERDICTS.index)
         findings = [(rank, check.finding) for rank, check in checks if check.ok is ok]
         finding = findings[0][1]
@@ -313,25 +314,25 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
 
 
 def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
-    """The error of the lowest rank that has one, with the ranks of all that failed."""
+    """Returns the first failed rank's error, with the ranks of all failed processes."""
     failed = [process for process in processes if process.error is not None]
     if not failed:
         return None
     error = failed[0].error
-    assert error is not None  # as in all of `failed`
+    assert error is not None  # `failed` has only processes with an error
     ranks = processes_text(process.rank for process in failed)
     return replace(error, processes=ranks)
 
 
 def prepared_report(report: Report, processes: Sequence[ProcessReport]) -> Report:
-    """The report of one process, with the times, checks and errors of all processes.
+    """Returns one process's report, with the times, checks and errors of all processes.
 
     Args:
         report: the report of the first process. Its layouts, collectives and memory are
-            those of every process.
+            the same in every process.
         processes: the report of each process.
     """
-    # The processes work at the same time, so a stage takes as long as in the slowest.
+    # Processes work at the same time, so a stage takes as long as in the slowest one.
     longest: dict[str, float] = {}
     for stage in ("compile", "place", "run"):
         last = slowest(processes, stage)

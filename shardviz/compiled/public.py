@@ -34,7 +34,7 @@ def compile(
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *arrays: the arguments of a function, as in `sv.program`. After a Program, its
+        *arrays: a function's arguments, as in `sv.program`. After a Program, only its
             target, which can also be passed by name.
         target: None for the attached devices (or simulated ones), or text such as
             `"cpu:8"` and `"tpu:v5e:4x4"`.
@@ -43,8 +43,8 @@ def compile(
             `mesh=` and `rules=`.
 
     Returns:
-        A Report. The program is planned too, so that the buffers of `.memory` have the
-        names of the plan's values and `.roofline` multiplies loops by their trip counts.
+        A Report. The program is planned too, so buffers in `.memory` have names from
+        the plan, and `.roofline` multiplies loops by their trip counts.
 
     Raises:
         ShardvizError: if jax is not installed. If the program fails, the Report has an
@@ -59,14 +59,14 @@ def compile(
     with needed_by("sv.compile"):
         from shardviz.runs.backend.hosts import run
     if options is not None:
-        # Options belong to the program, so other options make another program.
+        # Options are part of the program, so this is a different program.
         program = program.replace(options={**program.options, **options})
     with progress_clock(program) as clock:
         report = run.compile_program(program, target, cache=cache, progress=clock)
-    # A program that does not fit its target has an error and buffers.
+    # A program that is too large for its target has an error, but also buffers.
     if report.error is not None and report.memory.timeline is None:
         return report
-    # Planning takes a small part of the time of a compile.
+    # Planning is much faster than compiling.
     planned = plan_for_target(program, report.on)
     if report.error is None:
         report = with_operation_times(report, planned)
@@ -80,26 +80,26 @@ def stages(
     target: TargetLike = None,
     **keywords: Any,
 ) -> Stages:
-    """Returns a program at all its stages: requested, propagated, partitioned, compiled.
+    """Returns a program's four stages: requested, propagated, partitioned, compiled.
 
-    The program is planned and compiled, and not executed.
+    The program is planned and compiled, but not executed.
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *arrays: the arguments of a function, as in `sv.program`. After a Program, its
+        *arrays: a function's arguments, as in `sv.program`. After a Program, only its
             target, which can also be passed by name.
         target: as in `sv.compile`: None, or text such as `"cpu:8"` or `"tpu:v5e:4x4"`.
         **keywords: keyword arguments of a function, and those of `sv.program` such as
             `mesh=` and `rules=`.
 
     Returns:
-        Stages. `.plan` and `.report` are its two halves, and
+        Stages, with the plan in `.plan` and the report in `.report`.
         `.between("propagated", "partitioned")` lists the changes between two stages,
         with their source lines.
 
     Raises:
         ShardvizError: if jax is not installed, or for anything that isn't a program. If
-            the program fails, the stage at which it failed has the error.
+            the program fails, the failed stage has the error instead.
 
     >>> import shardviz as sv
     >>> x = sv.array("x", (64,), spec="data")
@@ -109,7 +109,7 @@ def stages(
 
     arrays, target = target_after_program(program, arrays, target)
     program = program_of(program, "stages", arrays, keywords, {"target": target})
-    # The plan comes first, so that a failed compile still has one.
+    # Plan first, so that a failed compile still has a plan.
     planned = plan_for_target(program, target)
     with needed_by("sv.stages"):
         from shardviz.runs.backend.hosts import run
@@ -120,7 +120,7 @@ def stages(
 
 
 def with_operation_times(report: Report, planned: Plan | None) -> Report:
-    """Adds to a report the least times of the operations that its plan counts."""
+    """Adds the least times of the plan's operations to a report."""
     from shardviz.compiled.roofline import with_operations
 
     return report.replace(roofline=with_operations(report, planned))
@@ -129,14 +129,14 @@ def with_operation_times(report: Report, planned: Plan | None) -> Report:
 def target_after_program(
     program: Program | UserFunction, arrays: tuple[PyTree, ...], target: TargetLike
 ) -> tuple[tuple[PyTree, ...], TargetLike]:
-    """Splits off the target if it was passed as the only argument after a Program."""
+    """Splits off the target if it is the only argument after a Program."""
     if isinstance(program, Program) and len(arrays) == 1 and target is None:
         return (), arrays[0]
     return arrays, target
 
 
 def progress_clock(program: Program) -> StageClock:
-    """The progress line of a compile or run, printed by the first process only."""
+    """Returns the progress line of a compile or run; only process 0 prints it."""
     with needed_by("sv.run"):
         from shardviz.base.backend import jax_compat
     if jax_compat.process_number() == 0:

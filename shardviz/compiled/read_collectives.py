@@ -1,4 +1,4 @@
-"""read_collectives(): the collectives of a compiled module."""
+"""read_collectives(): lists the collectives of a compiled module."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from shardviz.compiled.rematerialization import rematerialized
 
 _NOT_ASYNC = '"is_sync":true'
 _MOST_ADDITIONS = 4096
-# Operations that a sum may pass through before it is added to others.
+# Opcodes that may come between a sum and its addition to another sum.
 _UNCHANGED = ("convert", "copy", "bitcast", "reshape", "transpose")
-# The hosts carry out transfers between slices, as these attributes describe.
+# Frontend attributes of transfers between TPU slices, which the hosts carry out.
 _TRANSFER = "_xla_megascale_transfer_type"
 _TARGET = "_xla_megascale_target"
 _RENDEZVOUS = "_xla_host_transfer_rendezvous"
 _CROSSINGS = {kind.megascale: name for name, kind in KINDS.items() if kind.megascale}
-#: The prefix of computations that only one slice of TPUs runs.
+#: The name prefix of computations that run on only one TPU slice.
 _ONE_SLICE = "localizer"
 
 
@@ -45,14 +45,14 @@ def read_collectives(
     device_ids: Sequence[int] = (),
     arguments: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Collective, ...]:
-    """Every collective of a compiled module, each once, in the order of the module.
+    """Returns every collective of a compiled module once, in module order.
 
     Args:
-        module: a module of XLA.
-        axis_names, axis_sizes: the axes of the mesh it was compiled for, in order.
-        device_ids: the devices of the mesh, in order; needed for several slices of
-            TPUs, because their final module is that of one slice.
-        arguments: the module's name for an argument, to the program's name for it.
+        module: an XLA module.
+        axis_names, axis_sizes: the mesh axes the module was compiled for, in order.
+        device_ids: device ids in mesh order; needed for several TPU slices, because
+            their final module covers only one slice.
+        arguments: an argument's name in the module -> its name in the program.
     """
     reader = _Reader(module, axis_names, axis_sizes, device_ids, arguments)
     collectives: list[Collective] = []
@@ -81,11 +81,11 @@ class _Reader:
         self.causes, self.loops = Causes(arguments), Loops()
         self.slices = slices_of(module, ids)
         self.groups = GroupReader(names, sizes, self.slices)
-        # The pairs of permutations that the compiler wrote separately for each slice.
+        # Source-target pairs of permutations that the compiler wrote once per slice.
         self.by_slice: dict[Instruction, Groups] = {}
 
     def each_once(self) -> list[Instruction]:
-        """The instructions that are collectives, each collective once."""
+        """Returns the instructions that run or start a collective."""
         chains: set[Hashable] = set()
         collectives: list[Instruction] = []
         for instruction in self.module.instructions():
@@ -95,8 +95,8 @@ class _Reader:
             elif instruction.kind and not instruction.opcode.endswith(
                 ("-done", "-update")
             ):
-                # TPU's compiler splits a collective into parts that share a channel
-                # and a chain, and fuses each with other work. The first part counts.
+                # The TPU compiler splits a collective into parts that share a channel
+                # and a chain, and fuses each with other work. Only the first counts.
                 chain = _chain(instruction)
                 if chain is None or chain not in chains:
                     collectives.append(instruction)
@@ -106,10 +106,10 @@ class _Reader:
         return collectives
 
     def _of_all_slices(self, collectives: list[Instruction]) -> list[Instruction]:
-        """Joins permutations that the compiler wrote separately for each slice.
+        """Merges permutations that the compiler wrote separately for each slice.
 
-        A permutation that moves nothing inside the slices is dropped, because the send
-        between slices is all of it.
+        If a permutation moves nothing within the slices, it is dropped, because the
+        send between slices already covers it.
         """
         assert self.slices is not None
         result: list[Instruction] = []
@@ -132,14 +132,14 @@ class _Reader:
             self.by_slice[first_of_branch] = (
                 self.by_slice.get(first_of_branch, ()) + slice_pairs
             )
-        # Devices that only send to themselves move nothing.
+        # If devices only send to themselves, the permutation moves nothing.
         for collective, pairs in self.by_slice.items():
             if all(sender == receiver for sender, receiver in pairs):
                 result.remove(collective)
         return result
 
     def collective(self, instruction: Instruction) -> Collective:
-        """The collective that an instruction runs or starts."""
+        """Reads the collective that an instruction runs or starts."""
         kind, shapes = instruction.kind, _result_shapes(instruction)
         replicas = self._whole(self.groups.of(instruction))
         if instruction in self.by_slice:
@@ -149,7 +149,7 @@ class _Reader:
         size = sum(shape.bytes for shape in shapes)
         name = instruction.computation.name
         if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
-            # TPU's compiler writes a reduce-scatter as an all-reduce fused with the
+            # The TPU compiler writes a reduce-scatter as an all-reduce fused with the
             # slice that each device keeps; the all-reduce has the operand's shape.
             kind = "reduce-scatter"
         elif KINDS[kind].counts_operand:
@@ -168,7 +168,7 @@ class _Reader:
             values = [
                 self.causes.value(o, instruction, kind) for o in instruction.operands
             ]
-            # If the operands are different values, there is no single operand.
+            # With several different operands, the collective has no single operand.
             value = UNKNOWN_VALUE
             if len({candidate.name for candidate in values}) == 1:
                 value = values[0]
@@ -218,15 +218,15 @@ class _Reader:
     def _members(
         self, instruction: Instruction, base: Cause, shapes: Sequence[Shape], size: int
     ) -> tuple[Member, ...]:
-        """The arrays of a combined collective, the largest first; `()` for one array.
+        """Returns the arrays of a combined collective, largest first; else `()`.
 
-        Their bytes sum up to its `size`.
+        The members' bytes add up to `size`.
         """
         kind, reads = base.kind, instruction.operands
         one_array = KINDS[kind].tuple_is_one_array or len(reads) < 2
         if one_array or len(reads) != len(shapes):
             return ()
-        # The bytes of a reduce-scatter are those of its operand.
+        # A reduce-scatter's size is its operand's, which is `times` its result's.
         times = size // max(1, sum(shape.bytes for shape in shapes))
         members: list[Member] = []
         for number, (read, shape) in enumerate(zip(reads, shapes, strict=True)):
@@ -246,10 +246,10 @@ class _Reader:
         return tuple(sorted(members, key=lambda m: -m.bytes_per_device))
 
     def _whole(self, replicas: Replicas) -> Replicas:
-        """The groups of a program on several slices, with full axes instead of parts.
+        """Replaces parts of axes with full axes if the program runs on several slices.
 
-        There, a collective over an axis becomes a step within the slices and a step
-        between them, each of which covers the axis partly.
+        XLA then splits a collective over one axis into one collective within the slices
+        and one between them. Each covers only a part of the axis.
         """
         if self.slices is None:
             return replicas
@@ -257,14 +257,14 @@ class _Reader:
         return replicas._replace(axes=axes, parts=())
 
     def crossing(self, receive: Instruction) -> Collective:
-        """A collective between slices, which the hosts execute."""
+        """Reads a collective between slices, which the hosts execute."""
         kind = _CROSSINGS[receive.frontend[_TRANSFER]]
         groups: Groups = ()
         if self.slices is not None:
             groups = self.slices.crossing(receive.frontend.get(_TARGET, ""))
         paired = KINDS[kind].pairs
         replicas = self._whole(replicas_of(groups, paired, self.names, self.sizes))
-        shape = receive.shapes[0]  # the others are its context and its token
+        shape = receive.shapes[0]  # the other results are a context and a token
         size = shape.bytes
         if KINDS[kind].counts_operand:
             size *= replicas.size or math.prod(self.sizes)
@@ -272,7 +272,7 @@ class _Reader:
         value = UNKNOWN_VALUE
         if send.operands:
             value = self.causes.value(send.operands[0], send, kind)
-        # A sum completes the operation before it; a gather is for the one after it.
+        # A sum belongs to the operation before it, a gather to the one after it.
         instruction = send if kind in SUMS else receive
         base = Cause(kind, replicas.axes, replicas.parts)
         cause = self.causes.cause(value, instruction, base)
@@ -289,12 +289,12 @@ class _Reader:
 
 
 def _chain(instruction: Instruction) -> Hashable:
-    """A key that the parts of a split collective share; None if it is not split."""
+    """Returns a key that all parts of a split collective share; None if not split."""
     number = instruction.frontend.get("chain_id")
     channel = instruction.attributes.number(INSTRUCTION["channel_id"])
     if number is None or not channel:
         return None
-    # The computation that calls the fusion around a part.
+    # Find the computation that calls the fusion around a part.
     host = instruction.computation
     for _ in range(4):
         calls = [c for c in host.callers if c.opcode in ("fusion", "async-start")]
@@ -305,7 +305,7 @@ def _chain(instruction: Instruction) -> Hashable:
 
 
 def _branch_of(computation: Computation) -> tuple[Instruction, int] | None:
-    """The conditional that runs a computation on one slice, and the slice's number."""
+    """Returns the conditional that runs a computation on one slice, and its number."""
     if not computation.name.startswith(_ONE_SLICE):
         return None
     for call in computation.callers:
@@ -315,7 +315,7 @@ def _branch_of(computation: Computation) -> tuple[Instruction, int] | None:
 
 
 def _send_of(receive: Instruction) -> Instruction:
-    """The `send` that belongs to a `recv`: the one with the same rendezvous name."""
+    """Returns the `send` with the same rendezvous name as a `recv`."""
     name = receive.frontend.get(_RENDEZVOUS)
     for instruction in receive.computation.module.instructions():
         if (
@@ -328,10 +328,10 @@ def _send_of(receive: Instruction) -> Instruction:
 
 
 def _is_async(instruction: Instruction) -> bool:
-    """Whether other work can run meanwhile.
+    """Whether other work can run during a collective.
 
-    GPU's compiler writes every collective as a start and a done, and marks those that it
-    waits for immediately.
+    The GPU compiler writes every collective as a start and a done, and marks the
+    synchronous ones.
     """
     if instruction.opcode.endswith("-start"):
         return _NOT_ASYNC not in instruction.backend_config
@@ -342,7 +342,7 @@ def _is_async(instruction: Instruction) -> bool:
 
 
 def _result_shapes(instruction: Instruction) -> tuple[Shape, ...]:
-    """The arrays of the result. The tuple of a start also has operands and contexts."""
+    """Returns the result arrays. A start's tuple also holds operands and contexts."""
     if not instruction.opcode.endswith("-start"):
         return instruction.shapes
     for user in instruction.users:
@@ -355,7 +355,7 @@ def _result_shapes(instruction: Instruction) -> tuple[Shape, ...]:
 
 
 def _text_of(shapes: Sequence[Shape]) -> str:
-    """The type of the result as XLA prints it, a tuple in parentheses."""
+    """Returns the result type as XLA prints it, with parentheses around a tuple."""
     text = ", ".join(map(str, shapes))
     if len(shapes) > 1:
         return f"({text})"
@@ -363,7 +363,7 @@ def _text_of(shapes: Sequence[Shape]) -> str:
 
 
 def _added_in(instruction: Instruction) -> str:
-    """The last of the additions that are the only users of a sum; else `""`."""
+    """Follows a sum through additions; returns the last addition's name, or `""`."""
     if instruction.reducer != "add":
         return ""
     last = ""

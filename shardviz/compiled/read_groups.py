@@ -1,15 +1,15 @@
 """Reads the replica groups of collectives from a compiled module.
 
-XLA has four ways to write the groups, all as flat positions in the device assignment,
-which is the mesh in row-major order (`xla_data.proto`):
+XLA writes the groups in one of four ways (`xla_data.proto`). All use flat positions in
+the device assignment, which is the mesh in row-major order:
 
-    replica_groups                 every group; none means one group of all devices
-    collective_device_list         the same, in a separate message
+    replica_groups                 every group; empty means one group of all devices
+    collective_device_list         the same list, in a separate message
     iota_collective_device_list    an iota, reshaped, transposed and split into groups
-    mesh_axes_replica_group_list   axes of a mesh, or parts of them
+    mesh_axes_replica_group_list   mesh axes, or parts of mesh axes
 
-For a program on several slices of TPUs, XLA compiles a module for one slice. Its groups
-count the devices of that slice, in the order of the mesh (`Slices`).
+For a program on several TPU slices, XLA compiles a module for one slice. Its groups
+number the devices of that slice in mesh order (see `Slices`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from shardviz.hardware.topology import FIRST_ID
 
 
 class GroupReader:
-    """Reads the groups of collectives. Equal groups are parsed once, because most
-    collectives of a module share them.
+    """Reads the groups of collectives, and parses equal groups only once.
 
     Args:
-        names, sizes: the axes of the mesh.
+        names, sizes: the mesh axes.
         slices: the slices, if the module is compiled for one of them.
     """
 
@@ -44,11 +43,11 @@ class GroupReader:
         self._parsed: dict[tuple[bytes | bool, ...], Replicas] = {}
 
     def of(self, collective: Instruction) -> Replicas:
-        """The groups of a collective."""
+        """Returns the groups of a collective."""
         attributes = collective.attributes
         paired = KINDS[collective.kind].pairs
         key: tuple[bytes | bool, ...] = (paired,)
-        # The empty bytes separate the contents of different fields.
+        # Empty bytes separate the contents of different fields.
         for field in _GROUP_FIELDS:
             key += (b"", *attributes.each(field))
         if key not in self._parsed:
@@ -75,17 +74,17 @@ _GROUP_FIELDS = (
 
 
 def pairs_of(permutation: Instruction) -> Groups:
-    """The sender and receiver of each transfer of a permutation."""
+    """Returns the sender and receiver of each transfer in a permutation."""
     pairs = permutation.attributes.messages(INSTRUCTION["source_target_pairs"])
     return tuple((pair.number(1), pair.number(2)) for pair in pairs)
 
 
 def groups_of(attributes: Message, devices: int) -> Groups:
-    """The groups of a collective.
+    """Returns the groups of a collective.
 
     Args:
-        attributes: the message of the instruction.
-        devices: how many devices the module is compiled for.
+        attributes: the instruction's message.
+        devices: number of devices that the module is compiled for.
     """
     iota = INSTRUCTION["iota_device_list"]
     if iota in attributes:
@@ -101,7 +100,11 @@ def groups_of(attributes: Message, devices: int) -> Groups:
 
 
 def _iota_groups(message: Message) -> Groups:
-    """`num_replica_groups`, `num_devices_per_group`, `reshape_dims`, `transpose_perm`."""
+    """Reads groups that are written as an iota.
+
+    The message has the fields `num_replica_groups`, `num_devices_per_group`,
+    `reshape_dims` and `transpose_perm`.
+    """
     shape = message.number(1), message.number(2)
     dims, order = message.numbers(3), message.numbers(4)
     ids = np.arange(math.prod(shape)).reshape(dims).transpose(order)
@@ -109,11 +112,11 @@ def _iota_groups(message: Message) -> Groups:
 
 
 def _mesh_groups(message: Message) -> Groups:
-    """Groups over `axes` of a `mesh`, or over parts of these axes."""
+    """Reads groups over `axes` of a `mesh`, or over parts of these axes."""
     mesh = message.message(1)
     sizes = [axis.number(2) for axis in mesh.messages(1)]
-    # A sub-axis is the factor `size` of its axis after the first `pre_size`. Several
-    # sub-axes of one axis split it at all their borders.
+    # A sub-axis is a factor of its axis: `size` devices, after a major factor of
+    # `pre_size`. Several sub-axes of one axis split it at all their borders.
     references: list[tuple[int, int, int]] = []
     for reference in message.messages(2):
         axis = reference.number(1)
@@ -141,13 +144,13 @@ def _mesh_groups(message: Message) -> Groups:
                 inside.append(position[split_axis, low])
     outside = [i for i in range(len(lengths)) if i not in inside]
     across = math.prod(lengths[i] for i in inside)
-    # With the used parts as the last dimensions, each row is one group.
+    # With the used factors as the last dimensions, each row is one group.
     ids = _mesh_devices(mesh, math.prod(sizes))
     return _rows(ids.reshape(lengths).transpose(outside + inside).reshape(-1, across))
 
 
 def _mesh_devices(mesh: Message, total: int) -> np.ndarray:
-    # jax 0.10 lists the devices; later versions write reshapes and transposes of an iota.
+    # JAX 0.10 lists the devices; later versions reshape and transpose an iota.
     ids = np.arange(total)
     if 2 in mesh:
         ids = np.array(mesh.numbers(2))
@@ -162,11 +165,11 @@ def _rows(array: np.ndarray) -> Groups:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Which devices of a mesh are in which slice of TPUs.
+    """The devices of each TPU slice in a mesh.
 
     Attributes:
-        positions: int64 `[slices, devices]`: the flat mesh positions of each slice.
-        position_of: device id to flat mesh position.
+        positions: flat mesh position of each device, int64 `[slices, devices]`.
+        position_of: device id -> flat mesh position.
     """
 
     positions: np.ndarray
@@ -174,15 +177,15 @@ class Slices:
 
     @property
     def size(self) -> int:
-        """How many devices a slice has."""
+        """Number of devices per slice."""
         return self.positions.shape[1]
 
     def spread(self, groups: Groups, only: int | None = None) -> Groups:
-        """Groups in one slice as groups of the mesh, in the order of the slices.
+        """Converts groups within a slice to groups of mesh positions, slice by slice.
 
         Args:
-            groups: groups or pairs of devices, counted in their slice.
-            only: the number of the slice that has them; None if all slices do.
+            groups: groups or pairs of devices, numbered within their slice.
+            only: number of the only slice that has them; None if all slices do.
 
         >>> slices = Slices(np.array([[0, 1], [2, 3]]), {})
         >>> slices.spread(((0, 1),))
@@ -200,16 +203,16 @@ class Slices:
         return tuple(spread)
 
     def crossing(self, target: str) -> Groups:
-        """The groups, or pairs, of mesh positions that a send between slices names.
+        """Parses the groups or pairs that a send between slices names.
 
-        XLA writes one of three notations for the hosts that carry it out:
+        XLA uses one of three notations for the hosts:
 
-            {1,2}x{0:3}                      slices 1 and 2, each device from 0 to 3
+            {1,2}x{0:3}                      slices 1 and 2, devices 0 to 3 of each
             {{100000,200003},{100001,…}}     groups of device ids
             {{100000->200000},{…}}           pairs of device ids
 
         Returns:
-            `()` if it names a device that is not in the mesh.
+            Groups of mesh positions; `()` if a named device is not in the mesh.
         """
         slices, product, devices = target.partition("}x{")
         groups: list[list[int]] = []
@@ -229,11 +232,11 @@ class Slices:
 
 
 def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
-    """The slices of a module's mesh; None if the module is compiled for all devices.
+    """Returns the slices of a module's mesh; None if it is compiled for all devices.
 
     Args:
         module: the module.
-        device_ids: the devices of the mesh, in its order.
+        device_ids: device ids in mesh order.
     """
     size = module.partitions
     ids = np.asarray(device_ids, np.int64)
@@ -242,7 +245,7 @@ def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
     # libtpu numbers the devices of slice n from n * FIRST_ID.
     number = ids // FIRST_ID
     slices = [np.flatnonzero(number == n) for n in np.unique(number)]
-    # The ids do not show the slices, or the mesh has only part of a slice.
+    # Either the ids don't show the slices, or the mesh has only part of a slice.
     if {*map(len, slices)} != {size}:
         return None
     position_of = dict(zip(ids.tolist(), range(len(ids)), strict=True))
@@ -250,7 +253,7 @@ def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
 
 
 def _with_ranges(text: str) -> list[int]:
-    """The numbers of a list such as `1,2` or `0:3`; a range includes its last number."""
+    """Parses a list such as `1,2` or `0:3`; a range includes its last number."""
     numbers: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition(":")

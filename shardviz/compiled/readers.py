@@ -1,9 +1,9 @@
-"""demand_of(): finds out which operation needs a value in another sharding.
+"""demand_of(): finds the operation that needs a value in another sharding.
 
 XLA computes an elementwise operation in the sharding of its result. If a constraint
-needs that result without a split, the partitioner therefore gathers the operands, and
-the collective has the name of the elementwise operation. The constraint is found by
-following the readers of the result.
+needs the result unsplit, the partitioner therefore gathers the operands, and the
+collective gets the elementwise operation's name. We find the constraint by following
+the readers of the result.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ELEMENTWISE = frozenset({
     "rsqrt", "select", "shift-left", "shift-right-arithmetic", "shift-right-logical",
     "sign", "sine", "sqrt", "stochastic-convert", "subtract", "tan", "tanh", "xor",
 })  # fmt: skip
-# Operand and result of these can have the same shardings.
+# Opcodes whose operand and result can have the same sharding.
 _KEEPS_ANY_SPLIT = _ELEMENTWISE | {"transpose", "broadcast"}
 _SHAPES_ONLY = {"reshape", "slice", "pad", "concatenate", "reverse"}
 _COPIES = {"copy", "bitcast", "copy-start", "copy-done", "opt-barrier"}
 _PASSES = _KEEPS_ANY_SPLIT | _SHAPES_ONLY | _COPIES
-# The partitioner cannot split these, or only along some dimensions.
+# Opcodes that the partitioner cannot split, or only along some dimensions.
 _NEVER_SPLIT = {"cholesky", "custom-call", "fft", "sort", "topk", "triangular-solve"}
 _PASSES_ON = {
     "call",
@@ -48,7 +48,7 @@ _MOST_READERS = 200
 
 @dataclass(frozen=True)
 class Needs:
-    """The operation that reads a moved value needs it in another sharding itself."""
+    """The operation that reads a moved value needs the new sharding itself."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,13 @@ class CannotSplit:
 
 @dataclass(frozen=True)
 class AskedLater:
-    """A later operation needs the result of the reader in another sharding.
+    """A later operation needs the reader's result in another sharding.
 
     Attributes:
-        asker: the constraint, loop or operation that needs it; None for the result of
-            the program, `UNKNOWN` if nothing was found.
-        through: the first operation between the value and the asker; None if there is
-            none.
-        is_read: whether the operation that the collective is for reads the value.
+        asker: the constraint, loop or operation that needs it; None for the program's
+            result, `UNKNOWN` if none was found.
+        through: the first operation between the moved value and the asker, or None.
+        is_read: whether the operation in the collective's metadata reads the value.
     """
 
     asker: ValueName | None = UNKNOWN
@@ -73,7 +72,7 @@ class AskedLater:
     is_read: bool = True
 
 
-#: Why the operation that reads a moved value has it in another sharding.
+#: Why a moved value is needed in another sharding.
 Demand = Needs | CannotSplit | AskedLater
 
 
@@ -81,11 +80,11 @@ class _Place(NamedTuple):
     """A value that is computed from the moved one.
 
     Attributes:
-        instruction: the instruction that makes it.
-        path: its index in the result of that instruction.
+        instruction: the instruction that computes the value.
+        path: index of the value in the instruction's result.
         through: the first operation between the moved value and this one.
-        dims: the dimensions that a constraint on it must have; None if an operation in
-            between changed them.
+        dims: the dimensions that a constraint on this value must have; None if an
+            operation in between changed them.
     """
 
     instruction: Instruction
@@ -95,12 +94,12 @@ class _Place(NamedTuple):
 
 
 def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) -> Demand:
-    """Why the readers of a moved value need it in another sharding.
+    """Finds out why the readers of a moved value need it in another sharding.
 
     Args:
-        moved: the collective that moves it.
+        moved: the collective that moves the value.
         source: the operation that the collective is for.
-        number: which result of the collective it is.
+        number: index of the value among the collective's results.
     """
     path: tuple[int, ...] = ()
     dims = None
@@ -135,7 +134,7 @@ def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) ->
             if is_for_source:
                 opcodes.add(opcode)
             if opcode == "copy" and instruction.op.endswith(_REQUESTS):
-                # A constraint with other dimensions is on another value.
+                # A constraint with different dimensions applies to another value.
                 if reader.dims in (None, instruction.shapes[0].dims):
                     asker = _named(instruction)
                     return AskedLater(asker, place.through, bool(opcodes))
@@ -145,11 +144,11 @@ def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) ->
             elif opcode in _PASSES or opcode in _PASSES_ON:
                 queue.append(reader)
             elif instruction.kind:
-                # The partitioner gathers one dimension after the other.
+                # The partitioner may gather several dimensions, one per collective.
                 if is_for_source:
                     queue.append(reader)
             elif opcode == "dynamic-slice" or not instruction.source.is_named:
-                continue  # the partitioner splits it again
+                continue  # the partitioner splits the value again
             elif not is_for_source:
                 asking.append(AskedLater(_named(instruction), place.through))
             elif _is_never_split(instruction):
@@ -159,7 +158,7 @@ def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) ->
     reshapes = bool(opcodes & _SHAPES_ONLY) and not opcodes & _KEEPS_ANY_SPLIT
     if reshapes or not (asking or opcodes & _KEEPS_ANY_SPLIT):
         return Needs()
-    # Operations that read the result may be far away.
+    # The program's result and loop carries take precedence over nearer operations.
     for demand in asking:
         if demand.asker is None or demand.asker.code == "carried":
             return replace(demand, is_read=bool(opcodes))
@@ -168,16 +167,14 @@ def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) ->
 
 
 def _readers(place: _Place) -> Iterator[_Place]:
-    """The values that are directly computed from a value, also inside called
-    computations.
-    """
+    """Yields the values directly computed from a value, also in called computations."""
     instruction, path, through, dims = place
     if (
         instruction is instruction.computation.root
         and not instruction.computation.is_entry
     ):
         for caller in instruction.computation.callers:
-            # The result of a loop's condition goes nowhere.
+            # A loop condition's result is not passed on.
             if (
                 instruction.computation is not caller.called[-1]
                 or caller.opcode != "while"
@@ -199,7 +196,7 @@ def _readers(place: _Place) -> Iterator[_Place]:
                 inside = reader.called[0].parameters[number]
                 yield _Place(inside, path, through, dims)
         elif opcode == "conditional":
-            # The first operand chooses the branch.
+            # Operand 0 selects the branch.
             for number in filter(None, numbers):
                 inside = reader.called[number - 1].parameters[0]
                 yield _Place(inside, path, through, dims)
@@ -216,7 +213,7 @@ def _readers(place: _Place) -> Iterator[_Place]:
         elif opcode in _COPIES:
             yield _Place(reader, path, through, dims)
         else:
-            # The partitioner's own reshapes have the name of the collective.
+            # Reshapes that the partitioner adds have the collective's name.
             if not through and reader.identity != instruction.identity:
                 through = reader
             yield _Place(reader, path, through, None)
@@ -240,7 +237,7 @@ def _named(instruction: Instruction) -> ValueName:
 
 
 def last_part(op: str) -> str:
-    """The name of an operation without the calls around it; `""` if it has none.
+    """Returns an operation's name without the calls around it; `""` if it has none.
 
     >>> last_part("jit(f)/transpose(jvp(mlp))/dot_general")
     'dot_general'

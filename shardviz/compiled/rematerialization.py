@@ -1,13 +1,12 @@
-"""Full rematerialisations: arrays that every device gathers in full, only to split
-them again.
+"""Full rematerialisations: arrays that are gathered in full, only to be split again.
 
-If XLA's partitioner finds no better way from one sharding to another, it logs a warning
-about an "involuntary full rematerialization" (`spmd_partitioner.cc`). In the module this
-is an all-gather whose result is immediately sliced by the number of the device.
+If XLA's partitioner finds no better way from one sharding to another, it logs an
+"involuntary full rematerialization" warning (`spmd_partitioner.cc`). The module then
+has an all-gather whose result is immediately sliced by device number.
 
-In the module right after the partitioner this pattern is exact: if the user asks for the
-full array, there is a copy between the gather and the slice. The final module has no such
-copies, so it isn't searched; its gathers inherit the result from the partitioner's
+Right after the partitioner, this pattern is unambiguous: if the user asks for the full
+array, there is a copy between the gather and the slice. The final module has no such
+copies, so we don't search it. Its gathers inherit the result from the partitioner's
 module.
 """
 
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from shardviz.base.collective_kind import KINDS
 from shardviz.compiled.module import Instruction, Module, Shape
 
-# Operations that may be between the gather and the slice; they keep all elements.
+# Opcodes that may come between the gather and the slice; they keep all elements.
 _PASSING = ("all-gather-done", "get-tuple-element", "pad", "slice")
 _RESHAPING = ("bitcast", "reshape", "transpose")
 _NUMBERS = ("partition-id", "replica-id")
@@ -26,21 +25,21 @@ _DEEPEST, _MOST_USERS = 8, 16
 
 
 class Rematerialized(NamedTuple):
-    """The full array that a rematerialisation makes, and the part that is kept."""
+    """The full array of a rematerialisation, and the shard that each device keeps."""
 
     full: Shape
     part: Shape
 
 
 def rematerialized(gather: Instruction, module: Module) -> Rematerialized | None:
-    """The array that an all-gather makes only to split it again; None if it doesn't."""
+    """Returns the array that an all-gather creates only to be split again, or None."""
     is_written = gather.op.endswith(KINDS["all-gather"].primitives)
     generated = gather.frontend.get("is_spmd_generated") == "true"
     if module.is_scheduled or (is_written and not generated):
         return None
     passing, operand = _PASSING, gather.operands[0]
-    # If several dimensions are split, TPU's compiler gathers along a new dimension and
-    # reshapes the result to the full array.
+    # If several dimensions are split, the TPU compiler gathers along a new dimension
+    # and reshapes the result to the full array.
     if operand.opcode in ("reshape", "bitcast") and operand.shapes[0].dims[:1] == (1,):
         passing += _RESHAPING
     part = _find_slice(gather, passing, 0)
@@ -49,14 +48,14 @@ def rematerialized(gather: Instruction, module: Module) -> Rematerialized | None
     full, shard = part.operands[0].shapes[0], part.shapes[0]
     for size, shard_size in zip(full.dims, shard.dims, strict=True):
         if size % shard_size:
-            return None  # parts overlap, as with neighbours' rows for a sliding window
+            return None  # shards overlap, as for sliding windows
     return Rematerialized(full, shard)
 
 
 def _find_slice(
     value: Instruction, passing: tuple[str, ...], depth: int
 ) -> Instruction | None:
-    """A slice of a value that depends on the number of the device."""
+    """Finds a slice of a value with offsets that depend on the device number."""
     if depth >= _DEEPEST:
         return None
     for user in value.users[:_MOST_USERS]:
@@ -71,7 +70,7 @@ def _find_slice(
 
 
 def _by_device(value: Instruction, depth: int) -> bool:
-    """Whether a value depends on the number of the device."""
+    """Whether a value depends on the device number."""
     if value.opcode in _NUMBERS:
         return True
     if depth > _DEEPEST:

@@ -1,4 +1,4 @@
-"""Report: the result of one compile or run, and its parts."""
+"""Report: the result of one compile or run."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from shardviz.programs.program import Program
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on each device, from the compiler's analysis; None if it reports none.
+    """Memory per device in bytes; None for figures that the compiler doesn't report.
 
     Attributes:
-        arguments: the bytes of the arguments.
-        outputs: the bytes of the outputs.
-        temporaries: the bytes of intermediate values.
-        aliased: the bytes of outputs that reuse the memory of donated arguments. They
-            are counted in `arguments` and in `outputs`.
-        generated_code: the bytes of the code, if it is on the device.
-        capacity: the memory of one device: that of its chip, or for simulated devices an
-            equal share of the host's. None if unknown.
-        free_now: the free memory of an attached device when the report was made.
-        host_arguments, host_outputs, host_temporaries: additional bytes in the memory of
-            the host, for arrays of memory kinds such as `pinned_host`.
-        timeline: the live buffers over the program's order; None if the compiler does
-            not report them.
+        arguments: bytes of the arguments.
+        outputs: bytes of the outputs.
+        temporaries: bytes of intermediate values.
+        aliased: bytes of outputs that reuse the memory of donated arguments; counted in
+            both `arguments` and `outputs`.
+        generated_code: bytes of the code, if it is on the device.
+        capacity: memory of one device: that of its chip, or an equal share of the
+            host's for simulated devices. None if unknown.
+        free_now: free memory of an attached device when the report was made.
+        host_arguments, host_outputs, host_temporaries: additional bytes in host memory,
+            for memory kinds such as `pinned_host`.
+        timeline: the live buffers in execution order; None if the compiler doesn't
+            report them.
 
     >>> Memory(arguments=1024).replace(capacity=4096)
     Memory(arguments=1024, ..., capacity=4096, ...)
@@ -57,11 +57,11 @@ class Memory:
 
     @property
     def peak(self) -> MemoryPeak | None:
-        """The moment with the most live bytes, and the buffers that are alive then."""
+        """The point with the most live bytes, and the buffers that are alive there."""
         return self.timeline and self.timeline.peak
 
     def replace(self, **changes: Any) -> Memory:
-        """A copy with some fields changed."""
+        """Returns a copy with some fields changed."""
         return replace(self, **changes)
 
 
@@ -71,37 +71,37 @@ class Report(Displayed):
 
     Attributes:
         program: the name of the program.
-        target: the target as text: `"cpu × 8, simulated"`.
-        key: the fingerprint under which the executable is cached; `""` before lowering.
+        target: the target as text, such as `"cpu × 8, simulated"`.
+        key: the executable's cache key; `""` before lowering.
         cache_hit: whether the executable came from the cache.
-        lower_s, compile_s, place_s, run_s: the seconds of each stage; None if it did not
+        lower_s, compile_s, place_s, run_s: seconds of each stage; None if it did not
             run. `run_s` is the median over repeats.
-        runs_s: the seconds of every repeat.
-        outputs: the outputs, in the form that the function returns; None for a compile.
+        runs_s: seconds of every repeat.
+        outputs: the outputs, as the function returns them; None for a compile.
         in_layouts, out_layouts: the compiled Layout of each argument and output, by
             name.
         partitioned: the collectives right after XLA's partitioner; None if it left no
             module.
         collectives: the collectives of the final program; None before it is compiled.
-        memory: the bytes on each device.
-        cost: the compiler's cost analysis, name to number (`flops`, `bytes accessed`).
-            It counts the body of a loop once.
-        loops: how many loops the compiled program has.
-        effects: the effects of the program, by name.
+        memory: memory per device.
+        cost: the compiler's cost analysis, such as `flops` and `bytes accessed`. It
+            counts each loop body once.
+        loops: number of loops in the compiled program.
+        effects: the names of the program's effects.
         checks: predictions, compared with what happened.
-        error: None, or the Failure that ended it.
-        partition_s: the seconds until XLA's partitioner was done; None if it left no
+        error: the Failure that ended the compile or run; None if it succeeded.
+        partition_s: seconds until XLA's partitioner was done; None if it left no
             module.
         roofline: the least time of each part on the target's chips; None if their rates
             are unknown.
-        notes: what the user should know about the compile, such as a mesh that does not
-            fit the torus of the target.
-        mesh: the program's mesh with the devices it was compiled for; None before these
-            were chosen.
-        processes: the report of each of several processes, by rank; `()` for a single
+        notes: remarks on the compile, such as a mesh that does not fit the target's
+            torus.
+        mesh: the program's mesh with the devices it was compiled for; None if its
+            devices were never chosen.
+        processes: the ProcessReport of each process, by rank; `()` for a single
             process.
         of: the `Program` that was compiled or run; None for a report from a worker.
-        on: the `Target` it was for; None if unknown.
+        on: the `Target` of the compile or run; None if unknown.
     """
 
     program: str
@@ -124,11 +124,11 @@ class Report(Displayed):
     checks: tuple[Check, ...] = ()
     error: Failure | None = None
     partition_s: float | None = None
-    roofline: Any = None  # a Roofline, whose module imports this one
+    roofline: Any = None  # a Roofline; its module imports this one
     notes: tuple[Fact | str, ...] = ()
     mesh: MeshSpec | None = None
     loops: int = 0
-    processes: tuple[Any, ...] = ()  # each a ProcessReport, as above
+    processes: tuple[Any, ...] = ()  # ProcessReports; their module imports this one
     of: Program | None = field(default=None, compare=False)
     on: Target | None = field(default=None, compare=False)
 
@@ -138,7 +138,7 @@ class Report(Displayed):
 
     @property
     def ok(self) -> bool:
-        """True if there was no error, it fits its target, and no check failed.
+        """True if there was no error, the program fits its target, and no check failed.
 
         >>> Report("f", "cpu × 8").ok
         True
@@ -149,7 +149,7 @@ class Report(Displayed):
 
     @property
     def fit(self) -> Fit | None:
-        """Whether each device has enough memory; None if the need is unknown.
+        """The memory needed, compared with a device's memory; None if unknown.
 
         >>> Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)).fit.code
         'fits'
@@ -159,10 +159,10 @@ class Report(Displayed):
             return None
         capacity, chip = self.memory.capacity, ""
         if self.on is not None and self.on.platform == "cpu":
-            # Simulated CPUs stand for other devices, with another memory.
+            # Simulated CPUs represent other devices, whose memory sizes differ.
             capacity = None
         elif self.roofline is not None:
-            # The device's own figure is better than the published one of its chip.
+            # The device's own figure is better than the chip's published one.
             chip = self.roofline.chip.title
             capacity = capacity or self.roofline.capacity
         elif self.on is not None and self.on.topology is not None:
@@ -171,12 +171,13 @@ class Report(Displayed):
 
     @property
     def too_large(self) -> TooLarge | None:
-        """The values that fill the memory, if it does not fit its target; None if it
-        fits, or if that is unknown.
+        """The values that fill the memory, if the program does not fit its target.
+
+        None if the program fits, or if that is unknown.
         """
         fit, error = self.fit, self.error
         refused = error is not None and error.lacks_memory and error.stage == "compile"
-        # A program that ran had enough memory, no matter how it is counted.
+        # A program that ran had enough memory, whatever the byte counts say.
         if fit is None or self.run_s is not None or not (refused or fit.ok is False):
             return None
         target = self.target
@@ -186,11 +187,11 @@ class Report(Displayed):
 
     @property
     def largest_arrays(self) -> LargestArrays:
-        """The arguments and results with the most bytes on each device."""
+        """The arguments and results with the most bytes per device."""
         return LargestArrays.of({**self.in_layouts, **self.out_layouts})
 
     def replace(self, **changes: Any) -> Report:
-        """A copy with some fields changed."""
+        """Returns a copy with some fields changed."""
         return replace(self, **changes)
 
     def __repr__(self) -> str:
@@ -206,10 +207,10 @@ class Report(Displayed):
 
 
 def needed_bytes(memory: Memory) -> int | None:
-    """The bytes that a program needs on each device; None if the compiler reports none.
+    """Returns the bytes a program needs per device; None if the compiler reports none.
 
-    They are those of arguments, outputs, temporaries, and the code if it is on the
-    device. Outputs that reuse the memory of donated arguments count once.
+    We add up arguments, outputs, temporaries, and the code if it is on the device.
+    Outputs that reuse the memory of donated arguments count once.
 
     >>> needed_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
@@ -222,7 +223,7 @@ def needed_bytes(memory: Memory) -> int | None:
         memory.temporaries,
         memory.generated_code,
     )
-    # A compiler may report only some of them.
+    # A compiler may report only some of the sizes.
     reported = [part for part in parts if part is not None]
     if not reported:
         return None
@@ -230,8 +231,10 @@ def needed_bytes(memory: Memory) -> int | None:
 
 
 def peak_bytes(memory: Memory) -> int | None:
-    """The live bytes at the peak on each device. If they are unknown, all bytes that it
-    needs, which on TPUs include memory on the cores.
+    """Returns the live bytes per device at the peak.
+
+    If the peak is unknown, returns all bytes that the program needs, which on TPUs
+    include memory on the cores.
 
     >>> peak_bytes(Memory(arguments=100, temporaries=5))
     105
@@ -240,7 +243,7 @@ def peak_bytes(memory: Memory) -> int | None:
 
 
 def host_bytes(memory: Memory) -> int:
-    """The bytes that a program keeps for each device in the memory of the host.
+    """Returns the bytes of host memory that a program uses for each device.
 
     >>> host_bytes(Memory(arguments=100, host_arguments=40)), host_bytes(Memory())
     (40, 0)

@@ -1,4 +1,4 @@
-"""roofline(): the least time that each part of a program can take on some chips."""
+"""roofline(): the least time that each part of a program can take on given chips."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shardviz.plans.plan import Plan
 
 @dataclass(frozen=True)
 class RooflineNote(Fact):
-    """An assumption behind a least time, or the reason why it is unknown.
+    """An assumption behind a least time, or why a least time is unknown.
 
     Attributes:
         code: a key of `NOTES` in `words/roofline.py`.
@@ -43,7 +43,7 @@ class RooflineNote(Fact):
     code: str
 
 
-# Devices of the largest mesh for which a better order is searched; it takes 0.1 s.
+# Largest mesh, in devices, for which we search a better order; it takes 0.1 s.
 MOST_ORDERED = 64
 _LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
 _LEAST, _UNKNOWN_TRIPS = RooflineNote("least"), RooflineNote("unknown trips")
@@ -55,18 +55,18 @@ class Bound:
     """The least time of one part of a program.
 
     Attributes:
-        name: the part: `compute`, `memory`, `all-gather over model`, the name of an
-            operation.
+        name: `compute`, `memory`, a collective such as `all-gather over model`, or an
+            operation's name.
         part: `"compute"`, `"memory"`, `"collective"` or `"op"`.
-        seconds: the least seconds over all trips; None if a rate is unknown.
-        bound: the rate that limits it: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`,
+        seconds: least seconds over all trips; None if a rate is unknown.
+        bound: the rate that limits this part: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`,
             `"network"`, or `""`.
-        amount: operations or bytes of one execution.
-        trips: how often it runs; None if unknown, and then it counts once. Totals of
-            arithmetic or memory have 1, and None for their share inside loops of unknown
-            length.
+        amount: FLOP or bytes of one execution.
+        trips: number of executions; None if unknown, which counts as 1. Compute and
+            memory totals have 1; a separate row with None has their share in loops of
+            unknown length.
         source: the user's file and line.
-        note: an assumption, or why there is no time; None if neither applies.
+        note: an assumption, or why the time is unknown; None if there is neither.
 
     >>> Bound("compute", "compute", 0.5, "FLOP/s", 1e14).bound
     'FLOP/s'
@@ -84,18 +84,18 @@ class Bound:
 
 @dataclass(frozen=True, repr=False)
 class Roofline(Displayed, Fact):
-    """The least times of a program on some chips.
+    """A program's least times on given chips.
 
     Attributes:
         where: the topology or chip, as the user typed it.
         chip: the chip whose rates were used.
-        rows: compute, memory, then every collective, the longest first. Loops count as
-            often as they run.
-        ops: the operations of the plan, the longest first; empty without a plan.
-        needed: the bytes that each device needs; None if the compiler did not report
-            them.
-        capacity: the bytes that each device has; None if unpublished.
-        notes: assumptions, and times that are unknown.
+        rows: compute, memory, then every collective, longest first. All iterations of a
+            loop count.
+        ops: the plan's operations, longest first; empty without a plan.
+        needed: bytes that each device needs; None if the compiler did not report them.
+        capacity: bytes of memory per device; None if unpublished.
+        notes: assumptions, reasons for unknown times, and a better device order if one
+            was found.
 
     >>> from shardviz.hardware.chips import find_chip
     >>> rows = (Bound("compute", "compute", 2.0, "FLOP/s", 4e14),)
@@ -114,30 +114,30 @@ class Roofline(Displayed, Fact):
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """The seconds of compute, memory and collectives, without unknown ones."""
+        """The known seconds of compute, memory and collectives, by part."""
         return _seconds_of_parts(self.rows)
 
     @property
     def compute_s(self) -> float | None:
-        """The least seconds of arithmetic."""
+        """The least seconds of arithmetic; None if unknown."""
         return self.parts.get("compute")
 
     @property
     def collective_s(self) -> float | None:
-        """The least seconds of all collectives whose time is known."""
+        """The least seconds of all collectives with a known time."""
         return self.parts.get("collectives")
 
     @property
     def seconds(self) -> float | None:
-        """The least seconds, if arithmetic, memory and collectives overlap."""
+        """The least seconds if arithmetic, memory and collectives fully overlap."""
         return max(self.parts.values(), default=None)
 
     @property
     def bound(self) -> str:
-        """Which of `"compute"`, `"memory"` and `"collectives"` is the longest.
+        """The part that takes longest: `"compute"`, `"memory"` or `"collectives"`.
 
-        `""` if that is unknown: if there are no times, if loops are counted once, or if
-        each iteration of a loop of unknown length takes longer in another part.
+        `""` if unknown: without any times, if loops are counted once, or if more
+        iterations of a loop of unknown length could make another part the longest.
         """
         parts = self.parts
         if not parts or self.counts_loops_once:
@@ -150,7 +150,7 @@ class Roofline(Displayed, Fact):
 
     @property
     def has_unknown_trips(self) -> bool:
-        """True if a loop of unknown length counts once, so the program takes longer."""
+        """Whether a loop of unknown length counts once, so the program takes longer."""
         return any(row.trips is None for row in self.rows)
 
     @property
@@ -160,12 +160,12 @@ class Roofline(Displayed, Fact):
 
     @property
     def order(self) -> DeviceOrder | None:
-        """An order of devices in which collectives are faster; None if none is known."""
+        """A device order with faster collectives; None if none is known."""
         return next((n for n in self.notes if isinstance(n, DeviceOrder)), None)
 
     @property
     def fit(self) -> Fit | None:
-        """Whether a device has enough memory; None if the need is unknown."""
+        """The memory needed, compared with a device's memory; None if unknown."""
         if self.needed is None:
             return None
         return Fit(self.needed, self.capacity, self.chip.title)
@@ -182,7 +182,7 @@ class Roofline(Displayed, Fact):
 
 
 def _seconds_of_parts(rows: Iterable[Bound]) -> dict[str, float]:
-    """The known seconds of compute, memory and collectives."""
+    """Sums the known seconds of compute, memory and collectives."""
     parts: dict[str, float] = {}
     for row in rows:
         if row.seconds is not None:
@@ -198,15 +198,15 @@ def roofline(
     mesh: MeshSpec | None = None,
     plan: Plan | None = None,
 ) -> Roofline:
-    """The least time of every part of a compiled program.
+    """Returns the least time of each part of a compiled program.
 
     Args:
         report: the report of a compile.
-        where: the topology it is for, or its text; a Chip if the topology is unknown.
-        mesh: the mesh it was compiled for, with the real ids of its devices. Without a
-            mesh or a topology, collectives run at the rate of all links of a chip
-            together.
-        plan: the propagated stage, for times of single operations.
+        where: the topology of that compile, or its text; a Chip if the topology is
+            unknown.
+        mesh: the mesh of that compile, with real device ids. Without a mesh or a
+            topology, collectives run at the combined rate of all links of a chip.
+        plan: the same program's plan, for the times of single operations.
 
     Raises:
         ProgramError: if `report` is not a Report.
@@ -227,7 +227,7 @@ def roofline(
     ops: tuple[OpCost, ...] = ()
     if plan is not None:
         ops = op_costs(plan)
-    # A program that failed to compile may have been partitioned.
+    # A program that failed to compile may still have been partitioned.
     collectives = report.collectives
     if collectives is None:
         collectives = report.partitioned or ()
@@ -237,11 +237,11 @@ def roofline(
     notes = _notes(rows, known_places, plan)
     before: Roofline | None = report.roofline
     if before is not None and before.where == name:
-        # The search for an order takes longer than everything else here.
+        # Reuse the order, because the search takes longer than everything else here.
         notes += [before.order] if before.order else []
     elif placed is not None and mesh is not None and mesh.size <= MOST_ORDERED:
         order = best_order(mesh, placed, collectives)
-        # Gains below 5 % of this model could not be measured.
+        # A predicted gain below 5 % could not be measured.
         if order and (order.code == "hops" or order.least < 0.95 * order.seconds):
             notes.append(order)
     return Roofline(
@@ -256,12 +256,12 @@ def roofline(
 
 
 def planned_roofline(plan: Plan, topology: Topology, mesh: MeshSpec) -> Roofline:
-    """The least times of a program from its plan, before it is compiled.
+    """Returns a program's least times from its plan, before it is compiled.
 
     Args:
-        plan: the plan of the program.
-        topology: the chips that it runs on.
-        mesh: the plan's mesh with the real ids of its devices.
+        plan: the program's plan.
+        topology: the chips that the program runs on.
+        mesh: the plan's mesh with real device ids.
 
     Raises:
         TargetError: if the mesh does not fit the topology.
@@ -281,14 +281,14 @@ def planned_roofline(plan: Plan, topology: Topology, mesh: MeshSpec) -> Roofline
 
 
 def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None:
-    """The roofline of a report, with every operation of its program; or None.
+    """Returns a report's roofline with the plan's operations; None without a roofline.
 
-    If the compiler counts no arithmetic, as for described GPUs, it is counted from the
-    plan.
+    If the compiler counts no arithmetic, as for described GPUs, the plan's count is
+    used.
 
     Args:
         report: the report of a compile.
-        plan: the plan of the same program, if there is one.
+        plan: the same program's plan, or None.
 
     >>> from shardviz.hardware.chips import find_chip
     >>> report = Report("f", "TPU", roofline=Roofline("tpu:v5e:4x4", find_chip("v5e")))
@@ -315,7 +315,7 @@ def collective_bounds(
     topology: Topology | None,
     mesh: MeshSpec | None,
 ) -> dict[int, Bound]:
-    """The least times of collectives, by their position in `collectives`.
+    """Returns the least times of collectives, by their position in `collectives`.
 
     For each condition, only the collectives of the costliest branch are included.
     """
@@ -331,7 +331,7 @@ def collective_bound(
     topology: Topology | None,
     mesh: MeshSpec | None,
 ) -> Bound:
-    """The least time of a collective; without a topology, at the rate of all links."""
+    """Returns a collective's least time; without a topology, all links are used."""
     row = Bound(
         name=collective.name_with_axes,
         part="collective",
@@ -359,7 +359,7 @@ def collective_bound(
 
 
 def _without_topology(collective: Collective, chip: Chip) -> dict[str, float | None]:
-    """The least time without a topology, if all links of a chip are used together."""
+    """Returns the least time at the combined rate of all links of a chip."""
     sent = collective.sent_bytes
     name = "NVLink"
     if chip.axes:
@@ -373,13 +373,13 @@ def _without_topology(collective: Collective, chip: Chip) -> dict[str, float | N
 def total_bounds(
     chip: Chip, ops: Sequence[OpCost], report: Report | None = None
 ) -> list[Bound]:
-    """The rows of arithmetic and memory, with loops counted as often as they run.
+    """Returns the rows for arithmetic and memory, with all loop iterations.
 
     Args:
         chip: the chip whose rates are used.
-        ops: the costs of a plan's operations; empty if there is no plan.
-        report: the report of the compiled program, if there is one. The compiler counts
-            the simplified and fused program, but the body of a loop only once.
+        ops: the costs of the plan's operations; empty without a plan.
+        report: the compiled program's report, if there is one. Its counts are for the
+            simplified and fused program, with each loop body counted once.
     """
     cost = {} if report is None else report.cost
     loops = report is not None and report.loops > 0
@@ -392,7 +392,7 @@ def total_bounds(
             continue
         amount = work.amount
         if counted is not None and name == "memory":
-            # The compiler counts each loop's body once; further iterations are added.
+            # The compiler counts each loop body once, so we add further iterations.
             amount = counted + (work.again if loops else 0.0)
         elif counted is not None and not _is_undercounted(counted, work, loops):
             amount = counted
@@ -406,13 +406,13 @@ def total_bounds(
 
 
 class _Work(NamedTuple):
-    """The work of a plan's operations on each device, in FLOP or bytes.
+    """The work of a plan's operations per device, in FLOP or bytes.
 
     Attributes:
         rate: FLOP or bytes per second; None if unpublished.
         amount: the work of all executions.
-        again: the same without the first iteration of every loop.
-        in_unknown: the work inside loops of unknown length, which count once.
+        again: `amount` without the first iteration of each loop.
+        in_unknown: the work in loops of unknown length, with one iteration each.
     """
 
     rate: float | None
@@ -421,7 +421,7 @@ class _Work(NamedTuple):
     in_unknown: float = 0.0
 
     def plus(self, amount: float, op: OpCost) -> _Work:
-        """The sum with the work of one more operation, over all its executions."""
+        """Adds the work of one more operation, over all its executions."""
         again = amount * (op.executions - 1) / op.executions
         unknown = amount if op.trips is None else 0.0
         return _Work(
@@ -433,10 +433,10 @@ class _Work(NamedTuple):
 
 
 def arithmetic_seconds(op: OpCost, chip: Chip) -> float | None:
-    """The least seconds of a matrix product over all executions; None if unknown.
+    """Returns a matrix product's least seconds over all executions; None if unknown.
 
-    Only matrix products reach the peak. Other operations are bounded by memory, so
-    their arithmetic counts 0.
+    Only matrix products reach the peak FLOP/s. Memory bounds all other operations, so
+    their arithmetic counts as 0 seconds.
     """
     if not op.is_product:
         return 0.0
@@ -447,7 +447,7 @@ def arithmetic_seconds(op: OpCost, chip: Chip) -> float | None:
 
 
 def _arithmetic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
-    """The arithmetic of matrix products, at the rates of their types."""
+    """Sums the arithmetic of matrix products, at the rate of each dtype."""
     work, seconds = _Work(_per_device(chip.peak_bf16, chip)), 0.0
     for op in ops:
         if op.is_product and op.flops is not None:
@@ -459,7 +459,7 @@ def _arithmetic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
 
 
 def _traffic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
-    """The bytes that go through memory no matter what the compiler fuses."""
+    """Sums the memory traffic that no fusion can avoid."""
     work = _Work(_per_device(chip.hbm_bandwidth, chip))
     for op in ops:
         work = work.plus(op.unavoidable, op)
@@ -467,10 +467,10 @@ def _traffic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
 
 
 def _is_undercounted(counted: float, work: _Work, loops: bool) -> bool:
-    """Whether a compiler's count leaves out iterations that the plan counts.
+    """Whether a compiler's count leaves out loop iterations that the plan counts.
 
     A compiler counts slightly less than the plan because it simplifies, and far less if
-    it counts the body of a loop once.
+    it counts each loop body once.
     """
     return (loops and work.amount > counted) or work.amount > 1.5 * counted
 
@@ -478,7 +478,7 @@ def _is_undercounted(counted: float, work: _Work, loops: bool) -> bool:
 def _rated(
     name: str, bound: str, amount: float, work: _Work, note: RooflineNote | None
 ) -> list[Bound]:
-    """A total as one row, and its share inside loops of unknown length as another."""
+    """Returns a total as a row, and its share in loops of unknown length as another."""
     if work.rate is None:
         no_rate = RooflineNote("no rate")
         return [Bound(name, name, None, bound, amount, note=no_rate)]
@@ -492,7 +492,7 @@ def _rated(
 
 
 def rated_bytes(count: float, chip: Chip) -> float | None:
-    """The least seconds in which a device reads or writes `count` bytes."""
+    """Returns the least seconds in which a device can read or write `count` bytes."""
     bandwidth = _per_device(chip.hbm_bandwidth, chip)
     if bandwidth is None:
         return None
@@ -500,19 +500,19 @@ def rated_bytes(count: float, chip: Chip) -> float | None:
 
 
 def _per_device(rate: float | None, chip: Chip) -> float | None:
-    """The share of one device in the rate of a chip."""
+    """Returns one device's share of a chip's rate."""
     return rate and rate / chip.devices
 
 
 def op_bound(op: OpCost, chip: Chip) -> Bound:
-    """The least time of one operation if nothing is fused with it."""
+    """Returns the least time of one operation if nothing is fused with it."""
     peak = _per_device(chip.peak(op.dtype), chip)
     memory = _per_device(chip.hbm_bandwidth, chip)
     name, seconds, amount = "", None, float(op.bytes)
     if memory:
         name, seconds = "HBM", op.bytes / memory
-    # Only matrix products reach the peak; other operations are bounded by the bytes that
-    # they read and write.
+    # Only matrix products reach the peak FLOP/s; memory traffic bounds other
+    # operations.
     if op.flops is not None and op.is_product and peak:
         arithmetic = op.flops / peak
         if seconds is None or arithmetic >= seconds:
@@ -543,7 +543,7 @@ def _notes(
 
 
 def _notes_of_plan(rows: Sequence[Bound], plan: Plan | None) -> list[RooflineNote]:
-    """Notes on loops of unknown length, and on conditions."""
+    """Returns notes on loops of unknown length and on conditions."""
     notes = []
     if any(row.trips is None for row in rows):
         notes.append(_UNKNOWN_TRIPS)

@@ -1,7 +1,7 @@
-"""Stages: the four stages of a program side by side, and the changes between them.
+"""Stages: a program's four stages side by side, and the changes between them.
 
-requested     the layouts of the arguments, as requested
-propagated    Shardy's Plan, whose collectives are an estimate
+requested     the argument layouts that the user requested
+propagated    Shardy's Plan; its collectives are an estimate
 partitioned   the collectives that XLA's partitioner added
 compiled      the program that runs
 """
@@ -27,16 +27,16 @@ STAGES = ("requested", "propagated", "partitioned", "compiled")
 
 @dataclass(frozen=True)
 class Stage(Fact):
-    """One of the four views of a program.
+    """One of a program's four stages.
 
     Attributes:
         name: one of STAGES.
-        state: `"known"`, `"not yet"` (not asked for), `"nothing left"` (XLA left no
-            module of this stage) or `"failed"`.
-        seconds: the seconds until this stage was done; None if unknown.
-        collectives: the collectives of this stage; None if unknown.
-        about: the program of a requested stage, the plan of a propagated one, the target
-            of a partitioned or compiled one, or the error if it failed.
+        state: `"known"`, `"not yet"` (not computed so far), `"nothing left"` (XLA kept
+            no module from this stage) or `"failed"`.
+        seconds: seconds until this stage finished; None if unknown.
+        collectives: the collectives at this stage; None if unknown.
+        about: the Program if requested, the Plan if propagated, the target if
+            partitioned or compiled; the error if the stage failed.
 
     >>> c = Collective("all-reduce", ("data",), 1024, trips=12, in_loop=True)
     >>> Stage("compiled", "known", 0.5, (c, c), "cpu × 8").sum
@@ -51,25 +51,26 @@ class Stage(Fact):
 
     @property
     def sum(self) -> str:
-        """Its collectives counted by kind, and their bytes; `""` if unknown."""
+        """The number of collectives by kind, and their total bytes; `""` if unknown."""
         if self.collectives is None:
             return ""
         if not self.collectives:
             return "no collectives"
         kinds = Counter(c.kind for c in self.collectives)
-        # In the order of the program, so that two stages are easy to compare.
+        # Kinds appear in program order, so that two stages are easy to compare.
         counted = [f"{n} {kind}" for kind, n in kinds.items()]
         return f"{' + '.join(counted)} · {bytes_text(total_bytes(self.collectives))}"
 
 
 @dataclass(frozen=True, repr=False)
 class Stages(Displayed):
-    """A program on its four stages.
+    """A program at each of its four stages.
 
     Attributes:
         program: the program.
-        plan: the propagated stage; None if there is none.
-        report: the partitioned and the compiled stage; None before a compile.
+        plan: Shardy's plan, for the propagated stage; None if not computed yet.
+        report: the compiler's report, for the partitioned and compiled stages; None
+            before a compile.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> stages = Stages(Program(abs, (), make_mesh(data=2)))
@@ -83,9 +84,9 @@ class Stages(Displayed):
 
     @property
     def requested(self) -> Stage:
-        """The layouts that were requested."""
+        """The requested layouts."""
         problems = self.program.problems
-        # The first problem is enough, since no stage comes after it.
+        # The first problem is enough, because it blocks all later stages.
         if problems:
             return Stage("requested", "failed", about=problems[0])
         return Stage("requested", "known", about=self.program)
@@ -102,10 +103,10 @@ class Stages(Displayed):
 
     @property
     def partitioned(self) -> Stage:
-        """The collectives that XLA's partitioner put in."""
+        """The collectives that XLA's partitioner added."""
         report = self.report
         if report is None or report.partitioned is None:
-            # The stage is over if the next one is known; cached programs have no module.
+            # A cached program is compiled but has no partitioned module.
             if self.compiled.state == "known":
                 return self._unknown("partitioned", "nothing left")
             return self._unknown("partitioned", "not yet")
@@ -128,7 +129,7 @@ class Stages(Displayed):
 
     @property
     def roofline(self) -> Roofline | None:
-        """The least time of every part and operation; None without a chip's rates."""
+        """The least time of every part and operation; None if rates are unknown."""
         return with_operations(self.report, self.plan)
 
     @property
@@ -137,10 +138,10 @@ class Stages(Displayed):
         return self.requested, self.propagated, self.partitioned, self.compiled
 
     def stage(self, name: str) -> Stage:
-        """One stage by name.
+        """Returns one stage by name.
 
         Raises:
-            ProgramError: if there is no such stage.
+            ProgramError: if no stage has this name.
         """
         for stage in self.all:
             if stage.name == name:
@@ -148,10 +149,10 @@ class Stages(Displayed):
         raise ProgramError(f"{shown(name)} is no stage.{suggestion(name, STAGES)}")
 
     def between(self, before: str, after: str) -> Comparison:
-        """The changes of collectives from one stage to another.
+        """Compares the collectives of two stages.
 
         Raises:
-            ProgramError: if there is no such stage, or its collectives are unknown.
+            ProgramError: if a stage doesn't exist or its collectives are unknown.
         """
         sides: list[tuple[Collective, ...]] = []
         for name in (before, after):

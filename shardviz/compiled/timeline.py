@@ -1,8 +1,8 @@
 """timeline(): the least times of a program's operations and collectives, in order.
 
-The order and the operations come from the plan, so a timeline needs neither a compile
-nor a device. Once the program is compiled for the same chips, the collectives and the
-totals come from the report, as in the report's roofline.
+The operations and their order come from the plan, so a timeline needs neither a compile
+nor a device. Once the program is compiled for the same chips, the collectives and
+totals come from the report, and agree with its roofline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shardviz.hardware.topology import Topology
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_causes import MoveCause
 
-# The operations of a plan that are collectives of the program itself.
+# Plan operations that are collectives written in the program itself.
 _WRITTEN = frozenset(
     kind.stablehlo.removeprefix("stablehlo.") for kind in KINDS.values()
 )
@@ -44,21 +44,23 @@ class Span(Fact):
     """One operation or collective of a timeline.
 
     Attributes:
-        name: the name of the operation's value, or the kind of the collective.
+        name: the operation's value name, or the kind of the collective.
         kind: `"product"`, `"op"` or `"collective"`.
-        seconds: the least seconds over all trips; None if a rate is unknown.
-        bound: the rate that limits it: `"FLOP/s"`, `"HBM"`, `"ICI"`, …, or `""`.
-        amount: operations or bytes of one execution.
-        trips: how often it runs; None if unknown, and then it counts once.
+        seconds: least seconds over all trips; None if a rate is unknown.
+        bound: the rate that limits the span: `"FLOP/s"`, `"HBM"`, `"ICI"`, …, or `""`.
+        amount: FLOP or bytes of one execution.
+        trips: number of executions; None if unknown, which counts as 1.
         source: the user's file and line.
-        axes: the mesh axes of a collective; part of an axis counts as the axis.
-        value: the plan's value that it makes, or that causes it; `""` for none.
-        collective: the number of a collective in the plan; -1 for an operation.
+        axes: mesh axes of a collective; part of an axis counts as the full axis.
+        value: the plan's value that the operation computes or that causes the
+            collective; `""` if there is none.
+        collective: index of a collective in the plan or report; -1 for an operation.
         cause: why a collective is there; `""` for an operation, or if unknown.
-        arithmetic, memory: the seconds of an operation on the matrix units, and for the
+        arithmetic, memory: seconds of an operation on the matrix units, and for the
             bytes that it must read and write; None if a rate is unknown.
-        alone: the seconds of an operation that XLA may fuse, if nothing is fused.
-        note: why there is no time.
+        alone: seconds of an operation if XLA fuses nothing with it; None for products
+            and collectives.
+        note: why the time is unknown.
 
     >>> print(Span("dot_general", "product", 2e-6, "FLOP/s", 4e8))
     At least 2 µs, bound by FLOP/s: 400 MFLOP.
@@ -83,12 +85,12 @@ class Span(Fact):
 
 @dataclass(frozen=True)
 class Timeline(Fact):
-    """The least times of a program in order.
+    """A program's least times, in program order.
 
     Attributes:
         least: the totals of the plan or of the compiled program.
         spans: operations and collectives, in program order.
-        is_compiled: whether the collectives are those of the compiled program.
+        is_compiled: whether the collectives come from the compiled program.
 
     >>> from shardviz.hardware.chips import find_chip
     >>> dot = Span("dot", "product", 2e-6, "FLOP/s", 4e8, arithmetic=2e-6)
@@ -108,14 +110,15 @@ class Timeline(Fact):
 
     @property
     def overlapped_s(self) -> float:
-        """The least seconds if arithmetic, memory and collectives never wait for each
-        other, as in the Roofline.
+        """The least seconds if arithmetic, memory and collectives fully overlap.
+
+        This is the total of the Roofline.
         """
         return self.least.seconds or 0.0
 
     @property
     def unknown(self) -> int:
-        """How many spans have no known time."""
+        """Number of spans whose time is unknown."""
         return sum(1 for span in self.spans if span.seconds is None)
 
 
@@ -125,15 +128,15 @@ def timeline(
     mesh: MeshSpec | None = None,
     report: Report | None = None,
 ) -> Timeline:
-    """The operations of a plan and the collectives, with their least times, in order.
+    """Returns a plan's operations and the collectives with their least times, in order.
 
     Args:
-        plan: the plan of the program.
+        plan: the program's plan.
         topology: the chips that the program runs on.
-        mesh: the plan's mesh with the real ids of its devices; without one the devices
-            are in the order of their ids.
-        report: the report of the same program, compiled for the same chips. Its
-            collectives and totals replace the plan's.
+        mesh: the plan's mesh with real device ids; without it, devices are in the order
+            of their ids.
+        report: the same program's report, compiled for the same chips. Its collectives
+            and totals replace the plan's.
 
     Raises:
         TargetError: if the mesh does not fit the topology.
@@ -172,11 +175,11 @@ def timeline(
 def _anchored(
     plan: Plan, collectives: Sequence[Collective]
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """The numbers of the collectives directly before and after each value.
+    """Returns the indices of the collectives directly before and after each value.
 
     A sum comes right after its value, and a move right before the operation that needs
     it. A compiled collective has no value in the plan, so it comes after the last value
-    of its operation.
+    of the same operation.
     """
     before: dict[str, list[int]] = {}
     after: dict[str, list[int]] = {}
@@ -214,7 +217,7 @@ def _of_collective(collective: Collective, number: int, bound: Bound) -> Span:
 
 
 def _of_operation(cost: OpCost, chip: Chip) -> Span:
-    """The least time of an operation, the slower of its arithmetic and its memory."""
+    """Returns an operation's span, timed by the slower of arithmetic and memory."""
     arithmetic, memory = (
         arithmetic_seconds(cost, chip),
         rated_bytes(cost.unavoidable, chip),

@@ -1,4 +1,4 @@
-"""TooLarge: the values that fill the memory of a device that is too small."""
+"""TooLarge: the values that fill a device's memory when a program does not fit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shardviz.base.display import Fact
 from shardviz.base.partition_spec import Spec
 from shardviz.compiled.memory import Buffer, MemoryTimeline
 
-# Values below 1/100 of the peak are not listed. Buffers below 1/10,000 of it are ignored
-# when the start of the backward pass is determined.
+# Values below 1/100 of the peak are not listed. Backward buffers below 1/10,000 of the
+# peak are ignored when we decide which forward values are saved.
 _SMALL, _TINY = 100, 10_000
 
 
@@ -23,15 +23,15 @@ class LargeValue:
     """Buffers of one size and shape that are alive at the peak, for one source line.
 
     Attributes:
-        titles: the operations that make them; for arguments and results their names.
-        count: how many buffers there are.
-        bytes: the bytes of each on one device.
+        titles: operations that compute the buffers; names for arguments and results.
+        count: number of buffers.
+        bytes: size of each buffer on one device.
         shape: type and shape on one device.
         kind: the kind of the buffers, such as `"temporaries"`.
         source: the user's line, or `""`.
-        is_saved: whether the forward pass keeps it for the backward pass.
-        loop: the line of the loop that computes it; `""` outside of loops.
-        spec: how it is split; None if unknown.
+        is_saved: whether the forward pass keeps the value for the backward pass.
+        loop: source line of the loop that computes the value; `""` outside loops.
+        spec: the value's spec; None if unknown.
 
     >>> LargeValue(("tanh", "mul"), 2, 512, "f32[4,32]", "temporaries").total
     1024
@@ -49,26 +49,26 @@ class LargeValue:
 
     @property
     def total(self) -> int:
-        """The bytes of all of them on one device."""
+        """The bytes of all these buffers on one device."""
         return self.count * self.bytes
 
 
 @dataclass(frozen=True)
 class TooLarge(Fact):
-    """The values that fill the memory of a device that is too small for a program.
+    """The values that fill a device's memory when a program does not fit.
 
     Attributes:
-        program: the name of the program.
+        program: the program's name.
         target: the target that is too small, as text.
-        fit: the bytes that it needs on each device, and the capacity of a device.
-        kinds: the bytes of `"arguments"`, `"outputs"` and `"temporaries"` on each
-            device, the most first. Results that reuse the memory of donated arguments
-            count once.
-        values: the largest values at the peak, the most bytes first.
-        code: the kind of value to reduce first: `"arguments"` (arguments and results
-            alone are too large), `"loops"` (values that loops save for the backward
-            pass), `"layers"` (values that are saved for it outside of loops), `"value"`
-            (any other value) or `"unknown"` (the compiler did not write its buffers).
+        fit: bytes that the program needs on each device, and a device's capacity.
+        kinds: bytes of `"arguments"`, `"outputs"` and `"temporaries"` on each device,
+            largest first. Results that reuse the memory of donated arguments count
+            once.
+        values: the largest values at the peak, most bytes first.
+        code: what to reduce first: `"arguments"` (arguments and results alone are too
+            large), `"loops"` (values that loops save for the backward pass), `"layers"`
+            (values saved for the backward pass outside loops), `"value"` (any other
+            value) or `"unknown"` (the compiler did not write its buffers).
 
     >>> from shardviz.compiled.report import Memory, Report
     >>> memory = Memory(arguments=1 << 30, temporaries=9 << 30, capacity=8 << 30)
@@ -85,7 +85,7 @@ class TooLarge(Fact):
 
     @classmethod
     def of(cls, program: str, target: str, fit: Fit, memory: Any) -> TooLarge:
-        """Finds the values that fill the memory of a program, from its `Memory`."""
+        """Finds the values that fill a program's memory, from its `Memory`."""
         outputs = (memory.outputs or 0) - (memory.aliased or 0)
         kinds = {
             "arguments": memory.arguments or 0,
@@ -104,7 +104,7 @@ class TooLarge(Fact):
 
     @property
     def loops(self) -> tuple[str, ...]:
-        """The lines of the loops that save values for the backward pass."""
+        """Source lines of the loops that save values for the backward pass."""
         lines = [value.loop for value in self.values if value.is_saved and value.loop]
         return tuple(dict.fromkeys(lines))
 
@@ -125,7 +125,7 @@ def _code(
 
 @dataclass(frozen=True)
 class MemoryAdvice(Fact):
-    """Code to write so that a program needs less memory. It cannot be tried here.
+    """A code change for the user to make so that a program needs less memory.
 
     Attributes:
         large: the values that fill the memory.
@@ -135,10 +135,10 @@ class MemoryAdvice(Fact):
 
 
 def memory_advice(report: Any) -> tuple[MemoryAdvice, ...]:
-    """Advice on the memory of a compiled program, in addition to edits of it.
+    """Returns advice on a compiled program's memory that only the user can apply.
 
     Args:
-        report: the Report of its compile. The program may be too large for its target.
+        report: the Report of a compile. The program may be too large for its target.
     """
     fit = report.fit
     if fit is None:
@@ -153,23 +153,23 @@ def memory_advice(report: Any) -> tuple[MemoryAdvice, ...]:
 
 
 def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
-    """The values at the peak, grouped by line, shape and use.
+    """Returns the values at the peak, grouped by line, shape and use.
 
     >>> up = Buffer("a", 64, "f32[16]", "temporaries", "jvp()/tanh", "f.py:3", "forward", end=3)
     >>> mul = Buffer("b", 8, "f32[2]", "temporaries", phase="backward", start=2, end=3)
     >>> [(v.titles, v.is_saved) for v in largest_values(MemoryTimeline((up, mul)))]
     [(('tanh',), True), (('b',), False)]
     """
-    # The compiler may place tiny values of the backward pass anywhere.
+    # The compiler may schedule tiny values of the backward pass anywhere.
     backward = _backward_positions(timeline, _TINY)
     begins = min(_backward_positions(timeline, _SMALL), default=len(timeline.times))
     groups: dict[tuple[object, ...], list[Buffer]] = {}
     saved: dict[int, bool] = {}
     for buffer in timeline.peak.buffers:
-        # Values that XLA computes again during the backward pass were not saved.
+        # Values that XLA recomputes during the backward pass were not saved.
         is_again = ".remat" in buffer.name and buffer.start > begins
         is_saved = not is_again and _is_saved(buffer, backward)
-        # One line may save several values of one shape, as an activation does.
+        # One line may save several values of the same shape, as an activation does.
         title = buffer.title if buffer.kind in ("arguments", "outputs") else ""
         key = (
             *(buffer.shape, buffer.bytes, buffer.kind, buffer.source, is_saved),
@@ -180,7 +180,7 @@ def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
     values: list[LargeValue] = []
     for buffers in groups.values():
         example = buffers[0]
-        # For temporaries the operation is clearer than the plan's name, which is numbered.
+        # For temporaries, the operation is clearer than the plan's numbered name.
         titles = dict.fromkeys(b.op.rpartition("/")[2] or b.title for b in buffers)
         if example.kind in ("arguments", "outputs"):
             titles = dict.fromkeys(b.title for b in buffers)
@@ -201,11 +201,11 @@ def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
 
 
 def _backward_positions(timeline: MemoryTimeline, parts: int) -> list[int]:
-    """The positions at which the backward pass fills large buffers, in order.
+    """Returns the sorted positions at which the backward pass fills large buffers.
 
     Args:
         timeline: the timeline.
-        parts: buffers of at least this part of the peak count: 100 for 1/100.
+        parts: a buffer counts if it has at least 1/`parts` of the peak's bytes.
     """
     positions = []
     for buffer in timeline.buffers:
@@ -219,7 +219,7 @@ def _is_saved(buffer: Buffer, backward: Sequence[int]) -> bool:
 
     Args:
         buffer: the buffer.
-        backward: the positions at which the backward pass fills buffers, in order.
+        backward: sorted positions at which the backward pass fills buffers.
     """
     if buffer.kind not in ("temporaries", "collectives") or buffer.phase != "forward":
         return False

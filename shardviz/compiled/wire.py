@@ -1,7 +1,7 @@
 """Message: the fields of a protocol buffer by number, without generated code.
 
-The wire format is that of https://protobuf.dev/programming-guides/encoding: a key with
-the field's number and kind, then a number, or a length and as many bytes.
+In the wire format (https://protobuf.dev/programming-guides/encoding), each field is a
+key with its number and kind, followed by a number, or by a length and that many bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Message:
     """The fields of one message; repeated fields keep their order.
 
     Nested messages stay bytes until they are read, because most instructions of a large
-    module never are.
+    module are never read.
 
     Raises:
         ValueError: if the bytes are not a message, or end within a field.
@@ -29,7 +29,7 @@ class Message:
         self._fields: dict[int, list[int | bytes]] = {}
         at, end = 0, len(data)
         while at < end:
-            # Most keys and lengths take one byte. Reading it here saves a call in the
+            # Most keys and lengths fit in one byte. Reading it here saves a call in the
             # innermost loop.
             key, at = data[at], at + 1
             if key > 127:
@@ -57,41 +57,41 @@ class Message:
         return field in self._fields
 
     def number(self, field: int, default: int = 0) -> int:
-        """A number. If the field is repeated, the last one counts, as in protobuf."""
+        """Returns a number; for a repeated field the last one, as in protobuf."""
         value = self._fields.get(field, (default,))[-1]
         assert isinstance(value, int)
         return value
 
     def bytes(self, field: int) -> bytes:
-        """The raw bytes of a text or nested message; `b""` if the field is missing."""
-        # A field that has its default value is not written.
+        """Returns the bytes of a string or nested message; `b""` if it is missing."""
+        # Fields with their default value are not written.
         value = self._fields.get(field, (b"",))[-1]
         assert isinstance(value, bytes)
         return value
 
     def text(self, field: int) -> str:
-        """A text; `""` if the field is missing."""
+        """Returns a string; `""` if the field is missing."""
         return self.bytes(field).decode(errors="replace")
 
     def message(self, field: int) -> Message:
-        """A nested message; an empty one if the field is missing."""
+        """Returns a nested message; an empty one if the field is missing."""
         return Message(self.bytes(field))
 
     def each(self, field: int) -> list[bytes]:
-        """Every text or nested message of a repeated field."""
+        """Returns every string or nested message of a repeated field, as bytes."""
         return [
             value for value in self._fields.get(field, ()) if isinstance(value, bytes)
         ]
 
     def messages(self, field: int) -> list[Message]:
-        """Every message of a repeated field."""
+        """Returns every message of a repeated field."""
         return [Message(data) for data in self.each(field)]
 
     def numbers(self, field: int) -> list[int]:
-        """Every number of a repeated field, packed or not."""
+        """Returns every number of a repeated field, packed or not."""
         numbers: list[int] = []
         for value in self._fields.get(field, ()):
-            # Writers may pack the numbers of a field into bytes, or not.
+            # Writers may pack a field's numbers into bytes.
             if isinstance(value, int):
                 numbers.append(value)
                 continue
@@ -103,9 +103,9 @@ class Message:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that starts at a position, and the position after it."""
+    """Reads the varint at a position; returns its value and the position after it."""
     byte = data[at]
-    if byte < 128:  # most take one byte
+    if byte < 128:  # most varints fit in one byte
         return byte, at + 1
     result, shift = byte & 127, 7
     while True:
@@ -118,7 +118,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(number: int) -> int:
-    """The signed value of a 64-bit number, which the wire format writes without sign.
+    """Converts a 64-bit number to signed; the wire format writes it unsigned.
 
     >>> signed(2**64 - 3), signed(5)
     (-3, 5)

@@ -17,14 +17,14 @@ from shardviz.draw.picture import Frame, Label, Picture, make_tiles
 from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
 COLUMNS = 350
-LEFT, ABOVE, WIDE, HIGH = 70.0, 14.0, 700.0, 200.0  # points: margins, size of the chart
-MOST_BUFFERS, MOST_LINES = 30, 8  # of the picture, of the text
+LEFT, ABOVE, WIDE, HIGH = 70.0, 14.0, 700.0, 200.0  # points: margins, then chart size
+MOST_BUFFERS, MOST_LINES = 30, 8  # in the picture, in the text
 TICKS = 4
-BEYOND = 4  # a capacity above this many peaks is not drawn: the chart would be flat
+BEYOND = 4  # a capacity above this multiple of the peak would flatten the chart
 
 
 def draw_memory(report: Report, title: str | None = None) -> Picture:
-    """The live bytes of each kind over time, and the largest buffers at the peak."""
+    """Draws live bytes of each kind over time, and the largest buffers at the peak."""
     timeline = report.memory.timeline
     head = page.titled(title, f"{report.program} on {report.target}: memory")
     if timeline is None:
@@ -42,7 +42,7 @@ def draw_memory(report: Report, title: str | None = None) -> Picture:
 
 
 def peak_lines(report: Report, full: bool = False) -> list[str]:
-    """The largest buffers at the peak, a line each; `[]` if they are unknown."""
+    """Lists the largest buffers at the peak, one per line; `[]` if they are unknown."""
     peak = report.memory.peak
     if peak is None:
         return []
@@ -51,13 +51,13 @@ def peak_lines(report: Report, full: bool = False) -> list[str]:
 
 
 def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
-    """The buffers at the peak, the largest first, and a line that counts the rest.
+    """Returns a table of the largest buffers at the peak, and a line on the rest.
 
     Buffers that differ only in their layer share a row.
     """
     rows: list[Bar] = []
     omitted, omitted_bytes = 0, 0
-    # All buffers of a row have the same bytes, so one number is enough.
+    # All buffers in a row have the same size, so one number is enough.
     folds = fold(
         peak.buffers,
         attrgetter("title"),
@@ -87,13 +87,13 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
 def chart_columns(
     timeline: MemoryTimeline, capacity: int | None, limit: int
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """At most `limit` positions of a timeline: the fullest of each stretch.
+    """Divides a timeline into at most `limit` columns, each at its fullest position.
 
-    No peak is lost, even if the program is long.
+    The peak is never lost, even if the program is long.
 
     Returns:
         The positions, int64 `[columns]`; their live bytes, int64 `[kinds, columns]` in
-        the order of `KINDS`; the column of the peak; the bytes at the chart's edge.
+        the order of `KINDS`; the column of the peak; the bytes at the chart's top edge.
 
     >>> from shardviz.compiled.memory import Buffer
     >>> short = Buffer("a", 8, "f32[2]", "temporaries", start=5, end=5)
@@ -113,7 +113,7 @@ def chart_columns(
 
 
 def _chart(timeline: MemoryTimeline, capacity: int | None) -> Picture:
-    """Stacked bars, one for each position, and lines at the peak and the capacity."""
+    """Draws a stacked bar for each position, and lines at the peak and the capacity."""
     positions, live, peak, top = chart_columns(timeline, capacity, COLUMNS)
     heights, width = live * (HIGH / top), WIDE / len(positions)
     # Kinds without bytes at a position get no tile.

@@ -1,4 +1,4 @@
-"""Draws processes: their devices, and their reports on one compile or run."""
+"""Draws processes: their devices, and their reports on a compile or run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADS = ("time", "process", "host", "other stages", "memory")
 
 
 def draw_process_group(group: ProcessGroup, title: str | None = None) -> Picture:
-    """The devices of each process, in the order of the processes."""
+    """Draws the devices of each process, process by process."""
     lines = _group_lines(group)
     head = titled(title, lines[0])
     if not group.devices:
@@ -42,7 +42,7 @@ def draw_process_group(group: ProcessGroup, title: str | None = None) -> Picture
     ranks: list[int] = []
     for process in group.processes:
         ranks += [process.rank] * len(process.device_ids)
-    # Before processes are joined, their device ids may repeat.
+    # Device ids may repeat until the processes are connected.
     mesh = MeshSpec(
         ("device",),
         (group.devices,),
@@ -55,7 +55,7 @@ def draw_process_group(group: ProcessGroup, title: str | None = None) -> Picture
 
 
 def process_group_text(group: ProcessGroup, width: int) -> str:
-    """The host and the devices of each process."""
+    """Lists the host and devices of each process."""
     return paragraphs(_group_lines(group), width)
 
 
@@ -72,11 +72,11 @@ def _group_lines(group: ProcessGroup) -> list[str]:
 
 
 def process_lines(report: Report, full: bool = False) -> list[str]:
-    """The report of several processes: times, collectives, memory, output.
+    """Describes a report on several processes: times, collectives, memory and output.
 
     Args:
         report: the report.
-        full: list every collective and all output.
+        full: whether to list every collective and all output.
     """
     processes: Sequence[ProcessReport] = report.processes
     if not processes:
@@ -95,7 +95,7 @@ def process_lines(report: Report, full: bool = False) -> list[str]:
     for process in processes:
         if process.error is not None:
             errors.append(f"✗ process {process.rank}: {process.error}")
-    # A single error is the error of the report, which is shown already.
+    # A single error is the report's error, which is already shown.
     if len(errors) > 1:
         lines += errors[:MOST_LINES]
     return lines + _printed_lines(processes, full)
@@ -105,7 +105,7 @@ def _collective_lines(report: Report, full: bool) -> list[str]:
     if not report.collectives or report.mesh is None:
         return []
     lines, groups = [], by_process(report.collectives, report.mesh)
-    # Collectives between processes are slow, so they come first; None is unknown.
+    # Collectives between processes are slow, so they come first. None means unknown.
     for between in (True, None, False):
         selected = [group for group in groups if group.between is between]
         if not selected:
@@ -138,7 +138,7 @@ def _crossing_lines(groups: Sequence[ProcessGroups], full: bool) -> list[str]:
 
 
 def _printed_lines(processes: Sequence[ProcessReport], full: bool) -> list[str]:
-    """The warnings and the output of each process."""
+    """Lists the warnings and output of each process."""
     lines: list[str] = []
     for process in processes:
         printed = [f"warned: {line}" for line in process.warnings]
@@ -156,7 +156,7 @@ def _printed_lines(processes: Sequence[ProcessReport], full: bool) -> list[str]:
 
 
 def draw_processes(report: Report) -> Picture:
-    """The seconds that each process spent in its stages, the slowest process first."""
+    """Draws the seconds of each process by stage, slowest process first."""
     processes: Sequence[ProcessReport] = sorted(
         report.processes, key=_seconds, reverse=True
     )

@@ -1,4 +1,4 @@
-"""Draws reports of a compile or run: its stages, collectives and checks."""
+"""Draws the report of a compile or run: stages, collectives and checks."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from shardviz.plans.plan_folds import fold_collectives, fold_line, name_of_fold
 from shardviz.programs.failure import NeedsMoreMemory
 
 MOST_ROWS, MOST_MEMBERS = 40, 3
-MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of a text
-WIDE = 700.0  # points: longer sentences take several lines
+MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of text
+WIDE = 700.0  # points; longer sentences are wrapped
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _TONES = {"✓": "good", "✗": "bad"}
 
 
 def draw_report(report: Report, title: str | None = None) -> Picture:
-    """The stages, collectives and checks of one compile or run."""
+    """Draws the stages, collectives and checks of one compile or run."""
     rows = _stages(report) or [Bar(None, "nothing was compiled", ())]
     panels = [Table(("time", "stage", ""), tuple(rows)).picture()]
     if report.collectives is not None:
@@ -69,12 +69,12 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
 
 
 def report_text(report: Report, width: int, full: bool = False) -> str:
-    """A report as text: its result, stages, memory and cost, collectives, checks.
+    """Formats a report as text: result, stages, memory, cost, collectives and checks.
 
     Args:
         report: the report.
-        width: letters per line.
-        full: one line for every collective and check, even if there are many.
+        width: characters per line.
+        full: whether to list every collective and check, even if there are many.
     """
     return paragraphs(_lines(report, full), width)
 
@@ -112,7 +112,7 @@ def _head(report: Report) -> str:
 
 
 def _stages(report: Report) -> list[Bar]:
-    """The stages that ran, each with its seconds."""
+    """Returns the stages that ran, each with its seconds."""
     seconds = {
         "lower": report.lower_s,
         "compile": report.compile_s,
@@ -133,7 +133,7 @@ def _stages(report: Report) -> list[Bar]:
 
 
 def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
-    """Collectives as bars of bytes per device, the largest first."""
+    """Draws collectives as bars of bytes per device, largest first."""
     if not collectives:
         return text_page([("no collectives", "")], alt="no collectives")
     folds, rows = fold_collectives(collectives), []
@@ -177,7 +177,7 @@ def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[s
 
 
 def _member_lines(collective: Collective, full: bool) -> list[str]:
-    """The largest arrays of a combined collective; arrays of layers count as one."""
+    """Lists a combined collective's largest arrays; equal layers share an entry."""
     if not collective.members:
         return []
     if full:
@@ -191,7 +191,7 @@ def _member_lines(collective: Collective, full: bool) -> list[str]:
 
 
 def _size_and_line(member: Member) -> tuple[object, ...]:
-    # Members fold if only their layers differ, not if their source lines do.
+    # Members are folded if they differ only in their layer, not in their source line.
     return member.bytes_per_device, member.source, member.operand.source
 
 
@@ -204,11 +204,13 @@ def _checks(checks: Sequence[Check]) -> Picture:
 
 
 def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
-    """Checks, one per line. If there are many, those that did not fail are counted.
+    """Lists checks, one per line.
+
+    If there are many, checks that did not fail are grouped and counted.
 
     Args:
         checks: the checks.
-        full: one line for each, even if there are many.
+        full: whether to list every check, even if there are many.
 
     >>> many = [Check("indices", True, "All there.", array=f"w_{n}") for n in range(20)]
     >>> check_lines([*many, Check("indices", False, "A shard is missing.", array="y")])
@@ -227,7 +229,7 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
     for (kind, ok), similar in alike.items():
         names = {check.of_any_array for check in similar}
         text = names.pop() if len(names) == 1 else kind
-        # The reason why the first could not be checked stands for all.
+        # For undecided checks, only the first one's reason is shown.
         if ok is None:
             text += f": {similar[0].detail}"
         listed.append(f"{_MARKS[ok]} {len(similar):,} of {total[kind]:,}: {text}")
@@ -235,17 +237,17 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
 
 
 def _notes(report: Report) -> list[str]:
-    """Memory, cost, effects and the report's own notes, a line each."""
+    """Lists memory, cost, effects and the report's notes, one per line."""
     memory, device, host = report.memory, [], []
     for name in ("arguments", "outputs", "temporaries", "aliased"):
         size = getattr(memory, name)
         if size is not None:
             device.append(f"{name} {bytes_text(size)}")
-        # Few programs keep arrays on the host, so zeros are left out.
+        # Few programs keep arrays in host memory, so zeros are left out.
         if on_host := getattr(memory, f"host_{name}", None):
             host.append(f"{name} {bytes_text(on_host)}")
     lines = wording.memory_lines(", ".join(device), ", ".join(host))
-    # A program that does not fit already lists its largest values.
+    # For a program that does not fit, the largest values are already listed.
     if memory.peak is not None and report.too_large is None:
         lines.append(str(memory.peak))
     fit = report.fit

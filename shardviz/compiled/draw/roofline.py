@@ -1,4 +1,4 @@
-"""Draws rooflines: the least time of each part of a program, as text and as picture."""
+"""Draws rooflines, the least time of each part of a program, as text and pictures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST_TIMES = 30
 def draw_roofline(
     roofline: Roofline, title: str | None = None, limit: int = MOST_TIMES
 ) -> Picture:
-    """The least times of arithmetic, memory and each collective, the longest first.
+    """Draws the least times of arithmetic, memory and each collective, longest first.
 
     Args:
         roofline: the roofline.
         title: a title for the picture.
-        limit: the most rows of the parts, and of the operations.
+        limit: the most rows per table.
     """
     panels = [_picture(roofline.rows, wording.PART, limit)]
     if roofline.ops:
@@ -41,7 +41,7 @@ def draw_roofline(
 
 
 def roofline_text(roofline: Roofline, width: int) -> str:
-    """The summary of a roofline, a line per part and per operation, and its notes."""
+    """Formats a roofline as text: a summary, then parts, operations and notes."""
     return paragraphs(_lines(roofline), width)
 
 
@@ -59,7 +59,7 @@ def _table(rows: Sequence[Bound], heading: str, limit: int) -> Table:
         longest = max(longest, row.seconds or 0.0)
     for row in rows[:limit]:
         time, group = seconds_text(row.seconds), NORMAL
-        # The longest part is the bound of the program.
+        # The longest part bounds the program.
         if row.seconds and row.seconds == longest:
             group = HIGHLIGHTED
         remarks = [row.source] if row.source else []
@@ -83,7 +83,7 @@ def _picture(rows: Sequence[Bound], heading: str, limit: int) -> Picture:
 
 
 def _amount(row: Bound) -> str:
-    """The work or the bytes of a row, and how often: `2 G flops`, `16 MiB × 12`."""
+    """Formats a row's work or bytes and its trips: `2 G flops`, `16 MiB × 12`."""
     text = bytes_text(int(row.amount))
     if row.bound == "FLOP/s":
         text = f"{count_text(row.amount)} flops"

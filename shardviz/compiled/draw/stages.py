@@ -1,4 +1,4 @@
-"""Draws the four stages of a program, and the changes of collectives between two."""
+"""Draws a program's four stages, and the changes of collectives between two stages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _HEADS = ("bytes per device", "", "")
 def draw_comparison(
     comparison: Comparison, limit: int = MOST_CHANGES, title: str | None = None
 ) -> Picture:
-    """Every change between two stages: its bytes, its kind and its sentence.
+    """Draws every change between two stages: its bytes, its kind and its sentence.
 
     Args:
         comparison: the comparison.
-        limit: the most changes to show; collectives that stay the same come last.
+        limit: the most changes to show; unchanged collectives come last.
         title: a title for the picture.
     """
     changes, rows = comparison.ordered, []
@@ -42,9 +42,9 @@ def draw_comparison(
 
 
 def draw_stages(stages: Stages, title: str | None = None) -> Picture:
-    """The four stages one below the other: time, sum, and the largest collectives.
+    """Draws the four stages below each other: times, totals and largest collectives.
 
-    The line of each stage also names the changes since the previous one.
+    Each stage's line also names the changes since the previous stage.
     """
     rows: list[Bar] = []
     last: Stage | None = None
@@ -65,7 +65,7 @@ def draw_stages(stages: Stages, title: str | None = None) -> Picture:
 
 
 def _largest(stage: Stage) -> list[Bar]:
-    """The largest collectives of a stage, and a row for the rest."""
+    """Returns rows for a stage's largest collectives, and one row for the rest."""
     moves = sorted(stage.collectives or (), key=lambda c: -c.bytes_in_all)
     rows: list[Bar] = []
     for collective in moves[:MOST_MOVES]:
@@ -84,7 +84,7 @@ def _head(stages: Stages) -> str:
 
 
 def stages_text(value: Stages | Comparison, width: int) -> str:
-    """Stages, or the changes between two of them, a sentence per line."""
+    """Formats stages, or the changes between two stages, with one sentence per line."""
     lines = str(value).splitlines()
     if isinstance(value, Stages):
         lines.insert(0, _head(value))

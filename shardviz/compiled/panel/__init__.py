@@ -1,1 +1,1 @@
-"""The panels of this feature in the Explorer."""
+"""Explorer panels for compiled programs."""

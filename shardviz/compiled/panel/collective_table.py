@@ -17,25 +17,25 @@ from shardviz.move.movement_steps import PERMUTE
 MOST_ROWS = 300
 MOST_CAUSES = 8
 MOST_STACK = 12
-#: Groups of a collective without mesh axes are sent up to so many members.
+#: Groups with more members in total are not sent to the page.
 MOST_MEMBERS = 2048
 
-# The number of a stage, and of one of its collectives.
+# The number of a stage, and the number of one of its collectives.
 _Node = tuple[int, int]
 
 
 class CollectiveTable:
-    """The collectives of all stages, matched.
+    """The collectives of all stages, matched from stage to stage.
 
     Args:
-        stages: the collectives propagated, partitioned and compiled.
-        comparisons: by the numbers of two stages.
+        stages: the propagated, partitioned and compiled collectives; None if unknown.
+        comparisons: numbers of two stages -> their comparison.
         meshes: the mesh of each stage, with the host of every device.
 
     Attributes:
         changes: the changes of all comparisons, as plain data.
-        shown: for each stage, the numbers of the collectives that the page shows, most
-            bytes first.
+        shown: per stage, the numbers of the collectives that the page shows, most bytes
+            first.
 
     >>> reduce = Collective("all-reduce", ("data",), 1024, cause="It sums over rows.")
     >>> table = CollectiveTable([(reduce,), None, None], {})
@@ -52,7 +52,7 @@ class CollectiveTable:
         self._stages = [tuple(collectives or ()) for collectives in stages]
         self._meshes = meshes
         self.shown = [_by_bytes(collectives) for collectives in self._stages]
-        # Matched collectives share their cells.
+        # A collective's numbers at each stage. Matched collectives share these lists.
         self._cells: dict[_Node, list[list[int]]] = {}
         self._most = 1
         for stage, collectives in enumerate(self._stages):
@@ -61,7 +61,7 @@ class CollectiveTable:
                 cells[stage].append(number)
                 self._cells[stage, number] = cells
                 self._most = max(self._most, collective.bytes_in_all)
-        # The change that ends at a collective, and the change that starts there.
+        # The change that leads to a collective, and the change that starts from it.
         self._before: dict[_Node, tuple[int, CollectiveChange]] = {}
         self._after: dict[_Node, CollectiveChange] = {}
         self.changes: list[JsonDict] = []
@@ -75,7 +75,7 @@ class CollectiveTable:
                     self.changes.append(view)
 
     def _join(self, between: tuple[int, int], change: CollectiveChange) -> None:
-        """Joins the collectives of a change."""
+        """Merges the lists of all collectives in a change."""
         nodes: list[_Node] = []
         for stage, numbers in zip(between, change.positions, strict=True):
             nodes += [(stage, number) for number in numbers]
@@ -93,7 +93,7 @@ class CollectiveTable:
                     self._cells[stage, number] = first
 
     def _became(self, stage: int, number: int) -> str:
-        """The changes of a collective from stage to stage, in words."""
+        """Describes the changes of a collective from stage to stage."""
         words: list[str] = []
         node = stage, number
         estimated = stage == 0
@@ -112,13 +112,13 @@ class CollectiveTable:
         return ", ".join(words)
 
     def _joined(self, stage: int, number: int) -> bool:
-        """Whether a collective is known on more stages than one."""
+        """Whether a collective is known at more than one stage."""
         return sum(map(bool, self._cells[stage, number])) > 1
 
     def row(self, stage: int, number: int) -> JsonDict:
-        """One collective as the page shows it."""
+        """Returns one collective as the page shows it."""
         collective = self._stages[stage][number]
-        # A sentence that several members share is listed once.
+        # A cause that several members share is listed once.
         sentences = dict.fromkeys(
             str(m.cause) for m in (*collective.members, collective) if m.cause
         )
@@ -146,11 +146,11 @@ class CollectiveTable:
         }
 
     def _values(self, stage: int, number: int) -> list[str]:
-        """The values of the plan that need a collective."""
+        """Returns the plan's values that need a collective."""
         collective = self._stages[stage][number]
         if collective.value:
             return [collective.value]
-        # The values of matched estimates of the same operations.
+        # The values come from matched estimates of the same operations.
         ops = {(m.op, m.source) for m in (*collective.members, collective)}
         values = []
         for planned in self._cells[stage, number][0]:
@@ -161,7 +161,7 @@ class CollectiveTable:
 
 
 def _by_bytes(collectives: Sequence[Collective]) -> list[int]:
-    """The numbers of the largest collectives, most bytes first."""
+    """Returns the numbers of the largest collectives, most bytes first."""
     numbers = range(len(collectives))
     ordered = sorted(numbers, key=lambda n: -collectives[n].bytes_in_all)
     return ordered[:MOST_ROWS]
@@ -185,8 +185,11 @@ def _tags(collective: Collective, mesh: MeshSpec | None) -> list[str]:
 
 
 def _groups(collective: Collective) -> list[list[int]]:
-    """The groups of devices, if mesh axes do not determine them and there are not too many."""
-    # `data:(1)2` is a part of an axis, which does not determine the groups.
+    """Returns a collective's device groups; `[]` if its mesh axes determine them.
+
+    Also returns `[]` if the groups have too many members.
+    """
+    # `data:(1)2` is only a part of an axis, so it does not determine the groups.
     parts = collective.is_partial or any(":(" in axis for axis in collective.mesh_axes)
     groups = [list(group) for group in collective.groups]
     if (collective.mesh_axes and not parts) or sum(map(len, groups)) > MOST_MEMBERS:
@@ -195,7 +198,7 @@ def _groups(collective: Collective) -> list[list[int]]:
 
 
 def crosses_hosts(collective: Collective, mesh: MeshSpec | None) -> bool | None:
-    """Whether a collective sends between hosts; None if unknown."""
+    """Whether a collective sends data between hosts; None if unknown."""
     if mesh is None:
         return None
     if len(mesh.processes) < 2:

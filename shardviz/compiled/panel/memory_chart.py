@@ -1,4 +1,4 @@
-"""The chart of the Memory tab: live bytes at each moment, and the live buffers."""
+"""The chart in the Memory tab: live bytes over time, and the live buffers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shardviz.compiled.report import Report
 from shardviz.compiled.words.memory import about_buffer
 from shardviz.draw import words as wording
 
-MOST_COLUMNS = 240  # wide enough to be clicked
+MOST_COLUMNS = 240  # more columns would be too narrow to click
 MOST_ALIVE = 16  # buffers sent for each column; the page adds up the others
 
 
 def chart_view(report: Report) -> JsonDict | None:
-    """The live bytes for the page; None if the compiler reported no buffers."""
+    """Returns the chart's data; None if the compiler reported no buffers."""
     timeline, capacity = report.memory.timeline, report.memory.capacity
     if timeline is None:
         return None
@@ -30,10 +30,10 @@ def chart_view(report: Report) -> JsonDict | None:
     for kind, bytes_ in zip(KINDS, live, strict=True):
         if bytes_.any():  # kinds that never occur are not in the legend
             kinds.append([kind, bytes_.tolist()])
-    # The number of buffers sent for each column, largest first.
+    # Number of buffers sent so far for each column; the largest are sent first.
     sent = np.zeros(len(at), int)
     for buffer in sorted(timeline.buffers, key=lambda b: -b.bytes):
-        # The columns in which it is alive.
+        # The columns in which the buffer is alive.
         start, end = at.searchsorted(buffer.start), at.searchsorted(buffer.end, "right")
         if start == end or sent[start:end].min() >= MOST_ALIVE:
             continue

@@ -1,4 +1,4 @@
-"""Compile, Run and Cancel, the report of the last job, and the effects of the program."""
+"""Compile, Run and Cancel, the last job's report, and the program's effects."""
 
 from __future__ import annotations
 

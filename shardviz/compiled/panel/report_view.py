@@ -1,4 +1,4 @@
-"""A job and its report for the Program view, as plain data."""
+"""A job and its report, as plain data for the Program view."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.failure import Failure
 
 MAX_ROWS = 300
-#: The stages of a run: a program that fails there was compiled.
+#: The stages of a run. A program that fails in one of them was compiled.
 RUN_STAGES = ("place", "run", "check", "compare")
-# Positions in the row of stages, which starts with the requested one.
+# Positions in the row of stages; position 0 is the requested stage.
 COMPILED, RAN = 3, 4
 MOST_TIMES = 60
 _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
@@ -32,7 +32,7 @@ _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
 
 
 def report_view(job: Job | None, last: Report | None, revision: int) -> JsonDict:
-    """The last report, and the running job if there is one."""
+    """Returns the last report, and the running job if there is one."""
     view: JsonDict = {
         "state": "none",
         "revision": -1,
@@ -68,7 +68,7 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> JsonDict
 
 
 def error_view(report: Report | None) -> dict[str, str] | None:
-    """Why a compile or run ended early; None if it did not."""
+    """Explains why a compile or run ended early; None if it did not."""
     if report is None or report.error is None:
         return None
     error = report.error
@@ -77,14 +77,14 @@ def error_view(report: Report | None) -> dict[str, str] | None:
 
 
 def cancellation(job: Job | None) -> Failure | None:
-    """The error of a job that the user cancelled; None for any other job."""
+    """Returns the error of a job that the user cancelled; None for any other job."""
     if job is None or job.report is None or not was_cancelled(job.report):
         return None
     return job.report.error
 
 
 def was_cancelled(report: Report | None) -> bool:
-    """Whether the user cancelled the job of a report."""
+    """Whether a report belongs to a job that the user cancelled."""
     if report is None or report.error is None:
         return False
     return report.error.stage == "cancelled"
@@ -113,11 +113,11 @@ def _times(report: Report) -> list[list[str]]:
 def headline_view(
     roofline: Roofline | None, report: Report | None, where: str, not_run: str
 ) -> JsonDict:
-    """The least time of a program, its bound, and the memory of a device.
+    """Returns a program's least time, its bound, and the memory of a device.
 
     Args:
-        roofline: the least times; None if they are unknown.
-        report: of the compile; None before it.
+        roofline: the least times; None if unknown.
+        report: the report of the compile; None before it.
         where: the devices in words.
         not_run: why there is no report.
 
@@ -142,11 +142,11 @@ def headline_view(
 
 
 def planned_headline(plan: Plan, roofline: Roofline) -> JsonDict:
-    """The headline by the plan alone, before the program is compiled for the target.
+    """Returns the headline from the plan alone, before the program is compiled.
 
     Args:
-        plan: of the current program.
-        roofline: its least times on the target.
+        plan: the current program's plan.
+        roofline: the plan's least times on the target.
     """
     view = headline_view(
         None, None, Topology.parse(roofline.where).title, wording.BY_PLAN
@@ -161,7 +161,7 @@ def planned_headline(plan: Plan, roofline: Roofline) -> JsonDict:
 
 
 def _least_times(roofline: Roofline, collectives: Sequence[Collective]) -> JsonDict:
-    """The least times of a headline, with their bars."""
+    """Returns the least times of a headline, with their bars."""
     if roofline.seconds is None:
         return {}
     parts, longest = [], roofline.seconds or 1.0
@@ -179,10 +179,10 @@ def _least_times(roofline: Roofline, collectives: Sequence[Collective]) -> JsonD
 def _axes_of(
     roofline: Roofline, collectives: Sequence[Collective]
 ) -> list[list[object]]:
-    """The sets of mesh axes that communicate, each with its share of the time."""
+    """Returns the sets of mesh axes that communicate, with their shares of the time."""
     axes: dict[str, tuple[str, ...]] = {}
     for collective in collectives:
-        # A part of an axis has the colour of the axis.
+        # Part of an axis has the colour of the full axis.
         parents = dict.fromkeys(map(parent_axis, collective.mesh_axes))
         axes[collective.name_with_axes] = tuple(parents)
     seconds: dict[tuple[str, ...], float] = {}
@@ -198,11 +198,11 @@ def _axes_of(
 
 
 def memory_view(report: Report | None, roofline: Roofline | None = None) -> JsonDict:
-    """The Memory tab of a report.
+    """Returns the data of the Memory tab.
 
     Args:
-        report: of a compile; None before it.
-        roofline: the least times of its operations; None if they are unknown.
+        report: the report of a compile; None before it.
+        roofline: the least times of the program's operations; None if unknown.
 
     >>> from shardviz.compiled.report import Memory
     >>> memory = Memory(arguments=1 << 30, capacity=4 << 30)
@@ -230,7 +230,7 @@ def memory_view(report: Report | None, roofline: Roofline | None = None) -> Json
 
 
 def _bars(bounds: Sequence[Bound]) -> list[JsonDict]:
-    """The least times as bars, longest first; an unknown time has no bar."""
+    """Returns least times as bars, longest first; an unknown time has no bar."""
     rows = sorted(bounds, key=lambda row: -(row.seconds or 0.0))[:MOST_TIMES]
     longest = max((row.seconds or 0.0 for row in rows), default=0.0) or 1.0
     bars = []

@@ -1,4 +1,4 @@
-"""The row of stages, and the collectives, memory and least times of each."""
+"""The row of stages, with each stage's collectives, memory and least times."""
 
 from __future__ import annotations
 

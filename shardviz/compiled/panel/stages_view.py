@@ -1,7 +1,7 @@
-"""The stages of a program and what changed between them, as plain data for the page.
+"""A program's stages and the changes between them, as plain data for the page.
 
-The stages are requested, propagated, partitioned, compiled and ran. Each view has the
-revision of its program, so the page can mark those that are older than the latest edit.
+The stages are requested, propagated, partitioned, compiled and ran. Each view has its
+program's revision, so that the page can mark views older than the latest edit.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from shardviz.programs.program import Program
 
 NAMES = ("propagated", "partitioned", "compiled")
 PAIRS = ((0, 1), (1, 2), (0, 2))
-MOST_LINES = 12  # of the tooltip that lists changes
-PLAN_S = 60.0  # how long a saved page waits for its plan
-#: A saved page includes the explanations of at most so many values.
+MOST_LINES = 12  # in the tooltip that lists changes
+PLAN_S = 60.0  # seconds that a saved page waits for its plan
+#: The most values whose explanations a saved page includes.
 MOST_EXPLANATIONS = 300
 
 
 def stages_view(results: StageResults) -> JsonDict:
-    """The row of stages, the comparisons between them, and the table of collectives."""
+    """Returns the row of stages, their comparisons, and the table of collectives."""
     collectives_by_stage = results.collectives()
     comparisons = _comparisons(results)
     table = CollectiveTable(collectives_by_stage, comparisons, _meshes(results))
@@ -76,13 +76,13 @@ def stages_view(results: StageResults) -> JsonDict:
 
 
 def _comparisons(results: StageResults) -> dict[tuple[int, int], Comparison]:
-    """The comparisons of known stages, by the numbers of both."""
+    """Compares known stages; the keys are the numbers of the two stages."""
     collectives = results.collectives()
     comparisons = {}
     for i, j in PAIRS:
         before, after = collectives[i], collectives[j]
-        # Estimate and compiled collectives are compared only if the partitioner's are
-        # unknown. An estimate is not compared with another program.
+        # The estimate and the compiled program are compared only if the partitioned
+        # stage is unknown. An estimate is never compared with another program.
         skipped = (i, j) == (0, 2) and collectives[1] is not None
         if results.mismatched and i == 0:
             skipped = True
@@ -92,19 +92,19 @@ def _comparisons(results: StageResults) -> dict[tuple[int, int], Comparison]:
 
 
 def _meshes(results: StageResults) -> tuple[MeshSpec | None, ...]:
-    """For each stage the mesh with the host of every device; None if unknown."""
+    """Returns each stage's mesh with the host of every device; None if unknown."""
     planned = compiled = None
     if results.plan is not None:
         planned = results.plan.mesh
     if results.report is not None:
         compiled = results.report.mesh
     if topology_of(results.target) is not None:
-        # The hosts of described hardware are those of the compiled mesh.
+        # For described hardware, the compiled mesh has the hosts.
         both_known = compiled is not None and planned is not None
         if not both_known or compiled.size != planned.size:  # type: ignore[union-attr]
             return None, compiled, compiled
         return compiled, compiled, compiled
-    # Simulated devices belong to one process, so the planned mesh has the hosts.
+    # Simulated devices belong to one process, so the hosts come from the planned mesh.
     if compiled is None or len(compiled.processes) < 2:
         compiled = None if results.mismatched else planned
     return planned, compiled, compiled
@@ -179,8 +179,8 @@ def _ran(results: StageResults) -> dict[str, str]:
 
 
 def _where(results: StageResults) -> str:
-    """The devices of the report."""
-    # The menu shows that a target is described, and the text must be short.
+    """Names the devices of the report."""
+    # The text must be short, and the menu already shows that a target is described.
     topology = topology_of(results.target)
     if topology is not None:
         return topology.title
@@ -188,7 +188,7 @@ def _where(results: StageResults) -> str:
 
 
 def _stopped(name: str, report: Report) -> dict[str, str]:
-    """A stage that a compile did not reach."""
+    """Returns the view of a stage that a compile did not reach."""
     message = ""
     if report.error is not None:
         message = report.error.message
@@ -201,7 +201,7 @@ def _title(
     devices: str,
     cached: bool = False,
 ) -> str:
-    """The tooltip of a stage: its collectives, their bytes with all trips, its time."""
+    """Returns a stage's tooltip: collectives, total bytes, devices and time."""
     lines = [wording.collective_counts(collectives)]
     if total := total_bytes(collectives):
         lines.append(f"{bytes_text(total)} per device")
@@ -215,7 +215,7 @@ def _title(
 
 
 def _requested_mark(plan: Plan | None) -> list[JsonDict]:
-    """The mark after the requested stage: values to which propagation added axes."""
+    """Returns the mark after the requested stage, which counts newly sharded values."""
     if plan is None or plan.error is not None:
         return []
     count = sum(op.kind != "argument" and bool(op.spec.axes) for op in plan.ops)
@@ -224,7 +224,7 @@ def _requested_mark(plan: Plan | None) -> list[JsonDict]:
 
 
 def _mark(pair: tuple[int, int], comparison: Comparison) -> JsonDict:
-    """The mark between two stages: their changes in a few words."""
+    """Returns the mark between two stages: their changes in a few words."""
     before = after = 0
     for change in comparison.changes:
         before += total_bytes(change.before)
@@ -243,7 +243,7 @@ def _mark(pair: tuple[int, int], comparison: Comparison) -> JsonDict:
 
 
 def saved_stages(view: JsonDict) -> JsonDict:
-    """The stages for a page without a kernel, which plans and compiles nothing.
+    """Returns the stages for a page without a kernel, which plans and compiles nothing.
 
     >>> [s["text"] for s in saved_stages(stages_view(StageResults()))["stages"]]
     ['not planned', 'not partitioned', 'not compiled', 'not run']
@@ -263,7 +263,7 @@ def saved_stages(view: JsonDict) -> JsonDict:
 
 
 class Views(NamedTuple):
-    """The data of the stages and of the values, and the planner's current work."""
+    """The page's data on stages and values, and the planner's current work."""
 
     stages: JsonDict
     values: JsonDict
@@ -271,7 +271,7 @@ class Views(NamedTuple):
 
 
 class StageViews:
-    """The views of the planner's results, made only when these change.
+    """Views of the planner's results, recomputed only when the results change.
 
     Attributes:
         results: the results that the stages show.
@@ -280,13 +280,13 @@ class StageViews:
     def __init__(self, planner: Planner):
         self.results = StageResults()
         self._planner = planner
-        # Threads of the planner and of jobs may ask for views at the same time.
+        # Threads of the planner and of jobs may request views at the same time.
         self._lock = threading.Lock()
         self._stages = stages_view(self.results)
         self._values = values_view(None)
 
     def collective(self, key: str) -> Collective | None:
-        """The collective that the page calls `stage:number`; None if there is none."""
+        """Returns the collective that the page calls `stage:number`, or None."""
         stage, _, number = key.partition(":")
         if stage not in ("0", "1", "2") or not number.isdecimal() or len(number) > 8:
             return None
@@ -296,7 +296,7 @@ class StageViews:
         return collectives[int(number)]
 
     def views(self) -> Views:
-        """The current views: the same objects as last time if nothing changed."""
+        """Returns the current views: the same objects as before if nothing changed."""
         results = self._planner.state
         with self._lock:
             if results.plan is not self.results.plan:
@@ -311,7 +311,7 @@ class StageViews:
             self._planner.plan_now(program, revision, PLAN_S)
 
     def saved_stages(self) -> JsonDict:
-        """The stages for a saved page; without a plan, the first one names the reason."""
+        """Returns a saved page's stages. Without a plan, the first explains why."""
         stages = saved_stages(self.views().stages)
         if self._planner.state.plan is None:
             first, *later = stages["stages"]
@@ -319,7 +319,7 @@ class StageViews:
         return stages
 
     def saved_values(self) -> JsonDict:
-        """The values with their explanations for a saved page, or why there is no plan."""
+        """Returns a saved page's values and explanations, or why it has none."""
         plan = self._planner.state.plan
         if plan is not None:
             return values_view(plan, MOST_EXPLANATIONS)
@@ -331,5 +331,5 @@ def _has_jax() -> bool:
 
 
 def _why_no_plan() -> str:
-    """Why a saved page has no plan: jax is missing, or it took longer than PLAN_S."""
+    """Explains why a saved page has no plan: no jax, or planning exceeded PLAN_S."""
     return wording.without_plan(PLAN_S if _has_jax() else None)

@@ -14,7 +14,7 @@ from shardviz.explorer.protocol import Event, Page, Panel
 
 
 class TimelinePanel(Panel):
-    """The timeline of the latest plan, made in the background."""
+    """The latest plan's timeline, computed in the background."""
 
     name = "timeline"
     traits = {"timeline": NOT_YET}

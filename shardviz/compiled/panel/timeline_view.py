@@ -20,10 +20,10 @@ from shardviz.hardware.chips import find_chip
 from shardviz.hardware.topology import even_topology
 from shardviz.plans.plan import Plan
 
-#: Chips that are offered if the target has no published rates.
+#: Chips to offer if the target has no published rates.
 EXAMPLES = ("v5e", "v5p", "h100")
 MOST_EXAMPLES = 2
-#: The lanes: operations bound by each part, then a lane for each set of mesh axes.
+#: The lanes: operations by the part that bounds them, then collectives by mesh axes.
 ARITHMETIC, MEMORY, COLLECTIVES = range(3)
 #: Shown until the Program view is opened.
 NOT_YET: JsonDict = {
@@ -41,8 +41,9 @@ class TimelineRequest:
     Attributes:
         results: the plan and the report that the stages show.
         mesh: the current mesh.
-        target: the chosen target, checked.
-        placement: of the mesh on the target; None if it has no coordinates there.
+        target: the chosen target, already validated.
+        placement: the mesh on the target's devices; None if it has no coordinates
+            there.
     """
 
     results: StageResults
@@ -51,7 +52,7 @@ class TimelineRequest:
     placement: DevicePlacement | None
 
     def same_as(self, request: TimelineRequest | None) -> bool:
-        """Whether both result in the same timeline."""
+        """Whether both requests result in the same timeline."""
         if request is None:
             return False
         results, other_results = self.results, request.results
@@ -67,13 +68,13 @@ class TimelineRequest:
 
 
 class TimelineMaker(LatestView[TimelineRequest]):
-    """Makes the timeline of the latest plan; edits and pages never wait for it."""
+    """Computes the latest plan's timeline; edits and pages never wait for it."""
 
     def __init__(self, changed: Callable[[], None]):
         super().__init__("shardviz-timeline", timeline_view, _failed, changed)
 
     def request(self, item: TimelineRequest) -> None:
-        """Makes this timeline next, unless it was the last one."""
+        """Queues a timeline, unless it is the one that was requested last."""
         if not item.same_as(self.requested):
             super().request(item)
 
@@ -84,13 +85,13 @@ def _failed(request: TimelineRequest, error: BaseException) -> JsonDict:
 
 
 def timeline_view(request: TimelineRequest) -> JsonDict:
-    """A timeline for the page, with its revision and target."""
+    """Returns a timeline for the page, with its revision and target."""
     of = {"revision": request.results.plan_revision, "target": request.target}
     return {**_view_of(request), **of}
 
 
 def _view_of(request: TimelineRequest) -> JsonDict:
-    """The rows of numbers and the text that they index, or why there is no timeline.
+    """Returns rows of numbers and the texts that they index, or why there are none.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
@@ -109,11 +110,11 @@ def _view_of(request: TimelineRequest) -> JsonDict:
     if plan.error is not None:
         return _nothing(str(plan.error))
     if plan.mesh.shape != placement.mesh.shape:
-        # The plan is of the mesh before the last edit.
+        # The plan is for the mesh before the last edit.
         return _nothing(wording.NO_PLAN)
     report, least = results.report, results.roofline
     topology = placement.topology
-    # The report may be of the program or target before the last edit.
+    # The report may be for the program or target before the last edit.
     if results.mismatched or least is None or least.where != str(topology):
         report = None
     try:
@@ -124,7 +125,7 @@ def _view_of(request: TimelineRequest) -> JsonDict:
 
 
 def examples(devices: int) -> list[str]:
-    """Targets with published rates and this number of devices; `[]` if there are none.
+    """Returns targets with published rates and this many devices; may be empty.
 
     >>> examples(16), examples(7), examples(17)
     (['tpu:v5e:4x4', 'tpu:v5p:2x2x4'], ['gpu:h100:1x7'], [])
@@ -135,7 +136,7 @@ def examples(devices: int) -> list[str]:
         topology = even_topology(chip, devices)
         if topology is None or topology.size != devices:
             continue
-        # One GPU on each of many hosts is not a real offer.
+        # Many hosts with one GPU each are not a useful example.
         full = topology.shape[-1] == chip.host_shape[0]
         if chip.platform == "tpu" or full or topology.hosts == 1:
             targets.append(str(topology))
@@ -153,7 +154,7 @@ def _view(steps: Timeline, plan: Plan) -> JsonDict:
     spans = [span for span in steps.spans if span.seconds != 0.0]
     if not spans:
         return {**_nothing(wording.NOTHING), **headline}
-    # Lanes are in mesh order; collectives without known axes come last.
+    # Lanes are in mesh order, with collectives of unknown axes last.
     names = list(plan.mesh.axis_names)
     used = {span.axes for span in spans if span.kind == "collective"}
     lanes = sorted(used, key=lambda axes: (not axes, [*map(names.index, axes)]))
@@ -192,7 +193,7 @@ def _microseconds(seconds: float | None) -> float | None:
 
 
 def _notes(steps: Timeline, fused: int) -> list[str]:
-    """The sources of the timeline, and its omissions."""
+    """Returns notes on the timeline's sources, and on what it leaves out."""
     notes = [wording.COMPILED if steps.is_compiled else wording.PLANNED]
     if steps.least.has_unknown_trips:
         notes.append(wording.UNKNOWN_TRIPS)

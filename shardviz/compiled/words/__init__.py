@@ -1,1 +1,1 @@
-"""Sentences of this feature, in English."""
+"""English sentences about compiled programs."""

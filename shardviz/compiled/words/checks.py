@@ -1,4 +1,4 @@
-"""Findings of a compile or run in English."""
+"""Sentences for the findings of a compile or run."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _apart(fact: ValuesApart) -> str:
         f" {relative:.2g} of the largest value {fact.scale:.3g}; allowed is"
         f" {fact.allowed:g} of it."
     )
-    # These are counted separately, since the difference is that of finite elements.
+    # Counted separately, because the largest difference covers only finite elements.
     if fact.unlike:
         text += f" {plural(fact.unlike, 'element')} finite in one of the two only."
     if fact.not_finite:
@@ -121,7 +121,7 @@ def _apart(fact: ValuesApart) -> str:
 
 
 def _reason(reason: HiddenBlock | RoundingMoves | None) -> str:
-    """What decided about a difference, if it was not the tolerance."""
+    """Explains what decided a check, if it was not the tolerance."""
     if reason is None:
         return ""
     if isinstance(reason, HiddenBlock):

@@ -1,4 +1,4 @@
-"""Sentences for the stages of a program, and for the changes of its collectives."""
+"""Sentences for a program's stages, and for the changes of its collectives."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from shardviz.compiled.stages import Stage, Stages
 from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 
-# The pass that makes the collectives of a stage.
+# Stage -> the compiler pass that adds its collectives.
 _MAKERS = {
     "propagated": "Shardy",
     "partitioned": "the partitioner",
     "compiled": "the compiler",
 }
-# Kinds before and after, to the reason why the compiler may replace one by the other.
+# Kinds before and after -> why the compiler may replace one with the other.
 _WHY = {
     "all-reduce > reduce-scatter": "each device keeps only its part of the sum",
     "all-gather > collective-permute": "each part is used while the next one is sent",
@@ -44,7 +44,7 @@ _REMADE = (
 
 
 def phrase(collectives: Sequence[Collective]) -> str:
-    """Collectives as a phrase; equal ones are counted.
+    """Describes collectives in a phrase; equal ones are counted.
 
     >>> c = Collective("all-reduce", ("data",), 1024)
     >>> phrase([c]), phrase([c, c])
@@ -60,7 +60,7 @@ def _counted(alike: Sequence[Collective]) -> str:
     first = alike[0]
     size = bytes_text(sum(c.bytes_per_device for c in alike))
     loops = {_loop(c) for c in alike}
-    # If there are several loops, none is named: it would be wrong for the others.
+    # If the loops differ, none of them is named.
     loop = loops.pop() if len(loops) == 1 else ""
     place = f"{clause(' over {}', joined(first.axes_in_words))}{loop}"
     if len(alike) > 1:
@@ -75,8 +75,8 @@ def _loop(c: Collective) -> str:
 
 
 def _at(change: CollectiveChange) -> str:
-    """The source line, ` (block.py:31)`, or the first two of several."""
-    # XLA often drops source lines, so those of the earlier stage are better.
+    """Returns the source line, like ` (block.py:31)`, or the first two of several."""
+    # XLA often drops source lines, so we prefer those of the earlier stage.
     for side in (change.before, change.after):
         lines = list(dict.fromkeys(c.source for c in side if c.source))
         if len(lines) > 2:
@@ -87,7 +87,7 @@ def _at(change: CollectiveChange) -> str:
 
 
 def collective_change(change: CollectiveChange) -> str:
-    """How collectives changed, and why if that is known."""
+    """Describes how collectives changed, and why if that is known."""
     before, after = change.before, change.after
     first, last = change.stages
     subject = phrase(before or after) + _at(change)
@@ -102,7 +102,7 @@ def collective_change(change: CollectiveChange) -> str:
         cause = clause(" {}", str(after[0].cause).rstrip())
         return f"New: {subject}.{cause or remade}"
     if change.kind == "kept":
-        # The propagated stage has only a plan, so nothing of it is kept.
+        # The propagated stage is only a plan, so there is nothing to keep.
         lead = "As planned" if first == "propagated" else "Kept"
         return f"{lead}: {subject}.{remade}"
     if first == "propagated" and change.kind != "made asynchronous":
@@ -131,7 +131,7 @@ def collective_change(change: CollectiveChange) -> str:
 def _combined(change: CollectiveChange) -> str:
     before, combined = change.before, change.after[0]
     several, into = phrase(before), phrase(change.after)
-    # If kind and axes are the same, they are named once.
+    # If all kinds and axes are equal, they are named once.
     if len({(c.kind, c.mesh_axes) for c in (*before, combined)}) == 1:
         over = clause(" over {}", joined(combined.axes_in_words))
         several = f"{len(before)} {combined.kind}s{over}"
@@ -141,7 +141,7 @@ def _combined(change: CollectiveChange) -> str:
 
 
 def _why(change: CollectiveChange) -> str:
-    """Why collectives changed; `""` if that is unknown."""
+    """Explains why collectives changed; `""` if that is unknown."""
     before, after = change.before, change.after
     old = ", ".join(dict.fromkeys(c.kind for c in before))
     new = ", ".join(dict.fromkeys(c.kind for c in after))
@@ -154,7 +154,7 @@ def _why(change: CollectiveChange) -> str:
     if change.kind == "combined":
         return _why_combined(before, after)
     sent, sends = _dtype(before), _dtype(after)
-    # If the numbers of elements differ, more than the type has changed.
+    # If the numbers of elements differ, more than the dtype has changed.
     same_amount = sum(map(amount, before)) == sum(map(amount, after))
     if same_amount and sent and sends and sent != sends:
         return f"it sends {sends} instead of {sent}"
@@ -164,7 +164,7 @@ def _why(change: CollectiveChange) -> str:
 
 
 def _why_combined(before: Sequence[Collective], after: Sequence[Collective]) -> str:
-    """Why several became one, judged by the elements that each sends."""
+    """Explains why collectives were combined, judged by the elements they send."""
     sums: dict[str | int, Collective] = {}
     for number, c in enumerate(before):
         sums[c.added_in or number] = c
@@ -178,13 +178,13 @@ def _why_combined(before: Sequence[Collective], after: Sequence[Collective]) -> 
 
 
 def _dtype(collectives: Sequence[Collective]) -> str:
-    """The type of the elements that they send; `""` if there are several."""
+    """Returns the dtype that collectives send; `""` if there are several."""
     dtypes = {c.dtype for c in collectives}
     return dtypes.pop() if len(dtypes) == 1 else ""
 
 
 def comparison(value: Comparison) -> str:
-    """The comparison, one sentence per line; unchanged collectives come last."""
+    """Lists the changes, one sentence per line; unchanged collectives come last."""
     head = f"From {value.before} to {value.after}: {value.short}."
     return "\n".join((head, *map(str, value.ordered)))
 
@@ -197,7 +197,7 @@ _NOT_YET = {
 
 
 def stage(fact: Stage) -> str:
-    """The state of a stage.
+    """Describes the state of a stage.
 
     >>> stage(Stage("compiled", "not yet"))
     'Not compiled yet.'
@@ -220,7 +220,7 @@ def stage(fact: Stage) -> str:
 
 
 def stages(value: Stages) -> str:
-    """Each stage in one line, with the changes between neighbours in between."""
+    """Describes each stage in one line, with the changes between stages."""
     lines: list[str] = []
     last: Stage | None = None
     for next_stage in value.all:

@@ -9,11 +9,11 @@ from shardviz.base.format import bytes_text, clause, joined
 from shardviz.compiled.memory import Buffer, MemoryPeak
 
 _MOST_KINDS = 3
-_SMALL = 10  # saved values below 1/10 of a peak do not explain it
+_SMALL = 10  # saved values below 1/10 of the peak don't explain the peak
 
 
 def peak(fact: MemoryPeak) -> str:
-    """The bytes at the peak, its place, and the values that need them.
+    """Describes the peak: its bytes, its source line, and the values that fill it.
 
     >>> peak(MemoryPeak(0, 0))
     'Peak 0 B, all the time: nothing.'
@@ -31,8 +31,8 @@ def peak(fact: MemoryPeak) -> str:
 
 
 def _saved(fact: MemoryPeak) -> str:
-    """The bytes that the forward pass saved, in how many steps, and how many of them
-    are replicated.
+    """Describes the values that the forward pass saved: their bytes, the loop that
+    saved them, and how many bytes are replicated.
     """
     trips: set[int | None] = set()
     size, replicated = 0, Counter[tuple[str, ...]]()
@@ -43,7 +43,7 @@ def _saved(fact: MemoryPeak) -> str:
     if not size or size * _SMALL < fact.bytes:
         return ""
     words = f"{bytes_text(size)} are forward values saved for it"
-    # If several loops saved values, no single number is true for all.
+    # If several loops saved values, no single trip count is true for all.
     if len(trips) == 1 and trips.isdisjoint((1, None)):
         words += f", by a loop that runs {trips.pop():,} times"
     del replicated[()]
@@ -53,7 +53,7 @@ def _saved(fact: MemoryPeak) -> str:
 
 
 def about_buffer(buffer: Buffer) -> str:
-    """The use of a buffer, and its bytes if it were split as its neighbours.
+    """Describes a buffer's use, and its size if it were split like its neighbours.
 
     >>> about_buffer(Buffer("dot", 8, "f32[2]", "temporaries", phase="forward", split_bytes=4))
     'temporaries, forward, 4 B if split as its neighbours'
@@ -64,7 +64,7 @@ def about_buffer(buffer: Buffer) -> str:
     if buffer.split_bytes is not None and buffer.split_bytes < buffer.bytes:
         words.append(f"{bytes_text(buffer.split_bytes)} if split as its neighbours")
     if buffer.spec is not None:
-        # Inside a shard_map each device has its own block.
+        # Inside a shard_map, each device has a different block.
         split = {*map(parent_axis, buffer.spec.axes), *buffer.spec.unreduced}
         beyond = [axis for axis in buffer.differs or () if axis not in split]
         if beyond:

@@ -1,4 +1,4 @@
-"""Sentences for the least times of a program on some chips."""
+"""Sentences for a program's least times on given chips."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NOTES: Mapping[str, str] = {
 
 
 def note(fact: RooflineNote) -> str:
-    """The assumption, or why a time is unknown, in one sentence."""
+    """States an assumption, or why a time is unknown, in one sentence."""
     return NOTES[fact.code]
 
 
 def summary(fact: Roofline) -> str:
-    """The least time and its parts, and whether the program fits."""
+    """Summarises the least time and its parts, and whether the program fits."""
     words = f"On {fact.where}: nothing is known of its cost."
     if fact.seconds is not None:
         parts = [f"{PARTS[name]} {time_text(s)}" for name, s in fact.parts.items()]
@@ -51,7 +51,7 @@ def summary(fact: Roofline) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Seconds with three digits, because users compare them with their own estimates.
+    """Formats seconds with three digits, because users compare them with estimates.
 
     >>> time_text(5.5123e-5), time_text(0.0)
     ('55.1 µs', '0 ns')
@@ -63,7 +63,7 @@ def time_text(seconds: float) -> str:
 
 
 def order(fact: DeviceOrder) -> str:
-    """The cost of the current order of devices."""
+    """Compares the current device order with the best one."""
     least, current = time_text(fact.least), time_text(fact.seconds)
     gain = "in another order of the devices"
     if least != current:

@@ -15,14 +15,14 @@ from shardviz.plans.plan import Plan
 
 # --- the stages -----------------------------------------------------------------------
 
-#: The text in place of a stage without a result, and why there is none.
+#: Stage -> the text shown while it has no result, and the reason.
 WAITING = {
     "propagated": ("not yet", "The program is planned when the edits settle."),
     "partitioned": ("not yet", ""),
     "compiled": ("not yet", "Press Compile."),
     "ran": ("not run yet", "Press Run to compare the prediction with what happens."),
 }
-#: The same on a page without a kernel, which plans and compiles nothing.
+#: Stage -> the text on a page without a kernel, which plans and compiles nothing.
 NEVER = {
     "propagated": "not planned",
     "partitioned": "not partitioned",
@@ -37,12 +37,12 @@ PROPAGATED_TITLE = "What propagation decided: see the tab Values."
 
 
 def not_run(code: str, title: str = "", devices: int = 0) -> str:
-    """Why the partitioner does not run automatically.
+    """Explains why the partitioner does not run automatically.
 
     Args:
         code: the code of a `NotRun`.
         title: the title of the target.
-        devices: how many devices would have to be simulated.
+        devices: number of devices that would have to be simulated.
 
     >>> not_run("described", "TPU v5e 2×4")
     'Press Compile: the compiler for TPU v5e 2×4 takes a while.'
@@ -61,10 +61,10 @@ def not_run(code: str, title: str = "", devices: int = 0) -> str:
 
 
 def without_plan(seconds: float | None) -> str:
-    """Why a saved page has no plan.
+    """Explains why a saved page has no plan.
 
     Args:
-        seconds: how long the page waited for it; None if jax is missing.
+        seconds: how long the page waited for the plan; None if jax is missing.
     """
     if seconds is None:
         return "Saved without the plan: jax is not installed."
@@ -72,12 +72,12 @@ def without_plan(seconds: float | None) -> str:
 
 
 def values_with_axes(count: int) -> str:
-    """How many values propagation sharded in addition to the request."""
+    """Counts the values that propagation sharded in addition to the requested ones."""
     return f"{count:,} now sharded" if count else "no value newly sharded"
 
 
 def collective_counts(collectives: Iterable[Collective]) -> str:
-    """How many collectives there are of each kind, the most frequent first.
+    """Counts collectives by kind, most frequent first.
 
     >>> collective_counts([Collective("all-reduce", ("data",), 8)])
     '1 all-reduce'
@@ -90,7 +90,7 @@ def collective_counts(collectives: Iterable[Collective]) -> str:
 
 
 def what_changed(comparison: Comparison) -> str:
-    """The changes between two stages in a few words.
+    """Summarises the changes between two stages in a few words.
 
     >>> from shardviz.compiled.comparison import compare
     >>> c = Collective("all-reduce", ("data",), 8)
@@ -100,7 +100,8 @@ def what_changed(comparison: Comparison) -> str:
     if not comparison.changes:
         return "no collectives"
     if comparison.same:
-        # A plan is an estimate, so its success matters more than a count.
+        # For a plan, which is an estimate, a correct prediction matters more than a
+        # count.
         return "estimate was right" if comparison.before == "propagated" else "all kept"
     counted: list[str] = []
     for kind in CHANGES:
@@ -116,12 +117,12 @@ def what_changed(comparison: Comparison) -> str:
     return ", ".join(counted)
 
 
-#: Words for changes of a collective that differ from the name of the change.
+#: Kind of change -> the words for it, if they differ from the kind's name.
 HOW = {"made asynchronous": "now async", "added": "new", "hoisted": "out of the loop"}
 
 
 def became(change: CollectiveChange) -> str:
-    """How a collective changed since the previous stage; `""` if it was kept.
+    """Describes how a collective changed since the previous stage; `""` if it was kept.
 
     >>> c = Collective("all-reduce", ("data",), 8)
     >>> became(CollectiveChange("combined", (c, c), (c,)))
@@ -139,7 +140,7 @@ def became(change: CollectiveChange) -> str:
 
 
 def becomes(change: CollectiveChange) -> str:
-    """How a collective changes on the next stage; `""` if it is kept."""
+    """Describes how a collective changes at the next stage; `""` if it is kept."""
     if change.kind == "changed":
         return _other_kind("becomes", change.after, change.before)
     return became(change)
@@ -148,7 +149,7 @@ def becomes(change: CollectiveChange) -> str:
 def _other_kind(
     verb: str, on_other_stage: Sequence[Collective], on_stage: Sequence[Collective]
 ) -> str:
-    """The kinds that collectives have on another stage, if they differ."""
+    """Names the kinds that collectives have at another stage, if they differ."""
     kinds = dict.fromkeys(collective.kind for collective in on_other_stage)
     if set(kinds) == {collective.kind for collective in on_stage}:
         return "changed"
@@ -160,8 +161,10 @@ REMATERIALISED = "full rematerialisation"
 
 
 def collective_facts(collective: Collective) -> str:
-    """One line about a collective: group size, total bytes, number of combined arrays,
-    forward or backward pass, and shape, as far as they are known.
+    """Describes a collective in one line.
+
+    The line has the group size, total bytes, number of combined arrays, forward or
+    backward pass, and shape, if they are known.
 
     >>> collective_facts(Collective("all-reduce", ("data",), 8, shape="f32[2]", trips=3))
     '24 B in all · f32[2]'
@@ -178,7 +181,7 @@ def collective_facts(collective: Collective) -> str:
 
 
 def part_of_axis(size: int) -> str:
-    """A collective among fewer devices than the axis has."""
+    """Describes a collective among fewer devices than the axis has."""
     return f"groups of {size}, a part of the axis"
 
 
@@ -187,7 +190,7 @@ NO_CAUSE = "The compiler names no cause."
 
 # --- the headline ---------------------------------------------------------------------
 
-#: The parts of a roofline, in the order of their bars.
+#: The parts of a roofline in the order of their bars, and the words for them.
 PARTS = {"collectives": "collectives", "memory": "memory", "compute": "arithmetic"}
 NO_CHIP = "Choose a chip under Runs on to see its least times."
 BY_PLAN = "Lower bounds by the plan; the compiled program is not known."
@@ -195,7 +198,7 @@ NO_COST = "The compiler counted no operations, so there are no least times."
 
 
 def bound(roofline: Roofline) -> str:
-    """The longest part of a program, or why it is unknown."""
+    """Names the part of a program that takes longest, or why it is unknown."""
     if roofline.counts_loops_once:
         return "bound not known: loops are counted once"
     if not roofline.bound and roofline.has_unknown_trips:
@@ -204,7 +207,7 @@ def bound(roofline: Roofline) -> str:
 
 
 def memory_needed(fit: Fit) -> str:
-    """The memory that a device needs, and the memory that it has.
+    """Describes the memory that a device needs, and the memory that it has.
 
     >>> memory_needed(Fit(3 << 30, 4 << 30))
     'needs 3 GiB of 4 GiB'
@@ -219,7 +222,7 @@ def memory_needed(fit: Fit) -> str:
 
 
 def planned_memory(fit: Fit) -> str:
-    """The bytes of arguments and results, before a compile shows the rest.
+    """Describes the memory for arguments and results, before a compile adds the rest.
 
     >>> planned_memory(Fit(3 << 30, 4 << 30, arrays_only=True))
     'Needs at least 3 GiB of 4 GiB per device, for arguments and results.'
@@ -231,14 +234,14 @@ def planned_memory(fit: Fit) -> str:
 
 
 def memory(report: Report) -> str:
-    """The memory of a compiled program on each device, and whether it fits."""
+    """Describes a compiled program's memory on each device, and whether it fits."""
     used, on_host = report.memory, host_bytes(report.memory)
     parts = []
     if report.fit is not None:
         parts.append(str(report.fit))
     needed, peak = needed_bytes(used) or 0, used.peak
     if peak is not None and needed > peak.bytes:
-        # Both figures are on the page, so a visible difference is explained.
+        # The page shows both figures, so we explain a visible difference.
         if bytes_text(needed) != bytes_text(peak.bytes):
             difference = bytes_text(needed - peak.bytes)
             uses, least = "code and gaps between buffers", report.roofline
@@ -260,19 +263,19 @@ def memory(report: Report) -> str:
 
 
 def cancelled(kind: str, stage: str) -> str:
-    """The error of a compile or run that the user cancelled."""
+    """Returns the error message of a compile or run that the user cancelled."""
     kind = {"changes": "search for changes"}.get(kind, kind)
     return f"The {kind} was cancelled in the stage {stage!r}."
 
 
 def stopped_at(stage: str) -> str:
-    """The title of an error of a compile or run."""
+    """Returns the title for an error of a compile or run."""
     if stage == "cancelled":
         return "Cancelled"
     return f"Stopped at: {stage}"
 
 
-#: The text for the stages of a job; for other stages STARTING.
+#: Stage of a job -> the text shown during it; STARTING for other stages.
 DOING = {
     "compile": "Compiling…",
     "place": "Placing the inputs…",
@@ -288,7 +291,7 @@ CACHED = "cached"
 
 
 def run_verdict(report: Report) -> str:
-    """The result of a run in a few words; `""` if nothing ran.
+    """Summarises a run in a few words; `""` if nothing ran.
 
     >>> run_verdict(Report("f", "cpu × 8", run_s=0.002))
     'Ran in 2 ms'
@@ -300,7 +303,7 @@ def run_verdict(report: Report) -> str:
 
 
 def checks_in_words(report: Report) -> str:
-    """How many checks of a run passed or failed; `""` if there are none."""
+    """Counts the checks of a run that passed or failed; `""` if there are none."""
     count = plural(len(report.checks), "check")
     if failed := sum(check.ok is False for check in report.checks):
         return f"{failed} of {count} failed"
@@ -308,7 +311,7 @@ def checks_in_words(report: Report) -> str:
 
 
 def ran(report: Report) -> str:
-    """The result of a run in three words.
+    """Summarises a run as a mark and a count of its checks.
 
     >>> ran(Report("f", "cpu × 8", run_s=0.002))
     '✓'
@@ -320,7 +323,7 @@ def ran(report: Report) -> str:
 
 
 def _passed(report: Report) -> int:
-    # A check that could not be decided is neither passed nor failed.
+    # An undecided check has neither passed nor failed.
     return sum(check.ok is True for check in report.checks)
 
 
@@ -330,7 +333,7 @@ NO_PLAN_YET = "There is no plan yet."
 
 
 def values_split(plan: Plan) -> str:
-    """How many values of a plan are split.
+    """Counts the values of a plan, and how many of them are split.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> values_split(Plan("f", make_mesh(data=2), ()))
@@ -341,7 +344,7 @@ def values_split(plan: Plan) -> str:
 
 
 def plan_summary(plan: Plan) -> str:
-    """How many values and estimated collectives a plan has."""
+    """Counts the values and estimated collectives of a plan."""
     if not plan.collectives:
         return values_split(plan)
     estimated = f"{plural(len(plan.collectives), 'collective')} estimated"
@@ -349,5 +352,5 @@ def plan_summary(plan: Plan) -> str:
 
 
 def not_drawn(why: str) -> str:
-    """Why the links of a collective are not shown."""
+    """Explains why the links of a collective are not shown."""
     return f"The links cannot be drawn: {why}"

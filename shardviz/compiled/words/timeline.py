@@ -1,4 +1,4 @@
-"""Sentences for the timeline of a program: its least times, in order."""
+"""Sentences for a program's timeline: its least times, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOT_YET = "Least times are being added up…"
 NO_CHIP = "Least times need a chip: choose one under Runs on."
 NO_PLAN = "There is no plan yet: the program is planned when its edits settle."
 NOTHING = "Nothing in this program must use memory or links."
-#: The two schedules, each with an explanation.
+#: The names of the two schedules, each with an explanation.
 SERIAL = ("One after another", "Each begins when the one before has ended.")
 OVERLAPPED = (
     "Perfect overlap",
@@ -30,7 +30,7 @@ UNKNOWN_TRIPS = NOTES["unknown trips"]
 
 
 def summary(fact: Timeline) -> str:
-    """The least times, one after another and with perfect overlap."""
+    """Summarises the least times: one after another, and with perfect overlap."""
     words = (
         f"At least {time_text(fact.serial_s)} one after another, and"
         f" {time_text(fact.overlapped_s)} with perfect overlap, on {fact.least.where}."
@@ -43,7 +43,7 @@ def summary(fact: Timeline) -> str:
 
 
 def unknown(count: int) -> str:
-    """How many times the sums leave out.
+    """Counts the unknown times, which the sums leave out.
 
     >>> unknown(1)
     'The time of 1 is not known: it is left out.'
@@ -54,7 +54,7 @@ def unknown(count: int) -> str:
 
 
 def fused(count: int) -> str:
-    """How many operations cost nothing.
+    """Counts the operations that are not drawn because they may be free.
 
     >>> fused(2)
     '2 operations are not drawn: they are free if XLA fuses them with a neighbour.'
@@ -68,7 +68,7 @@ def fused(count: int) -> str:
 
 
 def span(fact: Span) -> str:
-    """The least time of one operation or collective, and the rate that limits it.
+    """Describes the least time of a span, and the rate that limits it.
 
     >>> span(Span("dot_general", "product", 64e-6, "FLOP/s", 4e8, trips=32))
     'At least 64 µs: 32 × 2 µs, bound by FLOP/s: 400 MFLOP.'

@@ -1,11 +1,11 @@
-"""Sentences for programs that do not fit: the values that fill the memory, and advice."""
+"""Sentences for programs that do not fit: the largest values, and advice."""
 
 from __future__ import annotations
 
 from shardviz.base.format import bytes_text, joined, plural
 from shardviz.compiled.too_large import LargeValue, MemoryAdvice, TooLarge
 
-_MOST = 6  # values
+_MOST = 6  # values listed
 _MOST_TITLES = 4
 _TRIES = {
     "arguments": "Arguments and results alone are too large, so nothing inside the function"
@@ -19,12 +19,12 @@ _TRIES = {
     "unknown": "",
 }
 _CHANGES = 'sv.changes(report, goal="memory") compiles changes for this target.'
-_CARRY = "the scan's carry"  # XLA names it after the loop
+_CARRY = "the scan's carry"  # XLA names the carry after the loop
 _COMPILES = 'sv.changes(report, goal="memory") compiles it for this target.'
 
 
 def too_large(fact: TooLarge) -> str:
-    """The bytes that it needs by kind, and the memory of the chip.
+    """Describes the bytes that a program needs by kind, and the memory of the chip.
 
     >>> from shardviz.axis_rules.fit import Fit
     >>> print(too_large(TooLarge("f", "TPU v5e 2×2", Fit(9, 8), {"temporaries": 9})))
@@ -35,7 +35,7 @@ def too_large(fact: TooLarge) -> str:
 
 
 def needed_by_kind(fact: TooLarge) -> str:
-    """The bytes that it needs on each device by kind, and the memory of a device."""
+    """Lists the bytes needed on each device by kind, and the memory of a device."""
     parts = [f"{bytes_text(size)} of {kind}" for kind, size in fact.kinds.items()]
     needed = " + ".join(parts) or bytes_text(fact.fit.needed)
     # Without a target, the user set the limit.
@@ -44,17 +44,17 @@ def needed_by_kind(fact: TooLarge) -> str:
 
 
 def _capacity(size: int) -> str:
-    """Bytes with as many digits as compilers print: 15.75 GiB, not 15.8 GiB."""
+    """Formats bytes with as many digits as compilers print: 15.75 GiB, not 15.8 GiB."""
     return f"{size / 2**30:.4g} GiB" if size >= 2**30 else bytes_text(size)
 
 
 def details(fact: TooLarge) -> str:
-    """The largest values, a line each, and advice."""
+    """Lists the largest values, one per line, and then advice."""
     return "\n".join([*largest_values(fact), advice(fact)])
 
 
 def largest_values(fact: TooLarge) -> list[str]:
-    """The largest values, a line each."""
+    """Lists the largest values, one per line."""
     lines, loop = [], ""
     if fact.values:
         lines.append("Largest values per device:")
@@ -76,11 +76,11 @@ def _amount(value: LargeValue) -> str:
 
 
 def _about(value: LargeValue, loop: str) -> str:
-    """The values by name and line, and why they are kept.
+    """Names values and their source line, and explains why they are kept.
 
     Args:
         value: the values.
-        loop: the line of the loop in the row above.
+        loop: the loop's source line in the row above.
     """
     titles = [_CARRY if title == "while" else title for title in value.titles]
     words = joined(titles, limit=_MOST_TITLES)
@@ -100,7 +100,7 @@ def _about(value: LargeValue, loop: str) -> str:
 
 
 def advice(fact: TooLarge) -> str:
-    """What to try first, and how to compile it.
+    """Suggests what to try first, and how to compile it.
 
     >>> from shardviz.axis_rules.fit import Fit
     >>> advice(TooLarge("f", "TPU v5e 2×2", Fit(9, 8)))[:32]
@@ -120,7 +120,7 @@ def _try(fact: TooLarge) -> str:
 
 
 def memory_advice(fact: MemoryAdvice) -> str:
-    """The code to write in the program."""
+    """Describes the code to write in the program."""
     return f"{_try(fact.large).rstrip('.')}."
 
 
