@@ -1,5 +1,5 @@
 // @ts-check
-// The arrays: one card each. The selected card has the fields and the dimensions with their axes.
+// One card per array. The selected card has the text fields, and the axes of each dimension.
 import { axisColour } from "./colours.js";
 import { Choice, Field, answers } from "./controls.js";
 import { axisDot, axisTag, button, enable, fill, h, isNew, setText, toggle } from "./dom.js";
@@ -9,7 +9,7 @@ import { naturalOrder } from "./natural_order.js";
 /** @import { ArrayView } from "./view_data.js" */
 /** @typedef {ReturnType<ArrayCards["card"]>} Card */
 
-/** The name, caption and placeholder of each field. */
+/** Field -> its accessible name, caption and placeholder. */
 const ARRAY_FIELDS = {
   name: ["Array name", "", "name"],
   dtype: ["Element type", "", "type"],
@@ -44,7 +44,7 @@ export class ArrayCards {
     const nodes = [pair, shape.node, logical.node, this.dims, spec.node];
     this.form = h("div", { class: "sv-form" }, ...nodes);
     this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
-    /** The selection after the kernel's next answer, to which a second click applies. */
+    /** Selection and array count expected after the kernel's next answer, for further clicks. */
     this.next = { selected: 0, count: 0 };
     const link = { class: "sv-link", "data-edit": "true" };
     const adds = { ...link, "aria-label": "Add an array" };
@@ -91,7 +91,7 @@ export class ArrayCards {
     if (moved) current.node.scrollIntoView({ block: "nearest" });
   }
 
-  /** Sorts the cards; moving one takes the focus from its fields. @param {string[]} names */
+  /** Sorts the cards, except while the user types, because moving a card blurs its fields. @param {string[]} names */
   arrange(names) {
     const nodes = naturalOrder(names).map((i) => this.cards[i].node);
     const typing = this.form.contains(document.activeElement);
@@ -111,7 +111,7 @@ export class ArrayCards {
   }
 
   /**
-   * The dimensions of the selected array, with the axes that split them.
+   * Shows the dimensions of the selected array, with the axes that split them.
    * @param {ArrayView} array
    * @param {import("./view_data.js").MeshAxis[]} mesh
    */

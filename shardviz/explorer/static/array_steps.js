@@ -1,12 +1,12 @@
 // @ts-check
-// Chooses the two dimensions of an array that are rows and columns, and the blocks of the others.
+// Menus for the dimensions shown as rows and columns, and for the shown block of each other one.
 import { Choice } from "./controls.js";
 import { fill, h, isNew } from "./dom.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./messages").ArrayFacts} ArrayFacts */
 
-const MOST_CHOICES = 1024; // blocks
+const MOST_CHOICES = 1024; // blocks in a menu
 
 export class ArraySteps {
   /** @param {import("./explorer.js").Edit} edit */
@@ -30,7 +30,7 @@ export class ArraySteps {
     const [rows, columns] = ["rows", "columns"].map((word, side) => {
       const choose = (/** @type {string} */ value) => {
         const chosen = Number(value);
-        // If the dimension is already on the other side, the two are swapped.
+        // If the chosen dimension is already the other of rows and columns, swap the two.
         const paired = dims[1 - side] === chosen ? dims[side] : dims[1 - side];
         this.edit("dims", side ? [paired, chosen] : [chosen, paired]);
       };
@@ -47,7 +47,7 @@ export class ArraySteps {
   }
 
   /**
-   * Chooses the block of a dimension to show: all of them, or one.
+   * A menu of the blocks of one dimension: all blocks, or one of them.
    * @param {Dimension[]} dimensions
    * @param {number[]} hidden the dimensions that are neither rows nor columns
    * @param {import("./messages").ArrayStep[]} steps
@@ -79,7 +79,7 @@ export class ArraySteps {
 const all = ({ name, size }) => h("span", { text: `${name}: all ${size}` });
 
 /**
- * The dimensions by name, or by number if they have no names.
+ * The dimensions of an array, with their names (or numbers if unnamed).
  * @param {ArrayView} array
  * @param {number[]} counts
  * @param {number[]} shard

@@ -1,17 +1,19 @@
 // @ts-check
-// Drags a mesh axis by its tag. Dropped among the chips, it moves in the order of the axes; dropped
-// on a dimension, it splits that dimension; dragged off a dimension, it no longer splits it. Elements
-// with `data-axis` can be dragged; `data-dim` is the dimension that the axis splits. Drop targets are
-// `data-drop-dim` and the edges of a picture, whose `data-drop-array` names the dimensions of its
-// rows and columns.
+// Drags a mesh axis by its tag.
+// Dropped among the axis chips, the axis moves to that position in the mesh.
+// Dropped on a dimension, it splits that dimension.
+// Dragged off a dimension, it no longer splits that dimension.
+// Elements with `data-axis` can be dragged; `data-dim` is the dimension that the axis splits.
+// Drop targets are elements with `data-drop-dim`, and the edges of a picture.
+// A picture's `data-drop-array` has the dimensions of its rows and columns.
 import { axisTag, h, toggle } from "./dom.js";
 
 /**
- * A drop target: a dimension, or a place among the axes.
+ * A drop target: a dimension, or a position (`place`) in the order of the mesh axes.
  * @typedef {{node: Element, dim?: number, place?: number}} Drop
  */
 
-const FAR = 4; // pixels that the mouse can move during a click
+const FAR = 4; // pixels; longer mouse movements are drags, not clicks
 const BELOW = 14; // pixels from the pointer to the dragged tag
 
 /**
@@ -42,7 +44,7 @@ class AxisDrag {
     this.calls = calls;
     this.start = start;
     this.axis = tag.dataset.axis ?? "";
-    /** The dimension that the axis splits now. */
+    /** The dimension that the axis splits before the drag. */
     this.from = tag.dataset.dim === undefined ? undefined : Number(tag.dataset.dim);
     const dot = tag.querySelector(".sv-axisdot") ?? tag;
     const colour = getComputedStyle(dot).getPropertyValue("--sv-axis-colour");
@@ -67,8 +69,8 @@ class AxisDrag {
     if (!this.ghost.isConnected) {
       const { clientX, clientY } = this.start;
       if (Math.hypot(e.clientX - clientX, e.clientY - clientY) < FAR) return;
-      // The pointer is captured only after a movement, so that a click stays a click. A drag can leave
-      // the page.
+      // Capture the pointer only after a movement, so that clicks still work.
+      // A captured drag can leave the page.
       this.root.setPointerCapture(e.pointerId);
       this.root.append(this.ghost);
     }
@@ -98,7 +100,7 @@ class AxisDrag {
     return { node: chip, place: [...(chip.parentNode?.children ?? [])].indexOf(chip) };
   }
 
-  /** Shows what would happen. @param {Drop | null} drop */
+  /** Shows the effect of dropping the axis here. @param {Drop | null} drop */
   aim(drop) {
     if (this.drop) toggle(this.drop.node, "sv-droptarget", false);
     this.drop = drop;
@@ -120,7 +122,8 @@ class AxisDrag {
 }
 
 /**
- * The dimension of the nearest edge: rows for the left and right edges, columns for the others.
+ * The dimension at the nearest edge of a picture: rows at its left or right edge, columns at its
+ * top or bottom edge.
  * @param {Element} picture
  * @param {number} x
  * @param {number} y

@@ -1,25 +1,25 @@
 // @ts-check
-// Explains one dimension: the dimensions of its array, the reason in a sentence, the rules that
-// match it as a cascade, and the edits that would split it.
+// Explains how rules split one dimension of an array.
+// It shows the array's dimensions, a sentence, the matching rules, and edits that would split it.
 import { axisColour } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from "./dom.js";
 
 /**
- * `rules_view.py`: the chosen dimension as `array:dimension`, and its explanation.
+ * The explanation of one dimension, from `rules_view.py`; `key` is `array:dimension`.
  * @typedef {object} Cell
  * @property {string} [key]
- * @property {string} [name] The logical name of the dimension, or its number in words.
- * @property {DimCard[]} [dims] All dimensions of its array.
+ * @property {string} [name] The logical name of the dimension, or text such as "dimension 1".
+ * @property {DimCard[]} [dims] All dimensions of the array.
  * @property {string} [head] The result and its reason.
  * @property {string} [text]
  * @property {string} [done] The last edit.
- * @property {RuleLine[]} [lines] The rules that match it, in table order.
- * @property {Remedy[]} [remedies] Missing until they have been searched.
- * @property {string} [reason] The reason, if there are none.
+ * @property {RuleLine[]} [lines] The rules that match the dimension, in table order.
+ * @property {Remedy[]} [remedies] Edits that would split the dimension; missing until searched.
+ * @property {string} [reason] Why there are no remedies.
  */
 
 /**
- * A dimension: its axes, or the reason why it has none.
+ * A dimension of the array, with the mesh axes that split it.
  * @typedef {object} DimCard
  * @property {string} name
  * @property {number} size
@@ -32,10 +32,10 @@ import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from 
 /**
  * A rule, or the array's own spec, with its verdict.
  * @typedef {object} RuleLine
- * @property {number} [rule] Its index; missing for a spec.
+ * @property {number} [rule] The index of the rule; missing for a spec.
  * @property {string} text
  * @property {string} words
- * @property {string} [kind] The kind of its verdict.
+ * @property {string} [kind] The kind of the verdict.
  * @property {true} [wins]
  * @property {true} [fails]
  */
@@ -48,16 +48,16 @@ import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from 
  * @property {string} memory
  * @property {boolean} saves
  * @property {string} others
- * @property {{ text: string; worse: boolean }} [step] The bytes that the program then sends and
- *   keeps, by its plan; missing without a program.
+ * @property {{ text: string; worse: boolean }} [step] The bytes that the planned program would send
+ *   and keep after the edit; missing without a program.
  */
 
-/** A rule of the table: its index, its text, and the reason if it decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
+/** A rule of the table; `idle` explains why it decides nothing, if so. @typedef {{rule: number, text: string, idle?: string}} TableLine */
 
 const QUOTED = /'([^']+)'/;
 const SEPARATORS = /[(), ]+/;
 
-/** A sentence in which quoted mesh axes become tags. @param {string} text @param {string[]} axes */
+/** Splits a sentence into nodes, with tags for quoted mesh axes. @param {string} text @param {string[]} axes */
 function tagged(text, axes) {
   return text.split(QUOTED).map((part, i) => {
     const at = i % 2 ? axes.indexOf(part) : -1;
@@ -74,8 +74,8 @@ function ruleRow(rule, content, why, look = "") {
 
 export class Cascade {
   /**
-   * @param {(dim: number) => void} choose a dimension of the array
-   * @param {(remedy: string) => void} apply a remedy, given as its dimension and index
+   * @param {(dim: number) => void} choose called with a dimension of the array
+   * @param {(remedy: string) => void} apply called with a remedy, given as dimension key and index
    */
   constructor(choose, apply) {
     this.choose = choose;
@@ -152,7 +152,7 @@ export class Cascade {
     });
   }
 
-  /** Arrow keys go from dimension to dimension. @param {KeyboardEvent} e */
+  /** Arrow keys choose the next or previous dimension. @param {KeyboardEvent} e */
   pressed(e) {
     const at = this.cards.findIndex((card) => card === e.target);
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + 1, ArrowUp: at - 1 }[e.key];
@@ -164,7 +164,7 @@ export class Cascade {
     this.choose(next);
   }
 
-  /** A rule that matches the dimension: the winner is highlighted, the others are struck through. @param {RuleLine} line */
+  /** A rule that matches the dimension; the winning rule is bold, all others are struck through. @param {RuleLine} line */
   line({ rule, text, words, wins, fails }) {
     const [name, target] = text.split(" → ");
     const names = target?.split(SEPARATORS).filter(Boolean) ?? [];
@@ -214,7 +214,7 @@ export class Cascade {
     const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
     const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
     const go = () => {
-      this.focus(); // the button disappears
+      this.focus(); // keep the focus here: the button disappears
       this.apply(cell);
     };
     const act = button("Apply", go, about);

@@ -1,10 +1,10 @@
 // @ts-check
-// Changes that would remove a collective or lower peak memory: a button that starts the search, and
-// the changes that were tried and compiled.
+// Changes that would remove a collective or lower peak memory.
+// A button starts the search; each proposed change was compiled.
 import { OWN_KEYS, button, copyButton, fill, h, isNew } from "./dom.js";
 
 /**
- * `changes_view.py`: changes that would remove a collective or lower the peak.
+ * Proposed changes that would remove a collective or lower peak memory, from `changes_view.py`.
  * @typedef {object} Changes
  * @property {string} of the key of the collective, or "memory"
  * @property {number} revision
@@ -16,7 +16,7 @@ import { OWN_KEYS, button, copyButton, fill, h, isNew } from "./dom.js";
 
 /**
  * @typedef {Record<"edit" | "facts" | "values" | "code", string> & {ok: boolean | null, takes: boolean}} Change
- * takes: whether the Explorer can take it as an edit.
+ * `takes`: whether the Explorer can apply the change as an edit.
  */
 
 /** @typedef {{ask: (of: string) => void, take: (number: number) => void}} Calls */
@@ -25,7 +25,7 @@ export class ChangesList {
   /** @param {string} question @param {Calls} calls */
   constructor(question, calls) {
     this.calls = calls;
-    /** The goal: the key of the collective to remove, or "memory". */
+    /** The key of the collective to remove, or "memory" to lower the peak. */
     this.of = "memory";
     this.key = "";
     const small = { class: "sv-button sv-small" };
@@ -46,7 +46,7 @@ export class ChangesList {
     const status = h("div", { class: "sv-muted", role: "status", text: statusText });
     const parts = rows.map((row, i) => this.row(row, i, live && of === revision));
     const title = h("summary", { text: `Tried, and not proposed: ${notes.length}` });
-    // The expanded list needs more space.
+    // The expanded list may be out of view.
     const toggle = () => more.open && more.scrollIntoView({ block: "nearest" });
     const more = h("details", { hidden: !notes.length, on: { toggle } }, title);
     more.append(...notes.map((text) => h("div", { class: "sv-muted", text })));

@@ -1,13 +1,13 @@
 // @ts-check
-// The Collectives tab: the collectives of one stage, or the changes between two, one per line, with
-// the details of the chosen collective.
+// The Collectives tab lists the collectives of one stage, or the changes between two stages.
+// Below the list are details of the selected collective.
 import { ChangesList } from "./changes.js";
 import { axisColour } from "./colours.js";
 import { axisTag, button, fill, h, rowAfter, setText } from "./dom.js";
 import { listed, onHosts } from "./highlight.js";
 import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
-const COMPILED = 2; // of the stages, counted from propagated
+const COMPILED = 2; // index of the compiled stage; propagated is 0
 
 /** @import { Stages } from "./stages.js" */
 /** @import { StageState } from "./stages.js" */
@@ -17,7 +17,7 @@ const COMPILED = 2; // of the stages, counted from propagated
  * @property {import("./stages.js").StagePair} between
  * @property {string} kind
  * @property {string} words
- * @property {number[]} before Indices of collectives.
+ * @property {number[]} before Indices of the collectives before the change.
  * @property {number[]} after
  */
 
@@ -27,30 +27,31 @@ const COMPILED = 2; // of the stages, counted from propagated
  * @property {string} kind
  * @property {string[]} axes
  * @property {string} bytes
- * @property {string} times Its trip count: "× 32", or "" for once.
+ * @property {string} times The trip count, such as "× 32", or "" if the collective runs once.
  * @property {number} share
- * @property {string} became Its changes from stage to stage, in a few words.
+ * @property {string} became How the collective changed from stage to stage.
  * @property {string[]} tags
  * @property {boolean} full True for a full rematerialisation.
- * @property {string} facts Groups, bytes in all, arrays, pass and shape.
+ * @property {string} facts Text with groups, total bytes, arrays, pass and shape.
  * @property {string[]} causes
  * @property {number} moreCauses
  * @property {string} op
  * @property {string} source
  * @property {string[]} stack
  * @property {string[]} values
- * @property {number[][]} groups Mesh positions of devices, if mesh axes do not define the groups.
+ * @property {number[][]} groups The mesh positions of each group's devices, if mesh axes do not
+ *   define the groups.
  */
 
 /**
- * Requests to the page: show a value, draw the links of a collective, show the devices by position,
- * play steps.
+ * Requests to the page: show a value, draw a collective's links, show devices by position, or play
+ * the steps of a collective.
  * @typedef {{value: (name: string) => void, play: (key: string) => void,
  *   links: (key: string | null) => void, position: () => void, chosen: () => void,
  *   changes: import("./changes.js").Calls}} Calls
  */
 
-/** The style of changes that add cost, save cost, or do neither. @type {Record<string, string>} */
+/** The style of changes that add cost, remove cost, or do neither. @type {Record<string, string>} */
 const CHANGE_STYLES = { added: "sv-warn", removed: "sv-good", kept: "sv-muted" };
 /** @type {Title[]} */
 const TITLES = [
@@ -77,9 +78,9 @@ export class CollectivesPanel {
       "aria-label": "Play",
     });
     this.links = button("Show links", calls.position, { ...small, "aria-pressed": "false" });
-    /** Returns true if the steps of a collective, given by its key, are available. */
+    /** Whether the steps of a collective with this key can be played. */
     this.canPlay = (/** @type {string} */ _key) => true;
-    /** The stage or change to show: "1", "2-3", or "" for the latest. */
+    /** The stage ("1") or change between stages ("2-3") to show; "" for the latest stage. */
     this.asked = "";
     this.table = h("div", { class: "sv-ctable", on: { keydown: (e) => this.key(e) } });
     const about = { class: "sv-cstrip", "aria-label": "The chosen collective", hidden: true };
@@ -88,23 +89,23 @@ export class CollectivesPanel {
     const parts = [this.table, this.strip, this.changes.node];
     this.node = h("div", { class: "sv-collectives" }, ...parts);
     /**
-     * The chosen row: the stage and index of its first collective, such as "0:3".
+     * The key of the selected row: stage and index of its first collective, such as "0:3".
      * @type {string | null}
      */
     this.chosen = null;
     this.participants = h("span", { class: "sv-muted" });
     /** @type {Stages | null} */ this.data = null;
     /**
-     * The data of the table.
+     * The data shown in the table.
      * @type {{key: string, data: Stages | null}}
      */
     this.drawn = { key: "", data: null };
-    /** The states of propagated, partitioned and compiled. @type {StageState[]} */
+    /** The states of the propagated, partitioned and compiled stages. @type {StageState[]} */
     this.states = [];
     highlight.listeners.push(() => this.showParticipants());
   }
 
-  /** The content of the table: "1" for propagated, "2-3" for changes from partitioned to compiled. */
+  /** The content of the table: a stage, such as "1", or changes between stages, such as "2-3". */
   get shown() {
     const latest = Math.max(this.states.lastIndexOf("live"), this.states.lastIndexOf("estimate"));
     const old = Math.max(this.states.lastIndexOf("old"), 0);
@@ -149,10 +150,10 @@ export class CollectivesPanel {
 
   /** @param {Stages} data */
   failures({ error, stages: [plan] }) {
-    // The error of an older program does not apply to this one.
+    // Hide the error of a previous program.
     const current = error && this.states[COMPILED] !== "old";
     const parts = current ? [failureNote(error.title, error.message, error.source)] : [];
-    // A program that cannot be traced fails in the same way in each stage, so the error is shown once.
+    // If tracing fails, every stage has the same error, so show it only once.
     const twice = error && plan.title.startsWith(error.message);
     if (plan.state === "failed" && !twice) parts.push(failureNote("No plan", plan.title, ""));
     return parts;
@@ -189,7 +190,7 @@ export class CollectivesPanel {
       h("td", null, ...this.axisTags(c.axes)),
       h("td", { class: c.full ? "sv-warn" : "sv-muted", text: became, title: became }),
       h("td", { text: withoutLine(c), title: [...c.causes, c.op].join("\n") }),
-      // Truncated at its start, so that the line number stays visible.
+      // CSS truncates the start of the text, so that the line number stays visible.
       h("td", { class: "sv-mono sv-vline", title: line }, h("bdi", { dir: "ltr", text: line })),
     );
   }
@@ -272,7 +273,7 @@ export class CollectivesPanel {
     e.stopPropagation();
   }
 
-  /** Shows the details of the chosen collective in three lines. */
+  /** Shows details of the selected collective in three lines. */
   showStrip() {
     const c = find(this.data, this.chosen);
     this.strip.hidden = !c;
@@ -299,7 +300,7 @@ export class CollectivesPanel {
     this.showParticipants();
   }
 
-  /** Shows the devices that take part together with the one under the pointer. */
+  /** Shows which devices take part in the collective with the device under the pointer. */
   showParticipants() {
     const { highlight } = this;
     if (!highlight.collective) return setText(this.participants, "");
@@ -315,7 +316,7 @@ export class CollectivesPanel {
 }
 
 /**
- * The collective with a key such as "0:3" (stage and index).
+ * Returns the collective with a key such as "0:3" (stage and index).
  * @param {Stages | null} data
  * @param {string | null} key
  */
@@ -325,12 +326,12 @@ function find(data, key) {
   return data.collectives[stage]?.find((c) => c.number === number);
 }
 
-/** The index of an axis; a part of an axis has the index, and so the colour, of the whole. @param {Record<string, number>} axes @param {string} name */
+/** Returns the index of a mesh axis; a sub-axis has the index and colour of its full axis. @param {Record<string, number>} axes @param {string} name */
 export function axisNumber(axes, name) {
   return axes[name.split(":(")[0]] ?? -1;
 }
 
-/** The note on a stage without collectives. @param {Stages} data @param {number} stage */
+/** Explains why a stage has no collectives to show. @param {Stages} data @param {number} stage */
 function stateText(data, stage) {
   const { name, text, title } = data.stages[stage];
   return `${name[0].toUpperCase()}${name.slice(1)}: ${text}. ${title}`;
@@ -342,7 +343,7 @@ export function shareBar(share) {
   return h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style }));
 }
 
-/** The title of a column, with its width if that is fixed. @typedef {string | [text: string, width: string]} Title */
+/** The title of a column, with its width if the width is fixed. @typedef {string | [text: string, width: string]} Title */
 
 /** @param {Title[]} titles @param {Node[]} rows @param {string} [style] @param {string} [label] */
 export function table(titles, rows, style = "", label) {
@@ -358,9 +359,9 @@ export function table(titles, rows, style = "", label) {
   );
 }
 
-/** The note if there are no collectives: none is needed, or they are unknown. @param {StageState} state */
+/** The note in an empty table: no collectives are needed, or they are unknown. @param {StageState} state */
 function noRows(state) {
-  if (state === "failed") return []; // the failure is shown above
+  if (state === "failed") return []; // the error is shown above the table
   return [mutedNote(state === "old" ? NONE_BEFORE : NONE_NEEDED)];
 }
 
@@ -369,12 +370,12 @@ export function muted(text) {
   return h("span", { class: "sv-muted", text, title: text });
 }
 
-/** The cause, without the source line, which has a separate column. @param {Collective} c */
+/** The first cause, without the source line, which has a separate column. @param {Collective} c */
 function withoutLine({ causes, source }) {
   return causes[0].replace(` (${source})`, "");
 }
 
-/** A note about the compile, which can be long. @param {string} text */
+/** A note about the compile, clamped because it can be long. @param {string} text */
 function note(text) {
   return h("p", { class: "sv-muted sv-clamp", text, title: text });
 }

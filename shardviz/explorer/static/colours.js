@@ -1,28 +1,29 @@
 // @ts-check
-// The colours of tiles, mixed from a theme of `shardviz/draw/palette.py` and cached.
+// Tile colours, mixed from a theme of `shardviz/draw/palette.py` and cached.
 
 /** @typedef {import("./messages").Palette & {name: "light" | "dark"}} Theme */
 /** @typedef {import("./messages").Shades} Shades */
 /** @typedef {(group: number) => string} ColourOf */
 /**
- * The fill, outline and text colour of the tiles of a group, and the fill as a pixel of ImageData.
+ * Functions from a block index to the fill, outline and text colour of its tiles, and to the fill
+ * as an ImageData pixel.
  * @typedef {{many: boolean, fill: ColourOf, line: ColourOf, text: ColourOf,
  *   pixel: (group: number) => number}} TileColours
  */
 
 const READABLE = 4.5; // the contrast that WCAG 2 requires for text
 const MOST_CACHED = 200;
-const RAMP_STEPS = 256; // as in `palette.py`: more blocks are coloured by a ramp
-const DEEP = 0.75; // share of the tint in its outline
-const PALE = 0.24; // share of the text's grey in a tile without a block
+const RAMP_STEPS = 256; // as in `palette.py`; more blocks than this use a colour ramp
+const DEEP = 0.75; // share of the fill in a tile's outline
+const PALE = 0.24; // share of muted text colour in tiles without a block
 const NO_BLOCK = -1;
 
-const TINTS = 4; // as in `palette.py`; the tints of a single axis follow them
-const AXIS_COLOURS = 8; // as in `draw/tables.py`; further axes are grey
+const TINTS = 4; // as in `palette.py`; later tints are used if one axis splits the array
+const AXIS_COLOURS = 8; // as in `draw/tables.py`
 const PROPERTY = "--sv-group-";
 
 /**
- * The colour of a mesh axis, which is the same in every picture.
+ * Returns the colour of a mesh axis; it is the same in every picture.
  * @param {number} number index of the axis in the mesh; grey if negative
  * @param {Theme} [theme] for a canvas, which cannot use the colours of style sheets
  */
@@ -46,7 +47,7 @@ export function mix(a, b, share) {
   return `#${parts.map((v) => v.toString(16).padStart(2, "0")).join("")}`;
 }
 
-/** Relative luminance, as WCAG 2 defines it. @param {string} hex */
+/** The relative luminance of a colour, as defined by WCAG 2. @param {string} hex */
 function luminance(hex) {
   const [r, g, b] = rgb(hex).map((v) => {
     const c = v / 255;
@@ -62,8 +63,8 @@ function contrast(a, b) {
 }
 
 /**
- * The colour of text on a fill, as in `text_colours` of palette.py: the theme's text colour if it is
- * readable, otherwise black or white.
+ * Returns a readable colour for text on a fill, as `text_colours` in palette.py does: a theme
+ * colour, or black or white if neither is readable.
  * @param {string} fill
  * @param {Theme} theme
  */
@@ -77,11 +78,11 @@ export function textOn(fill, theme) {
 const cache = new Map();
 
 /**
- * The colours of the blocks of an array: tints of the mesh axes that split it, or a ramp of the first
- * axis if there are very many. Tiles without a block are grey.
+ * Returns the colours of an array's blocks: tints of the mesh axes that split it. Very many blocks
+ * use a colour ramp of the first axis. Tiles without a block are grey.
  * @param {number} count the number of blocks
  * @param {Theme} theme
- * @param {Shades} shades the effect of each mesh axis on the colours
+ * @param {Shades} shades how each mesh axis changes the colours
  * @returns {TileColours}
  */
 export function tileColours(count, theme, shades) {
@@ -112,12 +113,12 @@ export function tileColours(count, theme, shades) {
   return colours;
 }
 
-/** The tints of a mesh axis, from pale to full; grey without an axis. @param {number} axis @param {Theme} theme */
+/** Returns the tints of a mesh axis, from pale to full; grey for a negative index. @param {number} axis @param {Theme} theme */
 function tintsOf(axis, { tints }) {
   return tints[axis < 0 ? AXIS_COLOURS : axis % AXIS_COLOURS];
 }
 
-/** As `_block_colours` of palette.py. @param {number} block @param {number} count @param {Shades} shades @param {Theme} theme */
+/** The colour of one block, as in `_block_colours` of palette.py. @param {number} block @param {number} count @param {Shades} shades @param {Theme} theme */
 function blockColour(block, count, shades, theme) {
   let [tint, turn] = [count > 1 && count < TINTS ? 1 : 0, 0];
   shades.forEach(([, size, stride, step], place) => {
@@ -130,7 +131,7 @@ function blockColour(block, count, shades, theme) {
   return tints[TINTS + (tint % (tints.length - TINTS))];
 }
 
-/** A colour between the first stop and the last. @param {string[]} stops @param {number} part position from 0 to 1 */
+/** Interpolates between colour stops. @param {string[]} stops @param {number} part position from 0 to 1 */
 function between(stops, part) {
   const at = part * (stops.length - 1);
   const low = Math.min(Math.floor(at), stops.length - 2);
@@ -138,7 +139,7 @@ function between(stops, part) {
 }
 
 /**
- * Caches colours, because blocks of the same shade share one.
+ * Caches a colour per shade, because many blocks have the same shade.
  * @template Colour
  * @param {(block: number) => Colour} make
  * @param {(block: number) => number} shade

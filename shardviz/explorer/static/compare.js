@@ -1,9 +1,9 @@
 // @ts-check
-// Compares the current state with a pinned one, in a strip under the tabs of every view.
+// Compares the current state with a pinned state, in a strip below the tabs of every view.
 import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
 
 /**
- * `compare_view.py`: the numbers of the pinned state and of the current one.
+ * The numbers of the pinned and the current state, from `compare_view.py`.
  * @typedef {object} Compared
  * @property {number} revision
  * @property {boolean} same
@@ -14,12 +14,12 @@ import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
  * @typedef {object} ComparedNumber
  * @property {string} name
  * @property {string} title
- * @property {string} text The pinned and the current number.
+ * @property {string} text The pinned number and the current number.
  * @property {string} change
  * @property {"same" | "better" | "worse" | "unknown"} tone
  */
 
-/** The mark of a difference, in addition to its colour. */
+/** Symbol and style of each tone, so that colour is not the only mark. */
 const TONES = { better: ["▾", "sv-good"], worse: ["▴", "sv-warn"], same: ["="], unknown: [""] };
 
 export class Compare {
@@ -32,7 +32,7 @@ export class Compare {
       "aria-pressed": "false",
       title: "Compare: pin the state as A",
     });
-    // No <dl>: JupyterLab's style sheet floats its terms, at a fifth of the width.
+    // Not a <dl>, because JupyterLab's style sheet floats its terms at a fifth of the width.
     this.numbers = h("div", { class: "sv-comparednumbers", role: "list" });
     const small = { class: "sv-button sv-small", ...edits };
     this.back = button("Back to A", () => act("back"), small);
@@ -44,7 +44,7 @@ export class Compare {
 
   /**
    * @param {Compared | Record<string, never>} data
-   * @param {number} revision of the current program
+   * @param {number} revision the revision of the current program
    * @param {boolean} live whether a kernel answers
    */
   show(data, revision, live) {

@@ -1,39 +1,38 @@
 // @ts-check
-// Text fields and menus. An answer of the kernel never overwrites text that is being typed.
+// Text fields and menus. Answers from the kernel never overwrite text that is being typed.
 import { OWN_KEYS, fill, focusedNear, h, isNew, setText, toggle } from "./dom.js";
 
 /** @import { Option } from "./messages" */
 
 /**
- * True if the kernel has answered everything that was sent. An answer to an older text must not
- * overwrite a newer one, so controls that were edited since keep their content until then.
+ * `settled` is true if the kernel has answered every message. Until then, edited controls keep
+ * their content, because an answer to old text must not overwrite newer text.
  */
 export const answers = { settled: true };
 
-/** True if a control was edited since the kernel's last answer. */
+/** Records whether a control was edited before the kernel answered every message. */
 export class Touched {
   touched = false;
 
-  /** True if the kernel's value can replace the content of the control. @param {Element} control */
+  /** Whether the kernel's value may replace the control's content. @param {Element} control */
   accepts(control) {
     if (answers.settled) this.touched = false;
     return !this.touched && focusedNear(control) !== control;
   }
 }
 
-/** Stops keys that were pressed in a control. @param {KeyboardEvent} event */
+/** Stops key events in a control from reaching the page's key handlers. @param {KeyboardEvent} event */
 export const keepKey = (event) => event.stopPropagation();
 
 /**
  * A labelled text field that shows errors below its text.
  *
- * `sync(text, error)` applies the kernel's value. It never overwrites the focused field, so that
- * typed text is kept.
+ * `sync(text, error)` shows the kernel's value. It never overwrites the text of a focused field.
  */
 export class Field {
   /**
    * @param {string} label the accessible name
-   * @param {(text: string) => void} edit called with every change
+   * @param {(text: string) => void} edit called with the text after every change
    * @param {{caption?: string, placeholder?: string}} [options]
    */
   constructor(label, edit, options = {}) {
@@ -74,7 +73,7 @@ export class Field {
 }
 
 /**
- * A field that searches the data in the page, even without a kernel.
+ * A field that searches data in the page; it also works without a kernel.
  * @param {string} label the accessible name
  * @param {string} placeholder
  * @param {() => void} input
@@ -123,7 +122,8 @@ export class Choice {
   }
 
   /**
-   * @param {Option[]} options neighbours with the same group are listed under its name
+   * @param {Option[]} options consecutive options of the same group are listed under the group's
+   *   name
    * @param {string} value
    */
   sync(options, value) {
@@ -147,11 +147,11 @@ function optionNodes(options) {
 }
 
 /**
- * A row of tabs; arrow keys, Home and End go from tab to tab.
+ * A row of tabs. Arrow keys, Home and End open other tabs.
  * @template {string} Name
  * @param {Name[]} names
- * @param {import("./dom.js").Props} props of the row
- * @param {string} style of a tab
+ * @param {import("./dom.js").Props} props attributes of the row
+ * @param {string} style the CSS class of each tab
  * @param {(name: Name) => void} open
  */
 export function tabRow(names, props, style, open) {

@@ -1,10 +1,10 @@
 // @ts-check
-// Creates elements without innerHTML, so that typed text is never markup.
+// Creates DOM elements without innerHTML, so that user text is never parsed as HTML.
 
 /** @typedef {Node | string | null | undefined | false} Child */
 /**
- * Attributes, with special handling of `class`, `text`, `on` and `style`. Null, undefined and false
- * are omitted.
+ * Attributes of an element, with special handling of `class`, `text`, `on` and `style`. Attributes
+ * that are null, undefined or false are omitted.
  * @typedef {{
  *   class?: string, text?: string,
  *   on?: {[E in keyof HTMLElementEventMap]?: (event: HTMLElementEventMap[E]) => void},
@@ -42,7 +42,7 @@ export function h(tag, props, ...children) {
 }
 
 /**
- * Sets the text of a node only if it differs, so that nothing flickers or loses a selection.
+ * Sets a node's text if it differs; unchanged text keeps its selection and does not flicker.
  * @param {Element} node
  * @param {string} text
  */
@@ -55,7 +55,7 @@ export function fill(node, ...children) {
   node.replaceChildren(...children);
 }
 
-/** True if the data to show differs from the data shown last. @param {{key: string}} shown @param {unknown} now */
+/** Returns whether the data differs from the data shown last, and records it as shown. @param {{key: string}} shown @param {unknown} now */
 export function isNew(shown, now) {
   const before = shown.key;
   shown.key = JSON.stringify(now);
@@ -79,18 +79,18 @@ export function button(text, act, props = {}) {
   });
 }
 
-/** The dot of a mesh axis. @param {string} colour from `axisColour` of colours.js */
+/** A coloured dot for a mesh axis. @param {string} colour from `axisColour` of colours.js */
 export function axisDot(colour) {
   const style = { "--sv-axis-colour": colour };
   return h("i", { class: "sv-axisdot", "aria-hidden": "true", style });
 }
 
-/** A mesh axis: its dot and its name. @param {string} name @param {string} colour */
+/** A tag for a mesh axis: coloured dot and name. @param {string} name @param {string} colour */
 export function axisTag(name, colour) {
   return h("span", { class: "sv-axis" }, axisDot(colour), name);
 }
 
-/** Enables a button; without a kernel, as soon as there is one. @param {HTMLButtonElement} node @param {boolean} on */
+/** Enables or disables a button; while the page has no kernel, the change is only stored. @param {HTMLButtonElement} node @param {boolean} on */
 export function enable(node, on) {
   if (node.dataset.locked) node.dataset.locked = String(!on);
   else node.disabled = !on;
@@ -99,11 +99,11 @@ export function enable(node, on) {
 const COPIED_MS = 1600;
 
 /**
- * A button that copies a text.
+ * A button that copies text to the clipboard.
  * @param {string} name
  * @param {() => string} text
  * @param {Props} props
- * @param {() => void} [failed] called if the browser refuses
+ * @param {() => void} [failed] called if the browser refuses to copy
  */
 export function copyButton(name, text, props, failed) {
   const copy = async () => {
@@ -122,17 +122,17 @@ export function copyButton(name, text, props, failed) {
   return node;
 }
 
-/** On a focused element JupyterLab's own keyboard shortcuts must not fire. */
+/** Attribute that suppresses JupyterLab's keyboard shortcuts while the element has the focus. */
 export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
 
-/** The focused element, even inside a shadow root. @param {Node} node */
+/** Returns the focused element in the document or shadow root of a node. @param {Node} node */
 export function focusedNear(node) {
   const root = node.getRootNode();
   return root instanceof Document || root instanceof ShadowRoot ? root.activeElement : null;
 }
 
 /**
- * The indices of the first visible row of a long list, and of the first row after the visible ones.
+ * Returns the range of rows of a long list to create: its first row, and the row after its last.
  * @param {Element} scroller
  * @param {number} row its height in pixels
  * @param {number} count of all rows
@@ -144,14 +144,14 @@ export function rowsInSight(scroller, row, count) {
 }
 
 /**
- * The row to which a key moves, or undefined for other keys.
+ * Returns the row to which a key moves the cursor, or undefined for other keys.
  * @param {KeyboardEvent} e
  * @param {number} at
  * @param {number} count of all rows
  * @param {number} [page] the number of visible rows
  */
 export function rowAfter({ key }, at, count, page = 1) {
-  const by = Math.max(1, page); // a list can be lower than one row
+  const by = Math.max(1, page); // the list may be less than one row high
   const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + by, PageUp: at - by };
   const to = { ...steps, Home: 0, End: count - 1 }[key];
   return to === undefined ? to : Math.max(0, Math.min(count - 1, to));
@@ -164,16 +164,16 @@ export function rowAfter({ key }, at, count, page = 1) {
  * @param {number} at
  */
 export function scrollToRow(scroller, row, at) {
-  const least = (at + 2) * row - scroller.clientHeight; // below the header, which is one row high
+  const least = (at + 2) * row - scroller.clientHeight; // the header covers one row
   if (scroller.clientHeight) {
     scroller.scrollTop = Math.max(least, Math.min(at * row, scroller.scrollTop));
   }
 }
 
-const ROWS_AT_FIRST = 14; // before the height is known
-const ROWS_AROUND = 4; // created beyond the visible rows
+const ROWS_AT_FIRST = 14; // visible rows to assume before the height is known
+const ROWS_AROUND = 4; // extra rows created above and below the visible ones
 const SVG = "http://www.w3.org/2000/svg";
-/** Strokes on a grid of 16 x 16. */
+/** SVG paths of the icons, on a grid of 16 × 16. */
 const ICONS = {
   undo: "M6.5 3 3 6.5 6.5 10 M3 6.5h6.2a3.6 3.6 0 0 1 0 7.2H6.5",
   redo: "M9.5 3 13 6.5 9.5 10 M13 6.5H6.8a3.6 3.6 0 0 0 0 7.2h2.7",
@@ -194,7 +194,7 @@ const ICONS = {
 };
 
 /**
- * A button with an icon, whose name is its label and tooltip.
+ * A button with an icon; its name is used as label and tooltip.
  * @param {keyof typeof ICONS} icon
  * @param {string} name
  * @param {() => void} act
@@ -206,14 +206,14 @@ export function iconButton(icon, name, act, props = {}) {
   return node;
 }
 
-/** The icon without a button. @param {keyof typeof ICONS} icon */
+/** An icon without a button. @param {keyof typeof ICONS} icon */
 export function drawn(icon) {
   const path = svg("path", { d: ICONS[icon] });
   return svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, path);
 }
 
 /**
- * Gives an icon button another icon and name.
+ * Changes the icon and name of an icon button.
  * @param {HTMLButtonElement} node
  * @param {keyof typeof ICONS} icon
  * @param {string} name
@@ -226,7 +226,7 @@ export function setIcon(node, icon, name, title = name) {
 }
 
 /**
- * An element of a drawing; null and undefined attributes are omitted.
+ * Creates an SVG element; null and undefined attributes are omitted.
  * @param {string} tag
  * @param {Record<string, string | number | null | undefined>} [attributes]
  * @param {...(Node | string)} children

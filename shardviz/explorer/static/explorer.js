@@ -1,6 +1,6 @@
 // @ts-check
-// The entry of the Explorer: receives data from Python, sends intents, and draws each view once.
-// Pointing, zooming and switching tabs happen in the page, without the kernel.
+// The entry point of the page: receives data from Python, sends intents, and draws the views.
+// Pointing, zooming and switching tabs need no kernel.
 import { ArrayCards } from "./array_cards.js";
 import { dragAxes } from "./axis_drag.js";
 import { Compare } from "./compare.js";
@@ -27,8 +27,8 @@ import { Views, besideView } from "./views.js";
 /** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
 
 /**
- * Text fields. Their text takes effect after a pause, and all text typed during one focus is undone
- * together.
+ * Text fields. Typed text is sent after a pause. Edits made while a field keeps the focus are
+ * undone together.
  */
 const TYPED = ["mesh", "hosts", "rules", "name", "dtype", "shape", "logical", "spec", "target"];
 /** @type {(keyof Traits)[]} */
@@ -66,13 +66,13 @@ class Page {
       this.schedule();
     });
     this.scheduled = false;
-    /** The array that was clicked, until a view answers. @type {number | null} */
+    /** The array that the user clicked, until the kernel's answer selects it. @type {number | null} */
     this.chosen = null;
-    /** The data that is shown. @type {View | null} */ this.view = null;
-    /** The dimension to be chosen in Rules once a view answers. @type {number | null} */
+    /** The data of the current page. @type {View | null} */ this.view = null;
+    /** The dimension to select in Rules after the kernel's answer. @type {number | null} */
     this.chosenDim = null;
     /**
-     * Every decoded picture, as long as the model has it.
+     * Packed picture -> decoded picture, so that each picture is decoded once.
      * @type {WeakMap<import("./messages").PackedPicture, import("./picture_data.js").Picture>}
      */
     this.read = new WeakMap();
@@ -131,7 +131,7 @@ class Page {
     this.bar.node.append(this.find.node);
     this.views = this.build();
     this.watch = new KernelWatch(model, () => this.schedule());
-    /** Errors of the kernel, shown in every view. */
+    /** Errors from the kernel, shown in every view. */
     this.failed = h("div", { class: "sv-error sv-failed", role: "alert" });
     this.root = h(
       "div",
@@ -152,7 +152,7 @@ class Page {
       this.watch.node,
       ...this.views.views.map(({ node }) => node),
     );
-    /** Counts focus changes; text typed during one focus is undone together. */
+    /** Number of focus changes, which identifies edits that are undone together. */
     this.bursts = 0;
     dragAxes(this.root, {
       split: (dim, axis, on) => edit("split", [dim, axis, on], this.cards.selected),
@@ -161,8 +161,8 @@ class Page {
       dimension: (dim) =>
         this.highlight.arrays[this.cards.selected]?.names[dim] ?? `dimension ${dim}`,
     });
-    // In the capture phase, before a field handles the key. In a saved page all keys belong to the
-    // Explorer.
+    // Listen in the capture phase, before a field handles the key.
+    // In a saved page, the Explorer handles keys pressed anywhere.
     const inside = model.get("offline") ? document.documentElement : this.root;
     inside.addEventListener("keydown", (e) => this.find.shortcut(e), true);
     el.append(this.root);
@@ -181,7 +181,7 @@ class Page {
     const rules = h("section", { class: "sv-view sv-rulesview" }, this.rules.node, beside);
     const besideModel = besideView();
     const model = h("section", { class: "sv-view sv-rulesview" }, this.leaves.node, besideModel);
-    /** The place of the pictures in each view. @type {Record<import("./views.js").ViewName, Element>} */
+    /** View -> the element that contains the pictures in that view. @type {Record<import("./views.js").ViewName, Element>} */
     this.places = {
       Layout: layout,
       Rules: beside,
@@ -209,7 +209,7 @@ class Page {
     this.schedule();
   }
 
-  /** Opens a view at a place. @param {Place} place */
+  /** Opens a view, and selects the array, dimension, leaf, collective or tab of the place. @param {Place} place */
   goTo({ view, array, dim, leaf, collective, tab }) {
     this.views.show(view);
     if (leaf !== undefined && view !== "Model") {
@@ -223,11 +223,11 @@ class Page {
     if (tab !== undefined) this.program.open(tab);
   }
 
-  /** Goes to a field with refused text, of an array or the first one. @param {number} [array] */
+  /** Focuses a field with invalid text: one of the given array, or the first on the page. @param {number} [array] */
   goToField(array) {
     if (array !== undefined) this.goTo({ view: "Layout", array });
     else if (this.view?.rules.error) this.views.show("Rules");
-    // The fields of an array are filled when the page is drawn.
+    // Wait for the next frame: drawing the page fills the array's fields.
     requestAnimationFrame(() => {
       const inside = array === undefined ? this.root : this.cards.node;
       const field = inside.querySelector('[aria-invalid="true"]');
@@ -235,13 +235,13 @@ class Page {
     });
   }
 
-  /** Points in Layout at a device, or at a block of an array. @param {import("./highlight.js").Pointing} pointing @param {number} [array] */
+  /** Opens Layout, and pins the highlight to a device or a block of an array. @param {import("./highlight.js").Pointing} pointing @param {number} [array] */
   point(pointing, array) {
     this.goTo({ view: "Layout", array });
     this.highlight.point(pointing, true);
   }
 
-  /** Everything that can be searched by name. */
+  /** Returns all items that Find can search by name. */
   named() {
     const { view, program, editable } = this;
     if (!view) return [];
@@ -259,14 +259,14 @@ class Page {
     return everything(view, paths, tabs, (place) => this.goTo(place), commands);
   }
 
-  /** True if it fills the screen or its frame. */
+  /** Whether the Explorer fills the screen or its frame. */
   get full() {
     return this.root.classList.contains("sv-fullscreen");
   }
 
   /**
-   * Toggles the browser's full screen, because an overlay would be cut off in front ends that clip
-   * their outputs. If full screen is not allowed in a frame, the frame is filled.
+   * Toggles the browser's full screen mode. An overlay would not work in front ends that clip
+   * outputs. If a frame does not allow full screen, the Explorer fills the frame.
    */
   async fullScreen() {
     if (this.root.matches(":fullscreen")) return document.exitFullscreen();
@@ -284,7 +284,7 @@ class Page {
     this.bar.showFull(on);
   }
 
-  /** Undo and redo, except in text fields, which have their own. @param {KeyboardEvent} e */
+  /** Handles the keys for undo and redo, except in text fields, which have their own undo. @param {KeyboardEvent} e */
   key(e) {
     const field = e.target instanceof Element && e.target.closest("input, textarea, select");
     if (e.key === "Escape" && this.full && !field) return this.fullScreen();
@@ -297,7 +297,8 @@ class Page {
   }
 
   /**
-   * An answer can be lost while a page reloads; the next beat repeats its number.
+   * Handles a beat, which repeats the number of the last answer: answers can get lost during a
+   * reload.
    * @param {{seq?: number, client?: string}} beat
    */
   hear({ seq, client }) {
@@ -306,7 +307,7 @@ class Page {
     if (!this.intents.pending) this.schedule();
   }
 
-  /** True if a kernel answers. */
+  /** Whether a kernel answers. */
   get editable() {
     return this.live && !this.watch.gone;
   }
@@ -331,7 +332,7 @@ class Page {
     const intent = { kind: "edit", field, value, ...target };
     if (!TYPED.includes(field)) return this.send(intent);
     this.unsettle();
-    // A page that was reloaded starts to count again.
+    // Include the client id, because a reloaded page restarts its count.
     const burst = `${this.intents.client}:${field}:${array}:${this.bursts}`;
     this.intents.hold({ ...intent, burst });
   }
@@ -344,14 +345,14 @@ class Page {
     this.schedule();
   }
 
-  /** Draws once for all traits of an answer, before the next frame. */
+  /** Schedules one redraw for all traits of an answer, before the next frame. */
   schedule() {
     if (this.scheduled) return;
     this.scheduled = true;
     queueMicrotask(() => this.draw());
   }
 
-  /** The kernel's view, with an array that was clicked in the meantime. @param {View} view */
+  /** Returns the kernel's view, with the array that the user clicked in the meantime selected. @param {View} view */
   withChosen(view) {
     const { chosen } = this;
     const differs = chosen !== null && chosen < view.arrays.length && view.selected !== chosen;
@@ -440,7 +441,7 @@ class Page {
     });
   }
 
-  /** Without a kernel, only controls that change the view work. @param {boolean} on */
+  /** Enables or disables all controls that need a kernel. @param {boolean} on */
   lock(on) {
     toggle(this.root, "sv-locked", on);
     const controls = "input, textarea, select, [data-edit]";
@@ -453,7 +454,7 @@ class Page {
     }
   }
 
-  /** Marks a view as drawn, and sends intents that waited for it. @param {View} view */
+  /** Marks the page as drawn, sends waiting intents, and dispatches `shardviz:painted`. @param {View} view */
   finish({ seq }) {
     this.root.dataset.settled = String(answers.settled);
     this.root.dataset.seq = String(seq);
@@ -477,7 +478,7 @@ class Page {
   }
 }
 
-/** Decodes the devices, once per answer. */
+/** Returns a function that decodes the devices; it keeps its last result. */
 function deviceReader() {
   const [idsOf, hostsOf] = [keptNumbers(), keptNumbers()];
   return keepLast((/** @type {Traits["devices"]} */ devices) => {
@@ -512,7 +513,7 @@ function render({ model, el }) {
   model.on("msg:custom", hear);
   const unwatch = watchTheme(draw);
   draw();
-  // The page is now visible, so the program is planned after every edit.
+  // From now on, the kernel plans the program after every edit.
   if (page.live) page.send({ kind: "plan" });
   return () => {
     for (const name of TRAITS) model.off?.(`change:${name}`, draw);

@@ -1,11 +1,11 @@
 // @ts-check
-// Searches arrays, leaves, rules, dimensions, devices, views and commands.
+// Finds arrays, leaves, rules, dimensions, devices, views and commands by name.
 import { OWN_KEYS, button, fill, h, setText } from "./dom.js";
 import { named } from "./highlight.js";
 import { Popover } from "./popover.js";
 
 /**
- * A search result: its kind, its name, the text that is searched, and the action on Enter.
+ * An item that can be found: kind, name, searchable text, and action on Enter.
  * @typedef {{kind: string, name: string, text: string, go?: () => void}} Item
  * @typedef {import("./view_data.js").View} View
  */
@@ -17,10 +17,10 @@ const MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
 export const item = (kind, name, go) => ({ kind, name, text: `${name} ${kind}`.toLowerCase(), go });
 
 /**
- * Everything that has a name.
+ * Returns all items that can be found by name.
  * @param {import("./view_data.js").View} view
  * @param {string[]} leaves the paths of a model's leaves
- * @param {(string | null)[]} tabs of the program
+ * @param {(string | null)[]} tabs the tabs of the Program view
  * @param {(place: import("./messages").Place) => void} to
  * @param {Record<string, () => void>} commands
  */
@@ -52,9 +52,10 @@ export function everything({ arrays, rules }, leaves, tabs, to, commands) {
 export class Find {
   /**
    * @param {{gather: () => Item[], read: (query: string) => Item | null, ask: () => void}} calls
-   *   everything that has a name; a device or an element, as it is typed; what asks the kernel for
-   *   the leaves
-   * @param {{name?: string, field?: string, hint?: string}} [words] of the button and of the field
+   *   `gather` returns all items; `read` parses a device or an array element; `ask` requests the
+   * model's leaves from the kernel
+   * @param {{name?: string, field?: string, hint?: string}} [words] texts of the button and the
+   *   field
    */
   constructor(calls, words = {}) {
     const { name = "Find anything", field = "Find" } = words;
@@ -101,7 +102,7 @@ export class Find {
     this.calls.ask();
   }
 
-  /** Adds leaves that arrive while it is open. @param {unknown} leaves */
+  /** Adds the model's leaves if they arrive while the list is open. @param {unknown} leaves */
   show(leaves) {
     if (this.leaves === leaves) return;
     this.leaves = leaves;
@@ -110,7 +111,7 @@ export class Find {
     this.filter();
   }
 
-  /** Finds items that contain all typed words; names that start with the text come first. */
+  /** Lists items that contain all typed words; names that start with the typed text come first. */
   filter() {
     const query = this.input.value.trim().toLowerCase();
     const words = query.split(/\s+/);
@@ -145,7 +146,7 @@ export class Find {
           id: `${this.list.id}-${i}`,
           class: "sv-foundrow",
           "aria-disabled": go ? null : "true",
-          // The input keeps the focus.
+          // Keep the focus in the input.
           on: { mousedown: (e) => e.preventDefault(), click: () => this.choose(i) },
         },
         h("span", { class: "sv-cut", text: name, title: name }),
@@ -187,7 +188,7 @@ export class Find {
     e.stopPropagation();
   }
 
-  /** Ctrl+K or Cmd+K opens it, wherever the focus is inside the Explorer. @param {KeyboardEvent} e */
+  /** Opens Find on Ctrl+K or Cmd+K, anywhere in the Explorer. @param {KeyboardEvent} e */
   shortcut(e) {
     if (e.key.toLowerCase() !== "k" || !(e.ctrlKey || e.metaKey) || e.altKey || e.shiftKey) return;
     e.preventDefault();
@@ -197,7 +198,7 @@ export class Find {
 }
 
 /**
- * A device by its id, or the block of an array that holds an element, from typed text.
+ * Parses a device id, or an array element, whose block is then found.
  * @param {string} query `device 553`, `w[37, 1200]`
  * @param {import("./highlight.js").Highlight} highlight
  * @param {(at: import("./highlight.js").Pointing, array?: number) => void} point

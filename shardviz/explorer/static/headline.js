@@ -1,18 +1,18 @@
 // @ts-check
-// The headline of a program: its least time, the bound of that time, and its memory.
+// The headline of a program: its least time, what bounds that time, and its memory.
 import { axisNumber, muted } from "./collectives.js";
 import { axisColour } from "./colours.js";
 import { button, fill, h, isNew } from "./dom.js";
 import { OUT_OF_DATE } from "./stages.js";
 
 /**
- * `report_view.py`: the least time of a program, without parts if it is unknown.
+ * The least time of a program, from `report_view.py`; `parts` is empty if the time is unknown.
  * @typedef {object} HeadlineData
  * @property {string} seconds
  * @property {string} where
  * @property {string} bound
  * @property {HeadlinePart[]} parts
- * @property {string} note The reason, if there are no times.
+ * @property {string} note Why there are no times.
  * @property {string} title
  * @property {string} memory
  * @property {string} memoryTitle
@@ -25,7 +25,7 @@ import { OUT_OF_DATE } from "./stages.js";
  * @property {string} label
  * @property {string} seconds
  * @property {number} share
- * @property {[axes: string[], share: number][]} over For collectives, the share of each set of mesh
+ * @property {[axes: string[], share: number][]} over For collectives: the share of each set of mesh
  *   axes, largest first.
  */
 
@@ -43,14 +43,15 @@ export class Headline {
 
   /**
    * @param {Data} compiled
-   * @param {Data | undefined} planned by the plan, for the program and target as they are now
+   * @param {Data | undefined} planned the headline from the plan, for the current program and
+   *   target
    * @param {Record<string, number>} axes the indices of the mesh axes
    * @param {boolean} old true if the program or its target was edited since the compile
    */
   show(compiled, planned, axes, old) {
     if (!isNew(this, [compiled, planned, axes, old])) return;
     const usesCompiled = !old && (compiled.parts.length > 0 || compiled.memory !== "");
-    // A compile for another program or target does not apply to this one.
+    // Ignore a compile for another program or target.
     const data = usesCompiled ? compiled : planned;
     this.node.hidden = false;
     this.node.title = data?.title ?? "";
@@ -73,7 +74,7 @@ export class Headline {
   /** @param {Data["parts"][number]} part @param {Record<string, number>} axes */
   bar({ name, label, seconds, share, over }, axes) {
     const words = `${label}: at least ${seconds}`;
-    // The communication of each set of mesh axes.
+    // One segment for the communication over each set of mesh axes.
     const pieces = over.map(([names, part]) => {
       const colours = names.map((axis) => axisColour(axisNumber(axes, axis)));
       const stripes = colours.map((colour) => h("i", { style: { "--sv-axis-colour": colour } }));
@@ -91,7 +92,7 @@ export class Headline {
   }
 }
 
-/** The memory of the program, as a link to its peak. @param {Data} data @param {(part: string) => void} open */
+/** The memory of the program, as a button that opens its peak. @param {Data} data @param {(part: string) => void} open */
 function memory({ memory: text, memoryTitle: title, over }, open) {
   const style = `sv-plain sv-hmemory ${over ? "sv-bad" : ""}`;
   return text ? button(text, () => open("peak"), { class: style, title }) : "";

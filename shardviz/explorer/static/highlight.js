@@ -1,32 +1,34 @@
 // @ts-check
-// The element under the pointer and everything linked to it: the block of every array on a device,
-// the other devices that hold it, and the devices in the same collective. It needs no kernel.
+// The device or block under the pointer, and everything linked to it.
+// A device is linked to its blocks, to other devices with these blocks, and to its replica group.
+// This module needs no kernel.
 import { idsText } from "./picture_data.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /**
- * The element under the pointer: a device by its mesh position, a block, or nothing.
+ * A device (`at` is its mesh position) or a block under the pointer; null for neither.
  * @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null}
  *   Pointing
  */
 /**
- * The collective whose devices are marked.
+ * The selected collective, whose devices are marked.
  * @typedef {{key: string, kind: string, axes: string[], groups: number[][]}} ChosenCollective
  */
-/** The position of an id. @typedef {{get: (id: number) => number | undefined}} Positions */
+/** A map from device id to mesh position. @typedef {{get: (id: number) => number | undefined}} Positions */
 
 const MOST_CACHED_ARRAYS = 64;
 const MOST_LISTED = 60; // characters
-const SPARSE = 8; // a table by id has at most this many rows per device; beyond, a Map is smaller
+const SPARSE = 8; // largest size, per device, of a table indexed by id; sparser ids use a Map
 
 export class Highlight {
   constructor() {
     /** @type {number[]} */ this.sizes = [];
     /** @type {ArrayView[]} */ this.arrays = [];
-    /** By mesh position, like the hosts. @type {Int32Array} */
+    /** Device ids by mesh position; `hosts` is indexed in the same way. @type {Int32Array} */
     this.ids = new Int32Array(0);
     /** @type {Int32Array} */ this.hosts = new Int32Array(0);
-    /** Set if ids differ from positions. @type {Positions | null} */ this.positions = null;
+    /** Device id -> mesh position; null if they are equal. @type {Positions | null} */
+    this.positions = null;
     this.hostCount = 1;
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;
@@ -52,7 +54,7 @@ export class Highlight {
     this.cache.clear();
   }
 
-  /** The mesh position of a device. @param {number} id */
+  /** Returns the mesh position of a device id. @param {number} id */
   positionOf(id) {
     return this.positions ? (this.positions.get(id) ?? 0) : id;
   }
@@ -69,7 +71,7 @@ export class Highlight {
   }
 
   /**
-   * The block index of every device, in mesh order, or null if the array has no layout.
+   * Returns each device's block index in mesh order, or null if the array has no layout.
    * @param {number} array
    * @returns {Int32Array | null}
    */
@@ -79,7 +81,7 @@ export class Highlight {
     const key = strides.join() + "|" + this.sizes.join();
     const cached = this.cache.get(key);
     if (cached) return cached;
-    // The sum of stride × coordinate over the mesh axes, outermost first.
+    // The block index is the sum of stride × coordinate over the mesh axes.
     let groups = new Int32Array([0]);
     this.sizes.forEach((size, axis) => {
       const next = new Int32Array(groups.length * size);
@@ -93,7 +95,7 @@ export class Highlight {
   }
 
   /**
-   * Mesh positions of the devices that hold a block.
+   * Returns the mesh positions of the devices that hold a block.
    * @param {number} array
    * @param {number} group
    * @returns {number[]}
@@ -105,7 +107,8 @@ export class Highlight {
     return distinct;
   }
 
-  /** The mesh positions of the devices under the pointer. */
+  /** Returns the mesh positions of the pointed device, or of the devices that hold the pointed
+   * block. */
   pointed() {
     const p = this.pointing;
     if (!p) return [];
@@ -113,7 +116,7 @@ export class Highlight {
   }
 
   /**
-   * The slices of a block in its array: `16:32, 256:512`.
+   * Returns the slices of a block, such as `16:32, 256:512`.
    * @param {Pick<ArrayView, "counts" | "shard">} array
    * @param {number} group
    */
@@ -135,9 +138,9 @@ export class Highlight {
   }
 
   /**
-   * The devices that take part in the chosen collective together with a device, including it; empty if
-   * unknown.
-   * @param {number} at its mesh position
+   * Returns the devices in the same replica group of the selected collective as a device, including
+   * the device; empty if unknown.
+   * @param {number} at the device's mesh position
    * @returns {number[]}
    */
   participants(at) {
@@ -176,7 +179,7 @@ export class Highlight {
   }
 }
 
-/** Null where each id is its own position. @param {Int32Array} ids @returns {Positions | null} */
+/** Returns a map from id to mesh position; null if ids equal positions. @param {Int32Array} ids @returns {Positions | null} */
 function positionsOf(ids) {
   let plain = 0;
   while (plain < ids.length && ids[plain] === plain) plain++;
@@ -189,7 +192,7 @@ function positionsOf(ids) {
 }
 
 /**
- * The hosts of devices, ` on host 0` or ` on hosts 0–3`, or nothing with a single host.
+ * Formats the hosts of devices, such as ` on hosts 0–3`; "" if the mesh has one host.
  * @param {Highlight} highlight
  * @param {number[]} positions
  */
@@ -200,7 +203,7 @@ export function onHosts({ hosts, hostCount }, positions) {
 }
 
 /**
- * Numbers with folded runs, `0–3, 8`, or the count if the list is too long.
+ * Formats numbers with folded ranges, such as `0–3, 8`; returns only the count if that is too long.
  * @param {number[]} numbers
  * @param {string} [noun]
  */
@@ -209,7 +212,7 @@ export function listed(numbers, noun = "device") {
   return text.length > MOST_LISTED ? `${numbers.length.toLocaleString("en")} ${noun}s` : text;
 }
 
-/** The same with the noun: `device 3`, `devices 0–3`. @param {number[]} numbers @param {string} [noun] */
+/** Formats numbers after a noun: `device 3`, `devices 0–3`. @param {number[]} numbers @param {string} [noun] */
 export function named(numbers, noun = "device") {
   const text = listed(numbers, noun);
   return text.endsWith("s") ? text : `${noun}${numbers.length === 1 ? "" : "s"} ${text}`;

@@ -1,14 +1,15 @@
 // @ts-check
-// Sends the user's actions to the kernel. Typed text is sent after a pause, because half-written
-// text means something else. While a message is in flight, only the newest text of each field is
-// kept, so typing never queues up; every click of a button is sent.
+// Sends the user's actions to the kernel.
+// Typed text is sent after a pause, because incomplete text may be invalid.
+// While a message is in flight, only the newest text of each field is queued.
+// Every click of a button is sent.
 
 /** @import { Intent } from "./messages" */
 
-const PAUSE_MS = 400; // longer than the pause between two keys, but short to wait for
-const ANSWER_MS = 4000; // a kernel that runs a cell answers late
-const MOST_INTENTS = 100; // the kernel's limit per message
-/** Edits that depend on the previous state, so their order matters. */
+const PAUSE_MS = 400; // longer than the pause between two keystrokes
+const ANSWER_MS = 4000; // timeout for an answer; a kernel that runs a cell answers late
+const MOST_INTENTS = 100; // limit per message in the kernel
+/** Intents whose effect depends on the state before them, so their order matters. */
 const COMMANDS = [
   ...["add", "remove", "split", "axis", "size", "remove_axis", "move_axis"],
   ...["fit", "preset", "tidy", "move"],
@@ -17,21 +18,21 @@ const COMMANDS = [
 export class IntentQueue {
   /**
    * @param {import("./messages").Model} model
-   * @param {() => void} gaveUp called when it stops waiting for an answer
+   * @param {() => void} gaveUp called when no answer has come in time
    */
   constructor(model, gaveUp) {
     this.model = model;
     this.whenGivenUp = gaveUp;
-    // Several views can share one model; each waits for the answers to its own intents.
+    // Several views can share one model; the id identifies answers to this view's intents.
     this.client = Math.random().toString(36).slice(2);
     this.sent = 0;
     this.answered = 0;
     /** @type {Intent[]} */ this.waiting = [];
-    /** The text that is being typed. @type {Intent | null} */
+    /** The edit with the text that the user is typing. @type {Intent | null} */
     this.typed = null;
   }
 
-  /** Sends a typed text after a pause, or before the next edit. @param {Intent} intent */
+  /** Holds back typed text until a pause, or until the next edit. @param {Intent} intent */
   hold(intent) {
     if (this.typed && keyOf(this.typed) !== keyOf(intent)) this.commit();
     this.typed = intent;
@@ -39,7 +40,7 @@ export class IntentQueue {
     this.pause = window.setTimeout(() => this.commit(), PAUSE_MS);
   }
 
-  /** Sends the typed text, after a pause, on Enter, or when the field is left. */
+  /** Sends the held text; called after a pause, on Enter, or when the field loses the focus. */
   commit() {
     window.clearTimeout(this.pause);
     const { typed: held } = this;
@@ -49,7 +50,7 @@ export class IntentQueue {
 
   /** @param {Intent} intent */
   send(intent) {
-    // Requests of the page need not wait for typed text; only edits must follow it.
+    // Send held text before edits; other requests don't depend on it.
     if (intent.kind === "edit" || isCommand(intent)) this.commit();
     this.enqueue(intent);
   }
@@ -63,7 +64,7 @@ export class IntentQueue {
   }
 
   /**
-   * The index of an older text of the same field with no command after it, or -1.
+   * Returns the index of a queued older text of the same field without a later command, or -1.
    * @param {Intent} intent
    */
   replaceable(intent) {
@@ -74,7 +75,7 @@ export class IntentQueue {
   }
 
   /**
-   * Records the answer in a view; returns true if everything sent has been answered.
+   * Records the kernel's answer; returns true if every message has been answered.
    * @param {import("./messages").Answer} view
    */
   receive(view) {
@@ -82,7 +83,7 @@ export class IntentQueue {
     return !this.pending && !this.waiting.length && !this.typed;
   }
 
-  /** True while a message is in flight. */
+  /** Whether a message is in flight. */
   get pending() {
     return this.sent > this.answered;
   }
@@ -92,7 +93,7 @@ export class IntentQueue {
     const intents = this.waiting.splice(0, MOST_INTENTS);
     const seq = ++this.sent;
     this.model.send?.({ client: this.client, seq, intents });
-    // A lost answer must not lock the page.
+    // A lost answer must not block the page forever.
     window.clearTimeout(this.timer);
     this.timer = window.setTimeout(() => this.giveUp(seq), ANSWER_MS);
   }
@@ -105,7 +106,7 @@ export class IntentQueue {
     this.whenGivenUp();
   }
 
-  /** Stops waiting because the page is gone. */
+  /** Stops all timers when the page is removed. */
   stop() {
     window.clearTimeout(this.timer);
     window.clearTimeout(this.pause);
@@ -118,7 +119,7 @@ function isCommand(intent) {
   return intent.kind === "edit" && COMMANDS.includes(intent.field);
 }
 
-/** The field that an intent edits. @param {Intent} intent */
+/** Returns a key for the field that an intent edits. @param {Intent} intent */
 function keyOf(intent) {
   return intent.kind === "edit" ? `${intent.field}:${intent.array ?? ""}` : intent.kind;
 }

@@ -1,8 +1,8 @@
 // @ts-check
-// Caches the last result of a function while its arguments stay the same.
+// Caches the last result of a function.
 
 /**
- * Wraps a function so that it returns its last result while its arguments stay the same.
+ * Wraps a function so that it returns its last result if its arguments are unchanged.
  * @template {unknown[]} From
  * @template To
  * @param {(...from: From) => To} make

@@ -1,9 +1,10 @@
 // @ts-check
-// Detects if the kernel is gone. The kernel sends a beat every second from a separate thread, even
-// during a long cell. A front end that knows of the kernel's end reports it immediately.
+// Detects that the kernel has stopped.
+// The kernel sends a beat every second from a separate thread, even while it runs a long cell.
+// Some front ends report immediately that the kernel has stopped.
 import { copyButton, h, setText } from "./dom.js";
 
-const SILENT_MS = 2600; // without a beat for this long, the kernel counts as gone
+const SILENT_MS = 2600; // without beats for this long, the kernel counts as stopped
 const LOOK_MS = 400;
 const GONE = "Kernel stopped. View only.";
 const UNANSWERED = "No kernel has answered yet. View only until one does; else run the cell again.";
@@ -14,12 +15,12 @@ export class KernelWatch {
   constructor(model, changed) {
     this.changed = changed;
     this.gone = false;
-    /** Time of the last beat; 0 before the first, since some front ends drop these messages. */
+    /** Time of the last beat; 0 before the first beat. Some front ends drop all beats. */
     this.heard = 0;
-    /** True once it has answered. */
+    /** True once the kernel has answered a message. */
     this.met = false;
     this.looked = Date.now();
-    /** The code that restores the state of the last beat. */
+    /** The line of code that restores the state, from the last beat that had one. */
     this.line = "";
     this.text = h("span");
     this.field = h("input", {
@@ -46,15 +47,15 @@ export class KernelWatch {
     };
   }
 
-  /** Any message from the kernel shows that it is alive. */
+  /** Records a message from the kernel, which shows that it is alive. */
   hear() {
     this.heard = Date.now();
     this.set(false);
   }
 
   /**
-   * Notes if a message was answered. If none ever was, there may be no kernel: a notebook can store
-   * the page and show it again without one.
+   * Records whether a message was answered. If no message was ever answered, there may be no
+   * kernel: a notebook can show a stored page without one.
    * @param {boolean} yes
    */
   answered(yes) {
@@ -65,7 +66,7 @@ export class KernelWatch {
 
   look() {
     const now = Date.now();
-    // A page that was suspended has missed beats without the kernel being gone.
+    // A suspended page misses beats although the kernel is alive.
     const slept = now - this.looked > SILENT_MS;
     this.looked = now;
     if (slept && this.heard) this.heard = now;

@@ -1,6 +1,6 @@
 // @ts-check
-// The Memory tab: live bytes over time, the buffers alive at one moment, the bytes of each part, and
-// the least times of operations.
+// The Memory tab: live bytes over time, and the buffers alive at one moment.
+// Below are the bytes of arguments, outputs and so on, and the least times of operations.
 import { ChangesList } from "./changes.js";
 import { muted, mutedNote } from "./collectives.js";
 import { OWN_KEYS, axisTag, button, fill, h, svg } from "./dom.js";
@@ -11,39 +11,40 @@ import { OUT_OF_DATE } from "./stages.js";
 /**
  * @typedef {object} Memory
  * @property {[name: string, bytes: string][]} parts
- * @property {MemoryChart | null} chart Null if the compiler reported no buffers.
+ * @property {MemoryChart | null} chart The chart; null if the compiler reported no buffers.
  * @property {string} sentence
  * @property {boolean} over
  * @property {import("./report_tabs.js").LeastTime[]} operations
- * @property {string} [target] Only with a report: the target.
+ * @property {string} [target] The target of the report; missing without a report.
  */
 
 /**
- * `memory_chart.py`: a column is an interval of the program, shown at its fullest moment.
+ * The data of the chart, from `memory_chart.py`. A column is an interval of the program, shown at
+ * its peak.
  * @typedef {object} MemoryChart
  * @property {string} sentence
- * @property {number} peak The column of the peak, and the bytes at the upper edge.
- * @property {number} top
+ * @property {number} peak The column with the peak.
+ * @property {number} top The bytes at the upper edge of the chart.
  * @property {number} capacity 0 if unknown
  * @property {string[]} where
  * @property {[kind: string, bytes: number[]][]} kinds
- * @property {MemoryBuffer[]} buffers The largest of each column.
+ * @property {MemoryBuffer[]} buffers The largest buffers of each column.
  */
 
 /**
- * A buffer with its first and last column (inclusive); its value is "" if unknown.
+ * A buffer that is alive from column `start` to column `end`, inclusive; `value` is "" if unknown.
  * @typedef {Record<"bytes" | "start" | "end", number> & Record<"shape" | "name" | "value" | "spec" | "source" | "about", string>} MemoryBuffer
  */
 
 /** @typedef {{value: (name: string) => void} & import("./changes.js").Calls} Calls */
 
-/** The bound of an operation, by the part of the least time in the headline. */
+/** Part of the least time in the headline -> the bound of its operations. */
 /** @type {Record<string, string>} */
 const BOUNDS = { memory: "HBM", compute: "FLOP/s" };
-/** Shades of grey, because colours mean mesh axes. @type {Record<string, number>} */
+/** The shade of grey of each kind of buffer; colours are reserved for mesh axes. @type {Record<string, number>} */
 const SHADES = {arguments: 38, outputs: 58, temporaries: 80, collectives: 100, constants: 68, padding: 24}; // prettier-ignore
 const LINES = 4; // grid lines of the chart
-const MOST_ALIVE = 16; // Python sends at least this many buffers of each moment
+const MOST_ALIVE = 16; // rows; Python sends at least this many buffers of each moment
 const NOT_COMPILED = "Not compiled yet: a compile says what each device holds.";
 
 export class MemoryPanel {
@@ -52,13 +53,13 @@ export class MemoryPanel {
     this.calls = calls;
     /** @type {[Memory?, string?, boolean?, object?]} */ this.shown = [];
     /** @type {MemoryChart | null} */ this.chart = null;
-    /** The live bytes of every column. @type {number[]} */ this.totals = [];
-    // The slider covers the chart, and its thumb is the line at the chosen moment.
+    /** Live bytes of each column. @type {number[]} */ this.totals = [];
+    // The slider covers the chart; its thumb is the line at the selected moment.
     const on = { input: () => this.go(Number(this.slider.value)) };
     const name = { "aria-label": "Memory over the program's order", ...OWN_KEYS };
     this.slider = h("input", { type: "range", min: "0", ...name, on });
     this.picture = h("div", { class: "sv-memchart" });
-    /** The lifetime of an expanded buffer. */
+    /** A line over the chart for the lifetime of the expanded buffer. */
     this.life = line("", 8);
     this.list = h("div", { class: "sv-memlist", role: "group", "aria-label": "Buffers alive" });
     this.legend = h("div", { class: "sv-times" });
@@ -68,7 +69,7 @@ export class MemoryPanel {
 
   /**
    * @param {Memory} memory
-   * @param {string} part the part whose operations are shown
+   * @param {string} part the part of the least time whose operations are shown
    * @param {boolean} old true if the program or its target was edited since the compile
    * @param {import("./headline.js").HeadlineData} [planned] the plan's headline for the current program and target
    */
@@ -91,7 +92,7 @@ export class MemoryPanel {
     const shownOperations = operations.filter((op) => !bound || op.bound === bound);
     if (shownOperations.length) this.node.append(leastTimes(shownOperations));
     else if (bound) this.node.append(mutedNote(`No operation is known to be bound by ${bound}.`));
-    // The operations of the part are listed below the chart.
+    // The operations are listed below the chart, so scroll down to them.
     if (bound) this.node.querySelector(".sv-least")?.scrollIntoView();
     if (chart && anew) this.draw(chart);
   }
@@ -119,7 +120,7 @@ export class MemoryPanel {
     for (let n = 0; n <= LINES; n++) mark(n / LINES, bytesText((top * n) / LINES));
     if (capacity && capacity <= top)
       mark(capacity / top, "capacity", { right: 0, transform: "none" });
-    // Like the slider, from the middle of the first column to the middle of the last.
+    // The slider, too, ranges from the middle of the first column to the middle of the last.
     const viewBox = `0.5 0 ${Math.max(where.length - 1, 0.5)} 1`;
     const look = { viewBox, preserveAspectRatio: "none", "aria-hidden": "true" };
     fill(this.picture, svg("svg", look, ...paths, this.life), ...labels, this.slider);
@@ -148,7 +149,8 @@ export class MemoryPanel {
       this.list.append(mutedNote(`And smaller ones, ${bytesText(unlisted)} in all.`));
   }
 
-  /** A buffer; when expanded it shows its details, and the chart its lifetime. @param {MemoryBuffer} buffer */
+  /** A row for a buffer. When expanded, it shows details, and the chart shows the buffer's
+   * lifetime. @param {MemoryBuffer} buffer */
   row({ bytes, shape, name, spec, source, about, value, start, end }) {
     const cells = [bytesText(bytes), name, shape, source];
     const title = [...cells, spec, about].filter(Boolean).join(" · ");
@@ -165,13 +167,13 @@ export class MemoryPanel {
   }
 }
 
-/** A line over the chart. @param {string} d its path @param {number} width in pixels */
+/** Draws a line over the chart. @param {string} d its path @param {number} width in pixels */
 function line(d, width) {
   const look = { "stroke-width": width, "vector-effect": "non-scaling-stroke" };
   return svg("path", { d, stroke: "currentColor", ...look });
 }
 
-/** The grey of a kind of buffers. @param {string} kind */
+/** Returns the grey of a kind of buffer. @param {string} kind */
 function shade(kind) {
   return `color-mix(in srgb, var(--sv-muted) ${SHADES[kind]}%, var(--sv-paper))`;
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// The bar at the top: mesh, target, undo and redo, code, saved page; hosts, types and presets.
+// The bar at the top: mesh, target, hosts, axis types, presets, and buttons such as undo.
 import { axisColour } from "./colours.js";
 import { Choice, Field } from "./controls.js";
 import { OWN_KEYS, axisDot, button, drawn, focusedNear } from "./dom.js";
@@ -8,8 +8,8 @@ import { enable, h, iconButton, setIcon, toggle } from "./dom.js";
 /** @import { Menus, Option, Target } from "./messages" */
 /** @import { MeshAxis } from "./view_data.js" */
 
-const OTHER = "…"; // this choice opens a field
-const MIXED = "mixed"; // axes of several types
+const OTHER = "…"; // this menu entry opens a text field
+const MIXED = "mixed"; // value if axes have different types
 
 export class MeshBar {
   /**
@@ -21,9 +21,9 @@ export class MeshBar {
   constructor(highlight, edit, calls) {
     this.edit = edit;
     this.highlight = highlight;
-    /** The axes by name. @type {Map<string, AxisChip>} */
+    /** Axis name -> its chip. @type {Map<string, AxisChip>} */
     this.chips = new Map();
-    /** A pencil, until someone types into it. */
+    /** The mesh as text; shown as a pencil until the user types into it. */
     this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), { placeholder: "data=4, model=2" });
     this.mesh.input.classList.add("sv-meshtext");
     this.mesh.node.classList.add("sv-icon");
@@ -57,7 +57,7 @@ export class MeshBar {
     this.fold.setAttribute("aria-expanded", "false");
     const saved = iconButton("save", "Save page", () => calls.act("save"), locked);
     const all = [this.fold, this.undo, this.redo, iconButton("code", "Code", calls.code), saved];
-    /** Buttons for the session, next to the tabs of the views. */
+    /** Buttons for the session, shown next to the tabs of the views. */
     this.actions = h("span", { class: "sv-right", role: "group" }, ...all, this.full);
     this.node = h(
       "header",
@@ -70,7 +70,7 @@ export class MeshBar {
     highlight.listeners.push(() => this.markAxes());
   }
 
-  /** Shows the controls that a narrow page hides. */
+  /** Shows or hides the controls that a narrow page folds away. */
   unfold() {
     const on = this.node.classList.toggle("sv-unfolded");
     this.fold.setAttribute("aria-expanded", String(on));
@@ -106,7 +106,7 @@ export class MeshBar {
     this.typed.sync(this.typed.input.value, target.error);
   }
 
-  /** Marks the axes that the chosen collective runs over. */
+  /** Marks the mesh axes that the selected collective runs over. */
   markAxes() {
     const { collective } = this.highlight;
     const axes = new Set((collective?.axes ?? []).map((axis) => axis.split(":(")[0]));
@@ -149,7 +149,7 @@ export class MeshBar {
     const at = shown.findIndex((chip) => chip.contains(focused));
     for (const chip of shown) chip.remove();
     this.axes.prepend(...nodes);
-    // A moved element loses the focus; a removed one passes it to a neighbour.
+    // Moving an element blurs it, so focus it again; if it was removed, focus a neighbour.
     const next = focused?.isConnected ? focused : nodes[Math.min(at, nodes.length - 1)];
     if (at >= 0 && next instanceof HTMLElement) next.focus();
     this.markAxes();
@@ -157,8 +157,8 @@ export class MeshBar {
 }
 
 /**
- * A mesh axis with its editable size. Enter on the chip goes to the size, Delete removes the axis,
- * Alt and an arrow key move it.
+ * A mesh axis with an editable size. On the chip, Enter focuses the size, Delete removes the axis,
+ * and Alt with an arrow key moves the axis.
  */
 class AxisChip {
   /** @param {string} name @param {import("./explorer.js").Edit} edit */
@@ -202,7 +202,7 @@ class AxisChip {
     this.edit("size", [this.name, text]);
   }
 
-  /** Escape restores the size; arrow keys double and halve it. @param {KeyboardEvent} e */
+  /** Handles keys in the size field: Escape restores the size, arrow keys double or halve it. @param {KeyboardEvent} e */
   typing({ key }) {
     const { input } = this.size;
     if (key === "Escape") input.value = this.meshSize;

@@ -1,6 +1,6 @@
-// The messages between Python and the page: the traits that Python sends, and the page's intents.
-// The data of a panel is declared in the panel's JavaScript file, the rest here.
-// `tests/browser/messages.py` checks real messages against both.
+// The messages between Python and the page: traits from Python, and intents from the page.
+// Data of a single panel is declared in the panel's JavaScript file, all other data here.
+// `tests/browser/messages.py` checks real messages against these types.
 
 import type { Cell } from "./cascade.js";
 import type { Changes } from "./changes.js";
@@ -17,27 +17,27 @@ import type { Explanation } from "./value_details.js";
 
 // ── Traits, each with its Python module ──────────────────────────────────────────────
 
-/** The traits of an Explorer's model (`explorer.py`). */
+/** The traits of the Explorer widget in `explorer.py`. */
 export interface Traits {
   menus: Menus;
   answer: Answer;
-  // The session in parts, so that an edit sends only the parts that it changes.
+  // The session as several traits, so that an edit sends only the traits that it changes.
   view: SentView | Record<string, never>;
   mesh: SentMesh;
   rules: RulesText;
-  /** Only once the Rules view was opened. */
+  /** Empty until the Rules view is opened. */
   rule_use: RuleUse | Record<string, never>;
   cell: Cell;
-  /** Only once the Model view was opened. */
+  /** Empty until the Model view is opened. */
   leaves: Leaves | Record<string, never>;
   model_data: ModelData | Record<string, never>;
   program: ProgramView;
   [array: `array_${number}`]: SentArray;
-  /** For an array with the same layout as an earlier one, the index of that one. */
+  /** `same` is the index of an earlier array with the same layout. */
   [layout: `layout_${number}`]: SentLayout | { same: number };
   devices: Devices;
   report_data: Report;
-  /** The state as plain JAX code. */
+  /** The current state as JAX code. */
   code_data: string;
   target: Target;
   palette: { light: Palette; dark: Palette };
@@ -47,7 +47,7 @@ export interface Traits {
   explanation: Explanation | Record<string, never>;
   background: Background;
   link_data: LinkView | Record<string, never>;
-  /** The requested steps; in a saved page, those of the largest collectives. */
+  /** The requested steps; in a saved page, the steps of the largest collectives. */
   movements: Movements;
   /** Empty until changes are requested. */
   changes_data: Changes | Record<string, never>;
@@ -57,7 +57,7 @@ export interface Traits {
   offline: boolean;
 }
 
-/** The model as anywidget hands it to the page; a saved page has no `send`. */
+/** The model that anywidget passes to the page; in a saved page it has no `send`. */
 export interface Model {
   get<K extends keyof Traits>(name: K): Traits[K] | undefined;
   on(event: string, listener: (message: CustomMessage) => void): void;
@@ -66,8 +66,8 @@ export interface Model {
 }
 
 /**
- * A place in a view. A leaf of the model opens as an array in Layout and Rules; a device is given by
- * its mesh position.
+ * A place in a view, such as an array, dimension or collective. In Layout and Rules, a leaf of the
+ * model opens as an array.
  */
 export interface Place {
   view: "Layout" | "Rules" | "Model" | "Program";
@@ -78,7 +78,7 @@ export interface Place {
   tab?: string;
 }
 
-/** An entry of a menu. */
+/** A menu entry. */
 export interface Option {
   value: string;
   label: string;
@@ -86,37 +86,37 @@ export interface Option {
   group?: string;
 }
 
-/** `session_view.py`: the options of all menus. */
+/** The options of all menus, from `session_view.py`. */
 export interface Menus {
   axisTypes: Option[];
   presets: { group: string; options: Option[] }[];
   dialects: Option[];
   programs: Option[];
-  /** Targets on this machine, and described ones. */
+  /** Targets on this machine; `targets` has the described ones. */
   here: Option[];
   targets: Option[];
 }
 
-/** `explorer.py`: the last message that was handled, the page that sent it, and the program's revision. */
+/** From `explorer.py`: number and sender of the last handled message, and the program's revision. */
 export interface Answer {
   seq: number;
   client: string;
   revision: number;
-  /** True if there is something to undo, and to redo. */
+  /** True if there is an edit to undo; `redo` likewise. */
   undo?: true;
   redo?: true;
-  /** Failures in the kernel, one sentence each. */
+  /** Error messages from the kernel. */
   failed?: string[];
 }
 
-/** `session_view.py`: the content of the page. */
+/** Selection, notes and start view of the page, from `session_view.py`. */
 export interface SentView {
   /** The number of arrays. */
   count: number;
   selected: number;
-  /** The error of an edit that has no field. */
+  /** Errors of edits without a field. */
   notes?: string[];
-  /** The view to open, if it is not Layout. */
+  /** The view to open; missing for Layout. */
   opens?: "Rules" | "Model" | "Program";
 }
 
@@ -125,50 +125,50 @@ export interface SentMesh {
   text: string;
   error?: string;
   hosts: string;
-  /** The owner of these hosts, if the target has hosts. */
+  /** Text that the target fixes the hosts, if it does. */
   hostsOf?: string;
   hostsError?: string;
   types: string;
-  /** With the type of each axis if they differ. */
+  /** The axes; `type` is sent only if the axes have different types. */
   axes: ([name: string, size: number] | [name: string, size: number, type: string])[];
   count: string;
 }
 
 export type ArrayField = "name" | "dtype" | "shape" | "logical" | "spec";
 
-/** `session_view.py`: the typed fields of an array. */
+/** The text fields of an array, from `session_view.py`. */
 export interface SentArray {
   name: string;
   type: string;
   shape: number[];
   bytes: string;
-  /** The logical axis of every dimension, if it has any. */
+  /** The logical axis of every dimension; missing if the array has no names. */
   names?: (string | null)[];
   texts: Record<ArrayField, string>;
   errors?: Partial<Record<ArrayField, string>>;
 }
 
-/** `session_view.py`: the sharding of an array, with reasons. */
+/** The sharding of an array, with reasons, from `session_view.py`. */
 export interface SentLayout extends Partial<LayoutNumbers> {
   spec: string;
   dims: { why: string; axes?: string[] }[];
-  /** The dimension that other rules would split: the one that fails, otherwise the longest. */
+  /** The dimension for which to suggest other rules: the one that fails, otherwise the longest one that is not split. */
   mend?: number;
   typedSpec?: true;
-  /** True if neither a spec nor rules define its sharding. */
+  /** True if neither a spec nor rules define the sharding. */
   noRules?: true;
   problem?: string;
   warnings?: string[];
-  /** For each mesh axis, the change of the block index per step along it. */
+  /** For each mesh axis, the change of the block index per step along the axis. */
   strides?: number[];
   picture?: PackedPicture;
-  /** The content of the picture, if it shows an older layout. */
+  /** The numbers of the layout in the picture, if that is an older layout. */
   pictured?: LayoutNumbers;
 }
 
-/** `pictures.py`: an array without a layout (it has a problem) has none of these. */
+/** Numbers of a layout, from `session_view.py`; missing if the array cannot be laid out. */
 export interface LayoutNumbers {
-  /** Blocks along each dimension. */
+  /** The number of blocks along each dimension. */
   counts: number[];
   /** The shape of one shard. */
   shard: number[];
@@ -176,7 +176,7 @@ export interface LayoutNumbers {
   shardBytes: string;
 }
 
-/** `session_view.py`: the rules as typed. */
+/** The rules field, from `session_view.py`. */
 export interface RulesText {
   text: string;
   error?: string;
@@ -193,46 +193,46 @@ export interface ProgramView {
   requestedBytes: string;
 }
 
-/** `targets.py`: the chosen target. */
+/** The selected target, from `targets.py`. */
 export interface Target {
   value: string;
-  /** Its text, if it is not in the menus. */
+  /** The text of a target that is not in the menus. */
   label?: string;
   error?: string;
   words?: string;
-  /** The reason, if nothing can run on it. */
+  /** Why programs cannot run on the target, if so. */
   noRun?: string;
 }
 
-/** `pictures.py`, from `draw/palette.py`: the colours of one theme, as #rrggbb. */
+/** The colours of one theme, as #rrggbb, from `pictures.py`. */
 export interface Palette {
   paper: string;
   text: string;
   muted: string;
   groups: string[];
-  /** For each mesh axis from pale to full; the last entry is for unsplit blocks. */
+  /** The tints of each mesh axis, from pale to full; the last entry is for unsplit blocks. */
   tints: string[][];
 }
 
 // ── Pictures: `draw/serialization.py` defines the format ──────────────────────────────────────────────
 
-/** `pictures.py`: the devices, and the id and host of each in mesh order. */
+/** The picture of the devices, with id and host of each device in mesh order, from `pictures.py`. */
 export interface Devices {
   picture: PackedPicture;
-  /** Omitted for 0, 1, 2, … */
+  /** Device ids; omitted if they are 0, 1, 2, … */
   ids?: Column;
-  /** Omitted if there is one host. */
+  /** Host of each device; omitted if there is only one host. */
   hosts?: Column;
   buffers?: DataView[];
   size: number;
   by: string;
-  /** The reason why the devices have no coordinates on the target, or "". */
+  /** Why the devices have no coordinates on the target; "" if they do. */
   no_positions: string;
   note: string;
   count: string;
 }
 
-/** `links_view.py`: the links that the chosen collective uses. */
+/** The links that the selected collective uses, from `links_view.py`. */
 export interface LinkView {
   key: string;
   words: string;
@@ -245,7 +245,7 @@ export interface PackedPicture {
   buffers?: DataView[];
 }
 
-/** Default values are omitted, in the tiles too. */
+/** A picture; fields with default values are omitted, also in the tiles. */
 export interface PictureData {
   width: number;
   height: number;
@@ -259,10 +259,10 @@ export interface PictureData {
   rulers?: Partial<Ruler>[];
 }
 
-/** The effect of each mesh axis on the colours of an array's blocks, major to minor. */
+/** How each mesh axis changes the colours of an array's blocks, major to minor. */
 export type Shades = [axis: number, size: number, stride: number, tint: number][];
 
-/** A row without its last fields, if they equal those of the row before. */
+/** A row of a table; the last fields are omitted if they equal the previous row's. */
 export type Row<R extends unknown[]> = Partial<R>;
 export type LabelRow = [
   x: number,
@@ -282,7 +282,7 @@ export type FrameRow = [
   named: boolean,
 ];
 
-/** A ruler along a side of the tiles, as in `draw/picture.py`. */
+/** A ruler along one side of the tiles, as in `draw/picture.py`. */
 export interface Ruler {
   words: string[];
   axes: [number: number, name: string][];
@@ -297,11 +297,11 @@ export interface Ruler {
   size: number;
 }
 
-/** The shown dimensions of an array, if it has more than two or a note. */
+/** The shown dimensions of an array; only sent if it has more than two dimensions or a note. */
 export interface ArrayFacts {
   /** The dimensions shown as rows and columns. */
   dims: number[];
-  /** The other dimensions with their shown block, or null for all blocks. */
+  /** The other dimensions, each with its shown block (`at`), or null for all blocks. */
   steps: ArrayStep[];
   /** A note about the picture. */
   note: string;
@@ -309,7 +309,7 @@ export interface ArrayFacts {
 
 export type ArrayStep = { dim: number; count: number; at: number | null };
 
-/** One number per tile, as a constant, as start and step, or as a list. */
+/** One number per tile: a constant, start and step, a list, or a binary buffer. */
 export type Column =
   | number
   | [start: number, step: number]
@@ -339,7 +339,7 @@ export interface EdgeData {
   group: Column;
 }
 
-/** Text, and the ids of the devices in at most that many letters. */
+/** Literal text, and the ids of the tile's devices, cut to `limit` letters. */
 export type Template = (string | { of: "devices"; limit: number })[];
 
 // ── The stages of a program: `stages_view.py`, `collective_table.py` ────────────
@@ -348,7 +348,7 @@ export type Template = (string | { of: "devices"; limit: number })[];
 
 // ── Messages of the page ─────────────────────────────────────────────────────────────────────
 
-/** Intents in order; the view that answers them has the same `client` and `seq`. */
+/** A message from the page. The kernel's answer has the same `client` and `seq`. */
 export interface Intents {
   client: string;
   seq: number;
@@ -380,12 +380,13 @@ export type ActionKind =
   | "picture"
   | "save";
 
-/** Typed text, or a choice; null for a button. */
+/** Typed text, or the value of a choice; null for a button. */
 export type EditValue = string | number | (string | number | boolean | null)[] | null;
 
 /**
- * Messages of Python besides the traits: a file to save, and every second a beat, with the last
- * answered message and, if it changed, the line of code that restores the state.
+ * Custom messages from Python: a file to save, or the beat that is sent every second. A beat has
+ * the number of the last answered message and, if it changed, the line of code that restores the
+ * state.
  */
 export type CustomMessage =
   | { kind: "file"; name: string; media: string; text: string }

@@ -1,5 +1,5 @@
 // @ts-check
-// The Model view: memory as one bar, the leaves as a tree, and the effects of the constraints.
+// The Model view: a bar for memory, a tree of leaves, and the effects of constraints.
 import { Choice, searchField } from "./controls.js";
 import { OWN_KEYS, button, fill, h, rowAfter, rowsInSight } from "./dom.js";
 import { scrollToRow, setText, toggle } from "./dom.js";
@@ -9,27 +9,26 @@ import { shardingBars } from "./sharding_bars.js";
 /** @import { Entry, Order, Row } from "./model_rows.js" */
 
 /**
- * `model_view.py`: the leaves of a model.
+ * The leaves of a model, from `model_view.py`.
  * @typedef {object} Leaves
  * @property {string[]} paths
- * @property {number[]} kinds The kind of every leaf.
- * @property {[name: string, leaves: number[]][]} folds Leaves that differ only in the number of
- *   their layer, by index.
- * @property {number[]} partners The index of the parameter of every moment, or -1; empty if there
- *   are no moments.
+ * @property {number[]} kinds For each leaf, the index of its kind.
+ * @property {[name: string, leaves: number[]][]} folds Indices of leaves that differ only in their
+ *   layer number.
+ * @property {number[]} partners For each leaf that is an optimizer moment, the index of its
+ *   parameter; otherwise -1. Empty if there are no moments.
  * @property {string} words
  */
 
 /**
- * `model_view.py`: the result of the rules for every kind, and for the whole model.
+ * The shardings of all kinds of leaves and totals of the model, from `model_view.py`.
  * @typedef {object} ModelData
  * @property {LeafKind[]} kinds
- * @property {[name: string, bytes: string][]} parts The bytes of the largest parts of the model.
+ * @property {[name: string, bytes: string][]} parts The largest groups of leaves with their bytes.
  * @property {string} words
  * @property {string} waste
- * @property {number} needed Share of the bar for an even split; `wasted` is the share that
- *   replication adds.
- * @property {number} wasted
+ * @property {number} needed Share of the bar for bytes without replication.
+ * @property {number} wasted Share of the bar for bytes wasted by replication.
  * @property {boolean} over
  * @property {number} capacity The memory of a device as a share of the bar, or 0 if unknown.
  * @property {ConstraintCall[]} constraints
@@ -40,7 +39,7 @@ import { shardingBars } from "./sharding_bars.js";
  * @property {string} short
  * @property {string[]} [names]
  * @property {string} spec
- * @property {[axis: number, size: number][][]} dims For each dimension its axes as [index in the
+ * @property {[axis: number, size: number][][]} dims For each dimension: its axes as [index in the
  *   mesh, size].
  * @property {number} bytes
  * @property {string} [text]
@@ -50,7 +49,7 @@ import { shardingBars } from "./sharding_bars.js";
  */
 
 /**
- * A call that constrains an activation, and its effect.
+ * A call in the program that constrains an activation's sharding, and its effect.
  * @typedef {object} ConstraintCall
  * @property {string} where
  * @property {string} effect
@@ -60,7 +59,7 @@ import { shardingBars } from "./sharding_bars.js";
  */
 
 const LEAF_ROW = 26; // pixels, as in the style sheet
-const MOST_AT_FIRST = 60; // larger trees open with their branches closed below the first level
+const MOST_AT_FIRST = 60; // rows; larger trees open with only the first level expanded
 const LEAF_ORDERS = [
   { value: "tree", label: "as a tree" },
   { value: "bytes", label: "bytes per device" },
@@ -72,7 +71,7 @@ const CALLS = "constraints";
 /** @param {number} bytes on each device */
 const wasteWords = (bytes) => `${bytesText(bytes)} wasted by replication`;
 
-/** The two parts of a bar. @param {number} needed @param {number} wasted @param {boolean} over */
+/** The needed and wasted parts of a bar. @param {number} needed @param {number} wasted @param {boolean} over */
 function shareParts(needed, wasted, over) {
   const part = (/** @type {string} */ style, /** @type {number} */ share) =>
     h("span", { class: `sv-fill ${style}`, style: { width: `${share * 100}%` } });
@@ -82,7 +81,7 @@ function shareParts(needed, wasted, over) {
 export class ModelPanel {
   /**
    * @param {{open: (leaf: number) => void, fix: (leaf: number) => void}} calls show a leaf in
-   *   Layout and in Rules
+   *   Layout or in Rules
    */
   constructor(calls) {
     this.calls = calls;
@@ -94,7 +93,7 @@ export class ModelPanel {
     /** @type {Order} */ this.order = "tree";
     this.folded = true;
     this.picked = "";
-    /** The leaf to pick, or -1. */ this.leafToPick = -1;
+    /** The leaf to select when the leaves arrive, or -1. */ this.leafToPick = -1;
     this.from = -1;
     this.to = -1;
     this.largestBytes = 1;
@@ -154,7 +153,7 @@ export class ModelPanel {
     this.arrange();
   }
 
-  /** The kind of an entry. @param {Entry} entry */
+  /** Returns the kind of an entry's first leaf. @param {Entry} entry */
   kindOf({ leaf }) {
     const kind = this.data?.kinds[this.leaves?.kinds[leaf] ?? 0];
     return kind ?? { short: "", spec: "", dims: [], bytes: 0, waste: 0 };
@@ -198,7 +197,7 @@ export class ModelPanel {
     close(root, 0);
   }
 
-  /** Sorts the rows; during a search only matches are listed. */
+  /** Rebuilds the rows in the chosen order; during a search, lists only matches. */
   arrange() {
     const sought = this.find.value.trim().toLowerCase();
     const kind = (/** @type {Entry} */ entry) => this.kindOf(entry);
@@ -213,7 +212,7 @@ export class ModelPanel {
     if (calls.length && !sought && this.order === "tree") this.addConstraints(calls);
     const leaves = this.rows.filter((row) => row.entry);
     this.largestBytes = leaves.reduce((most, row) => Math.max(most, row.bytes), 1);
-    // Start with the array that wastes most, which a remedy may improve.
+    // Initially select the array that wastes most, because a remedy may improve it.
     const worst = leaves.reduce((worst, row) => (row.waste > worst.waste ? row : worst), leaves[0]);
     if (!this.picked && worst?.waste) this.picked = worst.key;
     this.paint(true);
@@ -253,7 +252,7 @@ export class ModelPanel {
     fill(this.legend, total, ...lost, ...(named.length > 1 ? named : []));
   }
 
-  /** Creates the visible rows. @param {boolean} [anew] true to rebuild existing ones */
+  /** Creates the visible rows. @param {boolean} [anew] true to rebuild existing rows */
   paint(anew = false) {
     const { list, inner } = this;
     if (!list.clientHeight) return;
@@ -285,7 +284,7 @@ export class ModelPanel {
       const text = h("span", { class: "sv-modelbytes", text: size, title });
       return this.line(row, index, label, count, h("span"), h("span"), text, h("span"));
     }
-    // Red marks failures and amber losses. A name without a rule can be intentional.
+    // Red marks failures, amber marks waste. A name without a rule can be intentional.
     const differs = entry ? this.difference(entry.leaf) : "";
     const spec = kind.problem ? "cannot be laid out" : kind.spec || "not known";
     const style = kind.problem ? " sv-bad" : differs ? " sv-warn" : "";
@@ -305,7 +304,7 @@ export class ModelPanel {
     );
   }
 
-  /** The bytes per device of a leaf, and the share that replication adds. @param {Row} row */
+  /** A bar for a leaf's bytes per device, with the part wasted by replication. @param {Row} row */
   share({ bytes, waste }) {
     const title = waste ? wasteWords(waste) : "";
     const parts = shareParts((bytes - waste) / this.largestBytes, waste / this.largestBytes, false);
@@ -321,7 +320,7 @@ export class ModelPanel {
     return h("span", { class: "sv-modelbars", "aria-hidden": "true" }, dims.length ? bars : null);
   }
 
-  /** The difference if a moment is split differently from its parameter. @param {number} leaf */
+  /** Describes how a moment's sharding differs from its parameter's; "" if it doesn't. @param {number} leaf */
   difference(leaf) {
     const partner = this.leaves?.partners[leaf] ?? -1;
     if (partner < 0) return "";
@@ -370,12 +369,12 @@ export class ModelPanel {
     this.paint(true);
   }
 
-  /** Picks a leaf as soon as the leaves have arrived. @param {number} leaf */
+  /** Selects a leaf, as soon as the leaves have arrived. @param {number} leaf */
   pickLeaf(leaf) {
     this.leafToPick = leaf;
     if (!this.leaves || !this.data || leaf < 0) return;
     this.leafToPick = -1;
-    // Folded layers have the row of their first leaf.
+    // Folded layers share the row of their first leaf, so unfold them.
     if (this.folded && !this.entries.some((entry) => entry.leaf === leaf)) this.foldLayers();
     this.find.value = "";
     this.closed.clear();
@@ -387,7 +386,7 @@ export class ModelPanel {
     this.paint(true);
   }
 
-  /** Opens or closes a branch. @param {Row} row @param {boolean} close */
+  /** Expands or collapses a branch. @param {Row} row @param {boolean} close */
   turn(row, close) {
     if (close) this.closed.add(row.key);
     else this.closed.delete(row.key);
@@ -418,7 +417,7 @@ export class ModelPanel {
     this.paint(true);
   }
 
-  /** Shows a sentence about the picked row. */
+  /** Shows a sentence about the selected row. */
   showFoot() {
     const { words } = this;
     const row = this.rows.find(({ key }) => key === this.picked);

@@ -1,11 +1,11 @@
 // @ts-check
-// The rows of the Model view: the tree of leaves, with layers folded, or a sorted list.
+// The rows of the Model view: a tree of leaves, or a sorted list. Layers can be folded.
 import { countedBefore, naturalOrder } from "./natural_order.js";
 
 /** @import { LeafKind, Leaves } from "./model_panel.js" */
 /** @typedef {"tree" | "bytes" | "waste" | "name"} Order */
 /**
- * A leaf or folded layers: the path, the index of the first leaf, and the number of leaves.
+ * A leaf or folded layers: path, index of the first leaf, and number of leaves.
  * @typedef {{name: string, leaf: number, count: number}} Entry
  * @typedef {{key: string, label: string, depth: number, entry: Entry | null, open: boolean,
  *   bytes: number, waste: number, count: number, left: number,
@@ -14,14 +14,14 @@ import { countedBefore, naturalOrder } from "./natural_order.js";
  *   bytes: number, waste: number, count: number, left: number}} Node
  */
 
-/** The parts of a path: `layers_{0..31}/mlp/kernel` in three. @param {string} path */
+/** Splits a path into its parts: `layers_{0..31}/mlp/kernel` has three. @param {string} path */
 function pathParts(path) {
   if (path.includes("/")) return path.split("/").filter(Boolean);
   const parts = path.match(/\{[^}]*\}|\[[^\]]*\]|[^.[\]{]+(?:\{[^}]*\}[^.[\]{]*)*/g);
   return parts?.filter((part) => part !== ".") ?? [path];
 }
 
-/** The leaves, with or without folded layers. @param {Leaves} leaves @param {boolean} folded */
+/** Returns an entry per leaf, or per group of folded layers. @param {Leaves} leaves @param {boolean} folded */
 export function entries(leaves, folded) {
   const { paths, folds } = leaves;
   /** @type {Entry[]} */
@@ -37,7 +37,7 @@ export function entries(leaves, folded) {
 }
 
 /**
- * The tree of the entries, without bytes, and the branches above each entry.
+ * Builds the tree of the entries, without bytes, and lists the branches above each entry.
  * @param {Entry[]} leafEntries
  */
 export function tree(leafEntries) {
@@ -63,7 +63,7 @@ export function tree(leafEntries) {
 }
 
 /**
- * Sums up bytes in every branch.
+ * Computes the bytes of every branch.
  * @param {ReturnType<typeof tree>} built
  * @param {(entry: Entry) => LeafKind} kindOf
  */
@@ -89,7 +89,7 @@ function newNode(label, key) {
 }
 
 /**
- * The visible rows of a tree. A branch is merged with an only child.
+ * Returns the visible rows of a tree. A branch with one child is merged with the child.
  * @param {Node} node
  * @param {Set<string>} closed
  * @param {number} [depth]
@@ -113,7 +113,7 @@ export function treeRows(node, closed, depth = 0, rows = []) {
 }
 
 /**
- * All entries in one list, by size or by name.
+ * Returns all entries as one list, sorted by bytes, waste or name.
  * @param {Entry[]} leafEntries
  * @param {(entry: Entry) => LeafKind} kindOf
  * @param {Order} order
@@ -131,13 +131,13 @@ export function sortedRows(leafEntries, kindOf, order) {
   return order === "tree" ? rows : rows.sort((a, b) => b[order] - a[order]);
 }
 
-/** The bytes of a row; leaves of unknown size are reported, not counted as zero. @param {Row} row */
+/** Formats the bytes of a row, with `≥` if some leaves have unknown sizes. @param {Row} row */
 export function rowBytes({ bytes, left }) {
   if (left) return bytes ? `≥ ${bytesText(bytes)}` : "–";
   return bytesText(bytes);
 }
 
-/** Bytes in binary units, as Python writes them. @param {number} count */
+/** Formats bytes in binary units, as Python does. @param {number} count */
 export function bytesText(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   const unit = Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, count)) / 10));

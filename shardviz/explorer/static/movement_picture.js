@@ -1,5 +1,5 @@
 // @ts-check
-// Draws one step of a collective: the devices of a group, their chunks, and the chunks in transit.
+// Draws one step of a collective: the devices of a replica group, and their chunks of data.
 import { axisColour, mix, textOn } from "./colours.js";
 import { OWN_KEYS, h, svg } from "./dom.js";
 import { bitCount } from "./movement_steps.js";
@@ -8,24 +8,24 @@ import { bitCount } from "./movement_steps.js";
 /** @typedef {{x: number, y: number, w: number, h: number}} Box in CSS pixels */
 /** @typedef {{x: number, y: number}} Point */
 /**
- * The positions of all boxes: of the devices, and of the places for chunks inside them.
+ * The positions of the devices' boxes, and of the chunk cells inside them.
  * @typedef {{boxes: Box[], frames: {box: Box, label: string}[], gap: Point, head: Point,
  *   cell: {w: number, h: number, columns: number}}} Places
  */
 
 const GAP = 26; // pixels between devices, for the arrows
-const LOW_GAP = 15; // pixels between rows if there are many
+const LOW_GAP = 15; // pixels between rows if there are many rows
 const MOST_GAP = 90;
 const BEND = 20; // curvature of arrows around other devices
 const EDGE = 12;
 const LEAST_W = 56; // the smallest inner width of a device
-const HEAD = { x: 5, y: 17 }; // start of the cells, below the id of the device or next to it
+const HEAD = { x: 5, y: 17 }; // pixels; offset of the chunk cells below the device id
 const BESIDE = { x: 27, y: 4 };
 const FRAME_LABEL = 13;
-const CELL_W = 88; // the largest width
+const CELL_W = 88; // the largest width of a chunk cell
 const CELL_H = 36;
-const MOST_TOKENS = 4; // more chunks between the same two devices move as one
-const LETTER = 6.6; // the width of a letter, to see if text fits
+const MOST_TOKENS = 4; // more chunks between two devices are drawn as one
+const LETTER = 6.6; // approximate width of a letter
 const TEXT_H = 11;
 const [PALEST, FULLEST] = [0.2, 0.75]; // share of the axis colour in the colour of a chunk
 
@@ -35,7 +35,7 @@ export class MovementPicture {
     const about = { role: "img", tabindex: "0", class: "sv-movementbox", ...OWN_KEYS };
     this.node = h("div", about, this.drawing);
     this.moving = svg("g");
-    /** Set with the first step, like the theme. @type {MovementSteps} */
+    /** Set by the first call of `show`, like the theme. @type {MovementSteps} */
     this.steps;
     /** @type {import("./colours.js").Theme} */ this.theme;
     this.step = 0;
@@ -61,8 +61,8 @@ export class MovementPicture {
   }
 
   /**
-   * Draws the chunks on every device after a step, with the arrows of that step, or during an
-   * animation those of the next step.
+   * Draws the chunks on every device after the current step, with arrows for the sends of a step:
+   * the current step, or the next one during an animation.
    * @param {number} [arrowsOf]
    */
   draw(arrowsOf = this.step) {
@@ -90,7 +90,7 @@ export class MovementPicture {
     const came = last?.sends.flatMap(([, to, , chunks]) => (to === device ? chunks : [])) ?? [];
     const leaves = sends && !next.keeps ? next.sends : [];
     const sent = leaves.flatMap(([from, , , chunks]) => (from === device ? chunks : []));
-    // Chunks that leave a device are no longer drawn there.
+    // Chunks that the device is sending are drawn in transit instead.
     const staying = [...steps.states[step][device]].filter(([chunk]) => !sent.includes(chunk));
     const cells = staying.map(([chunk, { slot, bits }]) =>
       this.cell(this.slotBox(device, slot), chunk, bits, came.includes(chunk)),
@@ -105,8 +105,8 @@ export class MovementPicture {
   }
 
   /**
-   * Draws a chunk in the shade of its device. A partial sum is pale, with a bar for the completed
-   * part; a complete chunk is filled.
+   * Draws a chunk in the shade of its owner device. A partial sum is pale, with a bar for its
+   * completed share; a complete chunk is filled.
    * @param {Box} box @param {number} chunk @param {number} bits @param {boolean} arrived
    */
   cell(box, chunk, bits, arrived) {
@@ -147,7 +147,7 @@ export class MovementPicture {
     return svg("g", { class: "sv-mcell", "data-chunk": chunk, "data-count": count }, ...parts);
   }
 
-  /** The box of a chunk's place in a device. @param {number} device @param {number} slot @returns {Box} */
+  /** Returns the box of a chunk slot in a device. @param {number} device @param {number} slot @returns {Box} */
   slotBox(device, slot) {
     const { boxes, cell, head } = /** @type {Places} */ (this.places);
     const { x, y } = boxes[device];
@@ -172,7 +172,7 @@ export class MovementPicture {
   }
 
   /**
-   * Draws the chunks of a step in transit.
+   * Draws the chunks that a step sends, in transit.
    * @param {number} step @param {number} part the progress, 0 to 1
    */
   move(step, part) {
@@ -209,7 +209,7 @@ export class MovementPicture {
 }
 
 /**
- * The boxes of the devices, sized to their content; the remaining space is for the arrows.
+ * Computes the boxes of the devices, sized to fit their chunks; arrows get the remaining space.
  * @param {MovementSteps} steps
  * @param {{w: number, h: number}} size
  * @returns {Places}
@@ -241,14 +241,14 @@ function placesFor(steps, size) {
   return { boxes, frames, cell, head, gap: { x: across.gap, y: along.gap } };
 }
 
-/** The start of the first of `count` boxes, and the gap between them. @param {number} space @param {number} count @param {number} length @param {number} least */
+/** Spreads `count` boxes over a space: returns the start of the first box, and the gap. @param {number} space @param {number} count @param {number} length @param {number} least */
 function spread(space, count, length, least) {
   const free = (space - 2 * EDGE - count * length) / Math.max(1, count - 1);
   const gap = Math.max(least, Math.min(MOST_GAP, free));
   return { start: (space - count * length - (count - 1) * gap) / 2, gap };
 }
 
-/** The largest cell size at which `count` cells fit. @param {number} count @param {number} w @param {number} tall */
+/** Returns the largest cell size at which `count` cells fit. @param {number} count @param {number} w @param {number} tall */
 function cellSize(count, w, tall) {
   let best = { w, h: tall / count, columns: 1 };
   const worth = (/** @type {{w: number, h: number}} */ cell) => Math.min(cell.w, cell.h * 1.8);
@@ -259,7 +259,7 @@ function cellSize(count, w, tall) {
   return { ...best, w: Math.min(best.w, CELL_W), h: Math.min(best.h, CELL_H) };
 }
 
-/** Dashed frames around the devices of each host. @param {Box[]} boxes @param {number[]} hosts */
+/** Returns a frame around the devices of each host. @param {Box[]} boxes @param {number[]} hosts */
 function framesOf(boxes, hosts) {
   return [...new Set(hosts)].map((host) => {
     const hostBoxes = boxes.filter((_, i) => hosts[i] === host);
@@ -278,11 +278,11 @@ function frameNode({ box, label }) {
 }
 
 /**
- * A curve from the edge of one box to the edge of another: its start, control point and end.
+ * Returns a curve between the edges of two boxes: start, control point and end.
  * @param {Places} places
  * @param {number} source
  * @param {number} target
- * @param {boolean} isExchange true if the other direction has an arrow too
+ * @param {boolean} isExchange true if the devices also send in the opposite direction
  */
 function curve({ boxes, gap }, source, target, isExchange) {
   const [a, b] = [boxes[source], boxes[target]].map((o) => ({
@@ -291,13 +291,13 @@ function curve({ boxes, gap }, source, target, isExchange) {
   }));
   const size = { x: boxes[source].w, y: boxes[source].h };
   if (Math.abs(b.x - a.x) >= 1) return curveAcross(a, b, size, gap, isExchange);
-  // Vertical neighbours are horizontal neighbours with the axes swapped.
+  // For vertical neighbours, swap the axes and treat them as horizontal neighbours.
   const [from, to, wide, space] = [a, b, size, gap].map(swapped);
   return curveAcross(from, to, wide, space, isExchange).map(swapped);
 }
 
 /**
- * A straight line between neighbours, or a curve around the devices between them.
+ * Returns a straight line for neighbours, otherwise a curve around the devices in between.
  * @param {Point} a @param {Point} b the middles of the boxes @param {Point} size of each
  * @param {Point} gap @param {boolean} isExchange
  */

@@ -1,56 +1,58 @@
 // @ts-check
-// The chunks on every device after each step of a collective, and their places in its box.
+// Computes the chunks on every device after each step of a collective, and their slots.
 
 /**
- * The requested steps by key, which is the stage and index of a collective.
+ * Key of a collective (stage and index) -> its requested steps.
  * @typedef {Record<string, Played>} Movements
  */
 
 /**
  * @typedef {object} Played
  * @property {MovementData | null} data
- * @property {string} error The reason, if there are no steps.
+ * @property {string} error Why there are no steps.
  */
 
 /**
  * @typedef {object} MovementData
  * @property {string} kind
- * @property {string[]} title The words before the mesh axes and after them.
- * @property {[name: string, number: number][]} axes The mesh axes that it runs over, with their
+ * @property {string[]} title The text before and after the names of the mesh axes.
+ * @property {[name: string, number: number][]} axes The mesh axes of the collective, with their
  *   indices in the mesh.
  * @property {string} facts
- * @property {string} before The words before the first step.
- * @property {string[]} lines The words instead of a drawing, for a large group without the
- *   properties below.
+ * @property {string} before The text shown before the first step.
+ * @property {string[]} lines Text instead of a drawing, if the replica group is too large to draw;
+ *   the properties below are then missing.
  * @property {number[]} devices
  * @property {number[]} hosts
- * @property {[column: number, row: number][]} cells The column and the row of each device.
+ * @property {[column: number, row: number][]} cells The position of each device in the drawing.
  * @property {string[]} chunks The name of each chunk.
  * @property {number} contributors
- * @property {number[][] | null} start The chunks on each device; null if every device has all.
+ * @property {number[][] | null} start The chunks on each device at the start; null if every device
+ *   has all chunks.
  * @property {MovementStep[]} steps
  */
 
 /**
  * @typedef {object} MovementStep
  * @property {string} words
- * @property {string} sent The bytes of this step and of all steps so far, in words.
- * @property {number} axis The index of the mesh axis along which it sends; -1 for several.
+ * @property {string} sent Text with the bytes sent in this step and in all steps so far.
+ * @property {number} axis The index of the mesh axis along which the step sends; -1 for several
+ *   axes.
  * @property {boolean} adds
  * @property {boolean} keeps
  * @property {Send[]} sends
  */
 
 /**
- * The chunks from one device to another; `network` is 1 between hosts or slices.
+ * The chunks that one device sends to another; `network` is 1 between hosts or slices.
  * @typedef {[source: number, target: number, network: number, chunks: number[]]} Send
  */
 
 /**
- * A chunk on a device: its place in the device's box, and one bit per device whose contribution it
- * contains.
+ * A chunk on a device: its slot in the device's box, and one bit for each device whose contribution
+ * the chunk contains.
  * @typedef {{slot: number, bits: number}} Held
- * @typedef {Map<number, Held>[]} State by device, then by chunk
+ * @typedef {Map<number, Held>[]} State for each device: chunk -> its slot and bits
  */
 
 export class MovementSteps {
@@ -58,7 +60,7 @@ export class MovementSteps {
   constructor(data) {
     this.data = data;
     this.sums = data.contributors > 1;
-    /** True if a chunk has the same place in the box of every device. */
+    /** True if a chunk has the same slot on every device. */
     this.fixed = ["all-gather", "reduce-scatter", "all-reduce"].includes(data.kind);
     this.states = this.everyState();
     const slots = this.states.flatMap((state) =>
@@ -80,7 +82,7 @@ export class MovementSteps {
     return [state, ...data.steps.map((_, i) => (state = this.after(state, i)))];
   }
 
-  /** The state of every device after a step. @param {State} before @param {number} number @returns {State} */
+  /** Returns the state of every device after a step. @param {State} before @param {number} number @returns {State} */
   after(before, number) {
     const { adds, keeps, sends } = this.data.steps[number];
     const state = before.map((chunks) => new Map(chunks));
@@ -98,7 +100,8 @@ export class MovementSteps {
     return state;
   }
 
-  /** The device that gives each chunk its colour: its first holder, or its index in a sum. */
+  /** Returns the device that gives each chunk its colour: the first holder at the start, or in a
+   * sum the device with the chunk's index. */
   everyOwner() {
     const { chunks, start, devices } = this.data;
     return chunks.map((_, chunk) => {
@@ -107,7 +110,7 @@ export class MovementSteps {
     });
   }
 
-  /** The chunks on a device in words, for screen readers. @param {number} step @param {number} device */
+  /** Describes the chunks on a device, for screen readers. @param {number} step @param {number} device */
   holdsText(step, device) {
     const { chunks, contributors, devices } = this.data;
     const ownChunks = [...this.states[step][device]].sort(([a], [b]) => a - b);

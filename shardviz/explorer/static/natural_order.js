@@ -1,9 +1,9 @@
 // @ts-check
-// JAX sorts the keys of a dict as text (layers 0, 1, 10, 2); this module sorts them by number.
+// Sorts names by the numbers in them; JAX sorts dict keys as text: layers 0, 1, 10, 2.
 
 /**
- * The order in which names are shown: names that differ only in their numbers are sorted by
- * number, and together keep the positions that they occupy.
+ * Returns the order in which to show names. Names that differ only in numbers are sorted by number,
+ * within the positions that they occupied before; all other names keep their positions.
  * @param {string[]} names
  * @returns {number[]} the indices of the names
  */
@@ -24,7 +24,7 @@ export function naturalOrder(names) {
   return order;
 }
 
-/** Compares two names by the numbers in them; negative if the first comes first. @param {string} first @param {string} second */
+/** Compares two names by the numbers in them; negative if `first` comes before `second`. @param {string} first @param {string} second */
 export function countedBefore(first, second) {
   return first.localeCompare(second, "en", { numeric: true });
 }

@@ -1,11 +1,11 @@
 // @ts-check
-// Reads a Picture from Python; `shardviz/draw/serialization.py` defines the format.
-// `tests/picture/test_wire.py` compares the result with Python's, tile by tile.
+// Decodes a Picture from Python; `shardviz/draw/serialization.py` defines the format.
+// `tests/picture/test_wire.py` compares every tile with Python's.
 
 /** @import { Column, Ruler } from "./messages" */
-/** The tiles: every column as one typed array. @typedef {ReturnType<typeof openTiles>} Tiles */
-/** The strokes under the tiles, by column. @typedef {NonNullable<ReturnType<typeof readEdges>>} Edges */
-/** A Picture, ready to be painted. @typedef {ReturnType<typeof readPicture>} Picture */
+/** The tiles of a picture, one typed array per column. @typedef {ReturnType<typeof openTiles>} Tiles */
+/** The strokes under the tiles, one typed array per column. @typedef {NonNullable<ReturnType<typeof readEdges>>} Edges */
+/** A decoded Picture, ready to paint. @typedef {ReturnType<typeof readPicture>} Picture */
 
 /** @param {import("./messages").PackedPicture} packed */
 export function readPicture({ data, buffers = [] }) {
@@ -24,15 +24,16 @@ export function readPicture({ data, buffers = [] }) {
     facts: data.facts,
     edges,
     rulers: (data.rulers ?? []).map(readRuler),
-    /** The text in a tile. @param {number} i */
+    /** Returns the text in a tile. @param {number} i */
     label: (i) => filledTemplate(data.tiles.text ?? [], tiles, i),
-    /** The ids of the devices of a tile. @param {number} i */
+    /** Returns the ids of a tile's devices. @param {number} i */
     devices: (i) => devicesOf(tiles, i),
   };
 }
 
 /**
- * The bounding box of tiles, frames and strokes, in points; without any, the whole picture.
+ * Returns the bounding box of tiles, frames and strokes, in points; the full size of an empty
+ * picture.
  * @param {Tiles} tiles
  * @param {ReturnType<typeof readFrame>[]} frames
  * @param {Edges | null} edges
@@ -61,7 +62,7 @@ const NO_DEVICE = -1; // as in draw/picture.py
 const STORED = { float32: Float32Array, int32: Int32Array, float64: Float64Array };
 
 /**
- * Completes rows: a row without its last fields shares them with the row before.
+ * Completes rows: a row that is too short takes its last fields from the previous row.
  * @template {unknown[]} R
  * @param {import("./messages").Row<R>[]} rows
  * @returns {R[]}
@@ -103,7 +104,7 @@ export function readEdges(edges, buffers) {
 }
 
 /**
- * A column as one typed array, because painting must not cost a call per tile.
+ * Decodes a column to a typed array, so that painting needs no call per tile.
  * @template {Float32Array | Int32Array | Float64Array} A
  * @param {Column} column
  * @param {DataView[]} buffers
@@ -126,8 +127,8 @@ function columnOf(column, buffers, n, Kind) {
 }
 
 /**
- * Reads a column of integers, and returns the same array as long as the column is unchanged,
- * because reading a million devices takes most of a frame.
+ * Returns a function that decodes a column of integers. It returns the same array while the column
+ * is unchanged, because decoding a million devices takes most of a frame.
  */
 export function keptNumbers() {
   let [lastKey, numbers] = ["", new Int32Array(0)];
@@ -145,7 +146,7 @@ export function keptNumbers() {
 }
 
 /**
- * A copy, because a typed array needs an aligned start.
+ * Copies the bytes, because a typed array needs an aligned start.
  * @param {DataView} view
  * @returns {ArrayBuffer}
  */
@@ -171,7 +172,7 @@ export function openTiles(data, buffers) {
   };
 }
 
-/** The device ids of tile `i`. @param {Tiles} tiles @param {number} i */
+/** Returns the device ids of tile `i`. @param {Tiles} tiles @param {number} i */
 export function devicesOf({ offsets, holders, device }, i) {
   if (!offsets || !holders) return device[i] < 0 ? [] : [device[i]];
   return [...holders.subarray(offsets[i], offsets[i + 1])];
@@ -190,7 +191,7 @@ export function filledTemplate(template, tiles, i) {
     .join("");
 }
 
-/** `ids_text` of shardviz/base/format.py. @param {number[]} ids @param {number} limit */
+/** Formats device ids, as `ids_text` of shardviz/base/format.py does. @param {number[]} ids @param {number} limit */
 export function idsText(ids, limit = 0) {
   if (!ids.length) return "no device";
   if (limit && ids.length <= limit) {

@@ -1,19 +1,20 @@
 // @ts-check
-// Finds the previous tile of each tile, to animate changes. A device stays the same device in any
-// picture. A block moves from the previous block of the first device that holds it.
+// Finds the previous tile of each tile, to animate changes.
+// A device tile moves from the previous tile of the same device.
+// A block moves from the block that its first device held before.
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /**
- * The previous state: the array's name, picture and block of each device, the picture of the
- * devices, and the mesh position of each of its tiles.
+ * The previous state: the array's name and picture, the block of each device (`groups`), the
+ * picture of the devices, and the mesh position of each device tile.
  * @typedef {{array: string, picture: Picture | null | undefined, groups: Int32Array | null, devices: Picture,
  *   positions: Int32Array}} Before
  */
 
 const MOST_TILES = 4096; // larger pictures are not animated
-const MOST_DEVICES = 65536; // searched for the first that holds a block
+const MOST_DEVICES = 65536; // arrays on more devices are not animated
 
-/** Maps the content of each tile to its index. @param {ArrayLike<number>} shown */
+/** Maps the device or block of each tile to the tile's index. @param {ArrayLike<number>} shown */
 function tilesBy(shown) {
   /** @type {Map<number, number>} */
   const tiles = new Map();
@@ -21,7 +22,7 @@ function tilesBy(shown) {
   return tiles;
 }
 
-/** @param {Before} before @param {Int32Array} positions of the devices now */
+/** @param {Before} before @param {Int32Array} positions the mesh position of each device tile now */
 export function devicesBefore(before, positions) {
   if (positions.length > MOST_TILES || before.positions.length > MOST_TILES) return undefined;
   const tiles = tilesBy(before.positions);
@@ -30,8 +31,8 @@ export function devicesBefore(before, positions) {
 
 /**
  * @param {Before} before
- * @param {Picture} picture of the array now
- * @param {Int32Array | null} groups the blocks now, by device
+ * @param {Picture} picture the array's picture now
+ * @param {Int32Array | null} groups the block of each device now
  */
 export function blocksBefore(before, picture, groups) {
   const { picture: old, groups: oldGroups } = before;

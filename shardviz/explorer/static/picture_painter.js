@@ -1,6 +1,6 @@
 // @ts-check
-// Paints a Picture on two canvases, one for the tiles and one for the marked tiles. Python
-// computes the picture (`shardviz/draw`); this module adds colours and marks.
+// Paints a Picture on two canvases, one for all tiles and one for marked tiles.
+// Python computes the picture (`shardviz/draw`); this module adds colours and marks.
 import { axisColour, mix, tileColours } from "./colours.js";
 import { h } from "./dom.js";
 import { readPicture } from "./picture_data.js";
@@ -11,20 +11,20 @@ import { FONT, SANS, marginsOf, paintRulers, textWidth } from "./rulers.js";
 /** @typedef {CanvasRenderingContext2D} Context */
 /** @typedef {{x: number, y: number, w: number, h: number}} Box mostly in CSS pixels */
 /**
- * The marked tiles and frame.
+ * The marked tiles, and the index of the marked frame (-1 for none).
  * @typedef {{strong: Set<number>, soft: Set<number>, frame: number}} Marks
  */
 /**
- * The start of an animation: the previous boxes and fills of the tiles, and the start time.
+ * The start of an animation: previous box and fill of each tile, and the start time.
  * @typedef {{boxes: Box[], fills: string[], start: number}} Motion
  */
 
 const NO_TILES = { count: 0, x: 0, y: 0, width: 0, height: 0 };
 const NO_PICTURE = readPicture({ data: { width: 0, height: 0, tiles: NO_TILES } });
-const MANY_TILES = 16384; // above this number, small tiles are painted pixel by pixel
-const LEAST_FILLED = 0.9; // share of the canvas to fill in both directions, if necessary not to scale
-const ASPECTS = [1 / 3, 3]; // limits for tiles that can have any aspect ratio
-const MOST_SHAPED = 1024; // above this number of tiles, their shapes cannot be recognised
+const MANY_TILES = 16384; // with more tiles than this, small tiles are painted pixel by pixel
+const LEAST_FILLED = 0.9; // share of width and height to fill, even if tiles get another aspect ratio
+const ASPECTS = [1 / 3, 3]; // limits for tiles without a given aspect ratio
+const MOST_SHAPED = 1024; // with more tiles than this, tile shapes are too small to see
 const TILE_GAP = 12; // the largest gap between stretched tiles, in pixels
 const MOVE_MS = 250;
 const STRIP = 120; // the largest height of a single row of blocks, in pixels
@@ -44,22 +44,22 @@ export class PicturePainter {
     this.over = h("canvas", { class: "sv-layer", "aria-hidden": "true" });
     this.picture = NO_PICTURE;
     this.marks = noMarks();
-    /** Set with the first picture; nothing is painted before. @type {Theme} */
+    /** Set by the first call of `show`; nothing is painted before that. @type {Theme} */
     this.theme;
-    /** The true aspect ratio of a tile, or 0 if it has none. */
+    /** The true aspect ratio of a tile; 0 if tiles have none. */
     this.aspect = 0;
     this.toScale = true;
     /** @type {Motion | null} */ this.motion = null;
     this.progress = 1; // progress of the animation; 1 at rest
-    this.sx = 1; // pixels per point across, and down
+    this.sx = 1; // scales across (`sx`) and down (`sy`), in pixels per point
     this.sy = 1;
     this.ox = 0;
     this.oy = 0;
     this.fitted = true;
-    /** The distance by which a tile extends beyond its place on each side, in points. */
+    /** The distance by which each tile is enlarged on each side, in points. */
     this.grown = { x: 0, y: 0 };
     this.size = { w: 0, h: 0 };
-    /** What the canvas shows, so that nothing is painted twice. @type {unknown[] | null} */
+    /** The inputs of the last painting, to skip repainting the same. @type {unknown[] | null} */
     this.painted = null;
   }
 
@@ -75,15 +75,15 @@ export class PicturePainter {
   }
 
   /**
-   * Chooses the scales at which the picture fills the canvas. Tiles can be stretched; those of an
-   * array only if that makes the picture much larger.
+   * Chooses the scales at which the picture fills the canvas. Tiles can be stretched. Tiles of an
+   * array are stretched only if that makes the picture much larger.
    */
   fit() {
     const { picture: p, size } = this;
     if (!size.w) return;
     const { box } = p;
     const { left, top, right, bottom } = this.margins();
-    // With hosts, tiles keep their distance from the frames.
+    // Gaps shrink only without frames: with hosts, tiles keep their distance from the frames.
     const few = p.x.length <= MOST_SHAPED && !p.edges && !p.frames.length;
     const [across, down] = few ? [gapOf(p.x, p.w[0]), gapOf(p.y, p.h[0])] : [0, 0];
     this.sx = scaleOf(size.w - left - right, box.right - box.left, across);
@@ -99,14 +99,14 @@ export class PicturePainter {
     this.fitted = true;
   }
 
-  /** The bounding box of the painted tiles, in points. */
+  /** Returns the bounding box of the painted tiles, in points. */
   content() {
     const { left, top, right, bottom } = this.picture.box;
     const { x, y } = this.grown;
     return { left: left - x, top: top - y, right: right + x, bottom: bottom + y };
   }
 
-  /** Applies the aspect ratio of the tiles to the scales. */
+  /** Adjusts the scales to the aspect ratio of the tiles. */
   shape() {
     const { picture: p } = this;
     this.toScale = true;
@@ -125,25 +125,25 @@ export class PicturePainter {
     else this.sy *= full / aspect;
   }
 
-  /** The margins around the tiles, in CSS pixels. */
+  /** Returns the margins around the tiles, in CSS pixels. */
   margins() {
     return marginsOf(contextOf(this.base), this.picture);
   }
 
-  /** Converts a box to the canvas. @param {Box} box in points @returns {Box} */
+  /** Converts a box to canvas coordinates. @param {Box} box in points @returns {Box} */
   placed({ x, y, w, h: tall }) {
     const { sx, sy, ox, oy } = this;
     return { x: x * sx + ox, y: y * sy + oy, w: w * sx, h: tall * sy };
   }
 
-  /** The box of a tile on the canvas. @param {number} i */
+  /** Returns the box of a tile on the canvas. @param {number} i */
   boxOf(i) {
     const { picture: p, grown } = this;
     const [x, y] = [p.x[i] - grown.x, p.y[i] - grown.y];
     return this.placed({ x, y, w: p.w[i] + 2 * grown.x, h: p.h[i] + 2 * grown.y });
   }
 
-  /** The box in which a tile is painted, which lags behind during an animation. @param {number} i */
+  /** Returns the box in which to paint a tile; during an animation it is between two pictures. @param {number} i */
   movedBox(i) {
     const to = this.boxOf(i);
     const from = this.motion?.boxes[i];
@@ -153,7 +153,7 @@ export class PicturePainter {
   }
 
   /**
-   * The start of an animation to the next picture, or null if nothing moves.
+   * Returns the start of an animation to the next picture, or null if no tile moves.
    * @param {Picture} next
    * @param {(tile: number) => number} before the previous tile of each tile, or -1
    * @returns {Motion | null}
@@ -174,7 +174,7 @@ export class PicturePainter {
     return from;
   }
 
-  /** Moves the tiles to where they are; null ends the motion. @param {Motion | null} from */
+  /** Animates the tiles to their current boxes; null ends the animation. @param {Motion | null} from */
   move(from) {
     this.motion = from;
     this.progress = from ? 0 : 1;
@@ -208,7 +208,7 @@ export class PicturePainter {
     const g = this.begin(base);
     const colours = tileColours(p.count, theme, p.shades);
     if (p.edges) this.edges(g, p.edges);
-    // Many tiles, all of the same size, too small for borders and text.
+    // Many equal tiles, too small for borders and text.
     const tiny = p.x.length > MANY_TILES && p.w[0] * sx < 5 && p.h[0] * sy < 5;
     if (tiny) this.pixels(g, colours);
     else {
@@ -238,7 +238,7 @@ export class PicturePainter {
       if (i >= p.x.length) continue;
       const [colour, text] = [colours.fill(p.group[i]), colours.text(p.group[i])];
       const isStrong = strong.has(i);
-      // Outlines of thousands of small tiles would hide everything else.
+      // Fill small tiles instead: outlines of thousands would hide everything else.
       const filled = small && !isStrong;
       const fill = filled ? mix(colour, theme.text, 0.5) : colour;
       const width = isStrong ? 3 : filled ? 1 : 1.5;
@@ -249,8 +249,8 @@ export class PicturePainter {
   }
 
   /**
-   * Makes unmarked tiles pale, because a ramp has no stronger colour for marks, and small tiles
-   * have no space for an outline.
+   * Makes unmarked tiles pale. A colour ramp has no stronger colour for marks, and small tiles have
+   * no space for an outline.
    * @param {Context} g
    */
   fade(g) {
@@ -266,7 +266,7 @@ export class PicturePainter {
   }
 
   /**
-   * Paints the strokes under the tiles in the colours of mesh axes, one path per colour and width.
+   * Paints the strokes under the tiles (such as links), one path per colour and width.
    * @param {Context} g
    * @param {NonNullable<Picture["edges"]>} edges
    */
@@ -286,7 +286,7 @@ export class PicturePainter {
       const [group, width] = key.split("|").map(Number);
       const colour = group === MANY_GROUPS ? theme.muted : axisColour(group, theme);
       g.strokeStyle = group === NO_GROUP ? unused : colour;
-      // Links without traffic are thin and pale.
+      // Thin strokes are links without traffic; paint them pale.
       g.globalAlpha = width < 1 ? clamp(width * sx, 0.2, 0.6) : 1;
       g.lineWidth = Math.max(0.75, width * Math.min(1.5, sx));
       g.beginPath();
@@ -305,8 +305,8 @@ export class PicturePainter {
   }
 
   /**
-   * Paints very many small tiles pixel by pixel, because a call per rectangle would take longer
-   * than a frame. Each tile extends to the next whole pixel, so that there are no gaps.
+   * Paints very many small tiles pixel by pixel, because a canvas call per tile would take longer
+   * than a frame. Each tile extends to the next whole pixel, to avoid gaps.
    * @param {Context} g
    * @param {import("./colours.js").TileColours} colours
    */
@@ -329,7 +329,7 @@ export class PicturePainter {
       const y1 = Math.min(height, Math.max(y0 + 1, Math.ceil(top + tall)));
       const colour = colours.pixel(p.group[i]);
       for (let y = y0; y < y1; y++) {
-        // For a few pixels this is faster than a call of fill.
+        // A loop is faster than `fill` for so few pixels.
         for (let at = y * width + x0; at < y * width + x1; at++) pixels[at] = colour;
       }
     }
@@ -344,7 +344,7 @@ export class PicturePainter {
     if (x > this.size.w || y > this.size.h || x + w < 0 || y + tall < 0) return;
     g.fillStyle = style.fill;
     if (w < 5 || tall < 5) {
-      // Too small for a border, but at least one pixel, so that it is visible.
+      // The tile is too small for a border; paint at least one pixel, so that it is visible.
       const [least, high] = [Math.max(w, 1), Math.max(tall, 1)];
       g.fillRect(x, y, least, high);
       if (width > 1) outline(g, { x: x - 1, y: y - 1, w: least + 2, h: high + 2 }, line, 1.5);
@@ -353,7 +353,7 @@ export class PicturePainter {
     const inside = { x: x + width / 2, y: y + width / 2, w: w - width, h: tall - width };
     const radius = w < 26 || tall < 14 ? 0 : Math.min(5, w / 6, tall / 5);
     if (!radius) {
-      // Plain rectangles, because hundreds of rounded ones take most of a frame.
+      // Plain rectangles: hundreds of rounded rectangles take most of a frame.
       g.fillRect(x, y, w, tall);
       outline(g, inside, line, width);
     } else {
@@ -368,7 +368,7 @@ export class PicturePainter {
   }
 
   /**
-   * The font size at which the text of the last tile, usually the longest, fits.
+   * Returns the largest font size at which the last tile's text fits; it is usually the longest.
    * @param {number} tall
    * @param {number} wide
    */
@@ -384,7 +384,7 @@ export class PicturePainter {
   }
 
   /**
-   * Paints the text in a tile, truncated to fit.
+   * Paints the text of a tile, truncated to fit.
    * @param {Context} g
    * @param {number} i
    * @param {Box} box
@@ -413,14 +413,14 @@ export class PicturePainter {
     for (const f of p.frames) {
       const { w, h: tall } = this.placed(f);
       if (w < 6 || tall < 6) continue;
-      // A full stroke around a few pixels would cover them.
+      // A full-width stroke would cover frames of a few pixels.
       g.setLineDash(f.dashed ? [3, 3] : []);
       this.frame(g, f, Math.min(w, tall) < 30 ? pale : theme.muted, 1);
     }
     g.setLineDash([]);
   }
 
-  /** Paints a frame with its name in the upper edge. @param {Context} g @param {Picture["frames"][0]} f @param {string} colour @param {number} width */
+  /** Paints a frame with its name on the upper edge. @param {Context} g @param {Picture["frames"][0]} f @param {string} colour @param {number} width */
   frame(g, f, colour, width) {
     const box = this.placed(f);
     outline(g, box, colour, width);
@@ -435,7 +435,7 @@ export class PicturePainter {
     g.fillText(f.label, box.x + 9, box.y);
   }
 
-  /** Paints the labels of chips and slices, except those that would overlap. @param {Context} g */
+  /** Paints the labels of chips and slices, except labels that would overlap. @param {Context} g */
   labels(g) {
     const { picture: p, theme } = this;
     const { box } = p;
@@ -456,7 +456,7 @@ export class PicturePainter {
     }
   }
 
-  /** Paints the rulers, which stay at the edges of the canvas in a zoomed picture. @param {Context} g */
+  /** Paints the rulers; in a zoomed picture they stay at the edges of the canvas. @param {Context} g */
   rulers(g) {
     const { picture: p, theme, sx, sy, ox, oy, size } = this;
     const box = this.content();
@@ -473,7 +473,7 @@ export class PicturePainter {
   }
 }
 
-/** The smallest gap between tiles in one direction, in points. @param {Float32Array} starts @param {number} length of a tile */
+/** Returns the smallest gap between tiles in one direction, in points. @param {Float32Array} starts @param {number} length of a tile */
 function gapOf(starts, length) {
   const lines = [...new Set(starts)].sort((a, b) => a - b);
   const gaps = lines.slice(1).map((start, i) => start - lines[i] - length);
@@ -481,7 +481,7 @@ function gapOf(starts, length) {
 }
 
 /**
- * The scale at which tiles fill a number of pixels, with wide gaps reduced.
+ * Returns the scale at which tiles fill a number of pixels, after reducing wide gaps.
  * @param {number} pixels
  * @param {number} points
  * @param {number} gap in points
@@ -491,7 +491,7 @@ function scaleOf(pixels, points, gap) {
   return gap * scale > TILE_GAP ? (pixels + TILE_GAP) / (points + gap) : scale;
 }
 
-/** True if a tile of this size shows all of its text. @param {number} w @param {number} tall */
+/** Whether a tile of this size can show its full text. @param {number} w @param {number} tall */
 export function isLarge(w, tall) {
   return tall >= 40 && w >= 66;
 }
@@ -509,7 +509,7 @@ function outline(g, box, colour, width) {
 }
 
 /**
- * The text, truncated with an ellipsis if necessary, or nothing.
+ * Truncates text to a width with an ellipsis; "" if nothing fits.
  * @param {Context} g
  * @param {string} text
  * @param {number} width

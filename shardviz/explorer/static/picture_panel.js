@@ -1,5 +1,5 @@
 // @ts-check
-// The panel of pictures: devices and arrays, linked, with the sentence about them.
+// The pictures of devices and arrays, linked to each other, with a sentence about them.
 import { ArraySteps } from "./array_steps.js";
 import { tabRow } from "./controls.js";
 import { button, h, setText, toggle } from "./dom.js";
@@ -16,8 +16,8 @@ import { replicasText } from "./view_data.js";
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /**
- * The pictures of the devices, of each array (null if it has none), and of the links of the chosen
- * collective.
+ * The pictures of the devices, of each array (null for arrays without one), and of the selected
+ * collective's links.
  * @typedef {{view: View, theme: import("./colours.js").Theme, arrays: (Picture | null)[], links: DrawnLinks,
  *   devices: DrawnDevices}} Shown
  * @typedef {{key: string, words: string, edges: Picture["edges"]}} DrawnLinks
@@ -25,7 +25,7 @@ import { replicasText } from "./view_data.js";
  *   count: string}} DrawnDevices
  */
 
-/** The arrangement of the devices for each tab. @type {Record<string, string>} */
+/** Tab -> arrangement of the devices. @type {Record<string, string>} */
 const ORDERS = { Mesh: "mesh", Hosts: "host", Chips: "position" };
 const HOW_LINKS = "choose a collective to see the links that it uses";
 const THUMB_WIDTH = 88; // pixels
@@ -43,15 +43,15 @@ export class PicturePanel {
     this.live = live;
     this.select = select;
     /**
-     * True if the pictures are next to the Program view, the only place where the chosen collective
-     * colours and marks devices. Elsewhere a colour means a block.
+     * True if the pictures are next to the Program view. Only there does the selected collective
+     * mark devices; in other views, colours mean blocks.
      */
     this.inProgram = false;
     /** @type {Shown | null} */ this.shown = null;
     /** The mesh position of every device tile. */
     this.positions = new Int32Array(0);
     this.positionsOfTiles = keepLast(positionsOfTiles);
-    /** The previous picture, from which tiles move. @type {import("./picture_moves.js").Before | null} */
+    /** The state before the last change, from which tiles are animated. @type {import("./picture_moves.js").Before | null} */
     this.before = null;
     this.devicesInBlocks = keepLast(devicesInBlocks);
     this.groupsOfTiles = keepLast(groupsOfTiles);
@@ -99,7 +99,7 @@ export class PicturePanel {
     );
   }
 
-  /** Callbacks that link the pointer with the highlight. @param {(tile: number) => import("./highlight.js").Pointing} target */
+  /** Returns callbacks that highlight the device or block under the pointer. @param {(tile: number) => import("./highlight.js").Pointing} target */
   pointing(target) {
     const { highlight } = this;
     return {
@@ -124,7 +124,7 @@ export class PicturePanel {
   }
 
   /**
-   * @param {() => number} array returns the array that the picture shows
+   * @param {() => number} array returns the index of the shown array
    * @returns {import("./picture_view.js").Hooks}
    */
   blockHooks(array) {
@@ -140,7 +140,7 @@ export class PicturePanel {
   }
 
   /**
-   * The tooltip of a block: `w[0:512, 0:1024] · 2 MiB` and the devices that hold it.
+   * Returns the tooltip of a block: `w[0:512, 0:1024] · 2 MiB` and its devices.
    * @param {number} index of the array
    * @param {number} tile
    */
@@ -185,7 +185,7 @@ export class PicturePanel {
     this.mark();
   }
 
-  /** Shows the title of the array, and facts that its picture does not show. */
+  /** Shows the array's title, and facts that are missing in its picture. */
   showTitle() {
     const { view, arrays } = /** @type {Shown} */ (this.shown);
     const array = view.arrays.at(view.selected);
@@ -198,7 +198,7 @@ export class PicturePanel {
   /** @param {View} view @param {DrawnDevices} devices */
   showOrder({ mesh }, { by, no_positions: why, count }) {
     this.order.mark(Object.keys(ORDERS).find((name) => ORDERS[name] === by) ?? "Mesh");
-    // Not `disabled`, so that the keyboard reaches it and a screen reader gives the reason.
+    // Not `disabled`, so that keyboard users can focus it and screen readers read the reason.
     const chips = this.order.tabs[2];
     chips.setAttribute("aria-disabled", String(Boolean(why)));
     chips.title = why;
@@ -206,7 +206,7 @@ export class PicturePanel {
   }
 
   /**
-   * The links of the chosen collective, or null while the page still has those of another.
+   * Returns the selected collective's links; null while the page still has those of another one.
    * @param {Shown} shown
    */
   currentLinks({ links }) {
@@ -222,7 +222,7 @@ export class PicturePanel {
     const many = participants.length > MOST_NAMED;
     const together = many ? "" : ` ${participants.map((at) => ids[at]).join(", ")}`;
     const byPosition = by === "position" && this.live && this.inProgram;
-    // Only the most important sentence.
+    // Show only the most important sentence.
     let words = this.currentLinks(shown)?.words || note;
     if (!words && participants.length) {
       const devices = many ? `${participants.length.toLocaleString("en")} devices` : "devices";
@@ -232,7 +232,7 @@ export class PicturePanel {
       words = `colours: shards of ${array.name}`;
     }
     setText(this.note, words);
-    // The picture keeps its size when the sentence above it changes.
+    // Reserve space for the sentence, so that the picture keeps its size.
     toggle(this.note, "sv-kept", byPosition);
   }
 
@@ -249,7 +249,7 @@ export class PicturePanel {
     this.devices.show(picture, theme, { before });
   }
 
-  /** Draws small pictures of the arrays that are not selected. @param {Shown} shown */
+  /** Draws thumbnails of the arrays that are not selected. @param {Shown} shown */
   showThumbs({ view, arrays, theme }) {
     for (const [i, thumb] of this.small) {
       if (i !== view.selected && arrays[i]) continue;
@@ -272,7 +272,7 @@ export class PicturePanel {
     this.fitThumbs();
   }
 
-  /** Shows as many small pictures as fit. */
+  /** Shows as many thumbnails as fit. */
   fitThumbs() {
     const thumbCount = Math.max(1, Math.floor(this.array.size.w / THUMB_WIDTH));
     [...this.thumbs.children].forEach((node, i) => node.toggleAttribute("hidden", i >= thumbCount));
@@ -288,7 +288,7 @@ export class PicturePanel {
     return { view, caption, node, bare: keepLast(barePicture) };
   }
 
-  /** Marks everything linked to the tile under the pointer, and updates the sentence. */
+  /** Marks all tiles linked to the tile under the pointer, and updates the sentence. */
   mark() {
     if (!this.shown) return;
     const { view } = this.shown;
@@ -309,7 +309,7 @@ export class PicturePanel {
   markDevices(shown, device, pointed) {
     const { highlight } = this;
     const { view, devices } = shown;
-    // The participants of the chosen collective are marked, otherwise devices with the same block.
+    // Mark the participants of the selected collective, otherwise devices with the same block.
     const chosen = this.inProgram && highlight.collective;
     const participants = chosen ? highlight.participants(Math.max(0, device)) : [];
     this.showNote(shown, participants);
@@ -317,7 +317,7 @@ export class PicturePanel {
     const holders = groups ? highlight.holders(view.selected, groups[device]) : [];
     const related = new Set(participants.length ? participants : holders);
     const marks = noMarks();
-    // Visiting a million tiles takes half a frame.
+    // Skip the loop if no tile is marked: a million tiles take half a frame.
     const tiles = pointed.size || related.size ? this.positions : [];
     tiles.forEach((position, tile) => {
       if (pointed.has(position)) {
@@ -352,7 +352,7 @@ export class PicturePanel {
   }
 }
 
-/** The frame (host) around a device tile, or -1. @param {Picture} p @param {number} tile */
+/** Returns the index of the frame (host) around a device tile, or -1. @param {Picture} p @param {number} tile */
 function frameAround(p, tile) {
   const x = p.x[tile] + p.w[tile] / 2;
   const y = p.y[tile] + p.h[tile] / 2;
@@ -360,8 +360,7 @@ function frameAround(p, tile) {
 }
 
 /**
- * The aspect ratio of a tile by its elements: 0 for a scalar, and a very large number for a single
- * row.
+ * Returns the aspect ratio of a tile in array elements: 0 for a scalar, Infinity for a single row.
  * @param {ArrayView} array
  * @param {Picture} picture
  */
@@ -371,17 +370,17 @@ function aspectOf(array, picture) {
   const { dims = [0, 1], steps = [] } = picture.facts ?? {};
   const [rows, columns] = dims.map((dim) => Math.max(1, shard[dim]));
   if (steps.some(({ at }) => at === null)) return columns / rows;
-  // In the picture of a large array a tile stands for several blocks.
+  // In the picture of a large array, a tile represents several blocks.
   const { left, top, right, bottom } = picture.box;
   const ratio = (columns * counts[dims[1]]) / (rows * counts[dims[0]]);
   return ((ratio * (bottom - top)) / (right - left)) * (picture.w[0] / picture.h[0]);
 }
 
 /**
- * The mesh position of every device tile.
+ * Returns the mesh position of every device tile.
  * @param {Picture} devices
  * @param {import("./highlight.js").Highlight} highlight
- * @param {Int32Array} _ids the ids by which the highlight finds them
+ * @param {Int32Array} _ids a cache key: the result depends on the ids known to the highlight
  */
 function positionsOfTiles({ device }, highlight, _ids) {
   const positions = new Int32Array(device.length);
@@ -395,18 +394,18 @@ function groupsOfTiles(groups, positions) {
 }
 
 /**
- * The picture of the devices in the colours of an array's blocks.
+ * Returns the device picture, coloured by an array's blocks.
  * @param {Picture} devices
  * @param {Picture["edges"]} edges
  * @param {Picture["group"]} group the block of every tile
- * @param {number} count of the blocks
+ * @param {number} count the number of blocks
  * @param {Picture["shades"]} shades
  */
 function devicesInBlocks(devices, edges, group, count, shades) {
   return { ...devices, edges, group, count, shades };
 }
 
-/** A picture without its rulers and labels. @param {Picture} picture */
+/** Returns a picture without rulers and labels. @param {Picture} picture */
 function barePicture(picture) {
   return { ...picture, labels: [], frames: [], rulers: [] };
 }

@@ -1,19 +1,19 @@
 // @ts-check
-// A Picture that can be zoomed, panned and pointed at, by mouse and keyboard.
+// Shows a Picture with zooming, panning and pointing, by mouse and keyboard.
 import { OWN_KEYS, h, iconButton, toggle } from "./dom.js";
 import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /**
- * Callbacks for pointing at and choosing tiles, and for the lines of text in tiles.
+ * Callbacks for pointing at and selecting tiles, and for texts of tiles.
  * @typedef {{point: (tile: number) => void, leave: () => void, pin: (tile: number) => void,
  *   release: () => void, lines: (tile: number) => string[], hint?: (tile: number) => string,
  *   fitted?: () => void}} Hooks
  */
 
 const MAX_ZOOM = 60;
-const MARGIN = 6; // pixels between the edge and a tile that was scrolled into view
-const LEAST_SEEN = 24; // pixels of the nearest tile that stay visible at the edge
+const MARGIN = 6; // pixels between the edge and a tile that is panned into view
+const LEAST_SEEN = 24; // pixels of the nearest tile that must remain visible
 const DRAG_PIXELS = 3; // smaller movements of the mouse are clicks
 /** @type {Record<string, [number, number]>} */
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -28,7 +28,7 @@ export class PictureView extends PicturePainter {
   constructor(label, hooks, options = {}) {
     super(hooks);
     this.tip = h("div", { class: "sv-tip", hidden: true });
-    /** True after a click here: the wheel then zooms instead of scrolling the page. */
+    /** True after a click in the picture; the wheel then zooms instead of scrolling the page. */
     this.entered = false;
     const role = options.plain ? { role: "img" } : { role: "application", tabindex: "0" };
     const about = { class: "sv-canvas", ...role, "aria-label": label, ...OWN_KEYS };
@@ -46,7 +46,7 @@ export class PictureView extends PicturePainter {
     const stop = (/** @type {Event} */ e) => e.stopPropagation();
     const on = { pointerdown: stop, pointerup: stop, pointermove: stop, keydown: stop };
     const fit = () => {
-      this.node.focus({ preventScroll: true }); // the button disappears
+      this.node.focus({ preventScroll: true }); // keep the focus here: the button disappears
       this.fitAll();
     };
     return h("span", { class: "sv-fit", on }, iconButton("fit", "Fit", fit));
@@ -57,7 +57,7 @@ export class PictureView extends PicturePainter {
     this.showNow();
   }
 
-  /** Paints, and shows the fit button while part of the picture is out of view. */
+  /** Paints the picture, and shows the Fit button if part of the picture is out of view. */
   showNow() {
     this.paint();
     toggle(this.node, "sv-zoomed", !this.fitted);
@@ -71,8 +71,9 @@ export class PictureView extends PicturePainter {
   /**
    * @param {Picture} picture
    * @param {import("./colours.js").Theme} theme
-   * @param {{aspect?: number, before?: (tile: number) => number}} [more] the true proportion of a
-   *   tile, and a function from a tile to its tile in the previous picture, to animate from
+   * @param {{aspect?: number, before?: (tile: number) => number}} [more] `aspect` is the true
+   *   aspect ratio of a tile; `before` maps a tile to its tile in the previous picture, for
+   *   animation
    */
   show(picture, theme, { aspect = 0, before } = {}) {
     const old = this.picture;
@@ -104,7 +105,8 @@ export class PictureView extends PicturePainter {
   }
 
   /**
-   * Zooms around a point, by default the middle, or around the nearest tile if none is there.
+   * Zooms around a point (by default the centre), or around the nearest tile if there is no tile at
+   * the point.
    * @param {number} factor
    * @param {number} px
    * @param {number} py in CSS pixels
@@ -113,7 +115,7 @@ export class PictureView extends PicturePainter {
     const { x, y } = this.nearest(px, py);
     const { ox, oy, sx } = this;
     this.fit();
-    // Zooming keeps the proportion, so either scale gives the zoom factor.
+    // Zooming preserves the aspect ratio, so one scale is enough to compute the zoom factor.
     const now = sx / this.sx;
     const next = clamp(now * factor, 1, MAX_ZOOM);
     if (next > 1.0001) {
@@ -129,7 +131,7 @@ export class PictureView extends PicturePainter {
   }
 
   /**
-   * The nearest point on a tile, in CSS pixels, or the point itself if there are no tiles.
+   * Returns the nearest point on a tile, in CSS pixels; without tiles, the point itself.
    * @param {number} px
    * @param {number} py
    */
@@ -145,7 +147,7 @@ export class PictureView extends PicturePainter {
     return { x, y };
   }
 
-  /** Limits a pan or zoom to the picture, and keeps a tile visible. */
+  /** Limits panning to the picture, and keeps at least one tile visible. */
   keepInSight() {
     const { size, sx, sy } = this;
     const box = this.content();
@@ -156,13 +158,13 @@ export class PictureView extends PicturePainter {
     const bottom = size.h - margins.bottom - box.bottom * sy;
     this.ox = clamp(this.ox, Math.min(left, right), Math.max(left, right));
     this.oy = clamp(this.oy, Math.min(top, bottom), Math.max(top, bottom));
-    // A gap between tiles can be larger than the view.
+    // A gap between tiles can fill the view.
     const { x, y } = this.nearest(size.w / 2, size.h / 2);
     this.ox += clamp(x, margins.left + LEAST_SEEN, size.w - LEAST_SEEN) - x;
     this.oy += clamp(y, margins.top + LEAST_SEEN, size.h - LEAST_SEEN) - y;
   }
 
-  /** The tile under a point in CSS pixels, or -1. @param {number} px @param {number} py */
+  /** Returns the tile at a point in CSS pixels, or -1. @param {number} px @param {number} py */
   tileAt(px, py) {
     const { picture: p, grown } = this;
     const x = (px - this.ox) / this.sx;
@@ -175,7 +177,7 @@ export class PictureView extends PicturePainter {
     return -1;
   }
 
-  /** A point on the canvas. @param {MouseEvent} e @returns {[number, number]} */
+  /** Returns the position of a mouse event on the canvas. @param {MouseEvent} e @returns {[number, number]} */
   at(e) {
     const edge = this.node.getBoundingClientRect();
     return [e.clientX - edge.left, e.clientY - edge.top];
@@ -277,7 +279,7 @@ export class PictureView extends PicturePainter {
   }
 
   /**
-   * The nearest tile in a direction, or the same tile if there is none.
+   * Returns the nearest tile in a direction, or the same tile if there is no other.
    * @param {number} from
    * @param {number} dx
    * @param {number} dy
@@ -308,14 +310,14 @@ export class PictureView extends PicturePainter {
     this.showNow();
   }
 
-  /** Shows a tooltip for a tile that is too small for its text. @param {number} tile */
+  /** Shows a tooltip for a tile, if the tile is too small for its text. @param {number} tile */
   showTip(tile) {
     const text = this.hooks.hint?.(tile) ?? this.hooks.lines(tile).join(" · ");
     const box = this.boxOf(tile);
     this.tip.hidden = isLarge(box.w, box.h) || !text;
     if (this.tip.hidden) return;
     this.tip.textContent = text;
-    // Measured at the left edge, where it is not squeezed.
+    // Measure the tooltip at the left edge, where the page edge does not squeeze it.
     Object.assign(this.tip.style, { left: "0", top: "0" });
     const { offsetWidth, offsetHeight } = this.tip;
     const { left, top } = tipPlace(box, { w: offsetWidth, h: offsetHeight }, this.size);
@@ -324,7 +326,7 @@ export class PictureView extends PicturePainter {
 }
 
 /**
- * The distance to move an interval so that it lies between 0 and `size`.
+ * Returns how far to move an interval so that it lies between 0 and `size`.
  * @param {number} start
  * @param {number} length
  * @param {number} size
@@ -335,7 +337,7 @@ function shift(start, length, size) {
 }
 
 /**
- * The position of a tooltip next to, above or below a tile, so that it does not cover the tile.
+ * Returns a position for a tooltip next to, above or below a tile, without covering the tile.
  * @param {import("./picture_painter.js").Box} box
  * @param {{w: number, h: number}} tip
  * @param {{w: number, h: number}} size of the picture

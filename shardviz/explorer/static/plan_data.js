@@ -1,6 +1,5 @@
 // @ts-check
-// The data of a plan: values, their shardings, and the origin of each axis. This module neither
-// draws nor calls the kernel.
+// The data of a plan: values, their shardings, and the origin of each axis. Draws nothing.
 
 /** @typedef {NoPlan | Plan} PlanView */
 
@@ -12,7 +11,8 @@
  */
 
 /**
- * A plan in columns. A number is an index into the table of its name, or into `text`.
+ * A plan in columns. Numbers in a column are indices into the table of the same name, or into
+ * `text`.
  * @typedef {object} Plan
  * @property {false} waiting
  * @property {string[]} axes
@@ -26,20 +26,20 @@
  * @property {string[]} originKinds
  * @property {Record<string, number[]>} columns
  * @property {PlanSpec[]} specs
- * @property {[string, ...number[]][]} types The type in words, then the shape.
+ * @property {[string, ...number[]][]} types Each type as text, followed by its shape.
  * @property {string[][]} scopes
  * @property {[axis: string, kind: number, name: number, source: number][][]} origins
  * @property {number[][]} operands
  * @property {Record<string, number>} trips
  * @property {Record<string, number>} valueNotes
- * @property {Record<string, PlanCollective[]>} moves By the index of the value, or "-1" for
+ * @property {Record<string, PlanCollective[]>} moves Index of a value -> its collectives; "-1" ->
  *   collectives without a value.
  * @property {Record<string, import("./value_details.js").Explanation>} explanations
  * @property {string[]} text
  */
 
 /**
- * The sharding in words; for each dimension its axes as [index in the mesh, parts, name]; the
+ * A sharding as text, the axes of each dimension as [index in the mesh, parts, name], and the
  * unreduced axes.
  * @typedef {[ text: string, dims: [axis: number, parts: number, name: string][][], unreduced: string[], ]} PlanSpec
  */
@@ -51,8 +51,8 @@
 /** A value of the plan. @typedef {ReturnType<typeof readValue>} Value */
 /** A mesh axis that splits a dimension. @typedef {{axis: number, parts: number, text: string}} PlanSplit */
 /**
- * Totals over several values: the number of split values and of collectives, and the first value
- * that propagation did not cover.
+ * Totals over several values: counts of split values, collectives and values that propagation did
+ * not cover; `first` is the first uncovered value.
  * @typedef {{split: number, collectives: number, uncovered: number, first?: Value}} Totals
  */
 
@@ -66,13 +66,14 @@ export class PlanData {
     const read = (/** @type {unknown} */ _, /** @type {number} */ at) => readValue(data, at);
     this.values = Array.from({ length: data.count }, read);
     this.numbers = new Map(this.values.map(({ name }, at) => [name, at]));
-    /** Estimated collectives that belong to no value in the list. */
+    /** Estimated collectives without a value in the list. */
     this.loose = estimatesOf(data, -1);
     /** @type {WeakMap<number[], Totals>} */ this.totalsOf = new WeakMap();
   }
 
   /**
-   * The values from which a value got its axes, and the value itself, each with those axes.
+   * Maps each value from which this value got axes to those axes; also maps the value itself to all
+   * its axes.
    * @param {number} at
    * @returns {Map<number, number[]>}
    */
@@ -103,7 +104,7 @@ export class PlanData {
   }
 
   /**
-   * True if a value contains all words of a search.
+   * Whether a value contains all words of a search.
    * @param {number} at
    * @param {string[]} words in lower case
    */
@@ -121,7 +122,7 @@ function readValue(data, at) {
   const [type, ...shape] = types[number("type")];
   const [spec, dims, unreduced] = specs[number("spec")];
   return {
-    at, // its index, for columns of the plan that are not read here
+    at, // index of the value, for columns that are not read here
     name: text[number("name")],
     kind: data.kinds[number("kind")],
     opcode: text[number("opcode")],
@@ -133,7 +134,7 @@ function readValue(data, at) {
     source: text[number("source")],
     scope: data.scopes[number("scope")],
     region: text[number("region")],
-    /** The trip count of its loop, or 0. */
+    /** The trip count of the enclosing loop, or 0. */
     trips: data.trips[at] ?? 0,
     backward: Boolean(number("flags") & BACKWARD),
     covered: !(number("flags") & UNCOVERED),
@@ -150,7 +151,7 @@ function readValue(data, at) {
   };
 }
 
-/** The estimated collectives of a value, in words. @param {Plan} data @param {number} at */
+/** Returns the estimated collectives of a value, with their kinds and causes as text. @param {Plan} data @param {number} at */
 function estimatesOf({ moves, text }, at) {
   return (moves[at] ?? []).map(([kind, axes, bytes, trips, cause]) => {
     const over = axes.length ? ` over ${axes.map((axis) => text[axis]).join(" × ")}` : "";

@@ -1,10 +1,10 @@
 // @ts-check
-// The rows of the list of values: calls, which can be folded, and their values.
+// The rows of the Values list: calls, which can be folded, and their values.
 
 /** @import { PlanData } from "./plan_data.js" */
 
 /**
- * A row of the list, for a value or (if `value` is -1) for a call, with its position among its
+ * A row for a value, or for a call if `value` is -1. `place` is the position among its `size`
  * siblings.
  * @typedef {{key: string, label: string, depth: number, value: number, count: number,
  *   open: boolean, members: number[], region: string, trips: number, size: number,
@@ -17,13 +17,13 @@ const SECTIONS = new Map([
 ]);
 
 /**
- * A call with its values and calls. Consecutive calls of the same name are merged.
+ * A call with the values and calls inside it. Consecutive calls with the same name are merged.
  * @typedef {{key: string, label: string, items: Array<number | PlanCall>,
  *   members: number[]}} PlanCall
  */
 
 /**
- * The tree of calls, in program order.
+ * Builds the tree of calls, in program order.
  * @param {PlanData} plan
  * @returns {PlanCall}
  */
@@ -55,7 +55,7 @@ export function callTree(plan) {
 
 /**
  * @param {PlanCall} call
- * @param {(call: PlanCall) => void} visit called with the call and all calls inside it
+ * @param {(call: PlanCall) => void} visit called with the call and every call inside it
  */
 export function eachCall(call, visit) {
   visit(call);
@@ -63,13 +63,13 @@ export function eachCall(call, visit) {
 }
 
 /** @typedef {Pick<PlanRow, "region" | "trips">} Loop */
-/** The loop and depth of the enclosing call, which its rows do not repeat. @typedef {Loop & {depth: number}} Outer */
+/** The loop and depth of the enclosing call; rows inside it do not repeat the loop. @typedef {Loop & {depth: number}} Outer */
 /** @typedef {Pick<PlanRow, "depth" | "size" | "place">} Position */
 
 /** @type {Loop} */
 const NO_LOOP = { region: "", trips: 0 };
 
-/** The rows, and for every value its row, or that of the folded call around it. */
+/** The rows, and a map from each value to its row, or to the row of the folded call around it. */
 export class PlanRows {
   /**
    * @param {PlanData} plan
@@ -134,7 +134,7 @@ function unlessSame(loop, outer) {
   return { region, trips };
 }
 
-/** Merges a call with its only child, if that is a call too. @param {PlanCall} call */
+/** Merges a call with its only item, if the item is a call. @param {PlanCall} call */
 function joined(call) {
   let inner = call;
   let label = call.label;

@@ -1,6 +1,6 @@
 // @ts-check
-// The player: the steps of a collective, with the data on every device after each step, and the
-// bytes of the step and of all steps so far.
+// The player animates the steps of a collective.
+// It shows the data on every device after each step, and the bytes sent so far.
 import { axisColour } from "./colours.js";
 import { axisTag, button, fill, h, setText, toggle } from "./dom.js";
 import { MovementPicture } from "./movement_picture.js";
@@ -16,7 +16,7 @@ export class Player {
     /** @type {Played | null} */ this.played = null;
     /** @type {MovementSteps | null} */ this.steps = null;
     /** @type {import("./colours.js").Theme | null} */ this.theme = null;
-    /** True if it should play as soon as the steps arrive. */
+    /** True if playing should start as soon as the steps arrive. */
     this.starts = false;
     this.picture = new MovementPicture();
     this.transport = new Transport({
@@ -40,7 +40,7 @@ export class Player {
     close();
   }
 
-  /** Plays the steps of a key from the start; they may arrive later. @param {string} key */
+  /** Plays the steps of a collective from the start, as soon as they have arrived. @param {string} key */
   open(key) {
     if (key !== this.key) Object.assign(this, { key, played: null, steps: null });
     this.starts = true;
@@ -50,7 +50,7 @@ export class Player {
   /** @param {Record<string, Played>} movements @param {import("./colours.js").Theme} theme */
   show(movements, theme) {
     this.theme = theme;
-    // The old steps stay while the kernel recomputes them for new data of the program.
+    // Keep the old steps while the kernel computes new ones after an edit.
     const played = movements[this.key] ?? this.played;
     const unchanged = JSON.stringify(played?.data) === JSON.stringify(this.played?.data);
     this.played = played;
@@ -97,7 +97,7 @@ export class Player {
   }
 }
 
-/** `all-gather of 8 MiB`, the mesh axes, `4 devices, ring`. @param {import("./movement_steps.js").MovementData} data */
+/** Builds a title such as `all-gather of 8 MiB over data, 4 devices, ring`. @param {import("./movement_steps.js").MovementData} data */
 function titleParts({ title: [before, after], axes }) {
   const tags = axes.flatMap(([name, number]) => [" ", axisTag(name, axisColour(number))]);
   return [before, ...(tags.length ? [" over", ...tags] : []), `, ${after}`];

@@ -1,5 +1,5 @@
 // @ts-check
-// A popover over the page. It closes on Escape, or when a click or the focus goes elsewhere.
+// A popover over the page. It closes on Escape, on a click elsewhere, or if the focus leaves it.
 import { OWN_KEYS, focusedNear, h } from "./dom.js";
 
 export class Popover {
@@ -13,7 +13,7 @@ export class Popover {
     /** The element that gets the focus back. @type {HTMLElement | null} */ this.before = null;
     const on = {
       keydown: (/** @type {KeyboardEvent} */ e) => this.key(e),
-      // A click on an element that cannot have the focus must not close the popover.
+      // Check later: a click on an element without focus must not close the popover.
       focusout: () => window.setTimeout(() => this.focused || this.close(false)),
     };
     const about = { role: "dialog", "aria-label": name, tabindex: "-1", hidden: true };
@@ -40,7 +40,7 @@ export class Popover {
     this.closed();
   }
 
-  /** Up and down go from button to button. @param {KeyboardEvent} e */
+  /** The up and down arrow keys focus the previous or next button. @param {KeyboardEvent} e */
   key(e) {
     e.stopPropagation();
     const step = { ArrowDown: 1, ArrowUp: -1 }[e.key];

@@ -1,5 +1,5 @@
 // @ts-check
-// Problems: failures, losses and notes, as two marks in the header of every view, and as a list.
+// Problems: failures, losses and notes, as chips in the header of every view, and as a list.
 import { button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Popover } from "./popover.js";
 
@@ -7,12 +7,12 @@ import { Popover } from "./popover.js";
 /** @import { View } from "./view_data.js" */
 
 /**
- * The problems from `problems_view.py`: failures, then losses, then notes.
+ * The problems, from `problems_view.py`: first failures, then losses, then notes.
  * @typedef {object} ProblemsData
- * @property {number} revision The revision of their program.
+ * @property {number} revision The revision of the program with these problems.
  * @property {Problem[]} rows
- * @property {number[]} counts The number of failures, losses and notes.
- * @property {string} lost The bytes per device that all of them waste, or "".
+ * @property {number[]} counts The numbers of failures, losses and notes.
+ * @property {string} lost The bytes per device that all problems waste, or "".
  */
 
 /**
@@ -20,22 +20,23 @@ import { Popover } from "./popover.js";
  * @property {string} code
  * @property {"fails" | "loses" | "know"} severity
  * @property {string} text
- * @property {string} [at] Its place, in a few words.
- * @property {Partial<Place>} place Empty if the page shows it nowhere.
- * @property {true} [mends] Set if the place offers remedies.
- * @property {string} [offer] The mesh that one click applies.
+ * @property {string} [at] The place of the problem, as text.
+ * @property {Partial<Place>} place The place to open; empty if the page has none.
+ * @property {true} [mends] True if the place offers remedies.
+ * @property {string} [offer] The mesh that a button applies, as text.
  */
 
 /**
- * The sign and word of each severity, so that colour is never the only mark.
+ * Severity -> symbol and word, so that colour is not the only mark.
  * @type {Record<Problem["severity"], [sign: string, word: string]>}
  */
 const SEVERITIES = { fails: ["✕", "fails"], loses: ["▲", "loses"], know: ["●", "to know"] };
 
 export class Problems {
   /**
-   * @param {{go: (place: Place) => void, fit: () => void, field: (array?: number) => void}} calls open a
-   *   place, apply the mesh that fits the target, open a field with refused text
+   * @param {{go: (place: Place) => void, fit: () => void, field: (array?: number) => void}} calls
+   *   `go` opens a place, `fit` applies the mesh that fits the target, and `field` opens a field
+   *   with invalid text
    */
   constructor(calls) {
     this.calls = calls;
@@ -55,7 +56,7 @@ export class Problems {
     for (const chip of Object.values(this.chips)) chip.setAttribute("aria-expanded", String(on));
   }
 
-  /** Opens the list at the first problem of a severity. @param {Problem["severity"]} severity */
+  /** Opens the list at the first problem with this severity, or closes the open list. @param {Problem["severity"]} severity */
   open(severity) {
     if (!this.list.node.hidden) return this.list.close(true);
     const first = this.list.node.querySelector(`.sv-problem.sv-${severity} button`);
@@ -72,7 +73,7 @@ export class Problems {
   show(data, view, target, live) {
     const fields = refused(view, target);
     const { rows = [], counts = [0, 0, 0], lost = "", revision = -1 } = data;
-    // Problems are computed once an edit has settled; until then they belong to the older program.
+    // Problems are computed after edits have settled; until then, they belong to the older program.
     toggle(this.node, "sv-older", revision !== view.revision);
     if (!isNew(this, [rows, counts, fields, live])) return;
     const [fails, loses, know] = [counts[0] + fields.length, counts[1], counts[2]];
@@ -122,7 +123,7 @@ export class Problems {
 const order = ({ severity }) => Object.keys(SEVERITIES).indexOf(severity);
 
 /**
- * The fields that refuse their text. Each field shows its own error.
+ * Returns the fields with invalid text as problems. Each field also shows its own error.
  * @param {View} view
  * @param {import("./messages").Target} target
  */

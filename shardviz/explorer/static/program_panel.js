@@ -1,5 +1,5 @@
 // @ts-check
-// The Program view: the stages of a program, its least time, and a tab for each kind of question.
+// The Program view: the stages of a program, its least time, and tabs with details.
 import { CollectivesPanel } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
@@ -15,7 +15,7 @@ import { besideView } from "./views.js";
 /** @import { ActionKind } from "./messages" */
 /** @import { Report } from "./report_tabs.js" */
 /**
- * Requests to the page: edit, run an action, explain a value, draw the links of a collective, draw
+ * Requests to the page: edit, run an action, explain a value, draw a collective's links, show
  * devices by position, play steps.
  * @typedef {{edit: import("./explorer.js").Edit, act: (kind: ActionKind) => void,
  *   why: (name: string) => void, links: (key: string | null) => void,
@@ -24,7 +24,7 @@ import { besideView } from "./views.js";
  */
 /** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline" | "changes_data">} Parts */
 /**
- * The data of the panel.
+ * The data that the panel shows.
  * @typedef {import("./stages.js").KnownStages & Parts & {code: string,
  *   plan: import("./plan_data.js").PlanView, theme: import("./colours.js").Theme}} Shown
  */
@@ -71,9 +71,10 @@ export class ProgramPanel {
     });
     this.player = new Player({ close: () => this.closePlayer() });
     this.askPlay = calls.play;
-    /** True while the player is open; then the program and data of the requested steps. */
+    /** True while the player is open. */
     this.playing = false;
-    /** @type {[string, object | null, string]} */ this.playedOf = ["", null, ""];
+    /** The collective, stages and target of the requested steps. @type {[string, object | null, string]} */
+    this.playedOf = ["", null, ""];
     this.tabs = tabRow(TABS, { class: "sv-tabs" }, "sv-tab", (name) => this.open(name));
     this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", ...OWN_KEYS });
     this.tab = "Collectives";
@@ -119,16 +120,16 @@ export class ProgramPanel {
     this.askForContent();
   }
 
-  /** Opens the tab of a stage. @param {number} index counts from requested */
+  /** Opens the tab of a stage. @param {number} index 0 for requested, 1 for propagated, ... */
   openStage(index) {
-    // The Values tab explains why there is no plan and shows accepted edits.
+    // If planning failed, open the Values tab, which explains why and shows edits that jax accepts.
     const refused = index === 1 && this.shown?.stages.stages[0].state === "failed";
     if (index === 0 || refused) return this.open("Values");
     if (index === 4) return this.open("Checks");
     this.openCollectives(String(index));
   }
 
-  /** Shows the collectives of a stage or the changes between two; on a second click, the latest. @param {string} asked */
+  /** Shows the collectives of a stage or changes between stages; on a second click, the latest stage. @param {string} asked */
   openCollectives(asked) {
     const again = this.tab === "Collectives" && this.collectives.asked === asked;
     this.open("Collectives");
@@ -136,7 +137,7 @@ export class ProgramPanel {
     this.refresh();
   }
 
-  /** Shows a collective in its table. @param {string} key its stage and index, such as "2:0" */
+  /** Shows a collective in its table. @param {string} key stage and index, such as "2:0" */
   openCollective(key) {
     this.open("Collectives");
     this.collectives.open(String(Number(key[0]) + 1));
@@ -145,12 +146,12 @@ export class ProgramPanel {
     this.collectives.focus("nearest");
   }
 
-  /** True if there is space to show the devices next to the table. */
+  /** Whether there is space to show the devices next to the table. */
   get hasSpaceBeside() {
     return !this.main?.classList.contains("sv-withlinks") && this.beside.offsetParent !== null;
   }
 
-  /** Shows the devices by position with the links of the chosen collective. */
+  /** Shows the devices by position, with the links of the selected collective. */
   showLinks() {
     const beside = this.hasSpaceBeside;
     const on = !beside && (this.main?.classList.toggle("sv-withlinks") ?? false);
@@ -158,7 +159,7 @@ export class ProgramPanel {
     if ((on || beside) && this.drawnBy !== "position") this.position();
   }
 
-  /** Plays the steps of a collective or of a value, instead of the tab. @param {string} key */
+  /** Opens the player in place of the tab, with the steps of a collective or a value. @param {string} key */
   openPlayer(key) {
     this.playing = true;
     this.player.open(key);
@@ -175,7 +176,7 @@ export class ProgramPanel {
   }
 
   /**
-   * Requests the steps to play, again whenever the program or its data changed.
+   * Requests the steps to play, unless they were already requested for the current stages.
    * @param {Shown} shown
    */
   askForSteps({ live, stages, target: { value: target } }) {
@@ -193,8 +194,8 @@ export class ProgramPanel {
   }
 
   /**
-   * Requests code and effects when their tab is open, and effects again after an edit of the
-   * program.
+   * Requests the code or the effects if their tab is open. Effects are requested again after every
+   * edit of the program.
    */
   askForContent() {
     const { shown } = this;
@@ -214,7 +215,7 @@ export class ProgramPanel {
     // Described hardware cannot run programs.
     const { noRun = "" } = shown.target;
     this.collectives.canPlay = (key) => live || Boolean(movements[key]);
-    // Until the user chooses a tab, open the error of a compile, or the timeline if there are times.
+    // Until the user chooses a tab, show a compile error, or the timeline if there are times.
     const failed = shown.stages.error && !isOutOfDate(shown);
     const timed = "lanes" in timeline && !failed;
     if (!this.picked) this.tab = timed ? "Timeline" : "Collectives";
@@ -243,7 +244,7 @@ export class ProgramPanel {
     this.askForContent();
   }
 
-  /** Shows edits that would remove the chosen collective or lower the peak. */
+  /** Shows changes that would remove the selected collective or lower peak memory. */
   showChanges() {
     if (!this.shown) return;
     const { changes_data: data, view, live } = this.shown;
@@ -274,7 +275,7 @@ export class ProgramPanel {
   /**
    * Shows the result of the last job, or the running job with its time.
    * @param {Report} report
-   * @param {string} old a note that the program was edited since
+   * @param {string} old a note that the program was edited since the job
    */
   showStatus(report, old) {
     const running = report.state === "running";
@@ -286,7 +287,7 @@ export class ProgramPanel {
     setText(this.status, last);
   }
 
-  /** Puts a panel into the body; returns true if it was not there before. @param {HTMLElement} panel */
+  /** Shows a panel in the body; returns true if the body did not show it before. @param {HTMLElement} panel */
   put(panel) {
     if (this.body.firstChild === panel) return false;
     fill(this.body, panel);
@@ -340,7 +341,7 @@ function isOutOfDate({ stages, view, target }) {
   return stageState(stages, 2, view.revision, target) === "old";
 }
 
-/** The headline by the plan, if it is of the current program and target. @param {Shown} shown */
+/** Returns the headline from the plan, if it is for the current program and target. @param {Shown} shown */
 function plannedHeadline({ timeline, view, target }) {
   const current = timeline.revision === view.revision && timeline.target === target.value;
   return current ? timeline.headline : undefined;

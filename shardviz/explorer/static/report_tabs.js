@@ -1,5 +1,5 @@
 // @ts-check
-// The Checks and Code tabs: a job with its report, and the program as code.
+// The Checks tab, with the report of a job, and the Code tab.
 import { failureNote, muted, mutedNote, shareBar, table } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
 
@@ -24,17 +24,16 @@ import { copyButton, h } from "./dom.js";
 /**
  * @typedef {object} Report
  * @property {"none" | "running" | "done" | "failed"} state
- * @property {number} revision of the program; -1 before the first report
- * @property {string} stage The work of a running job, in words, and the stage of the row that it is
- *   in.
- * @property {number} at
+ * @property {number} revision The revision of the program; -1 before the first report.
+ * @property {string} stage The current work of a running job, as text.
+ * @property {number} at The index of the stage that the job has reached.
  * @property {number} started
  * @property {[string, string][]} times
  * @property {{ name: string; ok: boolean | null; detail: string }[]} checks
- * @property {string} verdict The result of a run; how many of its checks passed.
+ * @property {string} verdict The result of a run, as text.
  * @property {string} passed
- * @property {string} [cancelled] The last job, if the user cancelled it; other fields are of the
- *   report before.
+ * @property {string} [cancelled] The last job, if the user cancelled it; all other fields describe
+ *   the report before it.
  * @property {Failure | null} error
  * @property {Effects} effects
  * @property {string} cache
@@ -65,14 +64,14 @@ import { copyButton, h } from "./dom.js";
 
 const ONLY_COMPILES = "Can compile for it; not attached, so cannot run.";
 
-/** The sign of a check, its style and its name. @type {Record<string, string[]>} */
+/** Result of a check -> symbol, style and name. @type {Record<string, string[]>} */
 const MARKS = {
   true: ["✓", "sv-good", "holds"],
   false: ["✗", "sv-bad", "fails"],
   null: ["–", "sv-muted", "not checked"],
 };
 
-/** A note that the program was edited since it ran. @param {Report} report @param {number} revision */
+/** Returns a note if the program was edited since the run. @param {Report} report @param {number} revision */
 export function runAgain({ verdict, revision: of }, revision) {
   return verdict && of !== revision ? "Out of date: run again" : "";
 }
@@ -153,7 +152,7 @@ function codeTab(code) {
   return [copy, h("div", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
 }
 
-/** Names and their values, on one line. @param {[string, string][]} entries */
+/** Shows names and values on one line. @param {[string, string][]} entries */
 export function pairs(entries) {
   const parts = entries.map(([name, text]) => h("span", null, muted(`${name} `), text));
   return h("div", { class: "sv-times" }, ...parts);

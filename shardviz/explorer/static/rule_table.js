@@ -1,5 +1,5 @@
 // @ts-check
-// The Rules view: the table as text, next to the cascade of one dimension.
+// The Rules view: the rule table as text, next to the explanation of one dimension.
 import { Cascade } from "./cascade.js";
 import { Choice, Touched, answers, keepKey } from "./controls.js";
 import { OWN_KEYS, fill, h, isNew, setText, toggle } from "./dom.js";
@@ -8,30 +8,29 @@ import { Find, item } from "./find.js";
 /** @import { Cell } from "./cascade.js" */
 
 /**
- * `rules_view.py`: the effect of every rule.
+ * The effect of every rule, from `rules_view.py`.
  * @typedef {object} RuleUse
- * @property {boolean} aligned Whether the text has one rule per line, as the rows have.
+ * @property {boolean} aligned Whether the text has one rule per line, as the rows do.
  * @property {RuleRow[]} rows
- * @property {Record<string, import("./cascade.js").Cell>} [saved] In a saved page: the cascades of
- *   the dimensions.
+ * @property {Record<string, import("./cascade.js").Cell>} [saved] In a saved page: dimension key ->
+ *   explanation.
  */
 
 /**
  * @typedef {object} RuleRow
  * @property {number} line
- * @property {string} [idle] That it decides nothing, in a few words.
- * @property {string} [note] Which arrays it does not decide, and why.
+ * @property {string} [idle] Text that the rule decides nothing; missing if it decides something.
+ * @property {string} [note] Text that explains which arrays the rule does not decide.
  */
 
 /**
- * The data of the view: arrays, the text of the table, the effect of its rules, and the chosen
- * dimension.
+ * The data that the view shows: arrays, rule text, effect of the rules, and selected dimension.
  * @typedef {{view: import("./view_data.js").View, use: RuleUse | Record<string, never>, cell: Cell,
  *   leaves: import("./model_panel.js").Leaves | Record<string, never>,
  *   dialects: import("./messages").Option[], live: boolean}} Shown
  */
 /**
- * Requests of the view: explain a dimension, open an array or a leaf, apply an edit.
+ * Requests to the page: explain a dimension, open an array or a leaf, apply a remedy.
  * @typedef {{edit: import("./explorer.js").Edit, ask: (key: string) => void,
  *   select: (array: number) => void, open: (leaf: number) => void,
  *   apply: (remedy: string) => void}} Calls
@@ -44,8 +43,8 @@ export class RuleTable {
   constructor(calls) {
     this.calls = calls;
     this.chosen = "";
-    this.opened = false; // true once it was visible
-    this.scrolled = ""; // the dimension whose rules were scrolled to
+    this.opened = false; // true once the view was visible
+    this.scrolled = ""; // the dimension whose rules were last scrolled into view
     /** @type {Shown | null} */ this.shown = null;
     /** @type {RuleUse | null} */ this.use = null;
     this.state = new Touched();
@@ -84,7 +83,7 @@ export class RuleTable {
     this.node = h("div", { class: "sv-rulebox" }, line, table, this.cascade.node);
   }
 
-  /** The array of the chosen dimension. */
+  /** The index of the selected dimension's array. */
   get array() {
     return Number(this.chosen.split(":")[0]);
   }
@@ -104,7 +103,7 @@ export class RuleTable {
     this.calls.edit("rules", this.text.value);
   }
 
-  /** Alt and an arrow key move the line at the cursor. @param {KeyboardEvent} e */
+  /** Alt with an arrow key moves the rule at the cursor. @param {KeyboardEvent} e */
   pressed(e) {
     keepKey(e);
     const step = { ArrowUp: -1, ArrowDown: 1 }[e.key];
@@ -122,7 +121,7 @@ export class RuleTable {
     this.typed();
   }
 
-  /** Asks for the explanation of a dimension of an array. @param {number} array @param {number} dim */
+  /** Selects a dimension of an array, and requests its explanation. @param {number} array @param {number} dim */
   choose(array, dim) {
     this.chosen = `${array}:${dim}`;
     this.cascade.mark(dim);
@@ -151,24 +150,24 @@ export class RuleTable {
     }
     const answer = (!live && this.use.saved?.[this.chosen]) || shown.cell;
     if (answers.settled || !this.chosen) this.chosen = answer.key ?? "";
-    // Remedies are hidden until the answer for the new dimension arrives.
+    // Hide remedies until the answer for the selected dimension arrives.
     const cell =
       (answer.key ?? "") === this.chosen ? answer : { ...answer, remedies: [], reason: "" };
     this.showCell(cell, lines);
     this.selectFirst(view);
     if (live) this.lookAgain(cell);
-    // While a line is being typed, the old rows stay next to it, pale.
+    // While the text has an error, keep the old rows (pale).
     if (!rules.error) this.showRows(cell);
   }
 
-  /** Selects the array that was chosen automatically, so that the pictures show it. @param {Shown["view"]} view */
+  /** Selects the array of an automatically selected dimension, so that the pictures show it. @param {Shown["view"]} view */
   selectFirst({ selected, redo }) {
     if (this.opened || !this.chosen || !this.node.offsetParent) return;
     this.opened = true;
     if (this.array !== selected && !redo) this.calls.select(this.array);
   }
 
-  /** The arrays, and the leaves of the model that are not arrays of the program yet. */
+  /** Lists the arrays, and the model's leaves that are not yet arrays of the program. */
   gather() {
     if (!this.shown) return [];
     const { view, leaves, live } = this.shown;
@@ -197,7 +196,7 @@ export class RuleTable {
     this.cascade.show(cell, this.use.aligned ? table : [], axes);
   }
 
-  /** The numbers of the rules; rules that match the chosen dimension are highlighted. @param {Cell} cell */
+  /** Shows the rule numbers, and highlights rules that match the selected dimension. @param {Cell} cell */
   showRows({ lines = [], key = "" }) {
     if (!this.use) return;
     const { rows } = this.use;
@@ -216,10 +215,10 @@ export class RuleTable {
   }
 
   /**
-   * The number of a rule, by which it can be dragged.
+   * The number of a rule, which is also its drag handle.
    * @param {RuleRow} row
    * @param {number} index
-   * @param {import("./cascade.js").RuleLine} [named] its verdict for the chosen dimension
+   * @param {import("./cascade.js").RuleLine} [named] the rule's verdict for the selected dimension
    */
   ruleRow({ line, note }, index, named) {
     const handle = h("span", {
@@ -234,11 +233,11 @@ export class RuleTable {
     return h("div", props, handle);
   }
 
-  /** Asks for remedies once edits have paused. @param {Cell} cell */
+  /** Requests remedies after a pause without edits. @param {Cell} cell */
   lookAgain(cell) {
     window.clearTimeout(this.timer);
     const { key } = cell;
-    // A hidden view gets no answer.
+    // The kernel does not answer for hidden views.
     if (!key || cell.remedies || key !== this.chosen || !this.node.offsetParent) return;
     this.timer = window.setTimeout(() => this.calls.ask(key), SETTLED_MS);
   }
@@ -250,7 +249,7 @@ export class RuleTable {
     const handle = e.target;
     handle.setPointerCapture(e.pointerId);
     this.text.blur(); // focused text would not be replaced
-    this.cascade.focus(); // undo and redo need the focus in the view
+    this.cascade.focus(); // keeps the focus in the view, which undo and redo need
     const lines = this.use.rows.map((row) => row.line);
     let to = from;
     const moved = (/** @type {PointerEvent} */ now) => {

@@ -1,31 +1,31 @@
 // @ts-check
-// Rulers along the sides of the tiles, at any scale: the name of a dimension or mesh axis, the
-// colours of axes, and as many numbers as fit. Words keep their size when tiles shrink, and stay
-// visible when the picture is zoomed.
+// Rulers along the sides of the tiles.
+// A ruler shows the name of a dimension or mesh axis, axis colours, and as many numbers as fit.
+// The text keeps its size when the picture is scaled, and stays visible when it is zoomed.
 import { axisColour, mix } from "./colours.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./messages").Ruler} Ruler */
 /** @typedef {import("./colours.js").Theme} Theme */
-/** Part of a line of text, optionally after a coloured dot. @typedef {{text: string, dot?: string}} Part */
+/** A piece of text, optionally after a coloured dot. @typedef {{text: string, dot?: string}} Part */
 /**
- * One side of a picture, in CSS pixels: the start of the tiles along it, its visible part, the
- * scale along it, and the line at which its tiles begin.
+ * One side of a picture, in CSS pixels: `origin` of the tiles along the side, visible range
+ * `from`-`to`, scale along the side, and the `line` at which the tiles begin.
  * @typedef {{origin: number, from: number, to: number, scale: number, line: number}} Side
  */
 
 export const SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 export const FONT = `11px ${SANS}`;
-const LINE = 14; // height of a line of words, in pixels
-const BAR_HIGH = 3; // height of the bar in the colours of an edge's axes, in pixels
+const LINE = 14; // height of a line of text, in pixels
+const BAR_HIGH = 3; // height of the coloured bar along an array's edge, in pixels
 const BAR_AWAY = 2;
 const NUMBERS_APART = 8; // pixels between two numbers
 const DOT = 11; // width of a dot, in pixels
-const LEAST = 14; // words are not shortened below this width, in pixels
+const LEAST = 14; // minimum width of text, in pixels
 const MOST_WIDTHS = 5000;
 
 /**
- * The margins that rulers and labels need around the tiles, in pixels, at any scale.
+ * Returns the margins that rulers and labels need around the tiles, in pixels.
  * @param {CanvasRenderingContext2D} g
  * @param {Picture} p
  */
@@ -60,14 +60,14 @@ export function paintRulers(g, rulers, sides, theme) {
   }
 }
 
-/** A ruler on a canvas: a bar, numbers and words, from the tiles outward. */
+/** Paints one ruler on a canvas: a bar, numbers and words, from the tiles outward. */
 class DrawnRuler {
   /** @param {CanvasRenderingContext2D} g @param {Ruler} ruler */
   constructor(g, ruler) {
     const { count, down, extent, words } = ruler;
     this.g = g;
     this.ruler = ruler;
-    // The edge of an array has a bar, and its numbers are bounds.
+    // Rulers along an array's edge have a bar, and their numbers are bounds.
     this.bar = !extent && words.length ? BAR_HIGH + BAR_AWAY : 0;
     this.widest = count ? textWidth(g, this.number(count - 1)) : 0;
     this.high = down ? this.widest + 5 : LINE - 1;
@@ -75,13 +75,13 @@ class DrawnRuler {
     this.depth = this.bar + this.high + (words.length ? LINE : 0);
   }
 
-  /** The text at a position: a bound, a coordinate, or the first and last of several. @param {number} k */
+  /** Returns the text of number `k`: a bound, a coordinate, or a range of coordinates. @param {number} k */
   number(k, { extent, step, size } = this.ruler) {
     if (!extent || step === 1) return String(k * step);
     return `${k * step}–${Math.min((k + 1) * step, size) - 1}`;
   }
 
-  /** The start of each repeat, in points. */
+  /** Returns the start of each repeat of the ruler, in points. */
   bases() {
     let bases = [this.ruler.start];
     for (const [count, pitch] of this.ruler.repeats) {
@@ -95,7 +95,7 @@ class DrawnRuler {
     const { g, ruler } = this;
     g.save();
     if (ruler.down) {
-      // Rotated to the left, so that x runs along the side, backwards.
+      // Rotate the canvas by -90°, so that x runs along the side, backwards.
       g.translate(side.line, 0);
       g.rotate(-Math.PI / 2);
     } else g.translate(0, side.line);
@@ -133,8 +133,9 @@ class DrawnRuler {
   }
 
   /**
-   * Paints as many numbers as fit: every one, or every second, fourth or eighth. The last bound is
-   * always painted. If not even two numbers of a repeat fit, the first visible repeat shows its range.
+   * Paints as many numbers as fit: all, or every 2nd, 4th, 8th and so on. The last bound is always
+   * painted. If a repeat has no space for two numbers, only the first visible repeat shows its
+   * range.
    * @param {Side} side
    * @param {number} line
    */
@@ -142,7 +143,7 @@ class DrawnRuler {
     const { g, ruler } = this;
     const { count, pitch, extent, repeats, down } = ruler;
     const width = (/** @type {string} */ text) => (down ? LINE - 2 : textWidth(g, text));
-    // Bounds at the ends are aligned inward, so the others need more space.
+    // The outer bounds are aligned inward, so other numbers need more space.
     const wide = down ? LINE + (extent ? -2 : 5) : this.widest + NUMBERS_APART;
     const space = (repeats.at(-1)?.[1] ?? Infinity) * side.scale;
     let every = 1;
@@ -173,7 +174,7 @@ class DrawnRuler {
           write(this.number(k), at(k), at(k) + extent * side.scale);
         continue;
       }
-      // Bounds at both ends are aligned inward, and the last one is always painted.
+      // The first and last bounds are aligned inward; the last bound is always painted.
       const last = count - 1;
       const end = width(this.number(last));
       for (let k = 0; k < last; k += every) {
@@ -187,7 +188,7 @@ class DrawnRuler {
   }
 
   /**
-   * Paints a number, which is not rotated on the left side.
+   * Paints a number; on the left side, it is not rotated.
    * @param {string} text
    * @param {number} at
    * @param {number} length
@@ -204,7 +205,7 @@ class DrawnRuler {
   }
 
   /**
-   * Paints the longest words that fit, with the dots of their axes, centred in the visible part.
+   * Paints the longest text that fits, with coloured dots for axes, centred in the visible range.
    * @param {Side} side
    * @param {number} line
    * @param {Theme} theme
@@ -214,7 +215,7 @@ class DrawnRuler {
     const start = ruler.start * side.scale + side.origin;
     const from = Math.max(side.from, start);
     const to = Math.min(side.to, start + ruler.length * side.scale);
-    // Words next to a small array may continue to the end of the canvas.
+    // Text next to a small array may extend to the end of the canvas.
     const room = side.to - from;
     if (room < LEAST) return;
     const parts = this.wordsThatFit(room, theme);
@@ -237,7 +238,7 @@ class DrawnRuler {
   }
 
   /**
-   * The words with the names of the axes that split the dimension, or only their dots if short.
+   * Returns the ruler's text with axis names, or only with the axes' dots if space is short.
    * @param {number} room
    * @param {Theme} theme
    */
@@ -246,7 +247,7 @@ class DrawnRuler {
     /** @type {Part[]} */
     let parts = [];
     for (const [i, word] of words.entries()) {
-      // Words that end with "over" are followed by names.
+      // Text that ends with "over" must be followed by axis names.
       for (const named of i ? [true, false] : [true]) {
         parts = word ? [{ text: `${word} ` }] : [];
         for (const [number, name] of axes) {
@@ -255,7 +256,7 @@ class DrawnRuler {
         if (widthOf(this.g, parts) <= room) return parts;
       }
     }
-    // If even the shortest does not fit, it is truncated.
+    // If even the shortest text does not fit, truncate it.
     const last = parts.filter(({ text }) => text).at(-1);
     while (last && last.text.length > 2 && widthOf(this.g, parts) > room) {
       last.text = `${last.text.slice(0, -2)}…`;
@@ -270,7 +271,7 @@ function widthOf(g, parts) {
 }
 
 /**
- * The widths of all measured texts. Measuring is slower than drawing, and edits change few labels.
+ * Cached text widths. Measuring is slower than drawing, and edits change few labels.
  * @type {Map<string, number>}
  */
 const widths = new Map();

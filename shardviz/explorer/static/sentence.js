@@ -1,6 +1,6 @@
 // @ts-check
-// The sentence under the pictures. It describes the tile under the pointer, or how and why the
-// selected array is split.
+// The sentence below the pictures.
+// It describes the tile under the pointer, or how and why the selected array is split.
 import { button, fill, h, toggle } from "./dom.js";
 import { listed, named, onHosts } from "./highlight.js";
 
@@ -11,7 +11,8 @@ import { listed, named, onHosts } from "./highlight.js";
 export class Sentence {
   /**
    * @param {Highlight} highlight
-   * @param {(array: number, dim: number) => void} fix shows edits that would split a dimension
+   * @param {(array: number, dim: number) => void} fix called to show edits that would split a
+   *   dimension
    */
   constructor(highlight, fix) {
     this.highlight = highlight;
@@ -37,7 +38,7 @@ export class Sentence {
     toggle(node, "sv-pinned", this.highlight.pinned);
   }
 
-  /** Shows all reasons if they fit, otherwise the most important one; Rules lists the others. */
+  /** Shows all reasons if they fit, otherwise the most important one; Rules lists all of them. */
   fit() {
     for (const reasons of this.reasons) {
       const parts = reasons.map(({ axes, why }) =>
@@ -110,7 +111,7 @@ function arrayWords({ name, blocks = 1, replicas = 1, shard = [], shardBytes = "
 }
 
 /**
- * The mesh coordinates of a device: `data 1, model 1, host 0`.
+ * Returns the mesh coordinates of a device, such as `data 1, model 1, host 0`.
  * @param {Highlight} highlight
  * @param {View} view
  * @param {number} position
@@ -133,8 +134,8 @@ const bold = (text) => h("b", { text });
 const code = (text) => h("code", { text });
 
 /**
- * Why dimensions are split or not, in three lengths: all dimensions, the most important one, and
- * that one in a single sentence.
+ * Returns why dimensions are split or not, in three lengths: for all dimensions, for the most
+ * important dimension, and only the first sentence for that dimension.
  * @param {ArrayView} array
  */
 function reasonsOf({ dims, mend = 0 }) {

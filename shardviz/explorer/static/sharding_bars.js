@@ -1,5 +1,5 @@
 // @ts-check
-// A sharding as a small picture: one bar per dimension, divided into its shards.
+// Draws a sharding as a small picture: one bar per dimension, divided into shards.
 import { axisColour } from "./colours.js";
 import { svg } from "./dom.js";
 
@@ -31,7 +31,7 @@ export function shardingBars(dims, width, height) {
 }
 
 /**
- * The parts into which one axis splits a dimension.
+ * Returns a rectangle for each part into which a mesh axis splits a dimension.
  * @param {PlanSplit} split
  * @param {{x: number, y: number, width: number, height: number}} box
  * @param {string} colour

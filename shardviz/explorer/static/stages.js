@@ -1,11 +1,11 @@
 // @ts-check
-// The row of stages (requested, propagated, partitioned, compiled, ran) and the changes between them.
+// The row of stages: requested, propagated, partitioned, compiled, ran, and changes between them.
 import { button, h, setText, toggle } from "./dom.js";
 
 /** @typedef {"live" | "estimate" | "failed" | "none"} SentStageState */
 
 /**
- * Indices of two of propagated, partitioned, compiled; -1 is requested.
+ * Indices of two stages: -1 requested, 0 propagated, 1 partitioned, 2 compiled.
  * @typedef {[number, number]} StagePair
  */
 
@@ -13,12 +13,12 @@ import { button, h, setText, toggle } from "./dom.js";
  * @typedef {object} Stages
  * @property {number[]} revisions
  * @property {string} target
- * @property {Stage[]} stages Propagated, partitioned, compiled, ran.
- * @property {StageChange[]} marks What changed between two stages, in a few words.
+ * @property {Stage[]} stages The stages propagated, partitioned, compiled and ran.
+ * @property {StageChange[]} marks Summaries of the changes between two stages.
  * @property {import("./collectives.js").CollectiveChange[]} changes
- * @property {import("./collectives.js").Collective[][]} collectives By stage.
- * @property {number[]} left_out By stage: how many collectives were left out.
- * @property {Record<string, number>} axes The number of every mesh axis.
+ * @property {import("./collectives.js").Collective[][]} collectives The collectives of each stage.
+ * @property {number[]} left_out For each stage, the number of collectives that are not listed.
+ * @property {Record<string, number>} axes Name of a mesh axis -> its index.
  * @property {string[]} notes
  * @property {import("./headline.js").HeadlineData} headline
  * @property {import("./memory_panel.js").Memory} memory
@@ -30,7 +30,7 @@ import { button, h, setText, toggle } from "./dom.js";
  * @property {string} name
  * @property {SentStageState} state
  * @property {string} text
- * @property {string} title All that is known of it, for a tooltip.
+ * @property {string} title The tooltip, with all details.
  */
 
 /**
@@ -42,7 +42,7 @@ import { button, h, setText, toggle } from "./dom.js";
  */
 
 /**
- * `stages_view.py`: the work that runs in the background.
+ * The current background work, from `stages_view.py`.
  * @typedef {object} Background
  * @property {string} [stage]
  */
@@ -56,14 +56,14 @@ import { button, h, setText, toggle } from "./dom.js";
 
 export const STAGE_NAMES = ["requested", "propagated", "partitioned", "compiled", "ran"];
 export const OUT_OF_DATE = "Out of date: compile again";
-/** Possible background work; the first entry belongs to the second stage. */
+/** Kinds of background work, in the order of the stages from propagated on. */
 const UNDER_WAY = ["planning", "partitioning", "compiling"];
 const RAN = 4;
 const CLOCK_MS = 100;
-const SHOWN_AFTER_S = 0.6; // most plans are ready before a clock could be read
+const SHOWN_AFTER_S = 0.6; // most plans take less time than this, so they show no clock
 
 /**
- * The state of a stage as the kernel reports it, or "old" if the program was edited since.
+ * Returns the state of a stage, or "old" if the program or target was changed since.
  * @param {Stages} stages
  * @param {number} index 0 to 3: propagated, partitioned, compiled, ran
  * @param {number} revision of the program
@@ -78,7 +78,7 @@ export function stageState(stages, index, revision, { value: target }) {
 }
 
 /**
- * The changes between two stages, if they are known.
+ * Returns the changes between two stages, if they are known.
  * @param {Stages} stages
  * @param {number} from
  * @param {number} to -1 is requested, 0 propagated, and so on
@@ -87,7 +87,7 @@ export function changeBetween(stages, from, to) {
   return stages.marks.find(({ between }) => between[0] === from && between[1] === to);
 }
 
-/** Shows how long something has been running. */
+/** Shows how long the current work has been running. */
 export class Clock {
   /** @param {(seconds: number) => void} show */
   constructor(show) {
@@ -97,7 +97,7 @@ export class Clock {
     this.timer = 0;
   }
 
-  /** @param {string} of the work; the clock starts at 0 for other work */
+  /** @param {string} of name of the work; a new name restarts the clock */
   run(of) {
     const began = of === this.of ? this.began : Date.now();
     this.stop();
@@ -116,7 +116,7 @@ export class Clock {
 export class StageRow {
   /**
    * @param {(index: number) => void} openStage
-   * @param {(from: number, to: number) => void} openChange indices count from requested
+   * @param {(from: number, to: number) => void} openChange with stage indices; requested is 0
    */
   constructor(openStage, openChange) {
     this.cells = STAGE_NAMES.map((name, i) => stageCell(name, () => openStage(i)));
@@ -134,7 +134,7 @@ export class StageRow {
 
   /**
    * @param {KnownStages} current
-   * @param {string} shown the stage or change that the open tab is about: "3", "2-3"
+   * @param {string} shown the stage or change shown in the open tab, such as "3" or "2-3"
    */
   show(current, shown) {
     const { view, stages, target } = current;
@@ -192,7 +192,7 @@ export class StageRow {
     if (running || waits) setText(text, running ? name : `${name}…`);
     this.at = at;
     if (running)
-      this.clock.stop(); // the status shows the time of a job
+      this.clock.stop(); // the status line shows the time of a job
     else this.clock.run(name);
   }
 }

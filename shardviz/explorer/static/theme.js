@@ -1,5 +1,5 @@
 // @ts-check
-// Detects a dark theme around the widget: JupyterLab, VS Code, other notebooks, or the system.
+// Detects a dark theme of JupyterLab, VS Code, another notebook, or the system.
 
 const SYSTEM = "(prefers-color-scheme: dark)";
 const ON_BODY = ["data-jp-theme-light", "data-vscode-theme-kind", "class"];
@@ -17,7 +17,7 @@ export function isDark() {
 /**
  * Calls `changed` whenever the theme may have changed.
  * @param {() => void} changed
- * @returns a function that stops watching
+ * @returns a function that stops calling it
  */
 export function watchTheme(changed) {
   const watch = new MutationObserver(changed);

@@ -1,13 +1,13 @@
 // @ts-check
-// The Timeline tab: least times in program order, with one lane for arithmetic, one for memory, and
-// one for each set of mesh axes that communicates.
+// The Timeline tab: least times in program order.
+// There is a lane for arithmetic, one for memory, and one per set of mesh axes with collectives.
 import { mutedNote } from "./collectives.js";
 import { axisColour, mix, textOn } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
 
 /**
- * `timeline_view.py`: the least times in order, or why there are none. `revision` is of the program,
- * `headline` is by the plan, until the program is compiled for `target`.
+ * The least times in program order, or why there are none, from `timeline_view.py`. `revision` is
+ * the program's. `headline` is computed from the plan; it is missing after a compile for `target`.
  * @typedef {(NoTimeline | TimelineData) & {revision: number, target: string,
  *   headline?: import("./headline.js").HeadlineData}} Timeline
  */
@@ -20,10 +20,9 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
 
 /**
  * @typedef {object} TimelineData
- * @property {[axis: string, number: number][][]} lanes The mesh axes of each, with their numbers;
- *   the first two are arithmetic and memory.
- * @property {0 | 2} stage The stage whose collectives these are: 0 for the plan, 2 for the compiled
- *   program.
+ * @property {[axis: string, number: number][][]} lanes The mesh axes of each lane, with their
+ *   indices; the first two lanes are arithmetic and memory.
+ * @property {0 | 2} stage The stage of the collectives: 0 for the plan, 2 for the compiled program.
  * @property {TimelineSpan[]} spans
  * @property {Schedule} serial
  * @property {Schedule} overlapped
@@ -40,9 +39,9 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
  */
 
 /**
- * An operation or a collective. Times are in microseconds, null if unknown; those of arithmetic and
- * memory are an operation's shares. `collective` is -1 for an operation, `trips` 0 if unknown. The
- * last five are numbers in `text`.
+ * An operation or a collective. Times are in microseconds, or null if unknown; `arithmetic` and
+ * `memory` are parts of an operation's time. `collective` is -1 for an operation. `trips` is 0 if
+ * unknown. The last five fields are indices into `text`.
  * @typedef {[time: number | null, arithmetic: number | null, memory: number | null, lane: number,
  *   collective: number, trips: number, name: number, words: number, source: number,
  *   cause: number, value: number]} TimelineSpan
@@ -50,18 +49,18 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
 
 /** @typedef {import("./colours.js").Theme} Theme */
 /**
- * Requests to the page: show a value, show a collective, choose a target.
+ * Requests to the page: show a value, show a collective, or choose a target.
  * @typedef {{value: (name: string) => void, collective: (key: string) => void,
  *   target: (target: string) => void}} Calls
  */
-/** An operation or collective from `timeline_view.py`, with the position of its bar. */
+/** An operation or collective, with the position and width of its bar in pixels. */
 /** @typedef {ReturnType<typeof readSpans>[number] & {x: number, w: number}} Bar */
 
-const LANE = { least: 30, most: 90, bar: 0.72 }; // pixels; `bar` is the share of the lane's height
-const FOLDS = 18; // pixels above the lanes, for loops
-const TICKS = 20; // pixels under them
+const LANE = { least: 30, most: 90, bar: 0.72 }; // heights in pixels; `bar` is a share of the lane's height
+const FOLDS = 18; // pixels above the lanes, for loop brackets
+const TICKS = 20; // pixels below the lanes, for the time axis
 const MOST_TICKS = 6;
-const NEAR = 4; // pixels next to a thin bar that count as part of it
+const NEAR = 4; // a click this many pixels next to a bar still selects it
 const SCHEDULES = /** @type {const} */ (["serial", "overlapped"]);
 const [ARITHMETIC, MEMORY] = [0, 1]; // the lanes of operations; the other lanes belong to collectives
 const LABELS = ["arithmetic", "memory", "unknown axes"];
@@ -154,7 +153,7 @@ export class TimelinePanel {
     fill(this.schedules, ...choices, h("span", { class: "sv-muted", text: data.what }));
   }
 
-  /** Makes one bar per span; with overlap, separate bars for an operation's arithmetic and memory. */
+  /** Creates one bar per span; with overlap, separate bars for an operation's arithmetic and memory. */
   makeBars() {
     const spans = this.data ? readSpans(this.data) : [];
     const parts = (/** @type {typeof spans[number]} */ span) =>
@@ -178,7 +177,8 @@ export class TimelinePanel {
     const height = FOLDS + lane * data.lanes.length + TICKS;
     this.labels.style.setProperty("--sv-lane", `${lane}px`);
     const g = chartContext(canvas, width, height);
-    // The serial schedule has a single clock; with overlap each lane has its own.
+    // The serial schedule has one clock. With overlap, arithmetic, memory and collectives have one
+    // each.
     const clocks = [0, 0, 0];
     const clock = (/** @type {Bar} */ { lane }) =>
       this.schedule === "overlapped" ? Math.min(lane, clocks.length - 1) : 0;
@@ -204,7 +204,7 @@ export class TimelinePanel {
         top,
       );
     });
-    // With overlap, the collectives of a loop are not above its operations.
+    // With overlap, a loop's collectives are not aligned with its operations.
     const folded =
       this.schedule === "serial" ? bars : bars.filter((bar) => bar.lane === ARITHMETIC);
     paintLoops(on, folded);
@@ -216,7 +216,7 @@ export class TimelinePanel {
     g.strokeRect(Math.max(1, at.x - 1), FOLDS + at.lane * lane + 1, Math.max(3, at.w + 1), tall);
   }
 
-  /** The indices of the bars at a point, nearest first. @param {MouseEvent} e */
+  /** Returns the indices of the bars at a point, nearest first. @param {MouseEvent} e */
   under(e) {
     const { left, top } = this.canvas.getBoundingClientRect();
     const x = e.clientX - left;
@@ -247,7 +247,7 @@ export class TimelinePanel {
     e.stopPropagation();
   }
 
-  /** Describes a bar in one line, with a link to its details. @param {number} at */
+  /** Selects a bar, and describes it in one line with a link to details. @param {number} at */
   choose(at) {
     this.at = at;
     this.paint();
@@ -324,7 +324,7 @@ function paintTicks({ g, theme, total, scale, width, bottom }) {
   }
 }
 
-/** Paints a lane; bars of a few pixels are merged with their neighbours. @param {Painting} painting @param {Bar[]} bars @param {string[]} colours @param {number} top */
+/** Paints a lane; bars of a few pixels are merged with adjacent bars. @param {Painting} painting @param {Bar[]} bars @param {string[]} colours @param {number} top */
 function paintLane({ g, theme, lane }, bars, colours, top) {
   const stripe = (lane * LANE.bar) / colours.length;
   const paint = (/** @type {number} */ x, /** @type {number} */ w) =>
@@ -345,7 +345,7 @@ function paintLane({ g, theme, lane }, bars, colours, top) {
   }
 }
 
-/** Paints a bracket over each loop, with its trip count. @param {Painting} painting @param {Bar[]} bars */
+/** Paints a bracket above each loop, with its trip count. @param {Painting} painting @param {Bar[]} bars */
 function paintLoops({ g, theme }, bars) {
   g.textAlign = "center";
   g.fillStyle = theme.muted;

@@ -1,16 +1,16 @@
 // @ts-check
-// Controls that go through steps by mouse and keyboard: back, play, forward, and a slider.
+// Controls for stepping through an animation: back, play, forward, and a slider.
 import { OWN_KEYS, h, iconButton, setIcon, setText } from "./dom.js";
 
 /**
- * Callbacks: `changed` after each step, and `moving` with the progress of a step from 0 to 1.
+ * Callbacks: `changed` is called after each step, `moving` during a step with progress from 0 to 1.
  * @typedef {{changed: () => void, moving: (step: number, part: number) => void}} Hooks
  */
 
 const STEP_MS = 1500;
-const LEAST_MS = 500; // duration of a step if there are many, or if stepping by hand
-const ALL_MS = 15_000; // duration of all steps, unless each would get less than LEAST_MS
-const MOVING = 0.75; // share of a step in which things move; the rest is for looking
+const LEAST_MS = 500; // duration of a step if there are many steps, or if the user steps manually
+const ALL_MS = 15_000; // total duration, unless a step would take less than LEAST_MS
+const MOVING = 0.75; // share of a step's duration with motion; then a pause follows
 const REDUCED = "(prefers-reduced-motion: reduce)";
 const NO_MOTION = "Your system asks for less motion: go step by step";
 
@@ -18,7 +18,7 @@ export class Transport {
   /** @param {Hooks} hooks */
   constructor(hooks) {
     this.hooks = hooks;
-    this.step = 0; // the number of steps done
+    this.step = 0; // the number of completed steps
     this.total = 0;
     this.playing = false;
     this.frame = 0;
@@ -39,7 +39,7 @@ export class Transport {
         keydown: (e) => this.key(e),
       },
     });
-    // After a click on any button the slider gets the focus, so that Space plays.
+    // After a click on a button, focus the slider, so that Space plays.
     const click = (/** @type {MouseEvent} */ e) => e.detail && this.slider.focus();
     const about = { class: "sv-transport", role: "group", "aria-label": "Steps", on: { click } };
     const signs = h("span", about, this.back, this.play, this.on);
@@ -67,7 +67,7 @@ export class Transport {
   go(by) {
     const at = this.step;
     if (by < 0 || at >= this.total || this.reduced) return this.set(at + by);
-    const next = this.frame ? Math.min(at + 1, this.total) : at; // a moving step is completed first
+    const next = this.frame ? Math.min(at + 1, this.total) : at; // complete a moving step first
     this.stop();
     if (next !== at) this.arrive(next);
     if (next < this.total) this.run(LEAST_MS, 1, false);
@@ -83,8 +83,8 @@ export class Transport {
   }
 
   /**
-   * Plays the next step, and all later ones if `more`.
-   * @param {number} ms @param {number} moving share of the time in which things move
+   * Animates the next step, and all later steps if `goesOn`.
+   * @param {number} ms @param {number} moving share of the duration with motion
    * @param {boolean} goesOn
    */
   run(ms, moving, goesOn) {
@@ -119,8 +119,8 @@ export class Transport {
   }
 
   /**
-   * Space plays, arrow keys step, Home and End go to the ends. On a focused button, Space presses
-   * the button.
+   * Handles keys: Space plays, arrow keys step, Home and End go to the first and last step. On a
+   * focused button, Space presses the button.
    * @param {KeyboardEvent} e
    */
   key(e) {
@@ -138,7 +138,7 @@ export class Transport {
 
   /**
    * @param {number} total the number of steps
-   * @param {string} words describe the current step
+   * @param {string} words text about the current step
    */
   showSteps(total, words) {
     this.total = total;

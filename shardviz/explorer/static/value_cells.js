@@ -1,5 +1,5 @@
 // @ts-check
-// The cells of the rows in the list of values, and the badges next to a name.
+// The cells of a row in the Values list, and the badges next to a name.
 import { axisColour } from "./colours.js";
 import { axisDot, axisTag, h } from "./dom.js";
 
@@ -21,7 +21,7 @@ function badge(text, title, style = "") {
 }
 
 /**
- * Badges next to a name: its loop, and anything that the plan does not cover.
+ * Badges next to a name, for the enclosing loop and for values that the plan does not cover.
  * @param {PlanData} plan
  * @param {Pick<PlanRow, "region" | "trips" | "members">} row
  */
@@ -38,12 +38,12 @@ export function valueBadges(plan, { region, trips, members }) {
   return badges;
 }
 
-/** The axes that split a dimension, as tags. @param {PlanSplit[]} dim @returns {Array<Node | string>} */
+/** Returns tags for the mesh axes that split a dimension. @param {PlanSplit[]} dim @returns {Array<Node | string>} */
 export function axisTags(dim) {
   return dim.flatMap(({ axis, text }, i) => [i ? "×" : "", axisTag(text, axisColour(axis))]);
 }
 
-/** The sharding in words: `dimension 0 over data; dimension 1 not split`. @param {PlanSplit[][]} dims */
+/** Formats a sharding: `dimension 0 over data; dimension 1 not split`. @param {PlanSplit[][]} dims */
 function shardingWords(dims) {
   const words = dims.map((dim, number) => {
     const over = dim.length ? `over ${dim.map(({ text }) => text).join(", ")}` : "not split";
@@ -52,11 +52,11 @@ function shardingWords(dims) {
   return words.join("; ") || "a scalar";
 }
 
-/** The origins of the axes; those that are neither arguments nor results are in italics. @param {Value} value */
+/** Shows where each axis came from; italic unless from an argument or a result. @param {Value} value */
 function originTags({ origins }) {
   return origins.map(({ axis, number, kind, name, source }, i) => {
     const title = `${axis} from ${kind} ${name}${source ? ` (${source})` : ""}`;
-    // If several axes come from the same value, its name follows the last of them.
+    // If several axes come from the same value, write its name only after the last of these axes.
     if (origins[i + 1]?.name === name)
       return h("span", { class: "sv-axis", title }, axisDot(axisColour(number)));
     const plain = kind === "argument" || kind === "result";
@@ -66,7 +66,7 @@ function originTags({ origins }) {
 }
 
 /**
- * A column after the names: its title, and its cell for a value or for a call.
+ * A column after the names: its title, and functions for the cells of values and calls.
  * @typedef {object} ValueColumn
  * @property {string} title
  * @property {(value: Value, plan: PlanData) => HTMLElement} value
@@ -104,7 +104,7 @@ export const VALUE_COLUMNS = [
   },
   {
     title: "line",
-    // Truncated at its start, so that the line number stays visible.
+    // CSS truncates the start of the text, so that the line number stays visible.
     value: ({ source }) =>
       cell("sv-vline", [h("bdi", { dir: "ltr", text: source })], { title: source }),
     call: () => cell("sv-vline", []),

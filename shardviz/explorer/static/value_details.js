@@ -1,5 +1,5 @@
 // @ts-check
-// The details of one value: its dimensions, the origin of its axes, the explanation and the cost.
+// The details of one value: dimensions, origins of axes, explanation and cost.
 import { axisColour } from "./colours.js";
 import { axisTag, button, h } from "./dom.js";
 import { axisTags, valueBadges } from "./value_cells.js";
@@ -7,7 +7,7 @@ import { axisTags, valueBadges } from "./value_cells.js";
 /** @import { PlanData } from "./plan_data.js" */
 
 /**
- * Why a value is sharded as it is.
+ * The explanation of a value's sharding.
  * @typedef {object} Explanation
  * @property {string} value
  * @property {string[]} lines
@@ -56,7 +56,7 @@ export function valueDetails(plan, at, explanation, pick) {
 }
 
 /**
- * A heading with its content, or nothing if the content is empty.
+ * A section with a heading, or no nodes if the section is empty.
  * @param {string} text
  * @param {Node[]} parts
  */
@@ -79,7 +79,7 @@ function titleLines(plan, at) {
 }
 
 /**
- * One dimension: its size, the axes that split it, and the size of a part.
+ * A line for one dimension: its size, the axes that split it, and its size in a shard.
  * @param {number} size
  * @param {import("./plan_data.js").PlanSplit[]} splits
  */

@@ -1,6 +1,6 @@
 // @ts-check
-// The Values tab: every value of a program, and why it has its sharding. Folding and picking happen
-// in the page; only explanations come from the kernel.
+// The Values tab: every value of a program, and why it has its sharding.
+// Folding and selecting need no kernel; explanations do.
 import { failureNote, mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
 import { searchField } from "./controls.js";
@@ -16,8 +16,8 @@ import { valueDetails } from "./value_details.js";
 /** @import { PlanCall, PlanRow } from "./plan_rows.js" */
 
 const VALUE_ROW = 24; // pixels
-const MOST_OPEN = 400; // up to this many values, all calls start open
-const MOST_ARGUMENTS = 40; // up to this many arguments, their group starts open
+const MOST_OPEN = 400; // with at most this many values, all calls start unfolded
+const MOST_ARGUMENTS = 40; // with at most this many arguments, their group starts unfolded
 const LISTED_ESTIMATES = 5;
 const NO_PLAN = "There is no plan yet: the program is planned when its edits settle.";
 const HOW_PICK =
@@ -50,7 +50,7 @@ export class ValuesPanel {
     this.message = h("div", { class: "sv-vmessage" });
     this.main = h("div", { class: "sv-vmain" }, this.grid, this.side);
     this.node = h("div", { class: "sv-values" }, this.message, this.main);
-    // Only visible rows are created, so a new height needs a repaint.
+    // Only visible rows exist, so repaint if the height changes.
     this.watch = new ResizeObserver(() => this.paint());
     this.watch.observe(this.grid);
   }
@@ -74,14 +74,14 @@ export class ValuesPanel {
   }
 
   /**
-   * Shows a plan. The picked value and the folds are kept if the new plan has them too.
+   * Shows a plan. Keeps the selected value and the folds if the new plan has them, too.
    * @param {PlanView} data
    */
   show(data) {
     if (data === this.data) return;
     this.data = data;
     const usable = !data.waiting && data.count > 0;
-    // Without a new plan, the last good one stays visible, pale.
+    // If planning fails, keep the last valid plan visible (pale).
     this.old = !usable && this.plan !== null && Boolean(data.error);
     toggle(this.main, "sv-vold", this.old);
     this.main.hidden = !usable && !this.old;
@@ -105,10 +105,10 @@ export class ValuesPanel {
     this.showPicked();
   }
 
-  /** Updates everything that depends on the picked value. */
+  /** Updates the rows and details for the selected value. */
   showPicked() {
     const { plan, picked } = this;
-    // Each explanation is requested from the kernel once.
+    // Request each explanation from the kernel only once.
     if (plan && picked >= 0 && !this.old) {
       const name = plan.values[picked].name;
       if (!this.explanations.has(name)) this.why(name);
@@ -126,8 +126,8 @@ export class ValuesPanel {
   }
 
   /**
-   * Rebuilds the list of rows after folding, searching or a new plan.
-   * @param {string} [key] key of the row that stays active
+   * Rebuilds the rows after folding, a search, or a new plan.
+   * @param {string} [key] the key of the row that stays active
    */
   list(key = this.rows[this.active]?.key) {
     const { plan, words } = this;
@@ -156,7 +156,7 @@ export class ValuesPanel {
     this.move(this.active);
   }
 
-  /** Opens every call around a value. @param {number} at */
+  /** Unfolds every call around a value. @param {number} at */
   reveal(at) {
     if (this.rows[this.rowOf.get(at) ?? -1]?.value === at) return;
     this.find.value = "";
@@ -169,7 +169,7 @@ export class ValuesPanel {
     this.list();
   }
 
-  /** Picks a value; a negative number clears the choice. @param {number} at */
+  /** Selects a value; a negative index clears the selection. @param {number} at */
   pick(at) {
     this.picked = at;
     if (at >= 0) {
@@ -196,7 +196,7 @@ export class ValuesPanel {
     this.enter(this.rows[this.active]);
   }
 
-  /** Picks a value, or folds or unfolds a call. @param {PlanRow | undefined} row */
+  /** Selects a value, or folds or unfolds a call. @param {PlanRow | undefined} row */
   enter(row) {
     if (!row) return;
     if (row.value >= 0) return this.pick(row.value);
@@ -207,7 +207,7 @@ export class ValuesPanel {
 
   /** @param {KeyboardEvent} e */
   key(e) {
-    // The controls in the header handle their own keys.
+    // Controls in the header handle their keys themselves.
     if (e.target !== this.grid || e.ctrlKey || e.metaKey || e.altKey) return;
     const row = this.rows[this.active];
     const page = Math.floor(this.grid.clientHeight / VALUE_ROW) - 2;
@@ -233,7 +233,7 @@ export class ValuesPanel {
     this.paint();
   }
 
-  /** The row of the enclosing call. @param {number} at */
+  /** Returns the index of the enclosing call's row. @param {number} at */
   parent(at) {
     const { depth } = this.rows[at];
     for (let i = at; i >= 0; i--) if (this.rows[i].depth < depth) return i;
@@ -245,7 +245,7 @@ export class ValuesPanel {
     const { plan, grid, rows } = this;
     if (!plan || !grid.isConnected) return;
     const [first, last] = rowsInSight(grid, VALUE_ROW, rows.length);
-    // The values from which the picked value got its axes, with the axes.
+    // Maps each value from which the selected value got axes to these axes.
     const sources = this.picked < 0 ? new Map() : plan.sources(this.picked);
     const visible = rows.slice(first, last);
     fill(this.inner, ...visible.map((row, i) => this.rowNode(plan, row, first + i, sources)));
@@ -297,7 +297,7 @@ export class ValuesPanel {
 }
 
 /**
- * True if a call starts unfolded.
+ * Whether a call starts unfolded.
  * @param {PlanData} plan
  * @param {PlanCall} call
  * @param {number} depth

@@ -1,14 +1,14 @@
 // @ts-check
-// Completes the data that Python sends: `session_view.py` omits empty fields, fields equal to those
-// of another array, and fields that follow from others.
+// Completes the data that Python sends.
+// `session_view.py` omits empty fields, layouts equal to an earlier array's, and derived fields.
 
 /** @import { ArrayField, SentLayout, Traits } from "./messages" */
-/** @typedef {<K extends keyof Traits>(name: K) => Traits[K]} Get the value of a trait */
+/** @typedef {<K extends keyof Traits>(name: K) => Traits[K]} Get returns the value of a trait */
 /** @typedef {NonNullable<ReturnType<typeof readView>>} View the data that the page shows */
 /** @typedef {View["mesh"]["axes"][number]} MeshAxis */
-/** An array: its typed fields and its sharding. @typedef {ReturnType<typeof readArray>} ArrayView */
+/** An array, with its text fields and its sharding. @typedef {ReturnType<typeof readArray>} ArrayView */
 
-/** The data of the page, or null before Python has sent any. @param {Get} get */
+/** Returns the data of the page, or null before Python has sent any. @param {Get} get */
 export function readView(get) {
   const sent = get("view");
   if (!("count" in sent)) return null;
@@ -53,7 +53,7 @@ function readArray(get, i) {
   };
 }
 
-/** Values that follow from the numbers of a layout, if there is one. @param {SentLayout} layout */
+/** Returns fields derived from a layout's numbers; none without a layout. @param {SentLayout} layout */
 function derived({ counts, replicas, shardBytes }) {
   if (!counts || !replicas) return { blocks: undefined, summary: "" };
   return {

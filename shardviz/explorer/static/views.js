@@ -1,5 +1,5 @@
 // @ts-check
-// The four views of a session. Each is a tab; one is visible at a time, next to the pictures.
+// The four views of a session, as tabs. The open view is shown next to the pictures.
 import { tabRow } from "./controls.js";
 import { h } from "./dom.js";
 
@@ -25,7 +25,8 @@ export class Views {
       node.id = `${id}-view-${i}`;
       tab.setAttribute("aria-controls", node.id);
       node.setAttribute("role", "tabpanel");
-      // The label differs from the view's name, because controls inside the view use those names.
+      // The label differs from the view's name, because controls inside the views have the same
+      // names.
       node.setAttribute("aria-label", words);
     });
     this.node = h("nav", { class: "sv-viewbar" }, this.row.node);
@@ -46,7 +47,7 @@ export class Views {
   }
 }
 
-/** The pictures, moved next to the open view if there is space. */
+/** An element for the pictures, next to the open view if there is space. */
 export function besideView() {
   return h("aside", { class: "sv-beside", "aria-label": "The mesh beside it" });
 }
