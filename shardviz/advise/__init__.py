@@ -1,1 +1,1 @@
-"""What to change in a program, and what should stay true of it."""
+"""Changes to try on a program, and checks that it should keep passing."""

@@ -1,4 +1,4 @@
-"""Advice: code to paste, for changes that cannot be tried on a traced program."""
+"""Advice: code to paste, for changes that can't be applied to a traced program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from shardviz.base.display import Fact
 
-#: jax's names of operations that XLA may gather along a batch, to the kind of advice.
+#: jax primitive name -> kind of advice, for primitives whose batch XLA may gather.
 UNSPLIT = {
     "conv_general_dilated": "convolution",
     "fft": "fft",
@@ -22,7 +22,7 @@ _LINEAR_ALGEBRA = (
 )  # fmt: skip
 UNSPLIT |= dict.fromkeys(_LINEAR_ALGEBRA, "linear algebra")
 _AROUND = "{name} = jax.shard_map({function}, mesh=mesh, in_specs={in_specs}, out_specs={split}"
-# Kind to the name of the result, and the function that the shard_map wraps.
+# Kind -> (name for the result, function that the shard_map wraps).
 _FUNCTIONS = {
     "convolution": ("convolve", "convolve"),
     "fft": ("transform", "transform"),
@@ -32,7 +32,7 @@ _FUNCTIONS = {
     "loop": ("solve", "jax.vmap(solve)"),
     "map": ("mapped", "lambda x: jax.lax.map(step, x)"),
 }
-# jax can't tell what varies in a kernel or after a loop that ends on its own.
+# jax's `check_vma` can't follow values through a kernel or a while_loop.
 _UNCHECKED = {"kernel", "loop"}
 _LINES = {
     "random": 'jax.config.update("jax_threefry_partitionable", True)',
@@ -49,18 +49,19 @@ _PARTS = 4
 
 @dataclass(frozen=True)
 class Advice(Fact):
-    """Code to write by hand. It has not been tried.
+    """Code for the user to add by hand; shardviz has not tried it.
 
     Attributes:
         kind: `"convolution"`, `"fft"`, `"top_k"`, `"linear algebra"`, `"kernel"`,
-            `"loop"` (under `jax.vmap`) or `"map"` for a `jax.shard_map` around it;
-            `"parts"` and `"accumulation"` for a batch that is taken in parts, the
-            second for the gradients of these; `"random"` for an option of jax.
-        source: the line to change; `""` for the whole program.
+            `"loop"` (under `jax.vmap`) or `"map"` to wrap the operation in
+            `jax.shard_map`; `"parts"` to reshape the batch into microbatches;
+            `"accumulation"` to add up gradients over microbatches; `"random"` to set a
+            jax option.
+        source: the source line to change; `""` for the whole program.
         axes: the mesh axes that split the batch.
-        arrays: the arrays of the batch.
-        all_axes: whether these are all axes of the mesh.
-        tried: False. Changes are tried, advice is not.
+        arrays: names of the arrays in the batch.
+        all_axes: whether `axes` includes every mesh axis.
+        tried: always False, because advice is not tried.
 
     >>> print(Advice("fft", "f.py:3", ("data",)).code())
     transform = jax.shard_map(transform, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
@@ -74,7 +75,7 @@ class Advice(Fact):
     tried: bool = False
 
     def code(self) -> str:
-        """The code to paste, in plain jax."""
+        """Returns the code to paste, in plain jax."""
         if self.kind in _LINES:
             return _LINES[self.kind].format(count=_PARTS)
         name, function = _FUNCTIONS[self.kind]
@@ -90,7 +91,7 @@ class Advice(Fact):
         return f"{code})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Its attributes and its code, as plain data.
+        """Returns the attributes and the code as plain data.
 
         >>> Advice("random", "f.py:3").to_dict()["tried"]
         False

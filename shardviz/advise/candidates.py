@@ -1,4 +1,4 @@
-"""Changed programs that were tried: candidates, and why others are refused."""
+"""The outcomes of trials: candidates, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shardviz.programs.program import Program
 
 @dataclass(frozen=True)
 class Refusal(Fact):
-    """A change that was tried and is not proposed; each subclass is a reason.
+    """A change that was tried and rejected; each subclass is one reason.
 
     Attributes:
-        code: the reason, such as `"values differ"`; the same for all of a class.
-        edits: what was changed.
+        code: a short name of the reason, such as `"values differ"`.
+        edits: the edits that were made.
 
     >>> ValuesDiffer((), "output[0] differs").code
     'values differ'
@@ -33,10 +33,10 @@ class Refusal(Fact):
 
 @dataclass(frozen=True)
 class NotMade(Refusal):
-    """The edits do not fit the program.
+    """The edits could not be applied to the program.
 
     Attributes:
-        reason: the error that they raised.
+        reason: the message of the error that they raised.
     """
 
     code: ClassVar[str] = "not made"
@@ -45,7 +45,7 @@ class NotMade(Refusal):
 
 @dataclass(frozen=True)
 class Misfit(NotMade):
-    """The edits contradict the program, as a spec that does not divide a dimension."""
+    """The edits are invalid, such as a spec that doesn't divide a dimension."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class DoesNotCompile(Refusal):
     """The changed program cannot be planned or compiled.
 
     Attributes:
-        reason: the error of the plan or the compile.
+        reason: the error message of the plan or compile.
     """
 
     code: ClassVar[str] = "does not compile"
@@ -65,8 +65,8 @@ class NoRoom(Refusal):
     """The changed program does not fit the devices of the target.
 
     Attributes:
-        reason: what it needs and what there is, or the compiler's error.
-        needed: the bytes it needs per device; None if they are unknown.
+        reason: the memory needed and available, or the compiler's error message.
+        needed: the bytes needed per device; None if unknown.
     """
 
     code: ClassVar[str] = "no memory"
@@ -88,14 +88,14 @@ class ValuesDiffer(Refusal):
 
 @dataclass(frozen=True)
 class SameCollective(Refusal):
-    """The collective is still there, with as many bytes."""
+    """The collective remains, with no fewer bytes."""
 
     code: ClassVar[str] = "same collective"
 
 
 @dataclass(frozen=True)
 class MovedElsewhere(Refusal):
-    """Other collectives send at least what the edit saves.
+    """Other collectives send more bytes than the edit saves.
 
     Attributes:
         sent, sent_before: the bytes each device sends, and sent in the original.
@@ -121,17 +121,18 @@ class HardlyLess(Refusal):
 
 @dataclass(frozen=True)
 class MoreWork(Refusal):
-    """Each device computes much more."""
+    """Each device has much more to compute."""
 
     code: ClassVar[str] = "more work"
 
 
 @dataclass(frozen=True)
 class MoreTime(Refusal):
-    """The least time on the target's chips rises.
+    """The least time on the target's chips increases.
 
     Attributes:
-        seconds, seconds_before: the least times of the changed program and the original.
+        seconds, seconds_before: the least time of the changed program, and of the
+            original.
     """
 
     code: ClassVar[str] = "more time"
@@ -141,11 +142,11 @@ class MoreTime(Refusal):
 
 @dataclass(frozen=True)
 class NoLessMemory(Refusal):
-    """The peak of memory is no lower.
+    """The peak memory is no lower.
 
     Attributes:
-        needed, needed_before: the peaks per device of the changed program and of the
-            one it was compared with; None if the compiler reported none.
+        needed, needed_before: the peak bytes per device of the changed program, and of
+            the program it was compared with; None if the compiler reported none.
     """
 
     code: ClassVar[str] = "no less memory"
@@ -165,12 +166,12 @@ class Candidate(Displayed):
     """A changed program, compiled.
 
     Attributes:
-        edits: what was changed.
+        edits: the edits that were made.
         program: the changed program. It can be planned, compiled, run and explored.
-        report: its compile.
-        before: the compile of the original, for the same target.
-        values: its results, compared with those of the original on simulated devices;
-            `.ok` is None if they could not be compared. None if they were not.
+        report: the report of compiling `program`.
+        before: the original's report for the same target.
+        values: the comparison of the results with the original's on simulated devices;
+            its `.ok` is None if they could not be compared. None before the comparison.
 
     >>> from shardviz.advise.edits import Donate
     >>> from shardviz.base.mesh import make_mesh
@@ -189,14 +190,14 @@ class Candidate(Displayed):
 
     @property
     def edit(self) -> str:
-        """What is changed, in a sentence."""
+        """The change and its cost, in a sentence."""
         return sentence(self)
 
     def code(self) -> str:
-        """The change as code to paste."""
+        """Returns the change as code to paste."""
         lines: dict[str, None] = {}
         for edit in self.edits:
-            # The edit of all layers may be the same line.
+            # Edits of several layers may give the same line.
             lines[edit.to_paste(self.program)] = None
         return "\n".join(lines)
 
@@ -207,7 +208,7 @@ class Candidate(Displayed):
 
     @property
     def bytes(self) -> int:
-        """The bytes that each device sends in all."""
+        """The total bytes that each device sends."""
         return sent_bytes(self.collectives)
 
     @property
@@ -218,12 +219,12 @@ class Candidate(Displayed):
 
     @property
     def peak_bytes(self) -> int | None:
-        """The peak of its memory per device; None if the compiler reported none."""
+        """The peak bytes of memory per device; None if the compiler reported none."""
         return peak_bytes(self.report.memory)
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits its target; None if that is unknown."""
+        """Whether the program fits its target; None if unknown."""
         if self.report.too_large is not None:
             return False
         fit = self.report.fit
@@ -231,9 +232,10 @@ class Candidate(Displayed):
 
     @property
     def chips(self) -> tuple[Chip, ...]:
-        """The chips whose memory holds its peak, the smallest first.
+        """The chips with enough memory for the program, smallest first.
 
-        `()` if it was compiled for a chip, or if every chip holds the original.
+        Empty if it was compiled for a chip, or if every chip has enough memory for the
+        original.
         """
         target, before = self.report.on, peak_bytes(self.before.memory)
         if target is None or target.platform != "cpu" or before is None:
@@ -250,13 +252,13 @@ class Candidate(Displayed):
 
 
 class Changes(tuple[Candidate, ...], Displayed):
-    """Changes of a program, each tried, the best first.
+    """The changes of a program that were tried and proposed, best first.
 
     Attributes:
-        collective: the collective to remove; None if the changes are for another goal.
-        refused: changes that were tried and are not proposed, each with its reason.
-        advice: code to write by hand, which cannot be tried here.
-        untried: how many more changes the budget left no work for.
+        collective: the collective to remove; None for changes with another goal.
+        refused: changes that were tried and rejected, with their reasons.
+        advice: code to add by hand, which was not tried.
+        untried: how many changes were not tried when the budget ran out.
 
     >>> Changes.of([], refused=[ValuesDiffer((), "output differs")]).refused[0].code
     'values differ'
@@ -276,7 +278,7 @@ class Changes(tuple[Candidate, ...], Displayed):
         advice: Iterable[Fact] = (),
         untried: int = 0,
     ) -> Changes:
-        """Candidates, the best first, as Changes with these attributes."""
+        """Creates Changes from candidates, best first, and the other attributes."""
         changes = cls(candidates)
         changes.collective = collective
         changes.refused, changes.advice = tuple(refused), tuple(advice)
@@ -288,7 +290,7 @@ class Changes(tuple[Candidate, ...], Displayed):
 
 
 def sent_bytes(collectives: Iterable[Collective]) -> int:
-    """The bytes that each device sends for these collectives, over all executions.
+    """Returns the bytes each device sends for these collectives, over all executions.
 
     >>> sent_bytes([Collective("all-gather", ("data",), 800, group_size=4, trips=2)])
     1200

@@ -1,8 +1,8 @@
-"""expect(): expectations of a program, as tests that explain what violates them.
+"""expect(): assertions about a program's shardings and collectives, for tests.
 
-Every method of an Expectation returns it, or raises a ContractError with a `Violation`,
-which explains what to do. An invalid expectation, such as one about a mesh axis that
-doesn't exist, raises a ShardvizError.
+Every method of an Expectation returns the expectation or raises a ContractError, whose
+`Violation` explains what to do. An invalid expectation, for example about a mesh axis
+that doesn't exist, raises a ShardvizError.
 """
 
 from __future__ import annotations
@@ -61,17 +61,18 @@ Subject: TypeAlias = Program | Plan | Report | Stages | Audit
 
 @dataclass(frozen=True, repr=False)
 class Expectation:
-    """What a project expects of a program; created by `shardviz.expect`.
+    """Assertions about a program; created by `shardviz.expect`.
 
     Each method returns the expectation itself, so that calls can be chained.
 
     Attributes:
         subject: a Program, Plan, Report, Stages or Audit.
         target: the target that a Program is compiled for.
-        stage: which collectives of a compiled program count: those of XLA's partitioner
-            (`"partitioned"`), or those of the final program (`"compiled"`).
-        compile: compiles a Program for a target.
-        plan: plans a Program.
+        stage: which collectives of a compiled program to check: `"partitioned"` for
+            those that XLA's partitioner inserts, `"compiled"` for those of the final
+            program.
+        compile: function that compiles a Program for a target.
+        plan: function that plans a Program.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> model = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "data=2, model=2")
@@ -96,21 +97,21 @@ class Expectation:
     def no(
         self, kind: str | None = None, *, over: str | Sequence[str] | None = None
     ) -> Expectation:
-        """There is no collective of a kind, or over a mesh axis.
+        """Asserts that there is no collective of a kind, or over a mesh axis.
 
         Args:
-            kind: such as `"all-gather"`; None for any.
-            over: a mesh axis, or several as text or a tuple. A collective over any of
-                them counts, even if it also runs over other axes. None for any.
+            kind: a kind such as `"all-gather"`; None for any.
+            over: a mesh axis, or several as text or a tuple; None for any. A collective
+                over any of these axes counts, even if it also runs over others.
 
         Raises:
-            ContractError: names each such collective, its source and its cause.
+            ContractError: if there is such a collective; names its source and cause.
             ShardvizError: for an unknown kind or axis, or for an audit.
         """
         __tracebackhide__ = True
         if kind is not None:
             _check_known(kind, COLLECTIVE_KINDS, "kind of collective")
-        # Before anything is compiled, since a typo should not take a minute.
+        # Check the axes before compiling, so that a typo is reported immediately.
         axes = self._axes(over)
         matches = []
         for collective in self._over(axes):
@@ -131,23 +132,25 @@ class Expectation:
         *,
         over: str | Sequence[str] | None = None,
     ) -> Expectation:
-        """Collectives, or the arrays in memory, take no more than some bytes per device.
+        """Asserts a limit on the bytes per device of collectives or of memory.
 
-        The bytes of a collective are those of its result on each device; for a
+        The bytes of a collective are those of its result on each device or, for a
         reduce-scatter, those of its operand. A collective in a loop counts once per
-        iteration, or once if the number of iterations is unknown.
+        iteration, or once if the trip count is unknown.
 
         Args:
             limit: bytes, as a number or text such as `"1 MiB"`.
-            per: `"step"` for all collectives of one execution together; a kind such as
-                `"all-gather"` for those of that kind together; `"collective"` for each
-                alone; `"device"` for memory: the compiler's figure for a program, the
-                arguments and results of a plan, the arrays of an audit.
-            over: count only collectives over these mesh axes, as for `no`.
+            per: `"step"` to limit the sum over all collectives of one execution; a kind
+                such as `"all-gather"` to limit the sum over that kind; `"collective"`
+                to limit each collective; `"device"` to limit memory. Memory is the
+                compiler's figure for a program, arguments plus results for a plan, and
+                arrays for an audit.
+            over: count only collectives over these mesh axes, as in `no`.
 
         Raises:
-            ContractError: with the largest ones, if they take more.
-            ShardvizError: for a limit, `per` or axis that cannot be read.
+            ContractError: if the limit is exceeded; names the largest collectives or
+                arrays.
+            ShardvizError: for an invalid limit, `per` or axis.
         """
         __tracebackhide__ = True
         most = parse_bytes(limit, "The limit", ProgramError)
@@ -170,20 +173,20 @@ class Expectation:
         return self
 
     def fits(self, target: TargetLike = None) -> Expectation:
-        """Every device of a target has enough memory.
+        """Asserts that every device of a target has enough memory.
 
         A Program is compiled for the target, unless its arguments alone do not fit. For
-        a plan its arguments and results count, for an audit its arrays: values in
-        between do not.
+        a plan, only arguments and results count; for an audit, only arrays.
 
         Args:
-            target: described hardware such as `"tpu:v5p:8x8x16"`; by default that of
-                the expectation or of the report.
+            target: described hardware such as `"tpu:v5p:8x8x16"`; by default the target
+                of the expectation or of the report.
 
         Raises:
-            ContractError: with the bytes needed and available, and the largest arrays.
-            ShardvizError: for hardware whose memory is unknown, that has another number
-                of devices than the mesh, or that cannot be compiled for here.
+            ContractError: if there is too little memory; names the bytes needed and
+                available, and the largest arrays.
+            ShardvizError: if the hardware's memory is unknown, its number of devices
+                differs from the mesh's, or this machine cannot compile for it.
         """
         __tracebackhide__ = True
         if target is None:
@@ -193,24 +196,24 @@ class Expectation:
         return self
 
     def sharded(self, at_least: float = 1.0) -> Expectation:
-        """A share of the bytes of the arrays is split over at least one mesh axis.
+        """Asserts that a share of all array bytes is split over at least one mesh axis.
 
-        For a program, plan or report its arguments count.
+        For a program, plan or report, the arrays are its arguments.
 
         Args:
-            at_least: the share, from 0 to 1, such as 0.98.
+            at_least: the least share, from 0 to 1, such as 0.98.
 
         Raises:
-            ContractError: with the largest arrays that are not split, and the reason
-                for each.
+            ContractError: if the share is lower; names the largest unsplit arrays, each
+                with the reason.
             ShardvizError: for a share outside 0 to 1.
         """
         __tracebackhide__ = True
-        if not 0 <= at_least <= 1:  # false for nan, too
+        if not 0 <= at_least <= 1:  # rejects nan, too
             raise ProgramError(
                 f"A share is a number from 0 to 1; got {shown(at_least)}."
             )
-        # By bytes and not by number: a norm that is not split costs nothing.
+        # Count bytes rather than arrays: an unsplit norm scale costs next to nothing.
         total = sum(array.bytes for array in self._arrays)
         unsplit = tuple(array for array in self._arrays if not array.is_split)
         lacking = sum(array.bytes for array in unsplit)
@@ -219,41 +222,41 @@ class Expectation:
         return self
 
     def matches(self, lock: Lock | str | Path) -> Expectation:
-        """Mesh, arrays, and collectives if the lock has any, are as locked.
+        """Asserts that mesh, arrays and collectives are as recorded in a lock.
 
-        A Program is compiled only if the lock has collectives.
+        A Program is compiled only if the lock records collectives.
 
         Args:
-            lock: a Lock, or the path of its file.
+            lock: a Lock, or the path of a lock file.
 
         Raises:
-            ContractError: with every difference.
-            ShardvizError: if there is no lock in the file, or the subject lacks
-                locked facts.
+            ContractError: if anything differs; lists every difference.
+            ShardvizError: if the file contains no lock, or the subject lacks facts that
+                the lock records.
         """
         __tracebackhide__ = True
         if isinstance(lock, Lock):
             before, name = lock, lock.name
         else:
             before, name = read_lock(lock), Path(lock).name
-        # A lock of specs alone needs no compile.
+        # Checking specs alone needs no compile.
         differences = before.diff(self._locked(before.collectives is not None))
         if not differences.same:
             raise ContractError(DiffersFromLock(self._name, differences, name))
         return self
 
     def locked(self, collectives: bool = True) -> Lock:
-        """A lock of the subject in its present state.
+        """Returns a lock of the subject's current state.
 
         Args:
-            collectives: whether the collectives of a Program or of Stages are locked
-                too.
+            collectives: whether to lock the collectives of a Program or of Stages too.
 
         Raises:
             ProgramError: for a Report, which lacks facts that a lock needs, and for a
                 program with an error.
         """
-        # Nothing is expected here, so an error of the program is a wrong argument.
+        # There is no expectation to violate here: a failing program is an invalid
+        # argument.
         try:
             return self._locked(collectives)
         except ContractError as error:
@@ -276,7 +279,7 @@ class Expectation:
 
     @property
     def _checked_subject(self) -> Program | Plan | Report | Audit:
-        """The program of Stages, else the subject itself."""
+        """The subject, or its program if the subject is Stages."""
         if isinstance(self.subject, Stages):
             return self.subject.program
         return self.subject
@@ -294,7 +297,7 @@ class Expectation:
 
     @property
     def _requests(self) -> Sequence[Request]:
-        """The layouts that were requested, if they are known."""
+        """The requested layouts; empty if they are unknown."""
         subject = self._checked_subject
         if isinstance(subject, Audit):
             return tuple(subject.rows)
@@ -302,7 +305,7 @@ class Expectation:
 
     @cached_property
     def _plan(self) -> Plan | None:
-        """The plan, if there is one or the subject can be planned."""
+        """The subject's plan; None if it has none and cannot be planned."""
         plan = self.subject
         if isinstance(plan, Stages):
             plan = plan.plan
@@ -315,7 +318,7 @@ class Expectation:
 
     @cached_property
     def _report(self) -> Report | None:
-        """The compile; None for an audit or a plan."""
+        """The compile's report; None for an audit or a plan."""
         report = self.subject
         if isinstance(report, Program):
             report = self._compiled(report, self.target)
@@ -327,11 +330,11 @@ class Expectation:
         return report
 
     def _compiled(self, program: Program, target: TargetLike) -> Report:
-        """The compile of a Program, which may have failed; made once per target."""
+        """Returns a Program's report for a target, which may have an error."""
         assert self.compile is not None
         if target not in self._by_target:
             report = self.compile(program, target)
-            # An unknown target is no fault of the program.
+            # An unknown target is the caller's error, not the program's.
             if report.error is not None and report.error.stage == "target":
                 raise TargetError(report.error.message)
             self._by_target[target] = report
@@ -342,7 +345,7 @@ class Expectation:
         return {}
 
     def _with_memory(self, target: TargetLike) -> Report | None:
-        """The compile, even if it does not fit; None for an audit or a plan.
+        """Returns the report, even if the program does not fit; None if there is none.
 
         Args:
             target: the target that a Program is compiled for.
@@ -379,12 +382,12 @@ class Expectation:
             )
         if self.stage == "compiled":
             return report.collectives
-        # XLA combines, moves and removes collectives after its partitioner.
+        # XLA combines, moves and removes collectives after partitioning.
         return partitioned_of(report)
 
     @cached_property
     def _arrays(self) -> tuple[HeldArray, ...]:
-        """The arrays of an audit, else the arguments."""
+        """The arrays of an audit, or the arguments of any other subject."""
         arrays = []
         for row in self._requests:
             is_split = row.layout is not None and row.layout.num_blocks > 1
@@ -403,7 +406,7 @@ class Expectation:
     # --- checks -----------------------------------------------------------------------
 
     def _axes(self, over: str | Sequence[str] | None) -> tuple[str, ...]:
-        """The mesh axes of `over`, checked."""
+        """Returns the mesh axes in `over` after checking that they exist."""
         if over is None:
             return ()
         names = over
@@ -419,7 +422,7 @@ class Expectation:
         return tuple(names)
 
     def _over(self, axes: tuple[str, ...]) -> list[Collective]:
-        """The collectives over any of these axes; all of them for no axes."""
+        """Returns the collectives over any of these axes; all of them for `()`."""
         if not axes:
             return list(self._collectives)
         mesh = self._mesh
@@ -432,11 +435,11 @@ class Expectation:
         return over
 
     def _check_memory(self, most: int, device: str, target: TargetLike) -> None:
-        """Raises a ContractError if more bytes are needed on each device.
+        """Raises a ContractError if a device needs more bytes than are available.
 
         Args:
-            most: the bytes available.
-            device: the device that has them; `""` for a limit that the user named.
+            most: the bytes available per device.
+            device: the title of the device; `""` if `most` is a limit from the user.
             target: the target that a Program is compiled for, if its arguments fit.
         """
         __tracebackhide__ = True
@@ -446,13 +449,14 @@ class Expectation:
             uncounted = self.subject.uncounted
         elif isinstance(self.subject, Program):
             counted, needed = "arguments", sum(array.held for array in self._arrays)
-            # Compiling a program that is too large may take minutes or exhaust the memory.
+            # Compiling a program that is too large may take minutes or exhaust memory
+            # here.
             if needed <= most:
                 report = self._with_memory(target)
         elif (report := self._with_memory(target)) is None:
             counted, needed = "ends", 0
             plan = self._plan
-            assert plan is not None  # only an audit has neither
+            assert plan is not None  # only an audit has no plan
             for op in plan.ops:
                 if op.kind != "op":
                     needed += bytes_per_device(op, plan.mesh)
@@ -471,7 +475,7 @@ class Expectation:
             if is_refused and report.memory.capacity is not None:
                 most = min(most, report.memory.capacity)
         fit = Fit(needed, most, device, uncounted=uncounted)
-        # `fit.ok` is None if some arrays may have any size.
+        # `fit.ok` is None if the size of some arrays is unknown.
         if is_refused or not fit.ok:
             if report is not None:
                 large = TooLarge.of(self._name, device, fit, report.memory)
@@ -479,13 +483,13 @@ class Expectation:
             raise ContractError(NotEnoughMemory(self._name, *facts))
 
     def _stage_and_target(self) -> tuple[str, str]:
-        """Who added the collectives, and the target they were compiled for."""
+        """Returns the stage of the collectives, and their compile target."""
         if self._report is None:
             return "propagated", ""
         return self.stage, self._report.target
 
     def _capacity(self, target: TargetLike) -> tuple[int, str]:
-        """Bytes of one device of a target, and its title."""
+        """Returns the memory per device of a target, in bytes, and its title."""
         is_compiled = isinstance(self.subject, (Report, Stages))
         if target is None and is_compiled:
             report = self._with_memory(target)
@@ -499,7 +503,7 @@ class Expectation:
                 "Whether something fits is known for described hardware, such as"
                 f" 'tpu:v5p:8x8x16' or 'gpu:h100:2x8'; got {shown(target)}."
             )
-        # A program for 8 devices on 16 would be another program.
+        # The same program on another number of devices would be a different program.
         topology, mesh = Topology.parse(target), self._mesh
         if mesh is not None and mesh.size != topology.devices:
             raise TargetError(
@@ -517,7 +521,7 @@ class Expectation:
 
 
 def _arguments(plan: Plan) -> Iterator[HeldArray]:
-    """The arguments of a plan."""
+    """Yields the arguments of a plan."""
     for op in plan.ops:
         if op.kind == "argument":
             size, held = (
@@ -529,7 +533,7 @@ def _arguments(plan: Plan) -> Iterator[HeldArray]:
 
 
 def _check_known(name: str, known: Collection[str], noun: str) -> None:
-    """Raises a ProgramError with the nearest name for an unknown one."""
+    """Raises a ProgramError for an unknown name, and suggests the nearest known one."""
     if name not in known:
         raise ProgramError(f"{shown(name)} is no {noun}.{suggestion(name, known)}")
 
@@ -537,7 +541,7 @@ def _check_known(name: str, known: Collection[str], noun: str) -> None:
 def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:
     """Whether a collective moves data between devices that differ along a mesh axis.
 
-    True if its groups are unknown, since it may.
+    Also true if the replica groups are unknown.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh = make_mesh(data=2, model=2)
@@ -551,11 +555,11 @@ def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:
         return axis in map(parent_axis, collective.mesh_axes)
     if not collective.groups or mesh is None:
         return True
-    # Positions count the mesh in row-major order.
+    # Replica groups contain positions in the mesh, in row-major order.
     at = mesh.axis_names.index(axis)
     stride = math.prod(mesh.axis_sizes[at + 1 :])
     for group in collective.groups:
-        # The coordinates of its devices along the axis.
+        # The coordinates of the group's devices along the axis.
         coordinates = {position // stride % mesh.axis_sizes[at] for position in group}
         if len(coordinates) > 1:
             return True

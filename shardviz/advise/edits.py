@@ -1,7 +1,8 @@
-"""Edits: changes of a program, each a class with the code to paste and how it applies.
+"""Edits: one class per kind of program change, with the code to paste.
 
-A `ProgramEdit` replaces a field of the program: the spec of an argument, the rules, the
-mesh. A `FunctionEdit` changes the traced function, which `backend/apply.py` does.
+A `ProgramEdit` replaces a field of the program, such as an argument's spec, the rules
+or
+the mesh. A `FunctionEdit` changes the function's jaxpr; `backend/apply.py` applies it.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from shardviz.base.partition_spec import Spec
 from shardviz.programs.program import Program
 from shardviz.programs.refusals import TypeRefusal
 
-#: The operations with which a program constrains the sharding of a value.
+#: Names of the primitives that constrain the sharding of a value.
 CONSTRAINTS = ("sharding_constraint", "reshard")
-#: Among the equations of one source line and operation, the number of one; and which of
-#: its operands is constrained, or None for its first result.
+#: The value to constrain in a jaxpr: the index of an equation among those with the same
+#: source line and operation, and the index of its operand (None for its first result).
 Place: TypeAlias = tuple[int, int | None]
-#: Specs in a pytree like that of the results, or a prefix of it.
+#: A pytree of specs with the structure of the results, or a prefix of it.
 OutSpecs: TypeAlias = object
 
 
 @dataclass(frozen=True)
 class Edit(Fact):
-    """One change of a program.
+    """A change of a program.
 
     Attributes:
-        code: the kind of edit, such as `"argument"`; the same for all of a class.
+        code: a short name of the kind of edit, such as `"argument"`.
 
     >>> Donate((0,)).code
     'donate'
@@ -42,7 +43,7 @@ class Edit(Fact):
     code: ClassVar[str] = ""
 
     def to_paste(self, program: Program) -> str:
-        """The edit as code to paste.
+        """Returns the edit as code to paste.
 
         Args:
             program: the program after the edit.
@@ -54,7 +55,7 @@ class ProgramEdit(Edit):
     """An edit of a program's arguments, rules, mesh or options."""
 
     def apply(self, program: Program) -> Program:
-        """The program after the edit.
+        """Returns the program after the edit.
 
         Raises:
             ShardvizError: if the edit does not fit the program.
@@ -63,7 +64,7 @@ class ProgramEdit(Edit):
 
 
 class FunctionEdit(Edit):
-    """An edit inside the function, made on its jaxpr by `backend/apply.py`."""
+    """An edit of the function. `backend/apply.py` applies it to the jaxpr."""
 
 
 # --- shardings ------------------------------------------------------------------------
@@ -71,12 +72,12 @@ class FunctionEdit(Edit):
 
 @dataclass(frozen=True)
 class SplitArgument(ProgramEdit):
-    """Another spec of an argument, which may be to replicate it.
+    """Gives an argument another spec, possibly a replicated one.
 
     Attributes:
         array: the name of the argument.
-        spec: its new spec.
-        before: the spec it had; None if it had none.
+        spec: the new spec.
+        before: the old spec; None if there was none.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
@@ -103,7 +104,7 @@ class SplitArgument(ProgramEdit):
 
     def to_paste(self, program: Program) -> str:
         specs = [str(request.spec) for request in program.requests]
-        # The specs of a model are too many for one line.
+        # A model has too many specs for one line.
         if program.tree is not None and len(program.tree.children()) != len(specs):
             argument = argument_expression(program, self.array)
             sharding = f"jax.sharding.NamedSharding(mesh, {self.spec})"
@@ -113,12 +114,12 @@ class SplitArgument(ProgramEdit):
 
 @dataclass(frozen=True)
 class SplitResult(ProgramEdit):
-    """Another spec of a result.
+    """Gives a result another spec.
 
     Attributes:
         result: the name of the result.
-        spec: its new spec.
-        before: the spec that the program asked for; None if it asked for none.
+        spec: the new spec.
+        before: the spec that the program requested; None if it requested none.
         out_specs: the new specs of all results.
     """
 
@@ -144,11 +145,11 @@ class SplitResult(ProgramEdit):
 
 @dataclass(frozen=True)
 class ChangeRules(ProgramEdit):
-    """Another table of rules.
+    """Replaces the rule table.
 
     Attributes:
         rules: the new table.
-        steps: the steps that change the table before into it.
+        steps: the actions that turn the old table into the new one.
     """
 
     code: ClassVar[str] = "rule"
@@ -164,11 +165,11 @@ class ChangeRules(ProgramEdit):
 
 @dataclass(frozen=True)
 class ConstrainArgument(FunctionEdit):
-    """A constraint of an argument, where the function begins.
+    """Constrains an argument at the start of the function.
 
     Attributes:
         array: the name of the argument.
-        number: its number among all arrays of the arguments.
+        number: the argument's index among all argument arrays.
         spec: the spec to constrain it to.
     """
 
@@ -185,17 +186,18 @@ class ConstrainArgument(FunctionEdit):
 
 @dataclass(frozen=True)
 class ConstrainValue(FunctionEdit):
-    """A constraint of the result of an operation.
+    """Constrains the result of an operation.
 
     Attributes:
-        operation: the operation as jax calls it, or a function under `jax.jit`.
-        variable: the variable that its line assigns; `""` for part of an expression.
-        source: its source line.
-        shape: its shape.
+        operation: jax's name of the operation, or of a function under `jax.jit`.
+        variable: the variable that holds the value; `""` for a subexpression.
+        source: the source line that computes the value.
+        shape: the value's shape.
         spec: the spec to constrain it to.
-        places: where it is in the jaxpr: it may run several times, and in a gradient.
-        has_other_shapes: whether the line also runs for other shapes, as for the
-            layers of a model.
+        places: the value's occurrences in the jaxpr. There may be several, including
+            cotangents.
+        has_other_shapes: whether the line also runs with other shapes, for example in
+            other layers of a model.
 
     >>> value = {"shape": (8,), "source": "f.py:3", "spec": Spec.parse("data")}
     >>> from shardviz.base.mesh import make_mesh
@@ -219,9 +221,9 @@ class ConstrainValue(FunctionEdit):
 
     @property
     def value(self) -> str:
-        """The value as text: its variable, or its operation and shape.
+        """The value as text: the variable, or the operation and shape.
 
-        A line may have several products, so those are told apart by shape.
+        The shape distinguishes several products on one line.
 
         >>> ConstrainValue("dot_general", "", "f.py:3", (8, 4), Spec()).value
         'dot_general[8,4]'
@@ -244,9 +246,9 @@ class ConstrainValue(FunctionEdit):
 
 @dataclass(frozen=True)
 class ChangeConstraint(ConstrainValue):
-    """Another spec of a constraint that is in the code already.
+    """Gives a constraint that is already in the code another spec.
 
-    Its operation is one of `CONSTRAINTS`.
+    `operation` is one of `CONSTRAINTS`.
     """
 
     def to_paste(self, program: Program) -> str:
@@ -259,7 +261,7 @@ class ChangeConstraint(ConstrainValue):
 
 @dataclass(frozen=True)
 class ChangeMesh(ProgramEdit):
-    """Another mesh.
+    """Replaces the mesh.
 
     Attributes:
         mesh: the new mesh.
@@ -281,7 +283,7 @@ class ChangeMesh(ProgramEdit):
 
 @dataclass(frozen=True)
 class OrderDevices(ChangeMesh):
-    """The same mesh, laid over the devices in another order."""
+    """Reorders the devices of the mesh."""
 
     code: ClassVar[str] = "device order"
 
@@ -305,17 +307,17 @@ class Donate(ProgramEdit):
         return program.replace(options=options)
 
     def to_paste(self, program: Program) -> str:
-        # Only the keyword: the user's jit may be nnx.jit, which accepts it too.
+        # Give only the keyword, because the user may call nnx.jit instead of jax.jit.
         return f"donate_argnums={self.arguments}  # for {program.name}"
 
 
 @dataclass(frozen=True)
 class Rematerialise(FunctionEdit):
-    """Loops that save less for their backward loops and compute it again there.
+    """Makes loops save fewer residuals and recompute them in the backward pass.
 
     Attributes:
-        policy: one of `jax.checkpoint_policies`: the values that may still be saved.
-        sources: the lines of the loops.
+        policy: a name in `jax.checkpoint_policies`, which selects the values to save.
+        sources: the source lines of the loops.
     """
 
     code: ClassVar[str] = "remat"
@@ -332,11 +334,11 @@ class Rematerialise(FunctionEdit):
 
 @dataclass(frozen=True)
 class SumAfterLoop(FunctionEdit):
-    """One sum over devices after a loop of a `shard_map`, in place of one in each step.
+    """Sums over devices once after a `shard_map` loop, not in every iteration.
 
     Attributes:
-        source: the line of the sum.
-        axes: the mesh axes it sums over.
+        source: the source line of the sum.
+        axes: the mesh axes to sum over.
     """
 
     code: ClassVar[str] = "late sum"
@@ -349,12 +351,12 @@ class SumAfterLoop(FunctionEdit):
 
 @dataclass(frozen=True)
 class CastBeforeLoop(FunctionEdit):
-    """A value cast to varying before a loop, so that its gradient is summed after it.
+    """Casts a value to varying before a loop, so its gradient is summed after the loop.
 
     Attributes:
-        source: the line in the loop that uses the value.
-        axes: the mesh axes over which jax sums the gradient.
-        value: the variable; `""` if the code has no name for it.
+        source: the source line in the loop that reads the value.
+        axes: the mesh axes that jax sums the gradient over.
+        value: the variable to cast; `""` if the value has no variable.
     """
 
     code: ClassVar[str] = "pcast"
@@ -371,13 +373,14 @@ class CastBeforeLoop(FunctionEdit):
 
 @dataclass(frozen=True)
 class SumUnreduced(FunctionEdit):
-    """A product that stays unreduced in a loop on Explicit axes and is summed after it.
+    """Keeps a product in a loop on Explicit axes unreduced, and sums it after the loop.
 
     Attributes:
-        source: the line of the product.
-        axes: the mesh axes it sums over.
-        spec: the spec of its sum.
-        value: the variable of a gradient's factor; `""` if the code has none.
+        source: the source line of the product.
+        axes: the mesh axes to sum over.
+        spec: the spec of the sum.
+        value: in a gradient, the variable that is a factor of the product; `""` if
+            there is none.
         is_backward: whether the product is part of a gradient.
     """
 
@@ -408,12 +411,13 @@ class SumUnreduced(FunctionEdit):
 
 @dataclass(frozen=True)
 class EditTypes(Edit):
-    """The edits with which jax accepts the types of a program.
+    """Edits a program so that jax accepts its types.
 
-    `backend/types.py` makes the program, so these have no `apply`.
+    `backend/types.py` creates the edited program, so this class has no `apply`.
 
     Attributes:
-        refusals: what jax refuses; the first edit of each sends the fewest bytes.
+        refusals: the operations that jax refuses. Each refusal's first edit sends the
+            fewest bytes.
     """
 
     code: ClassVar[str] = "types"
@@ -429,6 +433,6 @@ class EditTypes(Edit):
 
 @dataclass(frozen=True)
 class MakeExplicit(EditTypes):
-    """All mesh axes Explicit, with the edits of what jax then refuses."""
+    """Makes all mesh axes Explicit, and edits the operations that jax then refuses."""
 
     code: ClassVar[str] = "explicit"

@@ -1,10 +1,12 @@
-"""Lock: how arrays are split and what a program communicates, in a file to commit.
+"""Lock: a file to commit that records a program's shardings and collectives.
 
-A lock records the spec of every array, and the collectives with their kind, mesh axes,
-bytes and number. Arrays and collectives that differ only in the number of their layer
-share a line. It contains neither paths nor line numbers, and nothing that depends on
-Python's iteration order. The origin of a collective is recorded for readers and not
-compared, because code can be moved and renamed.
+A lock records the spec of every array, and the kind, mesh axes, bytes and count of
+every
+collective. Arrays and collectives that differ only in their layer number share a line.
+A
+lock contains no absolute paths or line numbers, and nothing that depends on Python's
+iteration order. The origin of a collective is recorded for readers but not compared,
+because code can be moved and renamed.
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ class LockedCollective(NamedTuple):
     """A group of equal collectives in a lock.
 
     Attributes:
-        kind: such as `all-gather`.
-        over: the mesh axes it runs over.
-        bytes: bytes per device of the result of one of them, for one execution.
-        executions: the number of times that loops run each of them; None if unknown.
+        kind: the kind of collective, such as `all-gather`.
+        over: the mesh axes that the collectives run over.
+        bytes: the result's bytes per device, for one execution of one collective.
+        executions: how often loops run each collective; None if unknown.
         count: the number of collectives.
-        where: its operation and the user's function, for readers; not compared.
+        where: the operation and the user's function that contains it; not compared.
 
     >>> LockedCollective("all-gather", ("data",), 1024, 3, 2, "mlp").bytes_in_all
     6144
@@ -78,25 +80,26 @@ class LockedCollective(NamedTuple):
 
     @property
     def bytes_in_all(self) -> int:
-        """The bytes of all of them over all executions, or one execution if unknown."""
+        """The bytes of all collectives over all executions (one if unknown)."""
         once = self.bytes * self.count
         return once if self.executions is None else once * self.executions
 
 
 @dataclass(frozen=True, repr=False)
 class Lock:
-    """The locked facts of a program, plan or audit; created by `shardviz.lock`.
+    """The recorded facts of a program, plan or audit; created by `shardviz.lock`.
 
     Attributes:
-        name: the name of the program.
+        name: the program's name.
         mesh: the mesh as text.
-        arrays: the arrays by name (for a program its arguments and results), each as
-            text: type, shape, spec, memory kind and donation.
-        collectives: those that XLA's partitioner inserted; None if they are not locked.
-        bytes_per_device: the bytes of the arrays on each device.
-        made_with: the versions and target; not compared.
-        device_order: the device at each position of the mesh, as text; `""` if they are
-            in the order of their ids.
+        arrays: array name -> dtype, shape, spec, memory kind and donation, as text. A
+            program's arrays are its arguments and results.
+        collectives: the collectives that XLA's partitioner inserted; None if they are
+            not recorded.
+        bytes_per_device: the total bytes of the arrays on each device.
+        made_with: the jax version and the target; not compared.
+        device_order: the device at each position of the mesh, as text; `""` if the
+            devices are in the order of their ids.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> model = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
@@ -134,7 +137,7 @@ class Lock:
         """Writes the lock to a file, and creates its folder if it doesn't exist.
 
         Raises:
-            ProgramError: if it cannot be written; the old file is still there.
+            ProgramError: if the file cannot be written. An old file is left unchanged.
         """
         write_text(path, self.text, "a lock")
 
@@ -203,12 +206,12 @@ def _block(opening: str, lines: list[str], closing: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    # The numbers of layers are in single braces.
+    # Single braces mark layer numbers.
     return name.replace("{", "{{").replace("}", "}}")
 
 
 def folded_layers(by_name: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Names and values in order, with the layers folded into one."""
+    """Returns (name, value) pairs in order, with equal layers folded into one pair."""
     folds = fold(by_name.items(), itemgetter(0), itemgetter(1))
     return [(layers.name, layers.items[0][1]) for layers in folds]
 
@@ -217,7 +220,7 @@ def folded_layers(by_name: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def lock_audit(audit: Audit) -> Lock:
-    """The lock of the arrays of an audit.
+    """Returns a lock of an audit's arrays.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> lock_audit(audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2"))
@@ -234,10 +237,10 @@ def lock_audit(audit: Audit) -> Lock:
 
 
 def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
-    """The lock of a plan's arguments and results, and of a report's collectives.
+    """Returns a lock of a plan's arguments and results, and a report's collectives.
 
-    The specs are Shardy's, which XLA itself runs. Shardy's estimate of collectives is
-    not locked, because XLA's partitioner may choose otherwise.
+    The specs come from Shardy, which XLA itself runs. Shardy's estimated collectives
+    are not locked, because XLA's partitioner may choose others.
 
     Raises:
         ProgramError: if the partitioner's collectives are unknown.
@@ -273,13 +276,14 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
 
 
 def partitioned_of(report: Report) -> tuple[Collective, ...]:
-    """The collectives that XLA's partitioner put into a program.
+    """Returns the collectives that XLA's partitioner inserted into a program.
 
-    The collectives of the final program are no substitute, because passes after the
-    partitioner combine, move and remove them.
+    The final program's collectives are no substitute, because XLA combines, moves and
+    removes collectives after partitioning.
 
     Raises:
-        ProgramError: if they are unknown, with the reason from the report's notes.
+        ProgramError: if these collectives are unknown; gives the report's notes as the
+            reason.
     """
     if report.partitioned is None:
         why = " ".join(map(str, report.notes))
@@ -303,7 +307,7 @@ def _array_text(
     memory: str | None,
     donated: bool = False,
 ) -> str:
-    """The locked text of an array: `float32[8] P('data') in pinned_host, donated`."""
+    """Formats an array for a lock: `float32[8] P('data') in pinned_host, donated`."""
     text = f"{dtype}[{', '.join(map(str, shape))}] "
     # Trailing unsplit dimensions do not change the layout.
     text += "unknown" if spec is None else str(spec.trimmed)
@@ -321,9 +325,9 @@ def _add(arrays: dict[str, str], name: str, text: str) -> None:
 
 
 def device_order(mesh: MeshSpec) -> str:
-    """The device at each position of a mesh; `""` if they are in order.
+    """Returns the device at each mesh position as text; `""` if they are in order.
 
-    Devices are counted from 0, because their ids differ from machine to machine.
+    Devices are numbered from 0, because ids differ from machine to machine.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> device_order(make_mesh("data=4", device_ids=[10, 12, 11, 13]))
@@ -342,17 +346,17 @@ def device_order(mesh: MeshSpec) -> str:
 def _lock_collectives(
     collectives: Iterable[Collective], functions: Mapping[str, str]
 ) -> tuple[LockedCollective, ...]:
-    """Collectives folded by layer, sorted.
+    """Folds collectives by layer, and sorts them.
 
     Args:
         collectives: the collectives.
-        functions: source lines, each with the user's function that contains it.
+        functions: source line -> the user's function that contains it.
     """
 
     def function(c: Collective) -> str:
         backward = ", backward" * (c.phase == "backward")
         name, file = functions.get(c.source), c.source.rpartition(":")[0]
-        # A line outside the program's functions is only the place of the compile call.
+        # A line outside the program's functions is just the line that called compile.
         return backward if name is None else f"{backward} ({name} in {file})"
 
     def alike(c: Collective) -> Hashable:
@@ -374,7 +378,7 @@ def _lock_collectives(
 
 
 def read_lock(path: Any) -> Lock:
-    """Reads the lock in a file.
+    """Reads a lock from a file.
 
     Raises:
         ProgramError: if the file does not exist or does not contain a lock.
@@ -387,11 +391,11 @@ def read_lock(path: Any) -> Lock:
 
 
 def parse_lock(text: str, name: str = "the lock") -> Lock:
-    """A lock from its JSON.
+    """Parses a lock from its JSON.
 
     Args:
         text: the JSON.
-        name: what to call the file in an error.
+        name: the file's name for error messages.
 
     Raises:
         ProgramError: if the text is not a lock of this version.
@@ -451,17 +455,17 @@ def _read_text(value: Any) -> str:
 
 def _read_count(value: Any, optional: bool = False) -> Any:
     if not (optional and value is None):
-        if type(value) is not int or not 0 <= value < _MOST:  # JSON's true is an int
+        if type(value) is not int or not 0 <= value < _MOST:  # rejects bool
             raise TypeError("no count")
     return value
 
 
 def unfolded(pattern: str, limit: int = _MOST_LETTERS) -> list[str]:
-    """The names that a line of a lock stands for.
+    """Expands the folded name on a line of a lock.
 
     Args:
-        pattern: the name on the line, with the varying numbers in braces.
-        limit: the most letters that all names may have together.
+        pattern: the name on the line, with layer numbers in braces.
+        limit: the most characters that all names together may have.
 
     Raises:
         ValueError: if the names exceed the limit, or the text is invalid.
@@ -476,7 +480,7 @@ def unfolded(pattern: str, limit: int = _MOST_LETTERS) -> list[str]:
         parts.append([pattern[at : match.start()]])
         at = match.end()
         if match[1] is None:
-            parts.append([match[0][0]])  # a brace of the name itself
+            parts.append([match[0][0]])  # a brace in the name
             continue
         numbers: list[str] = []
         for part in match[1].split(","):
@@ -505,9 +509,10 @@ class LockDiff:
     """The differences between a lock and a newer one; created by `Lock.diff`.
 
     Attributes:
-        before, after: the old lock and the new one.
-        changed: the old and new text of each array that changed, by name.
-        added, removed: the arrays that only the new or only the old lock has, by name.
+        before, after: the old lock, and the new one.
+        changed: array name -> (old text, new text), for arrays that changed.
+        added, removed: array name -> text, for arrays that only the new or only the old
+            lock has.
         gained, lost: the collectives that only the new or only the old lock has.
 
     >>> old = Lock("f", "data=2", {"x": "float32[8] P('data')"})
@@ -543,12 +548,12 @@ class LockDiff:
 
     @property
     def reordered(self) -> bool:
-        """Whether the devices are in another order."""
+        """Whether the device order differs."""
         return self.before.device_order != self.after.device_order
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """The difference, one sentence per line."""
+        """The differences, one sentence per line."""
         return tuple(explanation(self).splitlines())
 
     def __str__(self) -> str:
@@ -564,8 +569,9 @@ class LockDiff:
 def _gained_and_lost(
     before: Iterable[LockedCollective], after: Iterable[LockedCollective]
 ) -> tuple[tuple[LockedCollective, ...], tuple[LockedCollective, ...]]:
-    """The collectives that one side has more often than the other, with the excess."""
-    # Pairing those at the same place first leaves the collectives at new places.
+    """Returns the gained and the lost collectives, with the differences in count."""
+    # First pair collectives that also have the same `where`, so that the rest are those
+    # whose code is new or has moved. `_less` then pairs those by traffic alone.
     places = pair(before, after, _identity_and_place, _identity_and_place)
     lost: list[LockedCollective] = []
     gained: list[LockedCollective] = []

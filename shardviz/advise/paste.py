@@ -1,4 +1,4 @@
-"""How the user's code writes a program's arguments and constraints, to paste an edit."""
+"""Code to paste for edits: expressions for arguments, and calls of constraints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Expression(NamedTuple):
     is_assignable: bool = True
 
     def replaced(self, call: str, comment: str) -> str:
-        """The line of code that puts a call of the value in its place."""
+        """Returns a line of code that replaces the value by a call with the value."""
         code = call.format(self.text)
         if self.is_assignable:
             return f"{self.text} = {code}" + (f"  # {comment}" if comment else "")
@@ -32,16 +32,16 @@ class Expression(NamedTuple):
 
 
 def argument_expression(program: Program, name: str) -> Expression:
-    """How the function's code reads an argument, such as `batch["y"]`.
+    """Returns the expression that reads an argument array, such as `batch["y"]`.
 
-    It is the argument's name if the tree of the arguments is unknown.
+    If the pytree of the arguments is unknown, this is the array's name.
     """
     by_name = Expression(name, name.isidentifier())
     if program.tree is None:
         return by_name
     try:
         arguments = program.tree.unflatten([array.name for array in program.arrays])
-    # A user's pytree class may refuse names in place of arrays.
+    # A user's pytree class may reject strings as leaves.
     except Exception:  # noqa: BLE001
         return by_name
     root = re.match(r"[^.\[]*", name)
@@ -54,16 +54,16 @@ def argument_expression(program: Program, name: str) -> Expression:
 
 
 def _expression_of(tree: object, name: str, path: Expression) -> Expression | None:
-    """The expression that reads the leaf called `name`; None if the tree lacks it.
+    """Returns the expression that reads a leaf; None if the tree lacks the leaf.
 
     Args:
-        tree: the rest of an argument, with the name of each array in its place.
-        name: the leaf.
+        tree: a subtree of an argument, with array names as leaves.
+        name: the leaf's name.
         path: the expression that reads `tree`.
     """
     if isinstance(tree, str):
         return path if tree == name else None
-    # Tuples and most classes cannot be assigned to.
+    # Items of tuples, and attributes of most classes, cannot be assigned.
     is_assignable = isinstance(tree, (dict, list))
     for step, child in _children(tree):
         child_path = Expression(path.text + step, is_assignable)
@@ -74,7 +74,7 @@ def _expression_of(tree: object, name: str, path: Expression) -> Expression | No
 
 
 def _children(tree: object) -> list[tuple[str, object]]:
-    """Each child of a tree, with the code that reads it."""
+    """Returns (code that reads the child, child) for each child of a tree."""
     children: list[tuple[str, object]] = []
     if isinstance(tree, Mapping):
         for key, child in tree.items():
@@ -91,10 +91,10 @@ def _children(tree: object) -> list[tuple[str, object]]:
 
 
 def constraint_call(program: Program, spec: Spec) -> tuple[str, str]:
-    """The function that constrains a value inside a program, and its argument.
+    """Returns the code of a call that constrains a value inside a program.
 
     Returns:
-        The function's name, and the sharding to pass it as code.
+        The function's name, and the sharding to pass, both as code.
     """
     context, sharding = program.context, str(spec)
     if context is None or context.sees("with_sharding_constraint") is None:

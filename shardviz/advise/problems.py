@@ -1,8 +1,8 @@
-"""Problems: what fails, wastes memory or is worth knowing of a session, and where.
+"""Problems of an Explorer session: failures, wasted memory and other notable facts.
 
-Each kind of problem is one class, and one function below finds it. Its sentence is in
-`words/problems.py`. Wasted bytes are those that a device holds of an array beyond an
-even share; each array counts for one problem only.
+Each kind of problem has a class, a function below that finds it, and a sentence in
+`words/problems.py`. An array's wasted bytes are the bytes on a device beyond an even
+share of the array. The waste of an array counts for one problem only.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from shardviz.programs.failure import Failure
 from shardviz.programs.program import Program
 
 FAILS, LOSES, KNOW = "fails", "loses", "know"
-#: From the worst on.
+#: Worst first.
 SEVERITIES = (FAILS, LOSES, KNOW)
-MOST_IDLE = 6  # rules that are named; the others are counted
-#: A loss of less than this part of a device's bytes is not worth an edit.
+MOST_IDLE = 6  # idle rules to name; the others are only counted
+#: A loss below this fraction of a device's bytes is not worth an edit.
 SMALL = 0.01
 
 
@@ -44,13 +44,13 @@ SMALL = 0.01
 
 
 class ArrayPlace(NamedTuple):
-    """An array, or a dimension of it whose split the rules decide.
+    """An array, or one of its dimensions if rules decide the split.
 
     Attributes:
-        path: the array.
+        path: the array's path.
         dim: the dimension; None for the whole array.
         name: the logical name of the dimension, if it has one.
-        has_remedies: whether the page offers remedies there.
+        has_remedies: whether the page offers remedies for the dimension.
     """
 
     path: str
@@ -64,8 +64,9 @@ class ViewPlace(NamedTuple):
 
     Attributes:
         view: `"Rules"`, `"Model"` or `"Program"`.
-        tab: a tab of the Program view.
-        collective: the stage and number of a collective in the Program view, as `2:0`.
+        tab: a tab of the Program view, or `""`.
+        collective: the stage and index of a collective in the Program view, such as
+            `"2:0"`.
         source: the source line of the problem.
     """
 
@@ -83,9 +84,9 @@ Place = ArrayPlace | ViewPlace
 
 @dataclass(frozen=True)
 class Problem(Fact):
-    """Something that fails, loses something, or is worth knowing.
+    """A failure, a loss or a notable fact.
 
-    A class sets `kind` and `usual_severity`, and replaces properties as it needs.
+    Each subclass sets `kind` and `usual_severity`, and overrides properties as needed.
 
     >>> MoreIdleRules(3).code, MoreIdleRules(3).severity
     ('idle rules', 'know')
@@ -101,22 +102,22 @@ class Problem(Fact):
 
     @property
     def severity(self) -> str:
-        """How bad it is, one of `SEVERITIES`."""
+        """The severity, one of `SEVERITIES`."""
         return self.usual_severity
 
     @property
     def bytes(self) -> int:
-        """The bytes that it wastes on each device."""
+        """The bytes wasted on each device."""
         return 0
 
     @property
     def place(self) -> Place | None:
-        """Where the page shows it; None if it has no place there."""
+        """The array or view that the problem is about; None if there is none."""
         return None
 
     @property
     def offer(self) -> str:
-        """The mesh that one click makes, as text; `""` for none."""
+        """The mesh that the page offers to switch to, as text; `""` for none."""
         return ""
 
 
@@ -125,9 +126,9 @@ class NoLayout(Problem):
     """Arrays that cannot be laid out for the same reason.
 
     Attributes:
-        paths: the arrays.
-        reason: the sentence of their requests.
-        array: the first one, and the dimension that fails.
+        paths: the arrays' paths.
+        reason: why they cannot be laid out, as a sentence.
+        array: the first array, and its dimension that fails.
     """
 
     kind = "no layout"
@@ -142,13 +143,14 @@ class NoLayout(Problem):
 
 @dataclass(frozen=True)
 class MisspeltName(Problem):
-    """A logical name that is close to a rule's.
+    """A logical name that matches no rule, but resembles a rule's name.
 
     Attributes:
-        name, nearest: the name, and the one that a rule has.
-        paths: the arrays with it.
-        array: the place of the name.
-        wasted: bytes per device that the rule's name would save.
+        name, nearest: the unmatched name, and the similar name that a rule has.
+        paths: paths of the arrays with the unmatched name.
+        array: an array with the name, and the dimension that has the name.
+        wasted: wasted bytes per device of the arrays that would be smaller with the
+            rule's name.
         is_loss: whether any array would need less memory with the rule's name.
     """
 
@@ -175,12 +177,12 @@ class MisspeltName(Problem):
 
 @dataclass(frozen=True)
 class MomentsDiffer(Problem):
-    """Moments of an optimizer that differ from their parameters in the same way.
+    """Optimizer moments that differ from their parameters in the same way.
 
     Attributes:
-        differences: one per moment, all of the same kind.
+        differences: one difference per moment, all of the same kind.
         array: the first moment, and its dimension to split.
-        wasted: bytes per device of those that lost a split.
+        wasted: wasted bytes per device of the moments that lost a split.
     """
 
     differences: tuple[Difference, ...]
@@ -193,7 +195,7 @@ class MomentsDiffer(Problem):
 
     @property
     def severity(self) -> str:
-        # Moments with more bits than their parameters are mostly intended.
+        # Moments with more bits than their parameters are usually intended.
         return KNOW if self.differences[0].kind in ("dtype", "few names") else LOSES
 
     @property
@@ -207,12 +209,12 @@ class MomentsDiffer(Problem):
 
 @dataclass(frozen=True)
 class Replicated(Problem):
-    """Arrays with copies on devices along mesh axes that are free to split them.
+    """Arrays that are replicated over mesh axes that could split them.
 
     Attributes:
-        axes: the free mesh axes.
-        paths: the arrays, the largest waste first.
-        wasted: bytes per device.
+        axes: the mesh axes that could split the arrays.
+        paths: the arrays' paths, largest waste first.
+        wasted: the wasted bytes per device.
         array: the first array, and its dimension to split.
         is_small: whether the waste is too small to matter.
     """
@@ -239,14 +241,14 @@ class Replicated(Problem):
 
 @dataclass(frozen=True)
 class NoNames(Replicated):
-    """Arrays with copies that no rule can split, since they have no logical names."""
+    """Replicated arrays that no rule can split, because they have no logical names."""
 
     kind = "no names"
 
 
 @dataclass(frozen=True)
 class UnmatchedNames(Problem):
-    """Logical names that no rule has and that are close to none.
+    """Logical names that match no rule and resemble no rule's name.
 
     Attributes:
         names: the names.
@@ -265,11 +267,11 @@ class UnmatchedNames(Problem):
 
 @dataclass(frozen=True)
 class IdleRule(Problem):
-    """A rule that never decides.
+    """A rule that never decides a split.
 
     Attributes:
-        use: what the rule did, with the reason.
-        array: the first array in which it loses its axes; None if there is none.
+        use: how the arrays use the rule, and why it never decides.
+        array: the first array in which the rule loses its axes; None if there is none.
     """
 
     kind = "idle rule"
@@ -284,10 +286,10 @@ class IdleRule(Problem):
 
 @dataclass(frozen=True)
 class MoreIdleRules(Problem):
-    """Further rules that never decide.
+    """More rules that never decide a split.
 
     Attributes:
-        count: how many.
+        count: the number of rules.
     """
 
     kind = "idle rules"
@@ -301,10 +303,10 @@ class MoreIdleRules(Problem):
 
 @dataclass(frozen=True)
 class RulesForNoArray(Problem):
-    """Rules for names that no array has.
+    """Rules for logical names that no array has.
 
     Attributes:
-        count: how many.
+        count: the number of rules.
     """
 
     kind = "no array"
@@ -321,10 +323,10 @@ class OtherSize(Problem):
     """A target with more or fewer devices than the mesh.
 
     Attributes:
-        title: the title of the target.
-        devices: how many devices it has.
-        mesh_size: how many the mesh has.
-        axes: the mesh that fits the target, as text.
+        title: the target's title.
+        devices: the target's number of devices.
+        mesh_size: the mesh's number of devices.
+        axes: a mesh that fits the target, as text.
     """
 
     kind = "other size"
@@ -340,11 +342,12 @@ class OtherSize(Problem):
 
 @dataclass(frozen=True)
 class OtherHosts(Problem):
-    """A mesh with more or fewer hosts than run.
+    """A mesh whose number of hosts differs from the number of running hosts.
 
     Attributes:
         target: the running hosts, as text.
-        mesh_hosts, target_hosts: how many the mesh has, and how many run.
+        mesh_hosts, target_hosts: number of hosts in the mesh, and number of running
+            hosts.
     """
 
     kind = "other hosts"
@@ -394,10 +397,10 @@ class NoPlan(Problem):
 
 @dataclass(frozen=True)
 class IdleConstraints(Problem):
-    """Calls that constrain nothing, for the same reason.
+    """Constraint calls that have no effect, for the same reason.
 
     Attributes:
-        effect: the reason, as of a Constraint.
+        effect: the reason, as in `Constraint.effect`.
         calls: the calls.
     """
 
@@ -445,7 +448,7 @@ class FailedCheck(Problem):
 
 @dataclass(frozen=True)
 class SlowDeviceOrder(Problem):
-    """Devices in an order with slower collectives than another.
+    """A device order whose collectives are slower than with another order.
 
     Attributes:
         order: the better order.
@@ -462,12 +465,12 @@ class SlowDeviceOrder(Problem):
 
 @dataclass(frozen=True)
 class FullRematerialisation(Problem):
-    """Collectives that gather whole arrays on every device, to split them again.
+    """Collectives that gather whole arrays on every device only to split them again.
 
     Attributes:
         stage: 1 for the partitioner's collectives, 2 for those of the final program.
-        numbers: which of them, counted from 0.
-        size: their bytes per device.
+        numbers: indices of these collectives in their stage.
+        size: the collectives' bytes per device.
     """
 
     kind = "rematerialised"
@@ -481,19 +484,19 @@ class FullRematerialisation(Problem):
         return ViewPlace("Program", collective=f"{self.stage}:{self.numbers[0]}")
 
 
-# --- what is searched for problems ----------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a session is compiled for, as far as problems depend on it.
+    """The facts about a session's target that problems depend on.
 
     Attributes:
-        name: its name as typed.
-        title: its title.
+        name: the target's name as typed.
+        title: the target's title.
         topology: the described hardware; None for any other target.
-        fitting: the mesh that fits it; None if the session's mesh does.
-        fitting_axes: that mesh as text.
+        fitting: a mesh that fits the target; None if the session's mesh already fits.
+        fitting_axes: `fitting` as text.
     """
 
     name: str
@@ -510,10 +513,10 @@ class Results:
     Attributes:
         plan: the plan.
         report: the compile or run for the session's target.
-        has_no_plan: whether the program of the report could not be planned, which says
-            why it could not be compiled either.
-        partitioned, compiled: the collectives of the last compile, after the
-            partitioner and in the final program; None if they are unknown.
+        has_no_plan: whether the report's program could not be planned. The plan's error
+            then explains why it could not be compiled either.
+        partitioned, compiled: the last compile's collectives, after partitioning and in
+            the final program; None if unknown.
     """
 
     plan: Plan | None = None
@@ -524,10 +527,10 @@ class Results:
 
 
 def array_problems(audit: Audit, program: Program) -> Iterator[Problem]:
-    """The problems of arrays and rules, which neither a plan nor a report changes.
+    """Finds the problems of arrays and rules, which no plan or report affects.
 
     Args:
-        audit: of the session's model, or of its arrays.
+        audit: the audit of the session's model or arrays.
         program: the session's program, with its rules.
     """
     arrays = _Arrays(audit, program)
@@ -538,7 +541,7 @@ def array_problems(audit: Audit, program: Program) -> Iterator[Problem]:
 def result_problems(
     audit: Audit, program: Program, target: Target, results: Results
 ) -> Iterator[Problem]:
-    """The problems of the target, the plan and the report."""
+    """Finds the problems of the target, the plan and the report."""
     yield from _target(program.mesh, target)
     yield from _memory(audit, target, results)
     yield from _plan(program, results)
@@ -546,10 +549,10 @@ def result_problems(
 
 
 class _Arrays:
-    """The arrays of an audit, and which of them a problem has counted already.
+    """The arrays of an audit, and those already counted by a problem.
 
     Attributes:
-        counted: the paths of arrays whose waste a problem has.
+        counted: paths of the arrays whose waste is already part of a problem.
     """
 
     def __init__(self, audit: Audit, program: Program) -> None:
@@ -560,7 +563,7 @@ class _Arrays:
     def place(
         self, path: str, dim: int | None = None, has_remedies: bool = True
     ) -> ArrayPlace:
-        """The place of an array, or of a dimension whose split the rules decide."""
+        """Returns the place of an array, or of a dimension that rules split."""
         row = self.rows[path]
         if dim is None or row.array.logical is None or row.spec_wins:
             return ArrayPlace(path)
@@ -580,7 +583,7 @@ def _without_layout(arrays: _Arrays) -> Iterator[NoLayout]:
 
 
 def _failing_dim(row: Request) -> int | None:
-    """The dimension whose rule asks for an impossible split; None if no rule does."""
+    """Returns the dimension for which a rule requests an impossible split, or None."""
     if row.resolution is None:
         return None
     for dim, winner in enumerate(row.resolution.winners):
@@ -595,7 +598,7 @@ def _misspelt(arrays: _Arrays) -> Iterator[MisspeltName]:
         if nearest is None:
             continue
         losing, wasted = [], 0
-        # Laying out an array takes a while, and many are alike.
+        # Laying out an array is slow, and many arrays are alike.
         saves: dict[object, bool] = {}
         for path in paths:
             row = arrays.rows[path]
@@ -614,7 +617,7 @@ def _misspelt(arrays: _Arrays) -> Iterator[MisspeltName]:
 
 
 def _saves(program: Program, row: Request, name: str, nearest: str) -> bool:
-    """Whether an array needs less memory if a name is replaced by the nearest one."""
+    """Whether an array needs less memory if a name is replaced by the similar one."""
     names = tuple(nearest if n == name else n for n in row.array.logical or ())
     array = row.array.replace(logical=names)
     renamed = request(array, program.mesh, program.rules, program.dialect)
@@ -665,7 +668,7 @@ def _replicated(arrays: _Arrays) -> Iterator[Replicated]:
 
 
 def _unsplit_dim(row: Request) -> int | None:
-    """The largest unsplit dimension that has a name; None if there is none."""
+    """Returns the largest unsplit dimension that has a logical name, or None."""
     if row.array.logical is None or row.layout is None:
         return None
     dims = []
@@ -709,7 +712,7 @@ def _idle_rules(arrays: _Arrays) -> Iterator[Problem]:
 
 
 def _where_it_loses(arrays: _Arrays, use: RuleUse, never: Idle) -> ArrayPlace | None:
-    """The first dimension in which the rule loses its axes."""
+    """Returns the first dimension in which the rule loses its mesh axes."""
     if never.code != "loses" or not isinstance(use.rule, Rule):
         return None
     path = use.lost[0][0]
@@ -718,7 +721,7 @@ def _where_it_loses(arrays: _Arrays, use: RuleUse, never: Idle) -> ArrayPlace | 
     return arrays.place(path, dim, has_remedies=False)
 
 
-#: An array counts for the first problem that has it.
+#: The waste of an array counts for the first problem that includes it.
 _OF_ARRAYS: tuple[Callable[[_Arrays], Iterable[Problem]], ...] = (
     _without_layout,
     _misspelt,
@@ -763,7 +766,7 @@ def _plan(program: Program, results: Results) -> Iterator[Problem]:
     plan = results.plan
     if plan is None:
         return
-    # If arrays cannot be laid out, that is the reason, and a problem already.
+    # Arrays that cannot be laid out are the cause, and already reported as a problem.
     if plan.error is not None and not program.problems:
         yield NoPlan(plan.error)
     by_effect: dict[str, list[Constraint]] = {}

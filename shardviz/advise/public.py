@@ -35,8 +35,7 @@ def changes(
     goal: str | None = None,
     target: str | Target | None = None,
 ) -> Changes:
-    """Finds small edits of a program that remove or shrink a collective, or that lower
-    its peak memory.
+    """Finds edits that remove or shrink a collective, or lower the peak memory.
 
     Every edit is compiled before it is proposed. If the arrays are small enough, the
     results of the edited and the original program are compared on simulated devices.
@@ -117,7 +116,7 @@ def _check_goal(goal: str, goals: Sequence[str]) -> None:
 
 
 def _require_compiled(source: Report | Plan) -> None:
-    """Refuses a report whose program has failed, because its collectives are unknown."""
+    """Raises an error for a failed program, because its collectives are unknown."""
     if source.error is None:
         return
     if isinstance(source, Report) and source.too_large is not None:
@@ -167,7 +166,8 @@ def search(
     Returns:
         A Search: the candidates, fastest first. `.frontier` trades least time against
         memory, `.explain(a, b)` compares two candidates, `.plans` lists every planned
-        point with its bytes, and `.ended` and `.exhaustive` report how far it came.
+        point with its bytes, and `.ended` and `.exhaustive` report how complete the
+        search is.
 
     Raises:
         ShardvizError: if the program cannot be planned, a dimension of the search is
@@ -241,13 +241,12 @@ def lock(
     collectives: bool = True,
     target: TargetLike = None,
 ) -> Lock:
-    """Returns a record of specs and collectives to commit, so that a test fails when
-    they change.
+    """Returns a record of specs and collectives, to commit and to compare in tests.
 
-    The specs are those of the plan, which XLA keeps, so they need no compile. The
-    collectives are those that XLA's partitioner inserts when the program is compiled for
-    simulated CPUs, folded by layer. Shardy's estimate is not locked, because the
-    partitioner may choose otherwise.
+    The specs come from the plan. They need no compile, because XLA keeps them. The
+    collectives are those that XLA's partitioner inserts when the program is compiled
+    for simulated CPUs. Collectives that are equal in all layers share an entry.
+    Shardy's estimate is not locked, because the partitioner may choose otherwise.
 
     Args:
         program: a Program or Stages; a Plan or an Audit, which give specs only; or the

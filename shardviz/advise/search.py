@@ -1,4 +1,4 @@
-"""Search: programs that differ in their shardings, compared by least time and memory."""
+"""Search: compares variants of a program's shardings by least time and memory."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from shardviz.plans.plan_values import bytes_per_device
 
 
 class Estimate(NamedTuple):
-    """The time and memory of a program on each device, by its plan; less is better.
+    """The planned time and memory of a program per device; less is better.
 
     >>> Estimate(0.1, 0.3, values=100, held=60) < Estimate(0.2, 0.2, values=10, held=5)
     True
     """
 
-    seconds: float  # the most of arithmetic, memory and collectives
-    total: float  # these three one after another
+    seconds: float  # the maximum of compute, memory and collective time
+    total: float  # the sum of these three times
     values: int  # bytes of all values, as if none were freed or fused
     held: int  # bytes of arguments and results; no program needs less memory
 
 
 class PlannedPoint(NamedTuple):
-    """A combination that was planned.
+    """A combination of edits that was planned.
 
     Attributes:
         edits: the edits of the combination.
-        estimate: its time and memory by the plan.
-        needed: the bytes that its compile needs on each device; None if it was not
-            compiled, or fits.
+        estimate: the planned time and memory.
+        needed: bytes per device that the compiled program needs, if it does not fit;
+            None if it fits or was not compiled.
 
     >>> PlannedPoint((), Estimate(0.1, 0.3, values=100, held=60), needed=80).needed
     80
@@ -51,7 +51,10 @@ class PlannedPoint(NamedTuple):
 
 
 def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
-    """The estimate of a plan on a mesh, which may have another order of axes."""
+    """Estimates the time and memory of a plan on a mesh.
+
+    The mesh may have another axis order than the plan's.
+    """
     seconds = {"compute": 0.0, "memory": 0.0}
     for row in total_bounds(topology.chip, op_costs(plan)):
         seconds[row.part] += row.seconds or 0.0
@@ -61,34 +64,38 @@ def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
 
 
 def _sent_seconds(plan: Plan, topology: Topology, mesh: MeshSpec) -> float:
-    """The least time of a plan's collectives on TPUs and GPUs."""
+    """Returns the least time of a plan's collectives on TPUs and GPUs."""
     seconds: dict[object, float] = {}
     for number, collective in enumerate(plan.collectives):
         key: object = number
         axes, value = set(collective.mesh_axes), plan.by_name.get(collective.value)
-        # TPU and GPU compilers turn a sum whose result is split into a reduce-scatter.
+        # TPU and GPU compilers turn an all-reduce with a split result into a
+        # reduce-scatter.
         if collective.kind == "all-reduce" and value and axes <= set(value.spec.axes):
             size = bytes_per_device(value, plan.mesh) * collective.group_size
             collective = replace(
                 collective, kind="reduce-scatter", bytes_per_device=size
             )
-        # Its senders are unknown; in an all-to-all a device sends all its bytes.
+        # The permute's device pairs are unknown. Assume that a device sends all its
+        # bytes, as in an all-to-all.
         elif collective.kind == "collective-permute" and not collective.groups:
             collective = replace(collective, kind="all-to-all")
-        # Equal gathers of a value count once, because the backward pass keeps the result
-        # of the forward pass.
+        # Equal gathers of a value count once: the backward pass reuses the forward
+        # result.
         elif collective.kind == "all-gather" and not collective.in_loop:
             if isinstance(collective.cause, MoveCause):
                 value_name = collective.cause.value
                 key = (value_name, collective.mesh_axes, collective.shape)
-        # A collective with unknown groups or rate counts nothing.
+        # A collective with unknown replica groups or rate counts as 0 seconds.
         bound = collective_bound(collective, topology.chip, topology, mesh)
         seconds[key] = bound.seconds or 0.0
     return sum(seconds.values())
 
 
 class Difference(NamedTuple):
-    """Least seconds of a part, or a kind of collective, in two candidates.
+    """The least seconds of one row of the roofline in two candidates.
+
+    A row is a part such as `"compute"`, or a kind of collective over some axes.
 
     >>> Difference("compute", 1.0, 3.0, ()).other
     3.0
@@ -102,7 +109,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Preference(Fact):
-    """Why one candidate is preferred to another.
+    """The reasons why one candidate is preferred to another.
 
     >>> Preference.__match_args__
     ('first', 'second')
@@ -113,8 +120,9 @@ class Preference(Fact):
 
     @property
     def rows(self) -> tuple[Difference, ...]:
-        """The differences of their rooflines, the largest first."""
-        # Collectives of a kind and axes count as one.
+        """The differences between the two rooflines, largest first."""
+        # Rows with the same name (collectives of one kind over the same axes) are
+        # summed.
         seconds: dict[str, list[float]] = {}
         sources: dict[str, dict[str, None]] = {}
         for side, candidate in enumerate((self.first, self.second)):
@@ -133,20 +141,21 @@ class Preference(Fact):
 
 
 class Search(tuple[Candidate, ...], Displayed):
-    """Candidates that compile and fit, the least time first.
+    """Candidates that compile and fit, fastest first.
 
     Attributes:
-        before: the compile of the original program.
-        refused: combinations that were tried and rejected, with the reasons; specs that
-            do not divide an array are left out.
-        points: the number of combinations.
-        planned, compiled: how many of them were planned, and compiled.
-        ended: why it ended: `"all compiled"`, except those whose arguments and results
-            alone need more memory; `"no better"` if plans promise that no other is
-            better; `"no room"` if plans promise that nothing fits; `"budget"` of
-            compiles; `"seconds"` or `"interrupted"`.
-        plans: all points that were planned, the fewest bytes first.
-        limit: the bytes available on each device; None if that is unknown.
+        before: the original program's report.
+        refused: combinations that were tried and rejected, with their reasons.
+            Combinations whose specs do not divide an array are omitted.
+        points: number of combinations in the search space.
+        planned, compiled: number of combinations that were planned, and compiled.
+        ended: why the search ended. `"all compiled"`: every combination was compiled,
+            except those whose arguments and results alone do not fit; `"no better"`: by
+            their plans, no other combination is better; `"no room"`: by their plans,
+            none fits; `"budget"`: the number of compiles is used up; `"seconds"`: the
+            time limit is over; `"interrupted"`: Ctrl-C.
+        plans: all planned points, fewest bytes first.
+        limit: the bytes available per device; None if unknown.
 
     >>> Search.of([], ended="seconds").exhaustive
     False
@@ -163,7 +172,12 @@ class Search(tuple[Candidate, ...], Displayed):
 
     @classmethod
     def of(cls, results: Iterable[Candidate | Refusal], **facts: Any) -> Search:
-        """A search from its candidates and refusals in any order, and its other facts."""
+        """Creates a Search from candidates and refusals in any order.
+
+        Args:
+            results: the candidates and refusals.
+            **facts: values of the other attributes.
+        """
         candidates: list[Candidate] = []
         refused: list[Refusal] = []
         for result in results:
@@ -177,19 +191,20 @@ class Search(tuple[Candidate, ...], Displayed):
 
     @property
     def best(self) -> Candidate | None:
-        """The candidate with the least time; None if nothing compiles and fits."""
+        """The candidate with the least time; None if there are no candidates."""
         return self[0] if self else None
 
     @property
     def exhaustive(self) -> bool:
-        """Whether every combination that could fit was compiled: none is better."""
+        """Whether every combination that could fit was compiled."""
         return self.ended == "all compiled"
 
     @property
     def frontier(self) -> tuple[Candidate, ...]:
-        """The candidates that none beats in both time and memory, the fastest first."""
+        """The Pareto frontier of least time and memory, fastest first."""
         frontier: list[Candidate] = []
-        # From the fastest on, each candidate that needs less memory than all before.
+        # In order of time, keep each candidate that needs less memory than all faster
+        # ones.
         for candidate in sorted(
             self, key=lambda c: (c.least_seconds or 0.0, c.peak_bytes or 0)
         ):
@@ -202,14 +217,15 @@ class Search(tuple[Candidate, ...], Displayed):
     def explain(
         self, first: Candidate | None = None, second: Candidate | None = None
     ) -> Preference:
-        """Why one candidate is preferred to another.
+        """Explains why one candidate is preferred to another.
 
         Args:
             first: the preferred candidate; by default the best.
-            second: the other one; by default the original program.
+            second: the other candidate; by default the original program.
 
         Raises:
-            ProgramError: if one of them does not compile, and so has no least time.
+            ProgramError: if one of the two has no least time, because it did not
+                compile.
         """
         preferred = first or self.best
         if second is None and preferred is not None:
@@ -232,7 +248,7 @@ class Search(tuple[Candidate, ...], Displayed):
 
 
 def _rank(candidate: Candidate) -> tuple[float, float, int, int]:
-    """Least time, then the sum of its parts, then memory."""
+    """Sorts by least time, the sum of its parts, memory, and the number of edits."""
     roofline, size = candidate.report.roofline, candidate.peak_bytes or 0
     return (
         roofline.seconds or 0.0,

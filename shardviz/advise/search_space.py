@@ -1,4 +1,4 @@
-"""The choices of a search: meshes, specs of arguments, rules."""
+"""The space of a search: choices of meshes, argument specs, rules and options."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 
 OVER = ("mesh", "arguments", "rules", "donate", "remat", "device order")
-#: For each choice the number of the chosen option; 0 is the present one.
+#: The index of the chosen option for each choice; 0 is the current state.
 Point = tuple[int, ...]
 _SMALL = 1000  # arrays with a thousandth of all bytes or less are not varied
 
 
 class Choice(NamedTuple):
-    """One choice of a search.
+    """One dimension of the search space.
 
     Attributes:
         kind: one of `OVER`.
-        options: meshes, specs, mesh axes or edits; the first is None for no change.
+        options: meshes, specs, tuples of mesh axes, or edits; None means no change.
         names: the arrays that share a spec, or the logical name of a rule.
     """
 
@@ -42,7 +42,7 @@ class Choice(NamedTuple):
 
 
 def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[Edit]:
-    """The edits of a point: one for each array, and one for all rules."""
+    """Returns the edits of a point: one per array, and one for all rules."""
     edits: list[Edit] = []
     steps: list[TableAction] = []
     rules, mesh = program.rules, program.mesh
@@ -64,23 +64,23 @@ def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[
         else:
             spec = without_size_one(option, mesh)
             for name in choice.names:
-                # Among arrays that share a spec, some may have it already.
+                # Some arrays of the group may already have the spec.
                 before = specs[name]
                 if before is None or not before.equivalent(spec):
                     edits.append(SplitArgument(name, spec, before))
-    # One edit for all rules, since each table replaces the one before.
+    # A single edit for all rules, because a new table replaces the previous one.
     if steps and rules is not None:
         edits.append(ChangeRules(rules, tuple(steps)))
     return edits
 
 
 def _specs_now(program: Program) -> dict[str, Any]:
-    """The spec of each argument, its own or that of the rules."""
+    """Returns the current spec of each argument: its own, or the one from the rules."""
     return {request.array.name: request.spec for request in program.requests}
 
 
 def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, TableAction]:
-    """The table with one rule for a logical name, and the action that makes it."""
+    """Sets the rule for a logical name; returns the new table, and the action."""
     lines = rules.by_name.get(new.logical, ())
     table = [rule for rule in rules if rule.logical != new.logical]
     place = lines[0] if lines else len(table)
@@ -94,10 +94,10 @@ def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, TableAction]:
 def choices_of(
     program: Program, plan: Plan, over: Sequence[str] | None
 ) -> tuple[Choice, ...]:
-    """The choices, the mesh first. `sv.search` explains `over`.
+    """Returns the choices of a search, the mesh first; `sv.search` explains `over`.
 
     Raises:
-        ProgramError: for something that cannot vary.
+        ProgramError: if `over` names something that cannot be varied.
     """
     if over is None:
         over = ("mesh", "arguments" if program.rules is None else "rules")
@@ -112,7 +112,7 @@ def choices_of(
             )
     mesh, meshes = program.mesh, []
     axes = list(dict(_split(mesh)))
-    # If the user chose device ids, other sizes would move devices.
+    # If the user chose device ids, other axis sizes would move devices.
     if "mesh" in over and mesh.ids_are_positions:
         meshes, axes = _meshes(mesh), list(mesh.axis_names)
     choices = [Choice("mesh", (None, *meshes))]
@@ -123,7 +123,7 @@ def choices_of(
             before.append(now[array.name])
         options: list[Spec | None] = [None]
         for spec in _specs(group[0].rank, axes):
-            # As all of them are now is the first option already.
+            # The current specs are already the first option.
             if not all(map(spec.equivalent, before)):
                 options.append(spec)
         choices.append(Choice("arguments", tuple(options), tuple(names)))
@@ -138,10 +138,10 @@ def choices_of(
 
 
 def _meshes(mesh: MeshSpec) -> list[MeshSpec]:
-    """The mesh with other sizes of its axes, in each order of those above 1."""
+    """Returns meshes with other axis sizes, in each order of the axes."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     sizes = [n for n in range(1, mesh.size + 1) if mesh.size % n == 0]
-    # The present mesh comes first, and is not returned.
+    # The current mesh is the first entry, and is not returned.
     meshes = {_split(mesh): mesh}
     for names in itertools.permutations(mesh.axis_names):
         for split_sizes in itertools.product(sizes, repeat=len(names)):
@@ -158,7 +158,7 @@ def _split(mesh: MeshSpec) -> tuple[tuple[str, int], ...]:
 
 
 def _specs(rank: int, axes: Sequence[str]) -> Iterator[Spec]:
-    """All ways to split so many dimensions: each axis splits one of them, or none."""
+    """Yields all specs of a rank in which each axis splits at most one dimension."""
     for dims in itertools.product(range(-1, rank), repeat=len(axes)):
         entries: list[tuple[str, ...]] = [()] * rank
         for axis, dim in zip(axes, dims, strict=True):
@@ -168,16 +168,17 @@ def _specs(rank: int, axes: Sequence[str]) -> Iterator[Spec]:
 
 
 def _alike(program: Program, plan: Plan, over: Sequence[str]) -> list[list[ArraySpec]]:
-    """The arguments that may vary, in groups that share a spec.
+    """Groups the arguments to vary; all arguments of a group share a spec.
 
-    Arguments share a spec if they have the same shape, and either are first combined
-    with the same values, like the weights of queries and keys, or their paths end
-    alike, like those of the layers of a list or of a parameter and its moments.
+    Arguments are in the same group if they have the same shape and the same role. They
+    have the same role if they are first combined with the same values, like query and
+    key weights, or if their paths end alike, like the layers in a list, or a parameter
+    and its moments.
     """
     total = sum(map(operator.attrgetter("bytes"), program.arrays))
     groups: list[list[ArraySpec]] = []
     for array in program.arrays:
-        # Scales and biases would double the choices, and decide nothing.
+        # Scales and biases would add many choices without affecting the result.
         large = array.bytes * _SMALL > total and "arguments" in over
         if not array.rank or not (large or array.name in over):
             continue
@@ -194,7 +195,8 @@ def _alike(program: Program, plan: Plan, over: Sequence[str]) -> list[list[Array
 def _same_role(plan: Plan, first: str, second: str) -> bool:
     paths = []
     for name in (first, second):
-        # Without the argument that it begins with, and numbers of layers; the end first.
+        # The words of the path in reverse, without the argument's name and layer
+        # numbers.
         words = re.findall(r"\b[^\W\d]\w*", name)
         paths.append(words[:0:-1] or words)
     ends_alike = all(map(operator.eq, *paths))
@@ -202,10 +204,10 @@ def _same_role(plan: Plan, first: str, second: str) -> bool:
 
 
 def _first_use(plan: Plan, name: str) -> tuple[str, ...]:
-    """The first operation that combines a value with others, and these others."""
+    """Returns the first operation that combines a value with others, and the others."""
     for op in plan.ops:
         if op.kind == "op" and name in op.operands:
             operands = [other for other in op.operands if other != name]
-            # Conversions and copies do not show its role.
+            # Skip conversions and copies, which do not show the value's role.
             return (op.opcode, "", *operands) if operands else _first_use(plan, op.name)
     return ("", name)

@@ -1,4 +1,4 @@
-"""Violations: how a program differs from what a project expects of it."""
+"""Violations: the ways in which a program can violate an expectation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from shardviz.programs.failure import Failure
 
 
 class HeldArray(NamedTuple):
-    """One array of a program or audit that is checked.
+    """An array of a program or audit that is being checked.
 
     Attributes:
-        name: its name.
+        name: the array's name.
         bytes: the bytes of the whole array.
-        held: its bytes on each device.
-        is_split: whether it is split over any axis of more than one device.
-        spec: its spec.
-        request: what was requested for it, if that is known.
+        held: the array's bytes on each device.
+        is_split: whether the array is split over a mesh axis larger than 1.
+        spec: the array's spec; None if unknown.
+        request: the requested layout; None if unknown.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Violation(Fact):
     """An expectation that a program does not meet; each subclass is one kind.
 
     Attributes:
-        code: the kind of violation; the same for all of a class.
+        code: a short name of the kind of violation.
         name: the name of the program or audit.
 
     >>> NotSplit("step", (), share=0.9, total=0).code
@@ -53,15 +53,15 @@ class Violation(Fact):
 
 @dataclass(frozen=True)
 class CollectiveViolation(Violation):
-    """Collectives that should not be there, or take too many bytes.
+    """Unexpected collectives, or collectives with too many bytes.
 
     Attributes:
-        stage: who added the collectives: `"propagated"` (an estimate), `"partitioned"`
-            or `"compiled"`.
+        stage: the stage that the collectives are from: `"propagated"` (an estimate),
+            `"partitioned"` or `"compiled"`.
         target: the target they were compiled for; `""` for an estimate.
         collectives: the collectives.
-        over: the mesh axes that the expectation named.
-        requests: what was requested for each argument, as far as that is known.
+        over: the mesh axes in the expectation; empty for any.
+        requests: the requested layouts of the arguments; empty if unknown.
     """
 
     stage: str
@@ -73,10 +73,10 @@ class CollectiveViolation(Violation):
 
 @dataclass(frozen=True)
 class UnexpectedCollectives(CollectiveViolation):
-    """Collectives that should not be there.
+    """Collectives that an expectation rules out.
 
     Attributes:
-        kind: the kind that the expectation named; `""` for any.
+        kind: the kind of collective in the expectation; `""` for any.
     """
 
     code: ClassVar[str] = "collectives"
@@ -85,11 +85,12 @@ class UnexpectedCollectives(CollectiveViolation):
 
 @dataclass(frozen=True)
 class TooManyBytes(CollectiveViolation):
-    """Collectives that take more bytes than a limit.
+    """Collectives with more bytes than a limit.
 
     Attributes:
-        limit: the bytes that are allowed.
-        per: what the limit is for: a kind of collective, `"step"` or `"collective"`.
+        limit: the most bytes allowed.
+        per: what the limit applies to: a kind of collective, `"step"` or
+            `"collective"`.
     """
 
     code: ClassVar[str] = "too much"
@@ -102,12 +103,14 @@ class NotEnoughMemory(Violation):
     """A program or audit that needs more memory than a limit or a device has.
 
     Attributes:
-        counted: what the bytes are of: `"arrays"` of an audit, `"arguments"` of a
-            program, `"ends"` (arguments and results of a plan) or `"compiled"`.
-        target: the target it was compiled for; `""` if it was not.
-        fit: the bytes it needs on each device, and those available.
-        arrays: its arrays.
-        large: what fills the memory of a compiled program; None if nothing was compiled.
+        counted: what the needed bytes include: `"arrays"` of an audit, `"arguments"` of
+            a program, `"ends"` (arguments and results of a plan), or `"compiled"` for
+            the memory of a compiled program.
+        target: the target that the program was compiled for; `""` if it was not
+            compiled.
+        fit: the bytes needed and available on each device.
+        arrays: the arrays of the audit, or the arguments of the program.
+        large: the memory use of the compiled program; None if nothing was compiled.
     """
 
     code: ClassVar[str] = "too large"
@@ -120,11 +123,11 @@ class NotEnoughMemory(Violation):
 
 @dataclass(frozen=True)
 class NotSplit(Violation):
-    """Arrays that are not split, with too large a share of the bytes.
+    """Unsplit arrays that make up too large a share of all bytes.
 
     Attributes:
         arrays: the arrays that are not split.
-        share: the share of the bytes that should be split.
+        share: the expected share of split bytes.
         total: the bytes of all arrays.
     """
 
@@ -140,7 +143,7 @@ class DiffersFromLock(Violation):
 
     Attributes:
         differences: the differences.
-        lock: the name of the lock.
+        lock: the lock's name.
     """
 
     code: ClassVar[str] = "differs"
@@ -150,7 +153,7 @@ class DiffersFromLock(Violation):
 
 @dataclass(frozen=True)
 class NothingToCheck(Violation):
-    """A program with an error, which leaves nothing to check.
+    """A program that cannot be checked because it has an error.
 
     Attributes:
         error: the error.

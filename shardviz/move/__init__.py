@@ -1,1 +1,1 @@
-"""What moves between layouts, files and processes."""
+"""Data movement: resharding, checkpoint restores, input batches, collective steps."""

@@ -1,7 +1,7 @@
-"""Movement: the steps in which a collective moves data within one group of devices.
+"""Movement: the steps of a collective within one replica group.
 
-The steps follow the algorithms of common libraries; a compiler may choose another one on
-real hardware. Bytes come from `Collective.sent_bytes`, times from
+The steps follow the algorithms of common libraries. On real hardware, a compiler may
+choose another algorithm. Bytes come from `Collective.sent_bytes`, and times from
 `hardware/interconnect.py`.
 """
 
@@ -47,7 +47,7 @@ from shardviz.move.movement_steps import (
 
 @dataclass(frozen=True, eq=False)
 class MovementText(Fact):
-    """One fact about a movement.
+    """A fact about a movement.
 
     Attributes:
         code: `"algorithm"`, `"filled in"`, `"rate source"`, `"hops"` or `"open axes"`.
@@ -63,7 +63,7 @@ class MovementText(Fact):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Movement(Displayed):
-    """The chunks that the devices of one group send in each step of a collective.
+    """The chunks that devices send in each step of a collective, for one replica group.
 
     Created by `sv.movement`. Devices are numbered by their positions in the group.
 
@@ -71,22 +71,22 @@ class Movement(Displayed):
         kind: `"all-gather"`, `"reduce-scatter"`, `"all-reduce"`, `"all-to-all"` or
             `"collective-permute"`.
         devices: int64 [devices]: the id of each device, in the order of the group.
-        hosts: int64 [devices]: the host of each.
+        hosts: int64 [devices]: the host of each device.
         chunks: the chunks into which the arrays are divided.
         steps: the steps, in order; all transfers of a step happen at the same time.
         method: the algorithm.
-        bytes_per_device: the bytes of the array on each device, as of a Collective.
+        bytes_per_device: the bytes of the array on each device, as in a Collective.
         sent_bytes: the most bytes that a device sends.
         start, end: bool [devices, chunks]: the chunks that each device has at the start
             and needs at the end; None for more than MOST_LISTED devices.
-        mesh_axes: the mesh axes that it runs over, where known.
-        seconds: the least time at the published rates of the links; None if they are
+        mesh_axes: the mesh axes that the collective runs over; empty if unknown.
+        seconds: the least time at the links' published rates; None if a rate is
             unknown.
-        topology: the described devices whose rates these are, or None.
-        hops: the most links between chips that one send crosses, in any group; None
-            if unknown.
+        topology: the described hardware that `seconds` is for, or None.
+        hops: the most chip-to-chip links that a send crosses, in any group; None if
+            unknown.
         order: a faster order of the program's devices, if this collective gains most
-            from it; None if none is known.
+            from the order; None if none is known.
 
     >>> gather = collective_movement("all-gather", 4, 8 << 20)
     >>> gather.algorithm, len(gather.steps), gather.filled_in
@@ -113,39 +113,39 @@ class Movement(Displayed):
 
     @property
     def size(self) -> int:
-        """The number of devices of the group."""
+        """The number of devices in the group."""
         return len(self.devices)
 
     @property
     def sums(self) -> bool:
-        """True if chunks are summed, so that every device contributes to each."""
+        """Whether chunks are summed, so that every device contributes to each chunk."""
         return KINDS[self.kind].sums
 
     @property
     def contributors(self) -> int:
-        """The number of contributions to a complete chunk: one per device in a sum."""
+        """The contributions to a complete chunk: one per device for a sum, else 1."""
         if self.sums:
             return self.size
         return 1
 
     @property
     def algorithm(self) -> str:
-        """The algorithm in words; its code is `method.name`."""
+        """The algorithm in words; `method.name` is its code."""
         return str(MovementText("algorithm", self))
 
     @property
     def filled_in(self) -> str:
-        """The bytes that each device sends, as a formula with its numbers."""
+        """The bytes that each device sends, as a formula with numbers filled in."""
         return str(MovementText("filled in", self))
 
     @property
     def rate_source(self) -> str:
-        """The source of the rates behind the time, or the reason why there is no time."""
+        """The source of the link rates, or the reason why there is no time."""
         return str(MovementText("rate source", self))
 
     @property
     def notes(self) -> tuple[Fact, ...]:
-        """Further notes."""
+        """Notes on open axes, hops and the device order."""
         notes: list[Fact] = []
         if self.method.open_axes:
             notes.append(MovementText("open axes", self))
@@ -156,7 +156,7 @@ class Movement(Displayed):
         return tuple(notes)
 
     def holdings(self, step: int) -> np.ndarray:
-        """The contributions on every device: bool [devices, chunks, contributors].
+        """Returns the contributions held: bool [devices, chunks, contributors].
 
         Args:
             step: the number of completed steps, from 0 to `len(steps)`.
@@ -172,13 +172,19 @@ class Movement(Displayed):
         return (holdings[:, :, None] >> bits & np.uint64(1)).astype(bool)
 
     def counts(self) -> Iterator[np.ndarray]:
-        """At the start, then after each step: int64 [devices, chunks], contributions."""
+        """Yields int64 [devices, chunks] at the start and after each step.
+
+        The values are the numbers of contributions.
+        """
         for holdings in self._history():
             bits = np.unpackbits(holdings[..., None].view(np.uint8), axis=-1)
             yield bits.sum(-1, dtype=np.int64)
 
     def _history(self) -> Iterator[np.ndarray]:
-        """uint64 [devices, chunks]: a bit per contributor, at the start and on."""
+        """Yields uint64 [devices, chunks] at the start and after each step.
+
+        Each contributor has one bit.
+        """
         start, _ = self._listed()
         holdings = start.astype(np.uint64)
         if self.sums:
@@ -203,7 +209,7 @@ class Movement(Displayed):
         return self.start, self.end
 
     def runs(self) -> list[tuple[MovementStep, int]]:
-        """Runs of equal steps, each as its first step and the number of steps.
+        """Returns runs of equal steps, as (first step of the run, number of steps).
 
         >>> [count for _, count in collective_movement("all-reduce", 100, 800).runs()]
         [99, 99]
@@ -245,7 +251,7 @@ class Movement(Displayed):
             for number, part in zip(numbers, self._parts(array), strict=True):
                 parts_held[device, number] = part
         for step in self.steps:
-            # All transfers happen at the same time, so read every chunk before storing any.
+            # All transfers are simultaneous, so read every chunk before storing any.
             sent = parts_held[step.source, step.chunk]
             if step.adds:
                 sent = parts_held[step.target, step.chunk] + sent
@@ -257,7 +263,7 @@ class Movement(Displayed):
         return results
 
     def _parts(self, array: np.ndarray) -> list[np.ndarray]:
-        """Divides the array of a device into its chunks, in order."""
+        """Divides a device's array into chunks, in order."""
         flat, count = array.reshape(-1), self.size
         steps = KINDS[self.kind].steps
         if len(steps) > 1:
@@ -270,16 +276,16 @@ class Movement(Displayed):
                     f" {plural(count, 'device')}."
                 )
             blocks = np.split(flat, count)
-        # On a torus the halves of each block go in both directions at the same time.
+        # On a torus, the two halves of each block move in opposite directions.
         parts: list[np.ndarray] = []
         for block in blocks:
             parts += np.array_split(block, len(self.method.directions))
         return parts
 
     def _joined(self, parts: list[np.ndarray], array: np.ndarray) -> np.ndarray:
-        """Joins the chunks that a device needs into its array."""
+        """Joins the chunks of a device into an array."""
         if not parts:
-            # Like ppermute, zeros if no device sends.
+            # Like ppermute, return zeros if no device sends to this one.
             return np.zeros_like(array)
         flat = np.concatenate(parts)
         # Only a gather or a scatter changes the first dimension.
@@ -299,7 +305,7 @@ def _alike(step: MovementStep) -> Any:
 
 
 def check_step(movement: Movement, step: Any) -> int:
-    """Checks a number of completed steps."""
+    """Checks the number of completed steps, and returns it as an int."""
     step_number = check_size(step, "step=", ProgramError)
     last = len(movement.steps)
     if not 0 <= step_number <= last:
@@ -313,16 +319,16 @@ def check_step(movement: Movement, step: Any) -> int:
 def collective_movement(
     kind: str, devices: int | Topology, size: int, hosts: Any = None
 ) -> Movement:
-    """The steps of a collective without a program.
+    """Returns the steps of a collective without a program.
 
     Args:
         kind: the kind of collective.
-        devices: the number of devices, or the described slice or cluster.
-        size: the bytes of the array on each device, as of a Collective.
-        hosts: int64 [devices]: the host of each; by default a single host.
+        devices: the number of devices, or a described slice or cluster.
+        size: the bytes of the array on each device, as in a Collective.
+        hosts: int64 [devices]: the host of each device; by default a single host.
 
     Raises:
-        ProgramError: for a kind without steps, and too many devices.
+        ProgramError: for a kind without steps, or too many devices.
 
     >>> print(collective_movement("all-to-all", 8, 8192).filled_in)
     7 / 8 × 8 KiB = 7 KiB sent per device, in 7 steps
@@ -345,7 +351,7 @@ def collective_movement(
 
 
 def shift(groups: np.ndarray, axes: tuple[str, ...], size: int) -> Collective:
-    """The collective-permute that sends around each group, to the next device.
+    """Returns a collective-permute that shifts by one device within each group.
 
     Args:
         groups: int64 [groups, members]: flat positions in a mesh.
@@ -353,7 +359,7 @@ def shift(groups: np.ndarray, axes: tuple[str, ...], size: int) -> Collective:
     >>> shift(np.array([[0, 1, 2]]), ("x",), 8).groups
     ((0, 1), (1, 2), (2, 0))
     """
-    # Counted in the order of the mesh, as `jax.lax.ppermute` does.
+    # Shift in mesh order, like `jax.lax.ppermute`.
     groups = np.sort(groups, axis=1)
     pairs = np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2)
     return Collective(PERMUTE, axes, size, groups=tuple(map(tuple, pairs.tolist())))
@@ -365,20 +371,20 @@ def movement_of(
     topology: Topology | None = None,
     group: Any = 0,
 ) -> Movement:
-    """The steps of a collective in one of its groups.
+    """Returns the steps of a collective in one of its replica groups.
 
-    As in the roofline, the least time is that of all groups together, because they can
+    As in the roofline, the least time is for all groups together, because groups can
     share links.
 
     Args:
         collective: a collective of a Report or Plan.
-        mesh: the mesh of the program, with the real ids of its devices.
-        topology: the described slice or cluster of these devices.
+        mesh: the program's mesh, with the devices' real ids.
+        topology: the described slice or cluster that the devices belong to.
         group: the index of the group; for a permute, the index of the chain of devices
             that send to one another.
 
     Raises:
-        ProgramError: if its groups are unknown, or there is no such group.
+        ProgramError: if the groups are unknown, or there is no such group.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> gather = Collective("all-gather", ("data",), 4096)
@@ -399,10 +405,11 @@ def movement_of(
     parts = hosts
     if topology is not None:
         rows = device_rows(mesh, topology)
-        # Several processes of a mesh are real; a single one may have simulated devices.
+        # If the mesh has several processes, they are real. With a single process, its
+        # devices may be simulated, so take the topology's hosts.
         if len(mesh.processes) == 1:
             hosts = topology.process_indices[rows]
-        # The network joins the hosts of GPUs, and slices of TPUs.
+        # The network connects hosts of GPUs, and slices of TPUs.
         parts = hosts
         if topology.chip.axes:
             parts = topology.slice_indices[rows]
@@ -439,13 +446,13 @@ def movement_of(
 
 
 def groups_of(collective: Collective, mesh: MeshSpec) -> Any:
-    """The groups of a collective, as flat positions in a mesh."""
+    """Returns the replica groups of a collective, as flat positions in a mesh."""
     axes = collective.mesh_axes
     if collective.groups:
         if collective.kind == PERMUTE:
             return chains_of(np.asarray(collective.groups, np.int64))
         return collective.groups
-    # A part of an axis is not an axis of the mesh, and without axes the groups are unknown.
+    # The groups can't be derived from sub-axes, or without axes.
     are_known = bool(axes) and mesh.shape.keys() >= set(axes)
     if not are_known or collective.kind == PERMUTE:
         raise ProgramError(
@@ -456,7 +463,7 @@ def groups_of(collective: Collective, mesh: MeshSpec) -> Any:
 
 
 def _ends(kind: str, chunks: Chunks, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The chunks that every device has at the start, and those it needs at the end."""
+    """Returns the chunks that each device has at the start, and needs at the end."""
     numbers, devices = np.arange(len(chunks.labels)), np.arange(count)[:, None]
     own_chunks, every = chunks.group == devices, np.ones((count, len(numbers)), bool)
     starts = {
@@ -483,7 +490,7 @@ def _permutation(
     start, end = np.zeros((2, count, count), bool)
     start[pairs[:, 0], pairs[:, 0]] = True
     end[pairs[:, 1], pairs[:, 0]] = True
-    # A device that sends to itself moves nothing.
+    # A device that sends to itself transfers nothing.
     source, target = pairs[pairs[:, 0] != pairs[:, 1]].T
     steps, sent = (), 0
     if len(source):

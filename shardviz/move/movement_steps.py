@@ -1,19 +1,20 @@
-"""The steps of collectives: which device sends which chunk to which device.
+"""The steps of collectives: which device sends which chunk to which other device.
 
 A collective over n devices moves n blocks (n per device for an all-to-all). The devices
-form a grid with one axis (a ring) or several (the axes of a torus, or hosts and their
-devices), and the steps go along one axis after the other:
+form a grid. A ring is a grid with one axis; a torus, or hosts with their devices, is a
+grid with several axes. The steps run along one axis after the other:
 
-- gather along an axis of s devices: in each of s - 1 steps, every device passes the last
-  block it received to its neighbour. In the end every device has all blocks.
-- scatter: in each of s - 1 steps, every device sends a partial sum to its neighbour,
-  which adds its own part. In the end every device has one of s sums.
+- gather along an axis of s devices: in each of s - 1 steps, every device passes the
+last block it received to its neighbour. In the end, every device has all blocks. -
+scatter: in each of s - 1 steps, every device sends a partial sum to its neighbour,
+    which adds its own values. In the end, every device has one of s sums.
 
-An all-gather gathers along every axis, a reduce-scatter scatters along them in the
-opposite order, an all-reduce scatters, then gathers. Parts 3 and 12 of
-https://jax-ml.github.io/scaling-book and NCCL's documentation describe them like this.
-On the closed axes of a torus, one half of every block goes to the right and the other
-half to the left. In an all-to-all every device sends directly to every other.
+An all-gather gathers along every axis. A reduce-scatter scatters along the axes in the
+opposite order. An all-reduce scatters, then gathers. Parts 3 and 12 of
+https://jax-ml.github.io/scaling-book and NCCL's documentation describe these
+algorithms.
+On the closed axes of a torus, one half of every block moves right and the other half
+moves left. In an all-to-all, every device sends directly to every other device.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from shardviz.base.format import listed, shown, suggestion
 from shardviz.hardware.topology import Topology
 
 MOST_DEVICES = 1 << 16
-# Transfers are listed for at most this number of devices.
+# Transfers are listed only for groups of at most this many devices.
 MOST_LISTED = 64
 
-#: The kinds in which all devices do the same in each step.
+#: The kinds of collectives in which all devices do the same in each step.
 REGULAR = tuple(name for name, kind in KINDS.items() if kind.steps)
 PERMUTE = "collective-permute"
 _NOTHING = np.zeros(0, np.int64)
@@ -47,11 +48,12 @@ class RegularSent(Fact):
 
     Attributes:
         action: `"gather"`, `"scatter"` or `"exchange"`.
-        axis: the name of the axis of the grid, or `""`.
+        axis: the name of the grid axis; `""` for a ring.
         chunks: the number of chunks, or of halves of chunks, that each device sends.
-        hops: the distance of the target in the grid.
-        both_ways: whether one half goes to the right and the other to the left.
-        reached: the number of devices whose chunks or sums each device then has.
+        hops: the distance between sender and receiver in the grid.
+        both_ways: whether one half of each chunk moves right and the other half left.
+        reached: the number of devices whose chunks or summands each device has after
+            the step.
         count: the number of devices.
 
     >>> RegularSent("gather", "", 1, 1, False, 2, 4).reached
@@ -73,8 +75,8 @@ class ListedSent(Fact):
 
     Attributes:
         sends: the number of devices that send.
-        bytes: the bytes that they send together.
-        far: the number of them that send over the network.
+        bytes: the total bytes that these devices send.
+        far: the number of these devices that send over the network.
 
     >>> ListedSent(2, 64, 0).bytes
     64
@@ -87,19 +89,19 @@ class ListedSent(Fact):
 
 @dataclass(frozen=True, eq=False)
 class MovementStep:
-    """The transfers of one step: the arrays have one entry per chunk sent.
+    """The transfers of one step, as arrays with one entry per chunk sent.
 
-    The arrays are empty for a collective of more than MOST_LISTED devices, all of which
-    do the same.
+    The arrays are empty for a regular collective over more than MOST_LISTED devices.
 
     Attributes:
-        about: the fact that describes the step.
-        source, target: int64 [transfers]: positions in the group.
-        chunk: int64 [transfers]: the chunk.
-        network: bool [transfers]: whether it goes over the network between hosts or
-            slices.
-        adds: whether the target adds the chunk to its own, instead of storing it.
-        keeps: whether the source still has the chunk afterwards.
+        about: a summary of the step.
+        source, target: int64 [transfers]: sender and receiver, as positions in the
+            group.
+        chunk: int64 [transfers]: the index of the chunk.
+        network: bool [transfers]: whether the transfer uses the network between hosts
+            or slices.
+        adds: whether the receiver adds the chunk to its own, instead of storing it.
+        keeps: whether the sender still has the chunk afterwards.
         bytes: the most bytes that one device sends.
 
     >>> print(MovementStep(ListedSent(1, 64, 0), *(np.zeros(0, np.int64),) * 4).words)
@@ -122,12 +124,14 @@ class MovementStep:
 
 
 class Chunks(NamedTuple):
-    """The chunks of the arrays; for a large group only the bytes are listed.
+    """The chunks that the arrays are divided into; empty for a large group.
 
     Attributes:
-        labels: the name of each chunk: `3`, `3b` for a half, or `2→5`.
-        bytes: int64 [chunks].
-        group: int64 [chunks]: the device that each chunk is for, which gives its colour.
+        labels: the name of each chunk: `3`, `3b` for the second half of a block, or
+            `2→5` for a block from device 2 to device 5.
+        bytes: int64 [chunks]: the size of each chunk.
+        group: int64 [chunks]: the device whose block the chunk belongs to; sets its
+            colour.
 
     >>> regular_chunks("all-gather", Method("ring", np.arange(2)), 100).labels
     ('0', '1')
@@ -143,10 +147,11 @@ class Method(NamedTuple):
 
     Attributes:
         name: `"ring"`, `"both directions"`, `"torus"`, `"hosts"` or `"direct"`.
-        grid: int64: the device at each place; a ring has one axis.
+        grid: int64, one dimension per axis: the device at each grid position. A ring
+            has one axis.
         axes: the name of each axis, such as `"x"` or `"hosts"`; `""` for a ring.
-        directions: (1,) to the right, or (1, -1) in both directions.
-        open_axes: the axes of a torus that are not closed to a ring.
+        directions: `(1,)` for right only, or `(1, -1)` for both directions.
+        open_axes: the torus axes without a link from the last device to the first.
 
     >>> Method("ring", np.arange(4)).directions
     (1,)
@@ -160,7 +165,7 @@ class Method(NamedTuple):
 
     @property
     def places(self) -> np.ndarray:
-        """int64 [devices]: the place of each in the grid, row by row."""
+        """The flat grid position of each device: int64 [devices]."""
         return np.argsort(self.grid.reshape(-1))
 
 
@@ -188,9 +193,10 @@ def method_for(
 
     Args:
         kind: one of REGULAR.
-        parts: int64 [devices]: the host or slice of each, which the network joins.
+        parts: int64 [devices]: the host or slice of each device. The network connects
+            these.
         topology: the described devices, or None.
-        rows: int64 [devices]: their positions in the order of the topology.
+        rows: int64 [devices]: each device's position in the order of the topology.
     """
     if KINDS[kind].route is Route.EXCHANGE:
         return Method("direct", np.arange(len(parts)))
@@ -201,8 +207,8 @@ def method_for(
 
 
 def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
-    """The devices as a block of a torus, or None if they do not fill one."""
-    # From the farthest axis to the nearest, because most bytes go along the last.
+    """Returns the torus method if the devices fill a block of the torus, else None."""
+    # Order the axes from farthest to nearest, because most bytes move along the last.
     named = [("slices", topology.slice_indices[rows])]
     for axis in reversed(range(len(topology.shape))):
         named.append(("xyz"[axis], topology.coords[rows, axis]))
@@ -220,7 +226,7 @@ def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
         if name in ("slices", "cores"):
             continue
         axis = "xyz".index(name)
-        # Devices that are evenly spaced around a closed axis form a ring too.
+        # Devices evenly spaced around a closed axis also form a ring.
         even = (np.diff(places) * size == topology.shape[axis]).all()
         if even and topology.wraps[axis]:
             rings = True
@@ -235,7 +241,7 @@ def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
     name, directions = "torus", (1,)
     if rings:
         directions = (1, -1)
-    # A group along one axis of a torus is a ring.
+    # A group along a single torus axis is a ring.
     if len(sizes) == 1:
         name = "ring"
         if rings:
@@ -244,7 +250,7 @@ def _torus(topology: Topology, rows: np.ndarray) -> Method | None:
 
 
 def _levels(parts: np.ndarray) -> Method | None:
-    """The hosts with their devices; None for one host or unequal numbers of devices."""
+    """Returns the method for hosts with devices; None for one host or uneven hosts."""
     places, part_of = np.unique(parts, return_inverse=True)
     sizes = np.bincount(part_of.reshape(-1))
     if len(places) < 2 or sizes.min() < 2 or sizes.min() != sizes.max():
@@ -257,7 +263,7 @@ def _levels(parts: np.ndarray) -> Method | None:
 
 
 def regular_chunks(kind: str, method: Method, total: int) -> Chunks:
-    """The chunks of a collective in which all devices do the same."""
+    """Returns the chunks of one of REGULAR."""
     count, directions = method.grid.size, len(method.directions)
     labels = []
     if KINDS[kind].route is Route.EXCHANGE:
@@ -275,7 +281,7 @@ def regular_chunks(kind: str, method: Method, total: int) -> Chunks:
 
 
 def _spread(total: int, count: int) -> np.ndarray:
-    """int64 [count]: the bytes, divided as evenly as possible."""
+    """Divides bytes as evenly as possible: int64 [count]."""
     ends = total * np.arange(count + 1) // count
     return np.diff(ends)
 
@@ -283,7 +289,7 @@ def _spread(total: int, count: int) -> np.ndarray:
 def regular_steps(
     kind: str, method: Method, chunks: Chunks, parts: np.ndarray, total: int
 ) -> Iterator[MovementStep]:
-    """The steps of one of REGULAR."""
+    """Yields the steps of one of REGULAR."""
     grid, directions = method.grid, method.directions
     axes = range(grid.ndim)
     for action in KINDS[kind].steps:
@@ -291,7 +297,8 @@ def regular_steps(
         if action == "scatter":
             order.reverse()
         for number, axis in enumerate(order):
-            # A scatter also sends the blocks that are scattered along the other axes later.
+            # A scatter also sends the blocks that it later scatters along the other
+            # axes.
             earlier = order[:number]
             free = earlier
             if action == "scatter":
@@ -337,7 +344,10 @@ def regular_steps(
 
 
 def _exchanged(count: int, turn: int) -> np.ndarray:
-    """int64 [3, transfers]: each device sends to the one `turn` places further."""
+    """Returns int64 [3, transfers]: source, target and chunk.
+
+    Each device sends to the device `turn` positions further on.
+    """
     source = np.arange(count)
     target = (source + turn) % count
     return np.stack([source, target, source * count + target])
@@ -346,11 +356,11 @@ def _exchanged(count: int, turn: int) -> np.ndarray:
 def _along(
     grid: np.ndarray, axis: int, direction: int, distance: int, free: Sequence[int]
 ) -> np.ndarray:
-    """The transfers in one direction along an axis: int64 [3, transfers], with source,
-    target and block.
+    """Returns the transfers in one direction along an axis.
 
-    Every device receives from its neighbour the blocks of the devices at `distance`,
-    with any coordinates along the axes `free`.
+    Every device receives, from its neighbour, the blocks of the devices at `distance`
+    with any coordinates along the axes `free`. The result is int64 [3, transfers]:
+    source, target and block.
     """
     order = [dim for dim in range(grid.ndim) if dim not in free] + list(free)
     count = math.prod(grid.shape[dim] for dim in free)
@@ -372,17 +382,18 @@ def _along(
 
 
 def chains_of(pairs: np.ndarray) -> list[np.ndarray]:
-    """The chains of devices in a permutation, in the order in which they send.
+    """Returns the chains of devices in a permutation, in sending order.
 
     Args:
-        pairs: int64 [pairs, 2]: sender and receiver; each at most once.
+        pairs: int64 [pairs, 2]: sender and receiver. A device sends and receives at
+            most once.
 
     >>> [chain.tolist() for chain in chains_of(np.array([[0, 1], [1, 0], [5, 2]]))]
     [[0, 1], [5, 2]]
     """
     following = dict(np.asarray(pairs).tolist())
     receivers = set(following.values())
-    # A chain starts at a device that receives nothing; the remaining chains are rings.
+    # A chain starts at a device that receives nothing; all other chains are rings.
     starts = [s for s in following if s not in receivers] + sorted(following)
     visited: set[int] = set()
     chains = []

@@ -1,9 +1,10 @@
-"""process_rows() -> ProcessRows: the part of an array that every process loads.
+"""process_rows() -> ProcessRows: the elements of an array that each process loads.
 
-`jax.make_array_from_process_local_data` expects from every process the part that its
-devices hold: along each dimension the blocks of all of its devices, in ascending order
-and without gaps. `tests/layout/test_process_rows.py` compares this with JAX's own
-functions.
+`jax.make_array_from_process_local_data` expects each process to pass the data of its
+own
+devices: along each dimension, the blocks of all these devices in ascending order,
+without
+gaps. `tests/layout/test_process_rows.py` compares this module with JAX's own functions.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class ProcessPart:
-    """The part of an array that one process yields.
+    """The elements of an array that one process loads.
 
     Attributes:
         process: the index of the process.
-        ranges: for each dimension the (start, stop) pairs that it yields, ascending and
+        ranges: for each dimension, the (start, stop) pairs to load, ascending and
             merged.
-        shape: the shape of its local array: the ranges of each dimension, one after the
-            other.
-        bytes: the bytes of its local array.
+        shape: the shape of the local array, which concatenates the ranges of each
+            dimension.
+        bytes: the bytes of the local array.
 
     >>> part = ProcessPart(1, (((0, 2), (6, 8)), ((0, 3),)), (4, 3), 48)
     >>> part.rows, part.local(np.arange(24).reshape(8, 3))[:, 0].tolist()
@@ -49,11 +50,11 @@ class ProcessPart:
 
     @property
     def rows(self) -> Ranges:
-        """The ranges of the first dimension; () for an array without dimensions."""
+        """The ranges of the first dimension; `()` for a scalar."""
         return self.ranges[0] if self.ranges else ()
 
     def local(self, values: Any) -> Any:
-        """The local array of this process, cut out of an array of the global shape."""
+        """Returns this process's local array, sliced from the global array."""
         for dim, ranges in enumerate(self.ranges):
             indices = np.concatenate([np.arange(*start_stop) for start_stop in ranges])
             values = np.take(values, indices, axis=dim)
@@ -61,7 +62,7 @@ class ProcessPart:
 
 
 def ranges_text(ranges: Ranges, limit: int = 4) -> str:
-    """Ranges as slices, the first and the last of many.
+    """Formats ranges as slices; shortens a long list.
 
     >>> ranges_text(((0, 64), (128, 192))), ranges_text(tuple((i, i + 1) for i in range(0, 20, 2)))
     ('0:64 + 128:192', '0:1 + 2:3 … 18:19 (10 ranges)')
@@ -75,13 +76,13 @@ def ranges_text(ranges: Ranges, limit: int = 4) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProcessRows(Displayed):
-    """The parts of an array that all processes yield.
+    """The elements of an array that each process loads.
 
     Created by `shardviz.process_rows`.
 
     Attributes:
-        layout: the array on its devices.
-        parts: one per process, in ascending order of processes.
+        layout: the layout of the array on all devices.
+        parts: one ProcessPart per process, in ascending order of processes.
 
     >>> from shardviz.base.layout import lay_out
     >>> from shardviz.base.mesh import make_mesh
@@ -97,7 +98,7 @@ class ProcessRows(Displayed):
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The processes that must yield equal arrays, single ones included."""
+        """Processes that must load equal arrays, in groups of one or more."""
         processes: dict[tuple[Ranges, ...], list[int]] = {}
         for part in self.parts:
             processes.setdefault(part.ranges, []).append(part.process)
@@ -105,18 +106,18 @@ class ProcessRows(Displayed):
 
     @property
     def bytes_loaded(self) -> int:
-        """The bytes that all processes yield together."""
+        """The total bytes that all processes load."""
         return sum(part.bytes for part in self.parts)
 
     @property
     def bytes_repeated(self) -> int:
-        """The bytes among them that another process yields too."""
+        """The bytes of `bytes_loaded` that are loaded more than once."""
         once = size_in_bytes(math.prod(self.layout.shape), self.layout.dtype)
         return self.bytes_loaded - once
 
     @property
     def apart(self) -> int:
-        """How many processes yield several ranges of a dimension, with gaps between."""
+        """The number of processes that load non-adjacent ranges of a dimension."""
         count = 0
         for part in self.parts:
             count += any(len(ranges) > 1 for ranges in part.ranges)
@@ -124,7 +125,7 @@ class ProcessRows(Displayed):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The rules that a loader must follow."""
+        """The requirements on a data loader."""
         return tuple(explanation(self).split("\n"))
 
     def __repr__(self) -> str:
@@ -133,7 +134,7 @@ class ProcessRows(Displayed):
 
 
 def process_rows(layout: Layout) -> ProcessRows:
-    """The part of an array that every process yields, from its layout.
+    """Returns the elements of an array that each process loads.
 
     Raises:
         LayoutError: for an unreduced array.
@@ -144,7 +145,7 @@ def process_rows(layout: Layout) -> ProcessRows:
             " partial sums, which no loader yields. Give a spec without unreduced."
         )
     mesh = layout.mesh
-    # int64 [devices]: the number of the process of every device among those of the mesh.
+    # int64 [devices]: the index of each device's process in `mesh.processes`.
     ranks = np.searchsorted(mesh.processes, mesh.process_indices.reshape(-1))
     blocks = [_blocks_by_process(layout, dim, ranks) for dim in range(layout.rank)]
     parts = []
@@ -162,7 +163,7 @@ def process_rows(layout: Layout) -> ProcessRows:
 def _blocks_by_process(
     layout: Layout, dim: int, ranks: np.ndarray
 ) -> list[tuple[int, ...]]:
-    """For every process the ascending numbers of its blocks along a dimension."""
+    """Returns the ascending block indices of each process along a dimension."""
     count, mesh = layout.block_counts[dim], layout.mesh
     block = layout.blocks[dim]
     if block is None:
@@ -174,7 +175,7 @@ def _blocks_by_process(
 
 
 def _merged(numbers: Sequence[int], step: int) -> Ranges:
-    """The elements of ascending blocks of `step` each, neighbours as one range."""
+    """Returns the element ranges of blocks of size `step`; merges adjacent blocks."""
     ranges: list[tuple[int, int]] = []
     for number in numbers:
         start, stop = number * step, (number + 1) * step

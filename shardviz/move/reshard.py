@@ -1,9 +1,10 @@
-"""reshard_layouts() -> Reshard: which device sends which bytes when arrays move.
+"""reshard_layouts() -> Reshard: the bytes sent between devices when arrays move.
 
-A device keeps the parts of its new shard that it has already. Each other part comes
-from the nearest device that has it: one of the same host if possible, and devices that
-are equally near take turns. So the bytes that a device receives depend on the layouts
-alone, and the bytes that it sends depend on this choice.
+A device keeps those chunks of its new shard that it already has. Each other chunk comes
+from the nearest device that has it: one on the same host if possible. Among devices
+that
+are equally near, the sends are distributed evenly. The bytes that a device receives
+depend only on the layouts; the bytes that it sends also depend on this choice.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 
 MOST_DENSE = 4096  # devices in a matrix of moves
-MOST_SENT = 1 << 22  # chunks sent of one array
-# Each with its layouts before and after.
+MOST_SENT = 1 << 22  # chunks of one array
+# Arrays with their layouts before and after.
 _Arrays = list[tuple[ArraySpec, Layout, Layout]]
 
 
 class ReshardRow(NamedTuple):
-    """One array of a reshard and the bytes it moves.
+    """An array of a reshard, and the bytes moved.
 
     Attributes:
-        path: its path in the tree.
-        array: its shape and dtype.
-        before, after: its layout on either side.
-        bytes_moved: the bytes of it that all devices together receive.
-        kind: the collective that the sends are equal to, which a compiler may replace
-            by others: `"all-gather"`, `"all-to-all"`, `"collective-permute"`, `"copy"`
-            to other devices, or `""` if nothing is sent.
+        path: the array's path in the tree.
+        array: the array's shape and dtype.
+        before, after: the array's old and new layouts.
+        bytes_moved: the total bytes of the array that devices receive.
+        kind: the collective that makes the same sends: `"all-gather"`, `"all-to-all"`
+            or `"collective-permute"`; `"copy"` if the set of devices changes; `""` if
+            nothing is sent. A compiler may use other collectives.
 
     >>> [field for field in ReshardRow._fields if "bytes" in field]
     ['bytes_moved']
@@ -57,31 +58,30 @@ class ReshardRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reshard(Displayed, Fact):
-    """The bytes sent between devices when arrays get other layouts.
+    """The bytes sent between devices when the layouts of arrays change.
 
     Created by `shardviz.reshard`.
 
     Attributes:
-        rows: one per array that can be moved, those that move most bytes first.
-        left_behind: the reason for each array that cannot be moved, by path: an unknown
-            layout on one side, or one that does not fit the array. Nothing else counts
-            these arrays.
-        device_ids: int64 [devices]: the devices of both sides, ascending.
-        hosts: int64 [devices]: the process of each.
-        sends: int64 [pairs, 3]: sender and receiver, as positions in `device_ids`, and
+        rows: one row per array that can be moved, most bytes moved first.
+        left_behind: path -> reason, for arrays that cannot be moved because a layout is
+            unknown or does not fit the array. All other attributes exclude these
+            arrays.
+        device_ids: int64 [devices]: the ids of all old and new devices, ascending.
+        hosts: int64 [devices]: the process of each device.
+        sends: int64 [pairs, 3]: sender and receiver (as positions in `device_ids`), and
             bytes.
-        bytes_before, bytes_after: int64 [devices]: the bytes of the arrays on each
-            device.
-        peak_bytes_per_device: the bytes on the fullest device while the arrays of both
-            sides are in memory. Arrays that keep their layout count once, as
+        bytes_before, bytes_after: int64 [devices]: total array bytes on each device.
+        peak_bytes_per_device: the bytes on the fullest device while old and new arrays
+            are both in memory. Arrays that keep their layout count once, because
             `jax.device_put` does not copy them.
-        peak_bytes_donated: the same if every array is donated and moved alone, in the
-            order of the tree.
-        link_seconds: for each kind of link the least seconds at its published rate;
-            None if that is not published. Empty without a topology.
-        rate_source: the chip whose rates these are, or why there are none.
-        assumed_hosts: the ids of devices that no mesh assigns to a process, ascending:
-            they are counted on host 0.
+        peak_bytes_donated: the peak bytes if arrays are donated and moved one at a
+            time, in the order of the tree.
+        link_seconds: kind of link -> least seconds at its published rate, or None if
+            the rate is not published. Empty without a topology.
+        rate_source: where the rates are published, or why there are none.
+        assumed_hosts: ids of devices that no mesh assigns to a process, ascending. They
+            count as devices of host 0.
 
     >>> from shardviz.base.layout import lay_out
     >>> from shardviz.base.mesh import make_mesh
@@ -107,9 +107,9 @@ class Reshard(Displayed, Fact):
 
     @cached_property
     def moves(self) -> np.ndarray:
-        """int64 [devices, devices]: the bytes from each device (row) to each.
+        """The bytes from each device (row) to each device (column).
 
-        In the order of `device_ids`.
+        An int64 [devices, devices] matrix in the order of `device_ids`.
 
         Raises:
             LayoutError: for more than MOST_DENSE devices.
@@ -126,7 +126,7 @@ class Reshard(Displayed, Fact):
 
     @property
     def bytes_moved(self) -> int:
-        """The bytes that all devices together send."""
+        """The total bytes that devices send."""
         return int(self.sends[:, 2].sum())
 
     @property
@@ -142,12 +142,12 @@ class Reshard(Displayed, Fact):
 
     @property
     def seconds(self) -> float | None:
-        """The least time of the sends; None if a rate is unknown."""
+        """The least time for all sends; None if a rate is unknown."""
         slowest = None
         for seconds in self.link_seconds.values():
             if seconds is None:
                 return None
-            # All kinds of links send at the same time.
+            # Links of different kinds work in parallel.
             slowest = max(slowest or 0.0, seconds)
         return slowest
 
@@ -156,7 +156,7 @@ class Reshard(Displayed, Fact):
 
 
 def _summed_at(at: np.ndarray, amount: np.ndarray, count: int) -> np.ndarray:
-    """int64 [count]: the sum of the amounts at each position."""
+    """Sums the amounts at each position: int64 [count]."""
     total = np.zeros(count, np.int64)
     np.add.at(total, at, amount)
     return total
@@ -166,9 +166,10 @@ class _Exchange(NamedTuple):
     """The sends for one array.
 
     Attributes:
-        source, target: int64 [sends]: positions of devices.
-        size: int64 [sends]: bytes.
-        kind: as of a ReshardRow.
+        source, target: int64 [sends]: sender and receiver, as positions in the device
+            ids.
+        size: int64 [sends]: bytes of each send.
+        kind: as in `ReshardRow.kind`.
         unchanged: whether every device keeps its block.
     """
 
@@ -201,7 +202,7 @@ def _exchange(
     elif not np.array_equal(old_blocks < 0, new_blocks < 0):
         kind = "copy"
     elif (sent == math.prod(shards[1])).all():
-        # Every receiver gets its whole new shard from one device.
+        # Every receiver gets its complete new shard from one device.
         kind = "collective-permute"
     elif (sent == math.prod(shards[0])).all():
         kind = "all-gather"
@@ -216,12 +217,13 @@ def reshard_layouts(
     after: Sequence[Layout | str],
     processes: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Reshard:
-    """The Reshard of many arrays; arrays with equal layouts are computed once.
+    """Computes the Reshard of many arrays; equal layouts are computed only once.
 
     Args:
-        arrays: each under its path.
-        before, after: the layout of each on either side, or the reason why it has none.
-        processes: returns the process of each device id; by default that of the meshes.
+        arrays: the arrays, named by their paths.
+        before, after: each array's old and new layout, or the reason why it has none.
+        processes: function from device ids to processes; by default, the meshes define
+            the processes.
     """
     left_behind_reasons: dict[str, str] = {}
     sound: _Arrays = []
@@ -269,22 +271,24 @@ def reshard_layouts(
 
 
 def _key(layout: Layout) -> object:
-    """A key that equal layouts share. Layouts without a spec are never equal."""
+    """Returns a cache key for a layout. Layouts without a spec are never equal."""
     if layout.spec is None:
         return id(layout)
     return layout.shape, layout.spec, id(layout.mesh)
 
 
 def _summed_sends(exchanges: list[tuple[_Exchange, int]], count: int) -> np.ndarray:
-    """int64 [pairs, 3]: sender, receiver, bytes; each pair once and in order.
+    """Sums the sends of all exchanges by sender and receiver.
+
+    Returns int64 [pairs, 3]: sender, receiver, bytes; sorted, each pair once.
 
     Args:
-        exchanges: each with the number of arrays that have it.
+        exchanges: each exchange, with the number of arrays that it applies to.
         count: the number of devices.
     """
     pairs_of, sizes_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for exchange, times in exchanges:
-        # One number per pair, since sorting rows of two is much slower.
+        # Encode a pair as one number, because sorting rows of pairs is much slower.
         pairs_of.append(exchange.source * count + exchange.target)
         sizes_of.append(exchange.size * times)
     sizes = np.concatenate(sizes_of)
@@ -297,18 +301,18 @@ def _summed_sends(exchanges: list[tuple[_Exchange, int]], count: int) -> np.ndar
 def _memory(
     sound: _Arrays, unchanged: list[bool], ids: np.ndarray, meshes: list[MeshSpec]
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Bytes before and after on each device, and both peaks."""
+    """Returns the bytes before and after on each device, and both peaks."""
     in_mesh = np.zeros((len(meshes), len(ids)), bool)
     for row, mesh in zip(in_mesh, meshes, strict=True):
         row[np.searchsorted(ids, mesh.device_ids.reshape(-1))] = True
-    # Devices in the same meshes hold the same bytes, so each kind is counted once.
+    # Devices in the same meshes hold the same bytes, so compute each kind only once.
     kinds, kind_of = np.unique(in_mesh, axis=1, return_inverse=True)
     at = {id(mesh): kind for mesh, kind in zip(meshes, kinds, strict=True)}
     before, after, new, change, moving = np.zeros((5, kinds.shape[1]), np.int64)
     for (_, old_layout, new_layout), is_unchanged in zip(sound, unchanged, strict=True):
         bytes_old = at[id(old_layout.mesh)] * old_layout.bytes_per_device
         bytes_new = at[id(new_layout.mesh)] * new_layout.bytes_per_device
-        # Earlier arrays have moved, later ones have not.
+        # While this array moves, earlier arrays have moved and later ones have not.
         np.maximum(moving, change + bytes_new * (not is_unchanged), out=moving)
         before += bytes_old
         after += bytes_new
@@ -323,10 +327,10 @@ def _memory(
 def _hosts(
     ids: np.ndarray, meshes: Iterable[MeshSpec]
 ) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The process of each device, and the devices whose process is assumed."""
+    """Returns the process of each device, and the devices whose process is assumed."""
     hosts, is_known = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
     for mesh in meshes:
-        # A mesh with one host may just not know its processes.
+        # A mesh with one host may simply lack information about processes.
         if mesh.even_hosts == 1:
             continue
         at = np.searchsorted(ids, mesh.device_ids.reshape(-1))
@@ -357,11 +361,11 @@ def _too_many(chunks: int) -> LayoutError:
 def _common_chunks(
     shape: Sequence[int], before: Sequence[int], after: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The chunks into which the blocks of both layouts divide an array.
+    """Divides an array into chunks that each lie in one old block and one new block.
 
     Returns:
-        The start and stop of each chunk, int64 [chunks, rank, 2], and the old and new
-        block that it lies in, int64 [chunks].
+        The start and stop of each chunk, int64 [chunks, rank, 2]; its old block and its
+        new block, each int64 [chunks].
     """
     ranges = []
     for size, old_size, new_size in zip(shape, before, after, strict=True):
@@ -391,12 +395,12 @@ def _find_sends(
     chunk_new: np.ndarray,
     hosts: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sender, receiver and chunk of every send, in the order of old blocks.
+    """Returns sender, receiver and chunk of every send, in the order of old blocks.
 
     Args:
-        old_blocks, new_blocks: int64 [devices]: the block of each device, or -1.
+        old_blocks, new_blocks: int64 [devices]: each device's block, or -1 for none.
         chunk_old, chunk_new: int64 [chunks]: the old and new block of each chunk.
-        hosts: int64 [devices].
+        hosts: int64 [devices]: the host of each device.
     """
     receivers = np.flatnonzero(new_blocks >= 0)
     receivers = receivers[np.argsort(new_blocks[receivers], kind="stable")]
@@ -411,7 +415,7 @@ def _find_sends(
     starts = np.cumsum(counts) - counts
     inside = np.arange(len(chunk)) - np.repeat(np.cumsum(needed) - needed, needed)
     target = receivers[starts[chunk_new[chunk]] + inside]
-    # A device keeps what it holds.
+    # Chunks that a device already has are not sent.
     moving = chunk_old[chunk] != old_blocks[target]
     target, chunk = target[moving], chunk[moving]
     return _nearest_holders(old_blocks, chunk_old[chunk], target, hosts), target, chunk
@@ -420,14 +424,16 @@ def _find_sends(
 def _nearest_holders(
     old_blocks: np.ndarray, block: np.ndarray, target: np.ndarray, hosts: np.ndarray
 ) -> np.ndarray:
-    """int64 [sends]: the device that sends each block, of the same host if possible.
+    """Chooses the sender of each block, on the receiver's host if possible.
 
-    Devices that are equally near send equally often, or one time more.
+    Returns int64 [sends], positions of devices.
+
+    For each block, devices that are equally near send equally often (or differ by one).
 
     Args:
-        old_blocks: int64 [devices]: the old block of each, or -1.
-        block, target: int64 [sends]: the block to send, and its receiver.
-        hosts: int64 [devices].
+        old_blocks: int64 [devices]: each device's old block, or -1 for none.
+        block, target: int64 [sends]: the old block to send from, and the receiver.
+        hosts: int64 [devices]: the host of each device.
 
     Raises:
         LayoutError: if no device holds a block.
@@ -460,7 +466,7 @@ def _nearest_holders(
 
 
 def _earlier_equal(keys: np.ndarray) -> np.ndarray:
-    """int64 [keys]: how many earlier keys are equal to each."""
+    """Returns, for each key, the number of equal keys before it: int64 [keys]."""
     order = np.argsort(keys, kind="stable")
     first = np.flatnonzero(np.diff(keys[order], prepend=-1))
     runs = np.diff(first, append=len(keys))

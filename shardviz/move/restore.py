@@ -1,10 +1,11 @@
-"""plan_restore() -> Restore: what every process reads to restore a checkpoint.
+"""plan_restore() -> Restore: the reads of each process that restore a checkpoint.
 
-By default an orbax process reads, for every distinct shard of its devices, all chunks
-that the shard overlaps (`_read_and_create_array` of orbax's module `serialization`). A
-chunk that several shards of a process overlap is requested once for each. It is fetched
-once or more often, depending on whether it is still in memory. tests/backend compares
-these numbers with tensorstore's counts while orbax restores.
+By default, an orbax process reads, for every distinct shard of its devices, all chunks
+that the shard overlaps (`_read_and_create_array` in orbax's `serialization` module). If
+several shards of a process overlap a chunk, the chunk is requested once per shard. Each
+request fetches the chunk unless it is still cached. tests/backend compares these
+numbers
+with tensorstore's counts while orbax restores.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 
-# Chunks of one array, and pairs of a shard and a chunk that it overlaps.
+# Limits for one array: chunks, and pairs of a shard and a chunk that it overlaps.
 MOST_CHUNKS, MOST_PAIRS = 1 << 24, 1 << 25
 
 
@@ -34,14 +35,14 @@ class SavedArray:
     """The metadata of an array in a checkpoint.
 
     Attributes:
-        path: the keys that lead to it, joined by `/`.
-        shape, chunk_shape: in elements.
-        dtype: the element type as stored.
-        itemsize: the bytes of an element in memory.
-        kind: `"array"` for an array of jax, `"one device"` for one on a single device,
-            `"numpy"` or `"scalar"`.
-        spec, mesh: those that it was saved with, or None.
-        random_key: the algorithm of its random keys; `""` if it has none.
+        path: the array's tree keys, joined by `/`.
+        shape, chunk_shape: shapes of the array and of a chunk, in elements.
+        dtype: the stored dtype.
+        itemsize: bytes per element in memory.
+        kind: `"array"` for a jax array, `"one device"` for a jax array on a single
+            device, `"numpy"` or `"scalar"`.
+        spec, mesh: the spec and mesh that the array was saved with, or None.
+        random_key: the algorithm for an array of random keys; `""` for any other array.
 
     >>> saved = SavedArray("w", (10, 4), "float32", 4, (4, 4))
     >>> saved.chunk_counts, saved.chunk_bytes, saved.bytes
@@ -66,7 +67,7 @@ class SavedArray:
 
     @property
     def chunk_bytes(self) -> int:
-        """The bytes of one chunk in memory; a chunk at the edge is as large."""
+        """The bytes of one chunk in memory; chunks at the edge have the same size."""
         return math.prod(self.chunk_shape) * self.itemsize
 
     @property
@@ -80,11 +81,11 @@ class SavedCheckpoint:
     """The metadata of one checkpoint.
 
     Attributes:
-        path: the folder of its arrays.
-        step, item: of a CheckpointManager, or None and `""`.
-        arrays: its arrays.
-        others: the paths of its other items, such as text.
-        has_shardings: whether it knows how arrays were split (the file `_sharding`).
+        path: the folder with the arrays.
+        step, item: the step and item name in a CheckpointManager; else None and `""`.
+        arrays: metadata of the arrays.
+        others: paths of leaves that are not arrays, such as text.
+        has_shardings: whether the checkpoint has shardings (the file `_sharding`).
 
     >>> SavedCheckpoint("/run/5", 5, "", ()).bytes
     0
@@ -104,14 +105,15 @@ class SavedCheckpoint:
 
 
 class Reads(NamedTuple):
-    """The parts of one array that every process reads: int64 [processes] each.
+    """The reads of one array by each process; every field is int64 [processes].
 
     Attributes:
-        chunks: the chunks that its shards overlap, each counted once.
-        reads: the same, with a chunk counted for each distinct shard that overlaps it.
-        needed: the bytes of the distinct shards of its devices.
-        at_least, at_most: the bytes of the chunks and of the reads in memory; the bytes
-            that are fetched lie between.
+        chunks: number of chunks that the process's shards overlap, each counted once.
+        reads: number of reads. A chunk is read once for each distinct shard that
+            overlaps it.
+        needed: total bytes of the process's distinct shards.
+        at_least, at_most: the bytes of all `chunks`, and of all `reads`. The number of
+            bytes fetched lies between the two.
 
     >>> Reads(*np.arange(10).reshape(5, 2)).needed.tolist()
     [4, 5]
@@ -125,7 +127,7 @@ class Reads(NamedTuple):
 
 
 class ProcessReads(NamedTuple):
-    """The chunks and bytes that one process reads of all arrays; see Reads.
+    """The reads of all arrays by one process; see Reads for the fields.
 
     >>> ProcessReads(0, 1, 4, 64, 64, 256).bytes_at_most
     256
@@ -141,13 +143,14 @@ class ProcessReads(NamedTuple):
 
 @dataclass(frozen=True)
 class RestoreProblem(Fact):
-    """Why an array cannot be restored as requested.
+    """The reason why an array cannot be restored as requested.
 
     Attributes:
-        code: `"shape"` if another shape was saved, `"no spec"` if its split is unknown,
-            `"layout"` if it cannot be laid out like that, or its chunks cannot be counted.
-        saved, wanted: the shape that was saved, and the one that is requested.
-        reason: the error of its layout.
+        code: `"shape"` if another shape was saved; `"no spec"` if no sharding was
+            requested; `"layout"` if the array cannot be laid out as requested, or has
+            too many chunks to count.
+        saved, wanted: the saved shape and the requested shape.
+        reason: the error message about the layout.
 
     >>> RestoreProblem("shape", (8,), (4,)).wanted
     (4,)
@@ -161,16 +164,16 @@ class RestoreProblem(Fact):
 
 @dataclass(frozen=True, eq=False)
 class RestoreRow:
-    """One array: as saved, as requested, and the reads that restore it.
+    """An array as saved and as requested, and the reads that restore it.
 
     Attributes:
         saved: the array in the checkpoint.
-        spec: the requested spec; None if it is unknown.
-        dtype: the requested element type, to which it is converted.
-        layout: the requested layout of the stored array, or None.
-        reads: the reads of every process, in the order of `Restore.process_numbers`;
-            None if it cannot be restored.
-        problem: why it cannot be restored, or None.
+        spec: the requested spec; None if unknown.
+        dtype: the requested dtype; the array is converted to it.
+        layout: the requested layout, in the shape of the stored array, or None.
+        reads: the reads of each process, in the order of `Restore.process_numbers`;
+            None if the array cannot be restored.
+        problem: why the array cannot be restored, or None.
 
     >>> RestoreRow(SavedArray("w", (8,), "int8", 1, (4,)), None, "int8").bytes_at_most
     0
@@ -185,12 +188,12 @@ class RestoreRow:
 
     @property
     def path(self) -> str:
-        """The keys that lead to it, joined by `/`."""
+        """The array's tree keys, joined by `/`."""
         return self.saved.path
 
     @cached_property
     def bytes_at_most(self) -> int:
-        """The bytes that all processes read if no chunk is still in memory."""
+        """The total bytes that processes read if no chunk is cached."""
         if self.reads is None:
             return 0
         return int(self.reads.at_most.sum())
@@ -201,15 +204,15 @@ class Restore(Displayed, Fact):
     """The reads that restore a checkpoint; created by `sv.restore`.
 
     Attributes:
-        checkpoint: its metadata.
-        mesh: the mesh that it is restored on.
-        rows: one per requested array of the checkpoint.
-        process_numbers: int64, ascending: the processes with devices of the mesh.
+        checkpoint: the checkpoint's metadata.
+        mesh: the mesh to restore on.
+        rows: one row per requested array in the checkpoint.
+        process_numbers: int64, ascending: the processes that have devices in the mesh
+            or the layouts.
         missing: requested paths that are not in the checkpoint.
         not_wanted: paths in the checkpoint that are not requested.
-        notes: codes of what is unknown: `"no shardings"` if the checkpoint lacks how
-            its arrays were split, `"one process"` if the process of each device is
-            unknown.
+        notes: codes of missing information: `"no shardings"` if the checkpoint has no
+            shardings, `"one process"` if the processes of devices are unknown.
 
     >>> checkpoint = SavedCheckpoint("/run/5", 5, "", ())
     >>> Restore(checkpoint, MeshSpec(("x",), (2,)), (), np.arange(1)).works
@@ -226,7 +229,7 @@ class Restore(Displayed, Fact):
 
     @cached_property
     def processes(self) -> tuple[ProcessReads, ...]:
-        """The reads of each process, the one that reads most first."""
+        """The reads of each process; the process that reads the most comes first."""
         totals = np.zeros((len(Reads._fields), len(self.process_numbers)), np.int64)
         for row in self.rows:
             if row.reads is not None:
@@ -238,7 +241,7 @@ class Restore(Displayed, Fact):
 
     @property
     def problems(self) -> Mapping[str, RestoreProblem]:
-        """Why arrays cannot be restored as requested, by path."""
+        """Path -> the reason why the array cannot be restored as requested."""
         return {row.path: row.problem for row in self.rows if row.problem is not None}
 
     @property
@@ -254,10 +257,10 @@ class Wanted(NamedTuple):
     """The arrays to restore from a checkpoint.
 
     Attributes:
-        requests: the requested spec and layout by the path in the checkpoint.
+        requests: path in the checkpoint -> requested spec and layout.
         mesh: the mesh to restore on.
         missing: requested paths that are not in the checkpoint.
-        notes: codes of what is unknown; see Restore.
+        notes: codes of missing information; see Restore.
     """
 
     requests: Mapping[str, Request]
@@ -267,7 +270,7 @@ class Wanted(NamedTuple):
 
 
 def plan_restore(checkpoint: SavedCheckpoint, wanted: Wanted) -> Restore:
-    """The reads of every process that restore a checkpoint as requested.
+    """Computes the reads of each process that restore a checkpoint as requested.
 
     >>> saved = SavedArray("w", (8, 4), "float32", 4, (8, 4))
     >>> checkpoint = SavedCheckpoint("/c", None, "", (saved,))
@@ -281,7 +284,7 @@ def plan_restore(checkpoint: SavedCheckpoint, wanted: Wanted) -> Restore:
         if array_request.layout is not None:
             numbers.update(array_request.layout.mesh.processes)
     processes = np.array(sorted(numbers), np.int64)
-    # Arrays that are split and stored alike have equal reads.
+    # Arrays with the same layout and the same chunks have equal reads.
     memo: dict[Any, Reads] = {}
     rows, not_wanted = [], []
     for array in checkpoint.arrays:
@@ -311,7 +314,7 @@ def _row(
     memo: dict[Any, Reads],
 ) -> RestoreRow:
     layout, dtype, problem = array_request.layout, array_request.dtype, None
-    # Random keys are stored with one more dimension.
+    # Random keys are stored with an extra dimension.
     if array.random_key and dtype.startswith("key<") and layout is not None:
         stored = ArraySpec("array", array.shape, None, array.dtype, array_request.spec)
         array_request = request(stored, layout.mesh, None)
@@ -337,12 +340,14 @@ def _row(
 
 
 class ProcessChunks(NamedTuple):
-    """Every pair of a process and a chunk that it reads.
+    """All pairs of a process and a chunk that the process reads.
 
     Attributes:
-        process, chunk: int64 [pairs]: their numbers.
-        shards: int64 [pairs]: how many shards of the process overlap the chunk.
-        held: int64 [processes]: how many distinct shards each process has.
+        process, chunk: int64 [pairs]: index of the process, and flat index of the
+            chunk.
+        shards: int64 [pairs]: number of the process's distinct shards that overlap the
+            chunk.
+        held: int64 [processes]: number of distinct shards of each process.
     """
 
     process: np.ndarray
@@ -354,11 +359,11 @@ class ProcessChunks(NamedTuple):
 def process_chunks(
     layout: Layout, chunk_shape: Sequence[int], processes: np.ndarray
 ) -> ProcessChunks:
-    """Which chunks each process reads for the shards of its devices.
+    """Finds the chunks that each process reads for the shards of its devices.
 
     Args:
         layout: the requested layout.
-        chunk_shape: in elements.
+        chunk_shape: the shape of a chunk, in elements.
         processes: int64, ascending: the processes to count for.
 
     >>> from shardviz.base.layout import lay_out
@@ -369,7 +374,7 @@ def process_chunks(
     """
     rank = layout.rank
     owner = np.searchsorted(processes, layout.mesh.process_indices.reshape(-1))
-    # Devices of a process with the same shard share a read.
+    # Devices of a process that have the same shard share a read.
     shards = np.unique(owner * layout.num_blocks + layout.groups)
     owner, block = np.divmod(shards, layout.num_blocks)
     shard_counts = np.bincount(owner, minlength=len(processes))
@@ -387,8 +392,8 @@ def process_chunks(
             f"The array has {total:,} chunks, more than are counted here for"
             f" {len(shards):,} shards."
         )
-    # One row per pair of shard and chunk. The pairs of a shard are numbered from 0, and
-    # each number is then split into a chunk position per dimension.
+    # Each row is a pair of a shard and a chunk. The pairs of each shard are numbered
+    # from 0. The number is then decomposed into the chunk's index along each dimension.
     row = np.repeat(np.arange(len(chunks_per_shard)), chunks_per_shard)
     first_row = np.cumsum(chunks_per_shard) - chunks_per_shard
     number = np.arange(len(row)) - np.repeat(first_row, chunks_per_shard)
@@ -402,7 +407,7 @@ def process_chunks(
 
 
 def count_reads(array: SavedArray, layout: Layout, processes: np.ndarray) -> Reads:
-    """The reads of every process for one array.
+    """Counts the reads of one array by each process.
 
     Raises:
         LayoutError: for more than MOST_CHUNKS chunks, or MOST_PAIRS pairs.

@@ -1,4 +1,4 @@
-"""by_hand(): code that removes a collective, if no edit for it can be tried."""
+"""by_hand(): code that removes a collective when no edit can be tried for it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _RANDOM = {"random_bits", "random_split"}
 
 
 def by_hand(unwanted: UnwantedCollective) -> list[Advice]:
-    """Advice on a collective and its members, by the cause of each."""
-    # A dict, because several members may have the same advice.
+    """Returns advice for removing a collective, based on the causes of its members."""
+    # A dict removes duplicates: several members may have the same advice.
     advice = dict[Advice, None]()
     mesh_axes = {*unwanted.trials.program.mesh.axis_names}
     for member in unwanted.collective.members or (unwanted.collective,):
@@ -31,7 +31,7 @@ def by_hand(unwanted: UnwantedCollective) -> list[Advice]:
 
 
 def _kinds(unwanted: UnwantedCollective, cause: Cause) -> Iterator[tuple[str, str]]:
-    """The kinds of advice for one cause, each with its source line."""
+    """Yields (kind of advice, source line) pairs for one cause."""
     reader, operand = cause.reader, cause.operand
     name, source = reader.name, reader.source
     if isinstance(cause, Reduced) and cause.vmapped_loop:
@@ -51,13 +51,13 @@ def _kinds(unwanted: UnwantedCollective, cause: Cause) -> Iterator[tuple[str, st
 
 
 def _has_random(unwanted: UnwantedCollective, source: str) -> bool:
-    """Whether a line creates random numbers that jax does not partition."""
+    """Whether a source line generates random numbers that jax does not partition."""
     if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return False
     for operation in operations(unwanted.trials.traced.stage.jaxpr):
         if users_line(operation.equation) != source:
             continue
-        # Operations inside jax's own functions have no line of the user's code.
+        # Operations inside jax's own functions have no source line in user code.
         names = {operation.name}
         for body in operation.inner:
             names |= {inner.name for inner in operations(body)}
@@ -67,7 +67,7 @@ def _has_random(unwanted: UnwantedCollective, source: str) -> bool:
 
 
 def _is_map(unwanted: UnwantedCollective, source: str) -> bool:
-    """Whether a line has a scan without a carry, as `jax.lax.map` creates it."""
+    """Whether a source line has a scan without a carry, such as `jax.lax.map`."""
     for operation in operations(unwanted.trials.traced.stage.jaxpr):
         if operation.name == names.SCAN and users_line(operation.equation) == source:
             return scan_counts(operation.equation)[1] == 0
@@ -75,7 +75,7 @@ def _is_map(unwanted: UnwantedCollective, source: str) -> bool:
 
 
 def _slices_split_rows(unwanted: UnwantedCollective, source: str) -> bool:
-    """Whether a line slices some rows of a value whose rows are split over the axes."""
+    """Whether a source line slices a value along rows that are split over the axes."""
     values = unwanted.plan.by_name
     for op in unwanted.plan.ops:
         if op.opcode in _SLICES and op.source == source and op.operands[0] in values:

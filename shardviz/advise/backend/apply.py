@@ -1,4 +1,4 @@
-"""apply_edit(): the program that an edit makes of another one."""
+"""apply_edit(): applies an edit to a program."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.programs.backend.jaxpr_function import JaxprFunction, as_jaxpr
 from shardviz.programs.program import Program
 
-#: Every edit inside the function, and what makes the changed jaxpr of a jaxpr, the edit
-#: and the mesh.
+#: Edit type -> function that applies it: `(jaxpr, edit, mesh) -> changed jaxpr`.
 FUNCTION_EDITS: dict[type[FunctionEdit], Callable[[Any, Any, MeshSpec], Any]] = {
     ConstrainArgument: with_constrained_argument,
     ConstrainValue: with_constrained_value,
@@ -43,14 +42,14 @@ FUNCTION_EDITS: dict[type[FunctionEdit], Callable[[Any, Any, MeshSpec], Any]] = 
 
 
 def apply_edit(program: Program, edit: Edit) -> Program:
-    """The program after an edit. Nothing is compiled.
+    """Returns the program after an edit, without compiling it.
 
     An edit inside the function changes its jaxpr, so the new program's function is a
     `JaxprFunction`.
 
     Raises:
-        ProgramError: for an edit that does not fit the program.
-        Exception: what the function raises when it is traced.
+        ProgramError: if the edit does not fit the program.
+        Exception: any error that the user's function raises when traced.
 
     >>> from shardviz.advise.edits import SplitArgument
     >>> from shardviz.base.array_spec import ArraySpec

@@ -1,8 +1,9 @@
-"""find_changes(): edits of a program after which a collective is gone or smaller.
+"""find_changes(): finds edits that remove or shrink a collective of a program.
 
-Plans, which take milliseconds, show which proposals to try. The partitioner's answers,
-from a quick compile for simulated CPUs, show which few are compiled for the target, run,
-and compared with the original. The numbers of a change are those of its final compile.
+All proposals are planned, which takes milliseconds each. The best plans then go through
+a quick compile for simulated CPUs, which runs XLA's partitioner. The best of these are
+compiled for the target, run, and compared with the original. A change reports the
+numbers of that last compile.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ from shardviz.programs.program import Program
 from shardviz.runs.backend.hosts.run import compile_program
 from shardviz.runs.cache import cache
 
-#: Goals of changes other than a collective.
+#: Goals that `find_changes` accepts in place of a collective.
 GOALS = ("memory", "types", "explicit")
-_PLANNED_OPERATIONS = 60_000  # of all plans together: a plan takes time per operation
+_PLANNED_OPERATIONS = 60_000  # summed over all plans
 _LEAST_PLANNED = 12
 _MOST_PARTITIONED = 16
 _MOST_COMPILED = 8
 _MOST_PROPOSED = 5
 _MOST_REFUSED = 12
-# Times the original's arithmetic: of the whole compiled program, and of the matrix
-# products in plans.
+# The most FLOPs allowed, relative to the original. A plan's FLOPs are only those of its
+# matrix products.
 _MORE_WORK = 1.3
 _SPLITS = (
     SplitArgument,
@@ -77,12 +78,12 @@ _SPLITS = (
     ConstrainArgument,
     ConstrainValue,
 )
-_LEAST_GAIN = 0.01  # of the bytes
-_SLOWER = 1.001  # times the least time of the original
+_LEAST_GAIN = 0.01  # as a fraction of the bytes sent
+_SLOWER = 1.001  # relative to the original's least time
 
 
 class _RankedTrial(NamedTuple):
-    """A trial of a proposal; the best has the least rank."""
+    """A proposal with its trial. The lowest rank is the best."""
 
     proposal: Proposal
     trial: Trial
@@ -92,7 +93,7 @@ class _RankedTrial(NamedTuple):
 def compiled(
     program: Program, target: Target | str | None, clock: Callable[[str], None]
 ) -> Report:
-    """The compile of a program, kept in `sv.cache`."""
+    """Compiles a program and keeps the result in `sv.cache`."""
     return compile_program(program, target, cache=cache, progress=clock)
 
 
@@ -104,16 +105,16 @@ def find_changes(
     cancelled: Callable[[], bool] | None = None,
     report: Report | None = None,
 ) -> Changes:
-    """Edits after which a collective of a program is gone or smaller, each tried.
+    """Finds edits that remove or shrink a collective of a program, and tries each.
 
     Args:
         program: the program.
-        collective: a collective of its plan or of a compile of it, or one of `GOALS`.
-        target: the target to compile for, as for `sv.compile`.
-        clock: called with the name of every stage as it begins.
+        collective: a collective of the program's plan or report, or one of `GOALS`.
+        target: the compile target, as in `sv.compile`.
+        clock: called with the name of each stage as it starts.
         cancelled: called between stages; if it returns True, the changes found so far
             are returned, as after an interrupt.
-        report: the compile of the program for the target, if there is one already.
+        report: the program's report for the target, if it was compiled already.
 
     Raises:
         ProgramError: if the program itself does not compile.
@@ -126,7 +127,8 @@ def find_changes(
     trials.require_original()
     before = trials.partitioned(program)
     if not _left(before, collective) and _left(trials.before, collective):
-        # Only this target's partitioner makes it, such as for a decomposition on TPUs.
+        # Only this target's partitioner creates the collective, for example for a
+        # matrix decomposition on TPUs.
         trials.on_target = True
         before = trials.partitioned(program)
     collectives = before.collectives or trials.before.collectives or ()
@@ -142,13 +144,13 @@ def find_changes(
     by_subject: dict[tuple[str, ...], Candidate] = {}
     reordered: list[Candidate] = []
     try:
-        # Each round takes longer per program than the one before, and keeps fewer.
+        # Each round costs more per program than the previous one and keeps fewer.
         planned = _plan(unwanted, before, refused)
         better = _partition(unwanted, before, planned, refused)
         _compile(unwanted, better, refused, by_subject)
         reordered = _in_better_order(trials)
     except (KeyboardInterrupt, Cancelled):
-        pass  # the changes so far are returned
+        pass  # return the changes found so far
 
     def rank(candidate: Candidate) -> tuple[Any, ...]:
         return _rank(candidate.report, trials.before, unwanted.collective)
@@ -161,9 +163,9 @@ def find_changes(
 def _plan(
     unwanted: UnwantedCollective, before: Report, refused: list[Refusal]
 ) -> list[_RankedTrial]:
-    """The proposals whose plans send least.
+    """Plans the proposals and returns those whose plans send the fewest bytes.
 
-    Plans lack some of XLA's collectives, so they only show what to try first.
+    Plans lack some of XLA's collectives, so they only decide what to try first.
     """
     trials, planned = unwanted.trials, list[_RankedTrial]()
     most_work = _MORE_WORK * _product_work(unwanted.plan)
@@ -174,7 +176,7 @@ def _plan(
             continue
         only_splits = all(isinstance(edit, _SPLITS) for edit in proposal.edits)
         if only_splits and _product_work(trial.plan) > most_work:
-            # It undoes the parallelism, which is what most collectives are for.
+            # Giving up parallelism removes most collectives, but isn't an improvement.
             refused.append(MoreWork(proposal.edits))
             continue
         sent, is_left = _sent(trial.plan), _left(trial.plan, unwanted.collective) > 0
@@ -190,7 +192,7 @@ def _partition(
     planned: list[_RankedTrial],
     refused: list[Refusal],
 ) -> list[_RankedTrial]:
-    """The trials that send less by the partitioner's answer, the best first."""
+    """Partitions the trials and returns those that are better, best first."""
     trials, better = unwanted.trials, list[_RankedTrial]()
     for proposal, trial, _ in trials.in_turn(PARTITION, planned):
         report = trials.partition(trial)
@@ -209,13 +211,13 @@ def _compile(
     refused: list[Refusal],
     by_subject: dict[tuple[str, ...], Candidate],
 ) -> None:
-    """Compiles and compares the best few for the target, one for each subject.
+    """Compiles the best trials for the target and compares them, one per subject.
 
     Args:
         unwanted: the collective to remove.
-        better: the trials that send less, the best first.
-        refused: trials that turn out no better are added here.
-        by_subject: the candidates are added here.
+        better: the trials to compile, best first.
+        refused: a refusal is added here for each trial that turns out no better.
+        by_subject: candidates are added here, keyed by the proposal's subject.
     """
     trials, before = unwanted.trials, unwanted.trials.before
     for proposal, trial, _ in trials.in_turn(COMPILE, better, skips=True):
@@ -236,7 +238,7 @@ def _compile(
 
 
 def _in_better_order(trials: Trials) -> list[Candidate]:
-    """The original on devices in an order that takes less time, if there is any."""
+    """Returns the original program with a faster device order, if there is one."""
     before = trials.before
     edit = order_edit(trials.program, before)
     if edit is None or trials.cancelled():
@@ -252,7 +254,7 @@ def _in_better_order(trials: Trials) -> list[Candidate]:
 def _refusal(
     edits: tuple[Edit, ...], after: Report, before: Report, collective: Collective
 ) -> Refusal | None:
-    """Why a changed program is no better; None if it is better."""
+    """Returns why a changed program is no better, or None if it is better."""
     if after.error is not None:
         return DoesNotCompile(edits, str(after.error))
     if _work(after, before) > _MORE_WORK:
@@ -268,12 +270,12 @@ def _refusal(
 def _final_refusal(
     candidate: Candidate, before: Report, collective: Collective
 ) -> Refusal | None:
-    """Why a change is no better by its final compile; None if it is better."""
+    """Returns why a compiled candidate is no better, or None if it is better."""
     edits, after = candidate.edits, candidate.report
     refusal = _refusal(edits, after, before, collective)
     if refusal is not None:
         return refusal
-    # Not checked before: the partitioner may not know how often a loop runs.
+    # Only checked here, because earlier rounds may not know a loop's trip count.
     if _sent(after) > (1 - _LEAST_GAIN) * _sent(before):
         return HardlyLess(edits, _sent(after), _sent(before))
     if after.roofline is None or before.roofline is None:
@@ -288,10 +290,10 @@ def _final_refusal(
 def _rank(
     after: Report, before: Report, collective: Collective
 ) -> tuple[bool, float, int]:
-    """A sort key, least for the best change.
+    """Returns a sort key; the best change has the lowest.
 
-    First whether any of the collective is left; then bytes and arithmetic, each as a
-    fraction of the original's; then memory.
+    The key is whether any of the collective remains, then the sum of bytes sent and
+    arithmetic (each as a fraction of the original's), then peak memory.
     """
     fraction = _sent(after) / max(_sent(before), 1)
     cost = round(fraction + _work(after, before), 2)
@@ -299,15 +301,15 @@ def _rank(
 
 
 def _work(after: Report, before: Report) -> float:
-    """The arithmetic of a program over the original's; 1 if that is unknown."""
+    """Returns the ratio of a program's FLOPs to the original's; 1 if unknown."""
     flops = before.cost.get("flops")
     return after.cost.get("flops", 0.0) / flops if flops else 1.0
 
 
 def _product_work(plan: Plan) -> float:
-    """The arithmetic of a plan's matrix products on each device.
+    """Returns the FLOPs per device of a plan's matrix products.
 
-    In a plan without products, that of all operations.
+    If the plan has no matrix products, all operations are counted.
     """
     costs = op_costs(plan)
     products = [cost for cost in costs if cost.is_product and cost.flops]
@@ -321,14 +323,14 @@ def _sent(program: Report | Plan) -> int:
 def _left(
     program: Report | Plan, collective: Collective, before: Report | None = None
 ) -> int:
-    """The bytes of the collectives that serve the same operations as one.
+    """Returns the bytes still sent by collectives for the same operations.
 
     Args:
-        program: the compile or plan of a changed program.
-        collective: the collective of the original.
-        before: the original. XLA names the collective of a value that several
-            operations need after any of them. So a collective that the original has
-            for other operations is not counted.
+        program: the report or plan of a changed program.
+        collective: the original's collective.
+        before: the original's report. If several operations need a value, XLA names its
+            collective after any one of them. Collectives that the original has for
+            other operations are therefore not counted.
     """
     operations = _operations(collective)
     for_others, matches = Counter[tuple[Any, ...]](), []
@@ -351,7 +353,7 @@ def _movement(collective: Collective) -> tuple[Any, ...]:
 
 
 def _operations(collective: Collective) -> set[tuple[str, str]]:
-    """The operations that a collective is for, by name and line."""
+    """Returns the (name, source line) of each operation that a collective serves."""
     parts = (collective, *collective.members)
     return {(part.op, part.source) for part in parts} - {("", "")}
 
@@ -359,7 +361,7 @@ def _operations(collective: Collective) -> set[tuple[str, str]]:
 def _as_partitioned(
     collective: Collective, collectives: Sequence[Collective]
 ) -> Collective:
-    """The partitioner's collective that became one of a plan or final program."""
+    """Finds the partitioner's match for a collective of a plan or a final program."""
     if collective.members or collective in collectives:
         return collective
 
@@ -368,7 +370,7 @@ def _as_partitioned(
         same_line = other.source == collective.source
         same_axes = other.mesh_axes == collective.mesh_axes
         same_kind = other.kind == collective.kind
-        # A function without a line of its own has its caller's.
+        # A function without a source line has its caller's, so a line alone can match.
         return same_operation, same_line and same_kind, same_line, same_axes
 
     match = max(collectives, key=likeness, default=collective)

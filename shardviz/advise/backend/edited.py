@@ -1,8 +1,8 @@
-"""A program whose function is a jaxpr, which edits inside of the function change.
+"""Adds sharding constraints to the jaxpr of a program.
 
-A line of code may run several times in a program: for each layer, and again for a
-gradient. So one constraint in the code is several in the jaxpr. jax also puts one on
-the cotangent of a value that is constrained, and so does this.
+A line of code may be traced several times: once per layer, and again for a gradient.
+One constraint in the code is then several in the jaxpr. jax also constrains the
+cotangent of a constrained value, and so does this module.
 """
 
 from __future__ import annotations
@@ -41,15 +41,21 @@ from shardviz.programs.backend.jaxprs import (
 )
 from shardviz.programs.program import Program
 
-# In these a value is one device's block, which no constraint can split.
+# Inside these, a value is one device's block, which no constraint can split.
 _MANUAL = ("shard_map", "xla_pmap")
 _JAX = os.path.dirname(jax.__file__) + os.sep
 _ASSIGNED = re.compile(r"\s*([^\W\d]\w*)\s*=(?!=)")
 
 
 class PlacedOperation(NamedTuple):
-    """An equation of the user's code: its line, what jax writes around its name, and
-    whether another library than jax makes it, as a layer of flax does."""
+    """An equation traced from the user's code.
+
+    Attributes:
+        equation: the jaxpr equation.
+        line: (file name, line number) in the user's code.
+        around: jax's name stack, including the stacks of enclosing calls.
+        in_library: whether a library other than jax, such as flax, created it.
+    """
 
     equation: Any
     line: tuple[str, int]
@@ -66,14 +72,14 @@ class PlacedOperation(NamedTuple):
 
     @property
     def is_backward(self) -> bool:
-        # Values that a checkpoint recomputes are those of the forward pass.
+        # Values that `jax.checkpoint` recomputes count as forward values.
         around = self.around
         return "transpose(" in around and "rematted_computation" not in around
 
 
 def operation_name(equation: Any) -> str:
-    """jax's name of an operation, or the name of the function that it calls."""
-    # jax calls it jit or pjit; the function has a name of its own.
+    """Returns the name of an equation's primitive or, for a call, of its callee."""
+    # The primitive of a call is only named jit or pjit.
     name = names.CALL_NAME.find(equation, None)
     if isinstance(name, str) and names.CALL_BODY.find(equation, None) is not None:
         return name
@@ -81,7 +87,7 @@ def operation_name(equation: Any) -> str:
 
 
 def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]:
-    """The operations of the user's code, those of a call after it."""
+    """Yields the operations of the user's code; those inside a call follow the call."""
     for equation in plain_jaxpr(jaxpr).eqns:
         inside, in_library = f"{around}/{equation.source_info.name_stack}", False
         for frame in line_frames(equation):
@@ -89,7 +95,7 @@ def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]
                 line = (frame.file_name, frame.line_num)
                 yield PlacedOperation(equation, line, inside, in_library)
                 break
-            # Files of Python itself, as of a decorator, are no library.
+            # Frames in Python's standard library, such as in a decorator, don't count.
             is_installed = "-packages" + os.sep in frame.file_name
             in_library |= is_installed and not frame.file_name.startswith(_JAX)
         if equation.primitive.name not in _MANUAL:
@@ -100,14 +106,14 @@ def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]
 
 
 def with_constrained_value(jaxpr: Any, edit: ConstrainValue, mesh: MeshSpec) -> Any:
-    """A jaxpr with constraints at all places of a value."""
-    # Equations with the edit's line and operation are counted, as its places count them.
+    """Returns a jaxpr with the edit's constraint at every occurrence of its value."""
+    # `edit.places` numbers the equations that have the edit's line and operation.
     operands, numbers = dict(edit.places), itertools.count()
     line_and_operation = (edit.source, edit.operation)
 
     def changed(body: Any) -> Any:
-        # jax constrains a cotangent once for all equations that read it: the gradients
-        # of both factors of a product.
+        # Like jax, constrain a cotangent once even if several equations read it, such
+        # as the gradients of both factors of a product.
         cotangents: dict[Any, Any] = {}
 
         def change(equation: Any) -> list[Any]:
@@ -134,26 +140,27 @@ def with_constrained_value(jaxpr: Any, edit: ConstrainValue, mesh: MeshSpec) -> 
 def with_constrained_argument(
     jaxpr: Any, edit: ConstrainArgument, mesh: MeshSpec
 ) -> Any:
-    """A jaxpr that begins with a constraint of an argument."""
+    """Returns a jaxpr that starts by constraining one argument."""
     body = plain_jaxpr(jaxpr)
     arguments, argument = list(body.invars), body.invars[edit.number]
     constraint = _constraint(argument.aval, edit.spec, mesh)
-    # The constraint's result keeps the argument's variable, so its readers stay.
+    # The constraint's result takes over the argument's variable, so the equations that
+    # read it stay unchanged.
     arguments[edit.number] = constraint.invars[0]
     equations = [constraint.replace(outvars=[argument]), *body.eqns]
     return with_body(jaxpr, body.replace(invars=arguments, eqns=equations))
 
 
 def _constrained(equation: Any, spec: Spec, mesh: MeshSpec) -> list[Any]:
-    """An equation with a constraint of its first result."""
+    """Returns an equation followed by a constraint on its first result."""
     result, *other_results = equation.outvars
     constraint = _constraint(result.aval, spec, mesh)
     constraint = constraint.replace(source_info=equation.source_info)
     if equation.primitive.name in CONSTRAINTS:
-        # An existing constraint is changed: with a second one both would apply.
+        # Replace an existing constraint; if a second one were added, both would apply.
         return [constraint.replace(invars=equation.invars, outvars=equation.outvars)]
-    # The operation gets a new variable. The constraint reads it and assigns the old
-    # variable, so that all readers stay unchanged.
+    # The operation assigns a new variable. The constraint reads it and assigns the old
+    # variable, so the equations that read the old variable stay unchanged.
     equation = equation.replace(outvars=[constraint.invars[0], *other_results])
     return [equation, constraint.replace(outvars=[result])]
 
@@ -161,7 +168,10 @@ def _constrained(equation: Any, spec: Spec, mesh: MeshSpec) -> list[Any]:
 def _with_constrained_operand(
     equation: Any, operand: int, spec: Spec, mesh: MeshSpec, constrained: dict[Any, Any]
 ) -> list[Any]:
-    """An equation with a constraint of an operand, which may be `constrained` already."""
+    """Returns an equation preceded by a constraint on one of its operands.
+
+    If `constrained` already has a constraint on that operand, it is reused.
+    """
     operands, equations = list(equation.invars), []
     value = operands[operand]
     if value not in constrained:
@@ -176,10 +186,11 @@ def _with_constrained_operand(
 
 
 def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
-    """An equation that constrains a value, with variables of its own."""
+    """Returns a constraint equation with new variables."""
     on, constrain = abstract_mesh(mesh), jax.lax.with_sharding_constraint
     if set(mesh.axis_types) == {"Explicit"}:
-        # Its types have the mesh that it was traced on, which knows the kind of device.
+        # On Explicit axes the mesh must equal the one in the value's type, which also
+        # records the kind of device.
         on, constrain = aval.sharding.mesh, jax.sharding.reshard
     sharding = named_sharding(on, spec)
     shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
@@ -189,16 +200,16 @@ def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
 
 
 class TracedValue(NamedTuple):
-    """A value in the user's code that a constraint there can split.
+    """A value that a sharding constraint in the user's code can split.
 
     Attributes:
-        operation: the operation as jax calls it, or a function under `jax.jit`.
-        variable: the variable that its line assigns; `""` for part of an expression.
-        source: its source line.
-        shape: its shape.
-        places: where a constraint in the code appears in the jaxpr.
-        has_other_shapes: whether the line also runs for other shapes, as for the
-            layers of a model.
+        operation: jax's name of the operation, or of a function under `jax.jit`.
+        variable: the variable that holds the value; `""` for a subexpression.
+        source: the source line that computes the value.
+        shape: the value's shape.
+        places: the equations and operands that a constraint applies to in the jaxpr.
+        has_other_shapes: whether the line also runs with other shapes, for example in
+            other layers of a model.
     """
 
     operation: str
@@ -209,7 +220,7 @@ class TracedValue(NamedTuple):
     has_other_shapes: bool = False
 
     def constrained(self, spec: Spec) -> ConstrainValue:
-        """The edit that constrains the value to a spec."""
+        """Returns the edit that constrains the value to a spec."""
         is_constraint = self.operation in CONSTRAINTS
         edit = ChangeConstraint if is_constraint else ConstrainValue
         where = (self.operation, self.variable, self.source, self.shape)
@@ -217,16 +228,16 @@ class TracedValue(NamedTuple):
 
 
 def values_of(program: Program) -> list[TracedValue]:
-    """The values in a program with a JaxprFunction that a constraint can split.
+    """Returns the values that a sharding constraint in the user's code can split.
 
-    Left out is what no constraint in the code could name alone (each product of
-    `x @ w @ w`, the values inside of a layer of flax), and where the cotangents of
-    a gradient are not known.
+    The program's function must be a `JaxprFunction`. Values that the code can't
+    constrain individually are omitted (each product of `x @ w @ w`, values inside a
+    flax layer), as are values whose cotangents can't be identified.
     """
-    makers: dict[int, PlacedOperation] = {}  # by the id of a variable
-    by_line: dict[Any, list[PlacedOperation]] = {}  # of one line and name, in order
+    makers: dict[int, PlacedOperation] = {}  # keyed by the id of a result
+    by_line: dict[Any, list[PlacedOperation]] = {}  # by line and name
     read: set[int] = set()  # ids of variables that another line reads
-    readers: dict[int, list[PlacedOperation]] = {}  # by the id of a variable
+    readers: dict[int, list[PlacedOperation]] = {}  # keyed by the id of an operand
     for operation in placed_operations(program.fn.jaxpr):  # type: ignore[attr-defined]
         for variable in operation.equation.invars:
             readers.setdefault(id(variable), []).append(operation)
@@ -263,7 +274,7 @@ def values_of(program: Program) -> list[TracedValue]:
                 variable = "" if assigned is None else assigned[1]
             if first.in_library and not variable:
                 continue
-            # In a function under `jax.vmap` a value has fewer dimensions than here.
+            # Under `jax.vmap`, the value in the code has fewer dimensions than here.
             if "vmap(" in first.around or (not variable and _is_inner(first, readers)):
                 continue
             places += cotangents
@@ -275,8 +286,10 @@ def values_of(program: Program) -> list[TracedValue]:
 def _is_inner(
     operation: PlacedOperation, readers: Mapping[int, Sequence[PlacedOperation]]
 ) -> bool:
-    """Whether the expression that makes a value goes on and gives one of another shape,
-    as an einsum transposes its product."""
+    """Whether a value is an intermediate of an expression with another result shape.
+
+    For example, an einsum may transpose its product.
+    """
     expression = expression_of(operation.equation, operation.line[0])
     for reader in readers.get(id(operation.equation.outvars[0]), ()):
         on_line = reader.line == operation.line and reader.shape != operation.shape
@@ -291,15 +304,15 @@ def _cotangents(
     shape: tuple[int, ...],
     makers: Mapping[int, PlacedOperation],
 ) -> list[Place]:
-    """The cotangents of a value: operands of its operation's transposes in a gradient.
+    """Finds the cotangents of a value among the backward operations of its line.
 
     Args:
-        alike: the operations of its line and name.
-        shape: its shape.
-        makers: id of a variable to the operation that makes it.
+        alike: all operations with the value's source line and name.
+        shape: the value's shape.
+        makers: id of a variable -> the operation that assigns it.
 
     Returns:
-        The places of the cotangents; empty if the operands are ambiguous.
+        The (operation number, operand number) of each cotangent; empty if ambiguous.
     """
     places: list[Place] = []
     for place, operation in enumerate(alike):
@@ -311,7 +324,7 @@ def _cotangents(
             if variable.aval.shape == shape and not is_saved and not is_literal:
                 fitting.append(number)
                 computed += [number] * (maker is not None)
-        # jax's rule for products has the cotangent first.
+        # jax's transpose rule for dot_general puts the cotangent first.
         if operation.name == "dot_general":
             fitting = [number for number in fitting if number == 0]
         elif len(computed) == 1:

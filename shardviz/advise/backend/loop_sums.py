@@ -1,9 +1,10 @@
-"""Sums over devices that a loop in a `shard_map` makes in every iteration.
+"""Moves sums over devices from inside a `shard_map` loop to after the loop.
 
-A sum of sums is the sum of what each device adds up alone, so one after the loop is
-enough. Most come from a gradient: a weight that is the same on all devices is used in
-the loop, and jax sums its gradient where it is used. With
-`w = jax.lax.pcast(w, axes, to="varying")` before the loop jax sums it there.
+If a loop only accumulates the result of a psum, each device can accumulate its own
+values, and one psum after the loop is enough. Most such psums come from gradients: if a
+loop reads a replicated weight, jax sums the weight's gradient in every iteration. With
+`w = jax.lax.pcast(w, axes, to="varying")` before the loop, jax sums it outside the
+loop.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from shardviz.programs.backend.typed import TypedEvaluation
 
 _SUMS = ("psum", "psum_invariant")
 _CALLS = (*names.CALLS, names.CHECKPOINT)
-# Operations of one value that a sum over devices may come after as well.
+# Linear operations of one operand: a psum before or after them gives the same result.
 _LINEAR = {
     "neg", "copy", "convert_element_type", "broadcast_in_dim", "reshape", "transpose",
     "squeeze", "reduce_sum",
@@ -44,11 +45,11 @@ _ADD = ("add", "add_any")
 
 @dataclass(frozen=True)
 class _Part:
-    """What a value becomes if sums wait until after the loop.
+    """A value in a loop body that includes a carry, postponed sums, or both.
 
     Attributes:
-        carry: the number of the carry that it is, with something added to it; or None.
-        sums: the ids of the sums that it is made of.
+        carry: the position of the carry that the value adds to; None if there is none.
+        sums: ids of the sum equations that the value depends on.
     """
 
     carry: int | None = None
@@ -57,14 +58,14 @@ class _Part:
 
 @dataclass(frozen=True)
 class LoopSums:
-    """The sums of a loop that can wait until after it.
+    """Sums in a loop that can be postponed until after it.
 
     Attributes:
-        loop: the equation of the `scan`.
-        sums: the equations of the sums.
-        carries: the numbers of the carries that add them up.
-        axes: what they sum over.
-        is_backward: whether jax made them for a gradient.
+        loop: the `scan` equation.
+        sums: the sum equations.
+        carries: positions of the carries that accumulate the sums.
+        axes: the mesh axes that they sum over.
+        is_backward: whether jax created the sums for a gradient.
     """
 
     loop: Any
@@ -75,7 +76,7 @@ class LoopSums:
 
 
 def loop_sums(jaxpr: Any) -> Iterator[LoopSums]:
-    """The sums that can wait, of each loop in a `shard_map` that checks what varies."""
+    """Yields the postponable sums of each loop in a `shard_map` with `check_vma`."""
     for operation in operations(jaxpr):
         is_mapped = operation.name == names.SHARD_MAP
         if not is_mapped or not names.CHECK_VMA.of(operation.equation):
@@ -102,14 +103,14 @@ def _sums_of(loop: Any) -> Iterator[LoopSums]:
 def waiting_sums(
     loop: Any, by_axes: Mapping[tuple[str, ...], dict[int, Any]]
 ) -> Iterator[LoopSums]:
-    """Those of the sums of a loop that can wait until after it.
+    """Yields those sums of a loop that can be postponed until after it.
 
     Args:
-        loop: the equation of a `scan`.
-        by_axes: the equations that sum over some mesh axes, by their ids.
+        loop: a `scan` equation.
+        by_axes: mesh axes -> the equations that sum over them, keyed by id.
     """
     for axes, sums in by_axes.items():
-        # A sum that cannot wait may leave others that can.
+        # Remove the sums that must stay in the loop, and analyse the others again.
         while sums:
             analysis = _Analysis(loop, axes, sums)
             carries = analysis.carries()
@@ -122,10 +123,10 @@ def waiting_sums(
 
 
 class _Analysis:
-    """Follows the sums of a loop's body to its carries.
+    """Traces the sums in a loop body to the carries that accumulate them.
 
     Attributes:
-        excluded: the ids of sums that cannot wait.
+        excluded: ids of sums that must stay in the loop.
     """
 
     def __init__(self, loop: Any, axes: Sequence[str], sums: Mapping[int, Any]) -> None:
@@ -133,7 +134,7 @@ class _Analysis:
         self.excluded: set[int] = set()
 
     def carries(self) -> tuple[int, ...]:
-        """The numbers of the carries to which nothing but sums is added."""
+        """Returns the positions of the carries that only accumulate sums."""
         first, count = jax_compat.scan_counts(self.loop)
         body = plain_jaxpr(names.SCAN_BODY.of(self.loop))
         inputs: list[_Part | None] = [None] * len(body.invars)
@@ -148,7 +149,7 @@ class _Analysis:
                 reached |= result.sums
             else:
                 self.excluded |= result.sums
-        # One that no carry adds up stays in the loop.
+        # A sum that no carry accumulates stays in the loop.
         self.excluded |= self.sums.keys() - reached
         return tuple(carries)
 
@@ -174,7 +175,7 @@ class _Analysis:
         name = equation.primitive.name
         nothing: list[_Part | None] = [None] * len(equation.outvars)
         if id(equation) in self.sums:
-            # A sum over several operands has as many results.
+            # A psum of several operands has one result per operand.
             return [_Part(sums=frozenset({id(equation)}))] * len(nothing)
         inner = JaxprOperation(equation).inner
         if name in _CALLS and len(inner) == 1:
@@ -198,7 +199,7 @@ class _Analysis:
 
 
 class _SummedAfter(TypedEvaluation):
-    """Evaluates a jaxpr with the sums of some loops after them."""
+    """Evaluates a jaxpr with some sums moved from inside loops to after them."""
 
     def __init__(self, waiting: Sequence[LoopSums]) -> None:
         super().__init__(None, {})
@@ -232,7 +233,7 @@ class _SummedAfter(TypedEvaluation):
         if id(equation) in self._left_out:
             return operands
         if equation.primitive.name == names.PVARY:
-            # A value whose sum waits already varies.
+            # An operand whose sum is postponed already varies over these axes.
             return [
                 self._like(operand, frozenset(names.SUMMED_AXES.of(equation)))
                 for operand in operands
@@ -241,10 +242,10 @@ class _SummedAfter(TypedEvaluation):
 
 
 def name_in_loop(equation: Any) -> str:
-    """The variable from outside of a loop that an expression reads; `""` if that is not
-    the only one.
+    """Returns the one variable from outside a loop that an expression reads.
 
-    The sum of a gradient has the line and the expression that uses the value.
+    Returns `""` if there isn't exactly one. The equation that sums a gradient has the
+    source line and the expression that read the variable.
     """
     for frame in jax_compat.line_frames(equation):
         if is_user_file(frame.file_name):
@@ -271,10 +272,10 @@ def name_in_loop(equation: Any) -> str:
 
 
 def _local_names(file: str, line: int) -> set[str]:
-    """The names that the innermost function around a line assigns."""
+    """Returns the parameters and locals of the function around a source line."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # a cell of a notebook with magics
+    except SyntaxError:  # a notebook cell with magics
         return set()
     names, start = set[str](), 0
     for node in ast.walk(tree):
@@ -293,7 +294,7 @@ def _local_names(file: str, line: int) -> set[str]:
 def with_sums_after_loop(
     jaxpr: Any, edit: SumAfterLoop | CastBeforeLoop, mesh: MeshSpec
 ) -> Any:
-    """A jaxpr in which the sums of an edit's line come once, after their loop."""
+    """Returns a jaxpr that does the sums of the edit's line once, after their loop."""
 
     def change(equation: Any) -> list[Any]:
         if equation.primitive.name != names.SHARD_MAP:
@@ -326,6 +327,6 @@ def with_sums_after_loop(
 
 @dataclass(frozen=True)
 class _Equations:
-    """A jaxpr of some equations alone."""
+    """A stand-in for a jaxpr, with equations only."""
 
     eqns: list[Any]

@@ -1,4 +1,4 @@
-"""lower_peak(): changes that lower the peak of a program's memory, each compiled."""
+"""lower_peak(): finds changes that lower a program's peak memory."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ from shardviz.programs.backend.bridge import jax_dtype
 from shardviz.programs.backend.trace import Output, donated_leaves
 
 _MOST_SPLITS = 4
-_MOST_ARGUMENTS = 6  # split together
-# Of the planned changes; after these, one of each kind is added to the best.
+_MOST_ARGUMENTS = 6  # split in one change
+# Applies to single changes. Combinations of them are compiled in addition.
 _MOST_COMPILED = 8
-_LEAST_GAIN = 0.01  # of the peak
+_LEAST_GAIN = 0.01  # as a fraction of the peak
 
 
 def lower_peak(trials: Trials) -> Changes:
-    """Changes after which a program needs less memory per device on the target.
+    """Finds changes that lower a program's peak memory per device on the target.
 
-    They donate or split arguments, let loops save less for their backward loops, or
-    split large values. Plans show which of them to compile for the target. A change that
-    needs no less memory, or whose values differ on simulated devices, is refused. A
-    program that does not fit the target is compared by the memory that the compiler
-    planned for it.
+    Changes donate or split arguments, split large intermediate values, or make loops
+    save fewer residuals for the backward pass. Plans decide which changes to compile
+    for the target. A change is refused if it needs as much memory, or if its values
+    differ on simulated devices. For a program that does not fit the target, the memory
+    is the amount that the compiler planned.
 
     Returns:
-        The least memory first; among equal ones, the least time. If none fits the
-        target, they are returned all the same.
+        Changes sorted by peak memory, then by least time. They include changes that
+        lower the peak but still don't fit the target.
 
     Raises:
-        ProgramError: if the program fails for another reason than its memory.
+        ProgramError: if the program fails for a reason other than its memory.
     """
     trials.require_original()
     trials.budget = Budget({COMPILE: _MOST_COMPILED})
@@ -74,7 +74,7 @@ def lower_peak(trials: Trials) -> Changes:
             else:
                 lower.append(result)
         lower.sort(key=_rank)
-        # One change of each kind is added to the best, if that lowers the peak further.
+        # Combine the best change with changes of other kinds if that lowers the peak.
         combined += lower[:1]
         for candidate in lower:
             best = combined[-1]
@@ -88,7 +88,7 @@ def lower_peak(trials: Trials) -> Changes:
                 if isinstance(result, Candidate):
                     combined.append(result)
     except (KeyboardInterrupt, Cancelled):
-        pass  # the changes so far are returned
+        pass  # return the changes found so far
     candidates = sorted(lower + combined[1:], key=_rank)
     advice: list[Fact] = _batch_in_parts(trials)
     if not any(candidate.fits for candidate in candidates):
@@ -97,15 +97,16 @@ def lower_peak(trials: Trials) -> Changes:
 
 
 def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
-    """The changes to compile: the best of each kind, then the second of each.
+    """Returns the trials to compile: the best of each kind, then each second best.
 
-    Those whose plans need least come first.
+    Among these, trials with the least planned memory come first.
 
     Args:
-        trials: tries changed programs.
-        refused: changes that cannot be made or promise nothing are added here.
+        trials: runs the trials.
+        refused: refusals of changes that can't be made or promise no gain are added
+            here.
     """
-    # Plans count all values as if none were freed, so they promise too much at most.
+    # A plan counts all values as if none were freed, so it never understates a gain.
     before = _planned_bytes(trials.plan_of(trials.program))
     least_gain = _LEAST_GAIN * (peak_bytes(trials.before.memory) or 0)
     planned: list[tuple[int, Trial]] = []
@@ -119,7 +120,7 @@ def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
         needed, code = _planned_bytes(trial.plan), edits[0].code
         if before - needed < least_gain:
             refused.append(NoLessPlanned(tuple(edits)))
-        # Policies that save the same values make one program.
+        # Policies that save the same values give the same program.
         elif (code, needed) not in programs:
             programs.add((code, needed))
             planned.append((needed, trial))
@@ -135,12 +136,12 @@ def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
 
 
 def _planned_bytes(plan: Plan) -> int:
-    """The bytes per device of all values of a plan, and of arguments that last."""
+    """Returns the bytes per device that a plan would need if nothing were freed."""
     total = 0
     for op in plan.ops:
         size = bytes_per_device(op, plan.mesh)
         total += size
-        # An argument that is not donated needs memory beside the results.
+        # An argument that is not donated needs memory in addition to the results.
         if op.kind == "argument" and not op.donated:
             total += size
     return total
@@ -151,19 +152,19 @@ def _rank(candidate: Candidate) -> tuple[int, float]:
 
 
 def _compiled(trials: Trials, trial: Trial, peak: int | None) -> Candidate | Refusal:
-    """A trial as a candidate, compared, if its peak is below `peak` bytes."""
+    """Compiles a trial, and compares its values if its peak is below `peak` bytes."""
     candidate = trials.compile(trial.edits, trial.program, must_fit=False)
     if isinstance(candidate, Refusal):
         return candidate
     needed = candidate.peak_bytes
     if needed is not None and peak is not None and needed > (1 - _LEAST_GAIN) * peak:
         return NoLessMemory(trial.edits, needed, peak)
-    # Values are compared only if there is something to gain.
+    # Comparing values means running the program, so do it only if there is a gain.
     return trials.compare(candidate)
 
 
 def edits_to_try(trials: Trials) -> Iterator[Sequence[Edit]]:
-    """The changes that may lower the peak, each of one or more edits."""
+    """Yields changes that may lower the peak; each is one or more edits."""
     for edit in donations_and_remats(trials):
         yield [edit]
     for split in itertools.islice(_splits(trials), _MOST_SPLITS):
@@ -172,7 +173,7 @@ def edits_to_try(trials: Trials) -> Iterator[Sequence[Edit]]:
 
 
 def _split_arguments(trials: Trials) -> Iterator[list[SplitArgument]]:
-    """For each mesh axis, the largest arguments that it can split."""
+    """Yields, for each mesh axis, edits that split the largest arguments over it."""
     program = trials.program
     requests = [row for row in program.requests if row.bytes_per_device]
     requests.sort(key=lambda row: row.bytes_per_device or 0, reverse=True)
@@ -190,7 +191,7 @@ def _split_arguments(trials: Trials) -> Iterator[list[SplitArgument]]:
 
 
 def donations_and_remats(trials: Trials) -> Iterator[Donate | Rematerialise]:
-    """Edits that change no sharding: one donation, and one edit per policy for loops."""
+    """Yields edits that keep all shardings: a donation, and an edit per policy."""
     state = _state_and_batch(trials)[0]
     if not state <= set(trials.program.options.get("donate", ())):
         yield Donate(tuple(sorted(state)))
@@ -201,7 +202,7 @@ def donations_and_remats(trials: Trials) -> Iterator[Donate | Rematerialise]:
 
 
 def _batch_in_parts(trials: Trials) -> list[Fact]:
-    """Advice to split the batch of a gradient into parts taken one after another."""
+    """Advises accumulating the gradient over microbatches, if the program has one."""
     batch = _state_and_batch(trials)[1]
     has_gradient = any(op.backward for op in trials.plan_of(trials.program).ops)
     if not batch or not has_gradient:
@@ -210,7 +211,7 @@ def _batch_in_parts(trials: Trials) -> list[Fact]:
 
 
 def _splits(trials: Trials) -> Iterator[ConstrainValue]:
-    """Constraints on the largest values before the backward pass, over free axes."""
+    """Yields constraints that split the largest forward values over unused axes."""
     values: dict[str, list[TracedValue]] = {}
     for value in values_of(trials.as_jaxpr):
         if value.places and value.source:
@@ -220,8 +221,8 @@ def _splits(trials: Trials) -> Iterator[ConstrainValue]:
     for buffer in peak.buffers if peak is not None else ():
         if buffer.kind != "temporaries" or buffer.phase == "backward":
             continue
-        # Any part of an expression may split the saved value. Several buffers may have
-        # one line, whose values are tried once.
+        # Constraining any subexpression may split the saved value. Several buffers may
+        # come from one source line; its values are tried once.
         for value in values.pop(buffer.source, ()):
             spec = proposals.planned_spec(plan, value)
             for axis, size in mesh.shape.items():
@@ -231,20 +232,21 @@ def _splits(trials: Trials) -> Iterator[ConstrainValue]:
 
 
 def _state_and_batch(trials: Trials) -> tuple[set[int], list[str]]:
-    """The arguments that a step returns with new values, and the arrays of the batch.
+    """Finds the arguments that a train step updates, and the arrays of the batch.
 
-    Each array of the former has a result of its shape and type to itself. Of the other
-    arrays, those with as many rows as the largest are the batch.
+    A step updates an argument if each of its arrays can be paired with a result of the
+    same shape and dtype. Among the remaining arrays, the batch is those with as many
+    rows as the largest.
 
     Returns:
-        Positions of arguments, and names of arrays.
+        The positions of updated arguments, and the names of batch arrays.
     """
     program, rest_arrays = trials.program, list[ArraySpec]()
     free = Counter(map(_shape_and_type, trials.traced.outputs))
     donated = program.options.get("donate", ())
     state, tree = set(donated), program.tree
     count = len(program.arrays) if tree is None else len(tree.children())
-    # Donated arguments have the first claim to results.
+    # Pair donated arguments with results first.
     for argument in sorted(range(count), key=lambda number: number not in donated):
         leaves = donated_leaves(program.replace(options={"donate": (argument,)}))
         arrays = [program.arrays[leaf] for leaf in leaves]

@@ -1,7 +1,8 @@
-"""Proposals: edits of a program that may remove a collective. None is tried here.
+"""Proposals: edits that may remove a collective. `changes.py` tries them.
 
-Most move a mesh axis of the collective: off a dimension, to another dimension, or onto
-an array that the axis does not split yet. Others sum once after a loop.
+Most proposals move one of the collective's mesh axes: off a dimension, to another
+dimension, or onto an array that the axis does not split yet. Others sum once after a
+loop instead of in every iteration.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from shardviz.programs.program import Program
 
 _MOST_VALUES = 40
 _CASTS = ("convert", "transpose", "reshape", "copy")
-_MOST_RULED = 3  # arrays for which edits of the table are looked for
+_MOST_RULED = 3  # arrays for which rule edits are searched
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,9 @@ class Proposal:
 
     Attributes:
         edits: the edits.
-        distance: how far what they change is from the collective; 0 for a value that
-            the collective names.
-        subject: what they change. Among proposals with one subject only the best is
-            kept.
+        distance: how far the edited value is from the collective; 0 if the collective
+            names that value.
+        subject: the edited value. Only the best proposal per subject is kept.
     """
 
     edits: tuple[Edit, ...]
@@ -72,12 +72,12 @@ class Proposal:
 
 @dataclass(frozen=True, eq=False)
 class UnwantedCollective:
-    """The collective to remove, in the program that has it.
+    """A collective to remove, with its program.
 
     Attributes:
-        trials: tries changed programs.
+        trials: runs trials of changed programs.
         collective: the collective, with its cause.
-        plan: the plan of the program.
+        plan: the program's plan.
     """
 
     trials: Trials
@@ -86,18 +86,18 @@ class UnwantedCollective:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes of more than one device that it runs over."""
+        """The mesh axes that the collective runs over, without axes of size 1."""
         known = [parent_axis(axis) for axis in self.collective.mesh_axes]
         axes = []
         for axis, size in self.trials.program.mesh.shape.items():
-            # If its axes are unknown, it may run over any.
+            # A collective whose axes are unknown may run over any axis.
             if size > 1 and (axis in known or not known):
                 axes.append(axis)
         return tuple(axes)
 
     @cached_property
     def values(self) -> list[ValueName]:
-        """The values it and its members move or sum, and the operations that need them."""
+        """The values that the collective moves or sums, and their readers."""
         names = [self.collective.operand]
         for member in (self.collective, *self.collective.members):
             if isinstance(member.cause, Cause):
@@ -112,7 +112,7 @@ class UnwantedCollective:
 
     @cached_property
     def is_written(self) -> bool:
-        """Whether the user wrote it in a `shard_map`, or jax made it for a gradient."""
+        """Whether the collective is in the jaxpr, from user code or a gradient."""
         for member in self.collective.members or (self.collective,):
             names = [member.op.rpartition("/")[2]]
             if isinstance(member.cause, Cause) and member.cause.operation is not None:
@@ -122,36 +122,38 @@ class UnwantedCollective:
         return True
 
     def distance(self, argument: str) -> float:
-        """How far an argument is: 0 if the collective names it, else 2."""
+        """Returns an argument's distance: 0 if the collective names it, else 2."""
         for value in self.values:
             if value.is_argument and value.name == argument:
                 return 0.0
         return 2.0
 
     def specs(self, shape: Sequence[int], spec: Spec) -> Iterator[Spec]:
-        """Other specs of an array, with the collective's axes elsewhere."""
+        """Yields copies of a spec with the collective's axes moved or removed."""
         return variants(shape, spec, self.axes, self.trials.program.mesh)
 
 
 def proposals(unwanted: UnwantedCollective) -> list[Proposal]:
-    """The proposals to try, the nearest to the collective first."""
+    """Returns the proposals to try, nearest to the collective first."""
     proposed: list[Proposal] = []
     for generate in _SUM_PROPOSALS:
         proposed += generate(unwanted)
-    # No split of an array removes a collective that the user wrote in a shard_map.
+    # Other specs don't remove a collective that the user wrote in a shard_map.
     if not unwanted.is_written:
         for generate in _SPLIT_PROPOSALS:
             proposed += generate(unwanted)
-    # The sort is stable: proposals of one distance stay in the order of generators.
+    # The sort is stable: proposals at equal distance keep the order of their
+    # generators.
     return sorted(proposed, key=lambda proposal: proposal.distance)
 
 
 def variants(
     shape: Sequence[int], spec: Spec, axes: Sequence[str], mesh: MeshSpec
 ) -> Iterator[Spec]:
-    """The specs that differ in the place of these mesh axes, or leave them out.
+    """Yields copies of a spec with some mesh axes moved or removed.
 
-    Each axis is moved alone; last, all of them are left out together.
+    Each copy moves or removes one axis; the last one removes all of `axes`. Specs that
+    don't fit the shape are skipped.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh = make_mesh(data=2, model=2)
@@ -168,7 +170,7 @@ def variants(
     choices.append(_without(dims, axes))
     for choice in dict.fromkeys(choices):
         variant = Spec(choice, frozenset(), spec.unreduced, spec.reduced)
-        with contextlib.suppress(ShardvizError):  # it does not divide the array
+        with contextlib.suppress(ShardvizError):  # does not divide the array
             lay_out(tuple(shape), variant, mesh)
             if choice != dims:
                 yield variant
@@ -177,7 +179,7 @@ def variants(
 def _without(
     dims: Sequence[tuple[str, ...]], axes: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """The entries of a spec with some mesh axes left out."""
+    """Removes some mesh axes from the entries of a spec."""
     return tuple(tuple(axis for axis in dim if axis not in axes) for dim in dims)
 
 
@@ -185,8 +187,11 @@ def _without(
 
 
 def _argument_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
-    """Other specs of arguments, and constraints on them; of all layers together."""
-    # Arguments of one shape and spec whose names differ by numbers only.
+    """Proposes other specs for arguments, and constraints on arguments.
+
+    Arguments that occur once per layer of a model are changed together.
+    """
+    # Group arguments of equal shape and spec whose names differ only in numbers.
     groups: dict[tuple[str, tuple[int, ...], Spec], dict[str, int]] = {}
     factors = _other_factors(unwanted.plan)
     for number, request in enumerate(unwanted.trials.program.requests):
@@ -194,7 +199,8 @@ def _argument_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
         key = (re.sub(r"\d+", "#", array.name), array.shape, spec)
         groups.setdefault(key, {})[array.name] = number
     for (pattern, shape, spec), names in [*groups.items()]:
-        # Layers' keys and values are projections of one value, so they change together.
+        # Also group arguments that multiply the same value, such as the key and value
+        # weights of a layer.
         together = {**names}
         for (_, other_shape, other_spec), other_names in groups.items():
             alike = (other_shape, other_spec) == (shape, spec)
@@ -211,7 +217,8 @@ def _argument_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
             for name, number in names.items():
                 constraints.append(ConstrainArgument(name, number, spec))
             yield Proposal(tuple(splits), distance, (f"argument {pattern}",))
-            # Here the argument keeps its split, and only its readers get the new one.
+            # With a constraint, the argument keeps its spec; only its readers see the
+            # new one.
             subject = (f"value {pattern}",)
             yield Proposal(tuple(constraints), distance + 0.25, subject)
 
@@ -219,7 +226,7 @@ def _argument_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
 def _share_a_factor(
     factors: dict[str, set[str]], names: Collection[str], others: Collection[str]
 ) -> bool:
-    """Whether an argument of each group is multiplied with the same value."""
+    """Whether both groups have an argument that is multiplied with the same value."""
     first, second = set[str](), set[str]()
     for name in names:
         first |= factors.get(name, set())
@@ -229,11 +236,11 @@ def _share_a_factor(
 
 
 def _other_factors(plan: Plan) -> dict[str, set[str]]:
-    """For each argument the values that products multiply it with."""
+    """Maps each factor of a matrix product to all values it is multiplied with."""
     by_name, factors = plan.by_name, dict[str, set[str]]()
 
     def before_casts(name: str) -> str:
-        """The value that a chain of casts and transposes begins with."""
+        """Returns the value at the start of a chain of casts and transposes."""
         while name in by_name:
             op = by_name[name]
             if op.kind != "op" or op.opcode not in _CASTS or len(op.operands) != 1:
@@ -250,7 +257,7 @@ def _other_factors(plan: Plan) -> dict[str, set[str]]:
 
 
 def _rule_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
-    """The smallest edits of the rules that give an argument another spec."""
+    """Proposes the smallest rule edits that give an argument another spec."""
     program, ruled = unwanted.trials.program, []
     for request in program.requests:
         by_name = request.array.logical is not None and program.rules is not None
@@ -260,11 +267,11 @@ def _rule_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
     tables = set[str]()
     for request in ruled[:_MOST_RULED]:
         array = request.array
-        # People who have rules edit these rather than one array.
+        # Users with a rule table would rather edit it than the spec of one array.
         distance = unwanted.distance(array.name) - 0.5
         for spec in unwanted.specs(array.shape, request.spec or Spec()):
             for remedy in request.remedies(spec):
-                # Several arrays may need the same table.
+                # Several arrays may lead to the same table.
                 table = str(remedy.rules.pairs())
                 if table in tables:
                     break
@@ -276,7 +283,7 @@ def _rule_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
 
 
 def _value_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
-    """Constraints on values inside the program."""
+    """Proposes constraints on intermediate values of the program."""
     names = {(value.name, value.source) for value in unwanted.values}
     values = []
     for value in values_of(unwanted.trials.as_jaxpr):
@@ -286,20 +293,20 @@ def _value_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
             distance = 0.5
         elif value.source in unwanted.sources:
             distance = 1.5
-        # Other parts of an expression have no name in the code.
+        # Other subexpressions have no name in the code.
         if value.variable or is_named or value.operation in CONSTRAINTS:
             values.append((distance, value))
     values.sort(key=lambda row: row[0])
     for distance, value in values[:_MOST_VALUES]:
         spec = planned_spec(unwanted.plan, value)
         subject = f"value {value.variable or value.operation} {value.source}"
-        # A constraint to its present spec may keep other values from changing it.
+        # A constraint to the current spec may help, too: it pins the value's sharding.
         for variant in (spec, *unwanted.specs(value.shape, spec)):
             yield Proposal((value.constrained(variant),), distance, (subject,))
 
 
 def planned_spec(plan: Plan, value: TracedValue) -> Spec:
-    """The spec that propagation gives a value, without parts of axes."""
+    """Returns the spec that propagation gives a value, without sub-axes."""
     for op in plan.ops:
         is_value = op.source == value.source and op.shape == value.shape
         if is_value and op.name.startswith(value.operation) and not op.backward:
@@ -311,7 +318,7 @@ def planned_spec(plan: Plan, value: TracedValue) -> Spec:
 
 
 def _result_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
-    """Other specs of results."""
+    """Proposes other specs for results."""
     traced, planned = unwanted.trials.traced, unwanted.plan.by_name
     requested = {}
     for output, spec in zip(traced.outputs, traced.out_specs, strict=True):
@@ -320,11 +327,12 @@ def _result_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
         spec = before
         if spec is None and output.name in planned:
             spec = planned[output.name].spec
-        # A spec that the user asked for may be the cause.
+        # A spec that the user requested is more likely to be the cause.
         distance = 2.0 if before is None else 1.0
         for variant in unwanted.specs(output.shape, spec or Spec()):
             specs: OutSpecs = SpecsByName({**requested, output.name: variant})
-            # As users write them, if the function returns only results.
+            # If all leaves of the result are arrays, give the specs as a pytree, like a
+            # user.
             if not (traced.out_tree.before or traced.out_tree.non_arrays):
                 leaves = {**requested, output.name: variant}
                 specs = traced.out_tree.unflatten([*leaves.values()])
@@ -336,7 +344,7 @@ def _result_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
 
 
 def _late_sum_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
-    """One sum after a loop of a `shard_map`, in place of one in each iteration."""
+    """Proposes one sum after a `shard_map` loop in place of one per iteration."""
     for waiting in loop_sums(_jaxpr_of(unwanted)):
         if {*unwanted.axes}.isdisjoint(waiting.axes):
             continue
@@ -351,7 +359,7 @@ def _late_sum_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
 
 
 def _unreduced_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
-    """One sum after a loop on Explicit axes, in place of one in each iteration."""
+    """Proposes one sum after a loop on Explicit axes in place of one per iteration."""
     if set(unwanted.trials.program.mesh.axis_types) != {"Explicit"}:
         return
     for operation in operations(_jaxpr_of(unwanted)):
@@ -395,10 +403,10 @@ _SPLIT_PROPOSALS: tuple[_Generator, ...] = (
 
 
 def order_edit(program: Program, report: Report) -> OrderDevices | None:
-    """The edit that gives a compiled program the best order of devices.
+    """Returns the edit that gives a compiled program the best device order.
 
     Returns:
-        None if no order is better, or if the report is not for described devices.
+        The edit; None if no order is better or the target's topology is not described.
     """
     target = getattr(report.roofline, "where", "")
     if report.mesh is None or not is_described(target):

@@ -1,10 +1,10 @@
-"""Rematerialisation of a traced train step, as `jax.checkpoint` would do it.
+"""Rematerialises a traced train step, as `jax.checkpoint` would.
 
-A gradient through `jax.lax.scan` becomes two loops: one stacks what the backward pass
-needs, the other reads the stacks in reverse. Here the program is evaluated once more.
-Its loops also stack what each step begins with, and what jax's own policies let them
-save; from these the second loop computes the other stacks again, a step at a time.
-Stacks without readers are then dead code, which jax removes from every program.
+A gradient through `jax.lax.scan` becomes two loops: the forward loop stacks residuals,
+and the backward loop reads them in reverse. This module evaluates the program again.
+Each forward loop now also stacks its carry and the values that a jax policy lets it
+save. From these, the backward loop recomputes the other residuals, one iteration at a
+time. The stacks that nothing reads any more are dead code, which jax removes.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend import jaxprs
 
-#: Policies of `jax.checkpoint_policies`, the one that saves least first.
+#: Names in `jax.checkpoint_policies`, starting with the one that saves least.
 POLICIES = ("nothing_saveable", "dots_with_no_batch_dims_saveable", "dots_saveable")
 _Function = Callable[..., Any]
 
 
 def rematerialised(jaxpr: Any, policy: str) -> tuple[Any, tuple[str, ...]]:
-    """A program whose loops save less for their backward loops.
+    """Returns a program whose loops save fewer residuals for their backward loops.
 
     Args:
-        jaxpr: a traced program, which takes gradients.
-        policy: one of POLICIES: what a loop may still save, beside its carry.
+        jaxpr: a traced program that computes a gradient.
+        policy: one of POLICIES. It decides what a loop may save in addition to its
+            carry.
 
     Returns:
-        The program, and the lines of the loops that save less, which may be none.
+        The program, and the source lines of loops that now save less; can be empty.
 
     >>> import jax, jax.numpy as jnp
     >>> body = lambda h, w: (jnp.tanh(h @ w), None)
@@ -57,17 +58,18 @@ def rematerialised(jaxpr: Any, policy: str) -> tuple[Any, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _Loops:
-    """The loops of a program that is evaluated, under a policy of jax."""
+    """Evaluates the loops of a program under a jax checkpoint policy."""
 
     may_save: _Function
-    lines: dict[str, None] = field(default_factory=dict)  # of loops that save less
-    # By the id of a stack, and whether the loop that may compute it again is in reverse:
-    # a line, the stacks that it needs, and what gives values of a step by those ids.
+    lines: dict[str, None] = field(default_factory=dict)  # source lines
+    # (id of a stack, whether the recomputing loop is reversed) -> (source line of the
+    # forward loop, stacks to recompute from, function that recomputes one iteration).
     again: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
 
     def function_for(self, equation: Any) -> _Function | None:
-        """What evaluates a loop; None for other operations."""
-        # A print must run only once. Collectives in a shard_map have an effect, too.
+        """Returns a function that evaluates a loop; None for other operations."""
+        # A loop with a print can't be recomputed. NamedAxisEffect, the effect of
+        # collectives in a shard_map, is harmless.
         effects = set(map(effect_class, equation.effects)) - {"NamedAxisEffect"}
         is_loop = equation.primitive.name == names.SCAN and not effects
         return partial(self._evaluate, equation) if is_loop else None
@@ -77,7 +79,7 @@ class _Loops:
         reverse = names.REVERSE.of(equation)
         start = consts + count
         constants, slices = operands[:consts], operands[start:]
-        # Steps of microbatches are loops around the loops over layers.
+        # Loops can be nested: one over microbatches around one over layers.
         jaxpr = inlined(names.SCAN_BODY.of(equation), self.function_for)
         body = jaxprs.plain_jaxpr(jaxpr)
         before, after = body.invars, body.outvars
@@ -92,7 +94,7 @@ class _Loops:
         once = function_of(jaxpr, outvars=after + saved)
         values = before[:consts] + before[start:] + saved
         again = function_of(jaxpr, invars=values, eqns=computing, outvars=after[count:])
-        needed, values_of_step = (), dict  # none
+        needed, values_of_step = (), dict  # nothing to recompute
         for stack in slices:
             step_results = self.again.get((id(stack), reverse))
             if step_results is not None:
@@ -101,7 +103,7 @@ class _Loops:
 
         def step(carried: Any, values: Any) -> Any:
             own_slices, saved_slices = list(values[0]), values[1]
-            # The values that the forward loop would have stacked in this step.
+            # Recompute the values that the forward loop would have stacked here.
             again_values = values_of_step(*saved_slices)
             for i, stack in enumerate(slices):
                 own_slices[i] = again_values.get(id(stack), own_slices[i])
@@ -121,7 +123,7 @@ class _Loops:
             return dict(zip(map(id, stacks), again(*constants, *values), strict=True))
 
         for stack, variable in zip(stacks, after[count:], strict=True):
-            # To copy what is saved is not worth another loop.
+            # Only values that the body computes are worth recomputing.
             if id(variable) in computed:
                 key = id(stack), not reverse
                 line = jaxprs.users_line(equation)
@@ -130,13 +132,13 @@ class _Loops:
 
 
 def function_of(jaxpr: Any, **parts: Any) -> _Function:
-    """A jaxpr as a function, with other operations, arguments or results."""
+    """Converts a jaxpr to a function after replacing some of its `parts`."""
     body = jaxprs.plain_jaxpr(jaxpr).replace(**parts)
     return jaxpr_as_fun(jaxprs.with_body(jaxpr, body))
 
 
 class _Call(Primitive):
-    """An operation that is a Python function, called where a jaxpr is evaluated."""
+    """A primitive that calls a Python function when a jaxpr is evaluated."""
 
     multiple_results = True
 
@@ -145,17 +147,17 @@ class _Call(Primitive):
 
 
 def inlined(jaxpr: Any, function_for: _Function = lambda _: None) -> Any:
-    """A jaxpr with the functions under `jax.jit` in place, as XLA puts them.
+    """Inlines the functions under `jax.jit` in a jaxpr, as XLA does.
 
     Args:
-        jaxpr: the jaxpr. Functions in it that have shardings stay.
-        function_for: gives what takes the place of an operation; None to keep it.
+        jaxpr: the jaxpr. Calls with explicit shardings are not inlined.
+        function_for: returns a function to evaluate in place of an equation, or None.
     """
 
     def changed(equation: Any) -> list[Any]:
         function = function_for(equation)
         if equation.primitive.name == names.SHARD_MAP:
-            # It evaluates its jaxpr itself, in a context of its own.
+            # A shard_map evaluates its own jaxpr, in a separate mesh context.
             inside = partial(jaxprs.rewritten, change=changed)
             return [jaxprs.with_inner(equation, inside)]
         if equation.primitive.name == names.JIT:
@@ -175,7 +177,7 @@ def inlined(jaxpr: Any, function_for: _Function = lambda _: None) -> Any:
 
 
 def with_rematerialisation(jaxpr: Any, edit: Rematerialise, mesh: MeshSpec) -> Any:
-    """A jaxpr whose loops save less for their backward loops.
+    """Returns a jaxpr whose loops save fewer residuals for their backward loops.
 
     Raises:
         ProgramError: if no loop saves less.

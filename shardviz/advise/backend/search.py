@@ -1,12 +1,12 @@
-"""search(): finds shardings with the least time that fit, each compiled for the target.
+"""search(): finds the fastest shardings that fit in memory, compiled for the target.
 
-Plans, which take milliseconds, show where to look, and compiles for the target decide.
-In a small space every point is planned. In a larger space each mesh is searched by
-descents: the first start at the program's own specs, later ones at random points. After
-every few plans, the best point so far is compiled if it is new. Then the others are
-compiled in the order of their planned times, until no gain is likely or the budget is
-spent. The budget counts plans and compiles, not seconds, so a busy machine finds the same
-result.
+Plans take milliseconds and guide the search; compiles for the target decide. In a small
+search space, every point is planned. In a larger space, each mesh is searched by
+coordinate descent: the first descents start at the program's current specs, later ones
+at random points. After every few plans, the best point is compiled if it is new. The
+other points are then compiled in the order of their planned times, until no gain is
+likely or the budget is spent. The budget counts plans and compiles rather than seconds,
+so that a busy machine finds the same result.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from shardviz.plans.backend.build_plan import plan_program
 from shardviz.programs.program import Program
 
 Edits = tuple[Edit, ...]
-_SMALL = 256  # points of a space in which all are planned
-_MOST_PLANNED, _LEAST_PLANNED = 500, 64  # in a larger space
-_PLANNED_OPERATIONS = 500_000  # of all plans together: a plan takes time per operation
+_SMALL = 256  # a space of at most this many points is planned completely
+_MOST_PLANNED, _LEAST_PLANNED = 500, 64  # points in a larger space
+_PLANNED_OPERATIONS = 500_000  # summed over all plans
 _MOST_COMPILED = 32
 _PLANS_PER_COMPILE = 24
-_DESCENTS = 4  # on each mesh
-_LEAST_FRACTION = 0.5  # of its planned time that a program takes at least
-_MOST_IN_VAIN = 6  # compiles in a row that are no faster and end a large search
+_DESCENTS = 4  # per mesh
+_LEAST_FRACTION = 0.5  # lowest expected ratio of compiled to planned time
+_MOST_IN_VAIN = 6  # compiles in a row without a gain before a large search ends
 
 
 def search(
@@ -63,7 +63,7 @@ def search(
     """Finds the candidates with the least time; `sv.search` explains the arguments.
 
     Raises:
-        TargetError: for a target whose rates are unknown, or of another size.
+        TargetError: if the target's rates are unknown, or its size isn't the mesh's.
         ProgramError: if the program cannot be planned.
     """
     if not is_described(target):
@@ -104,15 +104,15 @@ def search(
 
 
 class _TimeOver(Exception):
-    """The seconds of the search are over."""
+    """The time limit of the search has passed."""
 
 
 class _Planned(NamedTuple):
     """A planned point.
 
     Attributes:
-        estimate: its least time and memory by the plan.
-        edits: what it changes.
+        estimate: the least time and the memory, according to the plan.
+        edits: the edits that lead to the point.
         program: the program after the edits.
     """
 
@@ -122,21 +122,20 @@ class _Planned(NamedTuple):
 
 
 class _Run:
-    """One search and its state.
+    """The state of one search.
 
     Attributes:
-        limit: the most bytes that a program may need per device.
-        end: when the time is over, by `time.monotonic`.
-        points: how many points the space has.
-        planning: plans the next point each time it is advanced.
-        planned: the points planned so far, by their edits; None if there is no such
-            program. Points that differ along axes of size 1 have the same edits, and
-            are one program.
-        compiled: for each compiled program the bytes it needs per device if it does
-            not fit, else None.
-        skipped: points that are not compiled, since an equal one was.
-        results: the candidates and refusals.
-        before: the compile of the original; None until then.
+        limit: the most bytes per device that a program may need.
+        end: the `time.monotonic` time at which the search must stop.
+        points: number of points in the search space.
+        planning: an iterator that plans the next point each time it advances.
+        planned: edits -> planned point, or None if the edits give no valid program.
+            Points that differ only along axes of size 1 share their edits.
+        compiled: edits -> bytes needed per device if the compiled program does not fit,
+            else None.
+        skipped: edits of points that are not compiled because an equal point was.
+        results: edits -> candidate or refusal.
+        before: the original's report; None until it is compiled.
     """
 
     def __init__(
@@ -155,19 +154,19 @@ class _Run:
         self.points = 0
         self.planning: Iterator[object] = iter(())
         self.planned: dict[Edits, _Planned | None] = {}
-        self.next_compile = _PLANS_PER_COMPILE  # plans until then
+        self.next_compile = _PLANS_PER_COMPILE  # compile after this many plans
         self.compiled: dict[Edits, int | None] = {}
         self.skipped: set[Edits] = set()
         self.results: dict[Edits, Candidate | Refusal] = {}
         self.before: Report | None = None
 
     def report(self, stage: str = "") -> None:
-        """Reports to the clock how much is planned and compiled."""
+        """Reports the numbers of plans and compiles to the clock."""
         self.clock(f"{len(self.planned):,} planned, {len(self.compiled):,} compiled")
 
     def plan_meanwhile(self) -> bool:
-        """Plans a point while a worker compiles; returns whether the time is over."""
-        # It stops at the next compile, so that no choice depends on timing.
+        """Plans a point while a worker compiles; returns whether time is up."""
+        # Planning pauses at `next_compile`, so that results don't depend on timing.
         if len(self.planned) < self.next_compile:
             next(self.planning, None)
         return time.monotonic() > self.end
@@ -178,7 +177,7 @@ class _Run:
         return Search.of(self.results.values()).best
 
     def prepare(self, over: Sequence[str] | None) -> None:
-        """Finds what may vary, and compiles the original."""
+        """Collects the choices to search over, and compiles the original."""
         plan = plan_program(self.program)
         if plan.error is not None:
             raise ProgramError(f"The program cannot be planned: {plan.error}")
@@ -188,35 +187,38 @@ class _Run:
             for edit in donations_and_remats(self.trials):
                 options[edit.code].append(edit)
         for kind, edits in options.items():
-            # Donation takes no time, so it is the only option.
+            # Donating costs no time, so there is no option without it.
             if edits and kind in (over or ()):
                 self.choices += (Choice(kind, tuple(edits)),)
         self.sizes = [len(choice.options) for choice in self.choices]
         self.points = math.prod(self.sizes)
-        # The meshes take turns, so that each gets a part of the time.
+        # Alternate between meshes, so that each gets a share of the budget.
         by_mesh = map(self.plan_mesh, range(self.sizes[0]))
         self.planning = itertools.zip_longest(*by_mesh)
         most_planned = _PLANNED_OPERATIONS // max(len(plan.ops), 1)
         most_planned = min(max(_LEAST_PLANNED, most_planned), _MOST_PLANNED)
         self.trials.budget = Budget({PLAN: most_planned, COMPILE: _MOST_COMPILED})
-        # Candidates are compared with the original as it was compiled, without the least
-        # times of its plan.
+        # Candidates are compared with the compiled original, without the least times
+        # that its plan would add.
         original = self.trials.before = self.trials.compiled(self.program)
         self.results[()] = self.compile((), self.program)
         self.before = original
 
     def compile_while_planning(self) -> None:
-        """Plans all points it may, and compiles each new best one after every few."""
+        """Plans points until the budget is spent.
+
+        After every few plans, compiles the best point if it is new.
+        """
         best = math.inf
         while self.plan_some():
             waiting = self.waiting()
-            # Later compiles decide between nearly equal plans.
+            # Only a lower planned time counts here. Later compiles compare near ties.
             if waiting and waiting[0].estimate.seconds < best and self.may_compile:
                 best = waiting[0].estimate.seconds
                 self.compile_point(waiting[0])
 
     def plan_some(self) -> bool:
-        """Plans points until the next compile; returns False if none are left."""
+        """Plans points until the next compile is due; returns False if none remain."""
         self.next_compile = len(self.planned) + _PLANS_PER_COMPILE
         for _ in self.planning:
             if time.monotonic() > self.end:
@@ -231,14 +233,15 @@ class _Run:
         return self.trials.budget.allows(COMPILE)
 
     def waiting(self) -> list[_Planned]:
-        """Planned points that may be compiled, the most promising first.
+        """Returns the planned points that can still be compiled, most promising first.
 
-        Points that should fit come first, by least time; the others follow, by memory.
+        Points that should fit are sorted by least time; the others follow, sorted by
+        memory.
         """
         ratio = self.needed_per_planned_byte()
         ranked = []
         for number, point in enumerate(self.planned.values()):
-            # A program needs at least its arguments and results.
+            # A program needs memory at least for its arguments and results.
             if point is None or point.estimate.held > self.limit:
                 continue
             if point.edits in self.results or point.edits in self.skipped:
@@ -250,10 +253,10 @@ class _Run:
         return [point for *_, point in ranked]
 
     def needed_per_planned_byte(self) -> float:
-        """The bytes a program needs per byte of its planned values.
+        """Estimates the bytes that a program needs per byte of its planned values.
 
-        The least ratio among the compiled programs that do not fit; 0 if there are
-        none yet.
+        This is the lowest ratio among the compiled programs that did not fit, or 0 if
+        there are none yet.
         """
         ratios = []
         for edits, needed in self.compiled.items():
@@ -263,7 +266,7 @@ class _Run:
         return min(ratios, default=0.0)
 
     def least_memory(self) -> tuple[PlannedPoint, ...]:
-        """The planned points, the least memory by plan first."""
+        """Returns the planned points, sorted by planned memory."""
         points = []
         for point in self.planned.values():
             if point is not None:
@@ -272,14 +275,15 @@ class _Run:
         return tuple(sorted(points, key=lambda point: point.estimate.values))
 
     def plan_mesh(self, mesh: int) -> Iterator[None]:
-        """Plans points of one mesh, one each time it is advanced.
+        """Plans points of one mesh, one per iteration of this generator.
 
-        In a small space all points. In a larger one it descends: one choice after
-        another is changed for the better, in turn for less time, and for less time and
-        memory. The first descents begin at the present specs, later ones anywhere.
+        In a small space, it plans all points. In a larger space, it runs coordinate
+        descents, which improve one choice at a time. They alternately minimise time,
+        and time multiplied by memory. The first two start at the current specs, later
+        ones at random points.
 
         Args:
-            mesh: the number of the mesh among the options.
+            mesh: the index of the mesh among the options.
         """
         if self.points <= _SMALL:
             for options in np.ndindex(*self.sizes[1:]):
@@ -289,12 +293,14 @@ class _Run:
         chance = random.Random(mesh)
         for descent in range(_DESCENTS):
             options = [0] * len(self.sizes[1:])
-            # Some descents need two changes together, as of both weights of an MLP.
+            # Random starts can find gains that need two changes at once, such as to
+            # both weights of an MLP.
             if descent > 1:
                 options = [*map(chance.randrange, self.sizes[1:])]
             point: Point = (mesh, *options)
             before: Point | None = None
-            # After a later choice changed, another option of an earlier may be better.
+            # Repeat, since changing a choice may make another option of an earlier
+            # choice better.
             while point != before:
                 before = point
                 for number in range(1, len(point)):
@@ -308,30 +314,30 @@ class _Run:
                         yield
 
     def cost(self, point: Point, weight: int) -> tuple[float, ...]:
-        """A sort key of a point, least for the best; plans the point.
+        """Plans a point and returns its sort key; the best point has the lowest.
 
         Args:
-            point: the option of each choice.
-            weight: the exponent of memory in the product of time and memory.
+            point: the index of the option for each choice.
+            weight: the exponent of memory in `time * memory**weight`.
         """
         edits = tuple(edits_of(self.program, self.choices, point))
         if edits not in self.planned:
             self.planned[edits] = self.plan(edits)
             self.report()
         planned = self.planned[edits]
-        # Edits that make no program are worse than any program.
+        # Edits that give no valid program come after all programs.
         if planned is None:
             return (math.inf,)
         values = planned.estimate
-        # Programs that do not fit are compared by how much they exceed the limit.
+        # Programs that don't fit are ranked by how far they exceed the limit.
         excess = max(0.0, values.held - self.limit)
         return excess, values.seconds * values.values**weight, *values
 
     def plan(self, edits: Edits) -> _Planned | None:
-        """The planned point of some edits; None if they make no program."""
+        """Plans the program after some edits; returns None if that fails."""
         trial = self.trials.plan(edits)
         if isinstance(trial, Misfit):
-            return None  # most often a spec that does not divide a dimension
+            return None  # usually a spec that does not divide a dimension
         if isinstance(trial, Refusal):
             self.results[edits] = trial
             return None
@@ -342,7 +348,7 @@ class _Run:
         return _Planned(point, edits, trial.program)
 
     def compile_points(self) -> str:
-        """Compiles points in the order of their planned times; returns why it ended."""
+        """Compiles points in order of planned time; returns why it stopped."""
         is_small, in_vain = self.points <= _SMALL, 0
         best = self.best
         fastest = math.inf if best is None else best.least_seconds or 0.0
@@ -352,7 +358,8 @@ class _Run:
             if not self.may_compile:
                 return "budget"
             point = waiting[0]
-            # The other end of the frontier comes first: perhaps nothing else fits.
+            # Compile the point with the least memory first: it may be the only one to
+            # fit.
             if smallest is not None:
                 point, smallest = smallest, None
             elif _LEAST_FRACTION * point.estimate.seconds >= fastest:
@@ -361,7 +368,8 @@ class _Run:
                 return "no room"
             elif in_vain == _MOST_IN_VAIN and not is_small:
                 return "no better"
-            # Most points with equal numbers are one program with other names.
+            # Points with equal estimates are usually the same program with other axis
+            # names.
             elif point.estimate in tried and not is_small:
                 self.skipped.add(point.edits)
                 continue
@@ -370,8 +378,8 @@ class _Run:
             seconds = math.inf
             if isinstance(result, Candidate):
                 seconds = result.least_seconds or 0.0
-            # A program that does not fit shows nothing about the time of the next ones,
-            # unless these should not fit either.
+            # A program that doesn't fit is no evidence about the time of later points.
+            # It only counts as a failure if later points aren't expected to fit either.
             should_fit = (
                 self.needed_per_planned_byte() * point.estimate.values <= self.limit
             )
@@ -382,7 +390,7 @@ class _Run:
         return "all compiled" if is_small else "no better"
 
     def smallest(self) -> _Planned | None:
-        """The waiting point with the fewest bytes."""
+        """Returns the waiting point with the least planned memory."""
         waiting = self.waiting()
         return min(waiting, key=lambda point: point.estimate.values, default=None)
 
@@ -393,7 +401,7 @@ class _Run:
         return result
 
     def compile(self, edits: Edits, program: Program) -> Candidate | Refusal:
-        """Compiles a program for the target, unless it does not fit."""
+        """Compiles a program for the target; refuses it if it does not fit."""
         result = self.trials.compile(edits, program, self.limit)
         self.compiled[edits] = result.needed if isinstance(result, NoRoom) else None
         return result
@@ -407,6 +415,9 @@ class _Run:
             self.results[edits] = self.compile(edits, apply_edit(best.program, edit))
 
     def compare_values(self) -> None:
-        """Compares the values of the best with the original's, until they agree."""
+        """Compares the best candidate's values with the original's.
+
+        If they differ, the candidate is refused and the next best is compared.
+        """
         while (best := self.best) is not None and best.values is None:
             self.results[best.edits] = self.trials.compare(best)

@@ -1,8 +1,10 @@
-"""Trials: edited programs, planned, partitioned, compiled and compared with the original.
+"""Trials: plan, partition and compile edited programs, and compare their values.
 
-Changes, memory and search all try edits here. One trial costs more with each step: a
-plan takes milliseconds, a quick compile by the partitioner longer, a compile for the
-target most. A `Budget` counts these steps.
+`changes.py`, `lower.py`, `types.py` and `search.py` try their edits here. A trial has
+up
+to three steps of increasing cost. A plan takes milliseconds, a quick compile that runs
+XLA's partitioner takes longer, and a compile for the target takes longest. A `Budget`
+counts these steps.
 """
 
 from __future__ import annotations
@@ -54,34 +56,34 @@ from shardviz.runs.backend.hosts.run import compile_program, run_program
 from shardviz.runs.backend.rounding import Comparison
 from shardviz.runs.cache import ExecutableCache, cache
 
-# A quick compile's program is never run, so XLA need not optimise it.
+# The program of a quick compile is never run, so XLA need not optimise it.
 _QUICK = {"xla_backend_optimization_level": 0}
-_MOST_COMPARED = 256 << 20  # bytes of arguments and results together
-_MOST_DEVICES = 64  # simulated to compare values
-_MOST_WORK = 3e10  # operations and bytes of one compared run, on all devices
-# Of one run: its loops may run longer than a plan can know.
+_MOST_COMPARED = 256 << 20  # bytes of all arguments
+_MOST_DEVICES = 64  # simulated devices for comparing values
+_MOST_WORK = 3e10  # FLOPs plus bytes of one run, over all devices
+# Time limit of one run: a plan may not know the trip counts of its loops.
 _MOST_SECONDS = 120.0
 _Item = TypeVar("_Item")
-# The outcome of a comparison of values, the worst first.
+# The values of `Check.ok`, worst first.
 _OUTCOMES = (False, None, True)
 
 PLAN, PARTITION, COMPILE = "plan", "partition", "compile"
 
 
 class Cancelled(Exception):
-    """The trials were cancelled while a program was compiled."""
+    """Raised if trials are cancelled while a program is being compiled."""
 
 
 @dataclass
 class Budget:
-    """How much work trials may do: how many plans, quick compiles and compiles.
+    """A limit on the number of plans, quick compiles and compiles.
 
-    It counts work and not time, so that a busy machine finds the same changes.
+    It counts work rather than time, so that a busy machine finds the same changes.
 
     Attributes:
-        limits: the most of each of PLAN, PARTITION and COMPILE; without a limit there
-            may be any number.
-        used: how many of each were done.
+        limits: PLAN, PARTITION or COMPILE -> the most allowed. A step that is missing
+            has no limit.
+        used: PLAN, PARTITION or COMPILE -> the number used so far.
 
     >>> budget = Budget({COMPILE: 1})
     >>> budget.use(COMPILE)
@@ -93,17 +95,17 @@ class Budget:
     used: Counter[str] = field(default_factory=Counter)
 
     def use(self, step: str) -> None:
-        """Counts one more step."""
+        """Counts one use of a step."""
         self.used[step] += 1
 
     def left(self, step: str) -> int | None:
-        """How many more such steps there may be; None for any number."""
+        """Returns how many uses of a step remain; None if it has no limit."""
         if step not in self.limits:
             return None
         return max(0, self.limits[step] - self.used[step])
 
     def allows(self, step: str) -> bool:
-        """Whether there may be one more such step."""
+        """Whether one more use of a step is allowed."""
         return self.left(step) != 0
 
 
@@ -111,9 +113,9 @@ class Trial(NamedTuple):
     """An edited program and its plan.
 
     Attributes:
-        edits: what was changed.
+        edits: the edits that were made.
         program: the program after the edits.
-        plan: its plan, which may have an error.
+        plan: the plan of `program`, which may have an error.
     """
 
     edits: tuple[Edit, ...]
@@ -124,21 +126,23 @@ class Trial(NamedTuple):
 class Trials:
     """Tries edits of a program for one target, and compares them with the original.
 
-    The function is traced once for each mesh. Compiles are kept by their fingerprints
-    and plans by what they depend on, so that no work is done twice.
+    The function is traced once per mesh. Compiles are cached by fingerprint, and plans
+    by their inputs, so that no work is done twice.
 
     Args:
         program: the original.
-        target: what it is compiled for, as for `sv.compile`.
-        clock: called with the name of every stage as it begins.
-        cancelled: called between stages, and while a worker works; True ends it.
-        before: the compile of the original for the target, if there is one already.
+        target: the compile target, as in `sv.compile`.
+        clock: called with the name of each stage as it starts.
+        cancelled: called between stages and while a worker runs. If it returns True,
+            the trials end.
+        before: the original's report for the target, if it was compiled already.
 
     Attributes:
-        budget: how much work is allowed; any amount until it is replaced.
-        progress: how far a series of trials is, as text for the clock.
-        untried: how many changes were left when the budget was used up.
-        on_target: whether the target's partitioner is asked, and not that of CPUs.
+        budget: how much work is allowed; no limits unless it is replaced.
+        progress: the position in a series of trials, as text for the clock.
+        untried: how many changes were not tried when the budget ran out.
+        on_target: whether quick compiles use the target's partitioner instead of that
+            of simulated CPUs.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
@@ -165,26 +169,28 @@ class Trials:
         self.progress = ""
         self.untried = 0
         self.on_target = program.mesh.size > MOST_SIMULATED
-        # The traced program on each mesh, after edits inside the function.
+        # (mesh, edits inside the function) -> the program traced on that mesh with
+        # these edits.
         self._traced: dict[tuple[MeshSpec, tuple[FunctionEdit, ...]], Program] = {}
-        # Plans by what they depend on. The programs are kept since keys have their ids.
+        # Cache key -> program and plan. A key contains ids of the program's objects, so
+        # the program is kept alive.
         self._plans: dict[object, tuple[Program, Plan]] = {}
 
     # --- the original -----------------------------------------------------------------
 
     @cached_property
     def traced(self) -> Traced:
-        """The original, traced on its mesh without devices."""
+        """The original, traced on its abstract mesh."""
         return trace(self.program, abstract_mesh(self.program.mesh))
 
     @property
     def as_jaxpr(self) -> Program:
-        """The original with its jaxpr as the function."""
+        """The original with its function replaced by its jaxpr."""
         return self._traced_on(self.program.mesh)
 
     @cached_property
     def before(self) -> Report:
-        """The compile of the original."""
+        """The original's report."""
         report = self._before
         if report is None:
             report = compile_program(
@@ -198,20 +204,20 @@ class Trials:
 
     @cached_property
     def work(self) -> float:
-        """Operations and bytes of one run on all devices, by the plan's count."""
+        """FLOPs plus bytes of one run over all devices, as counted by the plan."""
         total = 0.0
         for cost in op_costs(self.plan_of(self.program)):
             total += ((cost.flops or 0.0) + cost.bytes) * cost.executions
         return total * self.program.mesh.size
 
     def require_original(self) -> None:
-        """Compiles the original, with which every change is compared.
+        """Checks that the original compiles, because every change is compared with it.
 
-        A program that does not fit its target is compiled except for the last step, so
-        its memory is known.
+        A program that does not fit its target passes, because the compiler still
+        reports the memory that it needs.
 
         Raises:
-            ProgramError: if it does not compile.
+            ProgramError: if it does not compile for another reason.
         """
         if self.before.error is not None and self.before.too_large is None:
             raise ProgramError(
@@ -222,28 +228,28 @@ class Trials:
     # --- one trial, step by step ------------------------------------------------------
 
     def edited(self, edits: Sequence[Edit]) -> Program | Refusal:
-        """The program after some edits, or the error that they raised."""
+        """Returns the program after some edits; a refusal if they raise an error."""
         try:
             return self._edited(edits)
-        # Some edits call the user's function, which may raise anything; the error is
-        # shown with the edit.
+        # Some edits call the user's function, which may raise anything. The refusal
+        # shows the error.
         except Exception as error:  # noqa: BLE001
             return _not_made(edits, error)
 
     def plan(self, edits: Sequence[Edit]) -> Trial | Refusal:
-        """Edits the program and plans it, which counts as one plan."""
+        """Edits and plans the program; counts as one plan."""
         self.budget.use(PLAN)
         edits, program = tuple(edits), self.edited(edits)
         if isinstance(program, Refusal):
             return program
         try:
             return Trial(edits, program, self.plan_of(program))
-        # On another mesh the user's function is traced, which may raise anything.
+        # On another mesh, the user's function is traced again and may raise anything.
         except Exception as error:  # noqa: BLE001
             return _not_made(edits, error)
 
     def partition(self, trial: Trial) -> Report:
-        """The partitioner's answer for a trial, which counts as one quick compile."""
+        """Runs the partitioner on a trial's program; counts as one quick compile."""
         self.budget.use(PARTITION)
         return self.partitioned(trial.program)
 
@@ -254,19 +260,19 @@ class Trials:
         limit: float | None = None,
         must_fit: bool = True,
     ) -> Candidate | Refusal:
-        """Compiles an edited program for the target, which counts as one compile.
+        """Compiles an edited program for the target; counts as one compile.
 
         Args:
-            edits: what was changed.
+            edits: the edits that were made.
             program: the program after the edits.
-            limit: the most bytes it may need per device; None for the target's memory.
-            must_fit: whether a program that does not fit the target is refused.
+            limit: the most bytes allowed per device; None for the target's memory.
+            must_fit: whether to refuse a program that does not fit the target.
 
         Returns:
-            A candidate whose values are not compared yet, or why there is none.
+            A candidate whose values are not compared yet, or a refusal.
 
         Raises:
-            Cancelled: if it was cancelled meanwhile.
+            Cancelled: if the trials are cancelled during the compile.
         """
         self.budget.use(COMPILE)
         edits, report = tuple(edits), self.compiled(program)
@@ -278,8 +284,8 @@ class Trials:
         if report.too_large is not None:
             if must_fit:
                 return NoRoom(edits, str(report.too_large), needed)
-        # The compiler refuses a program that exceeds the chip, but not one that exceeds
-        # the limit.
+        # The compiler rejects a program that exceeds the chip's memory, but does not
+        # know of a lower `limit`.
         elif limit is not None and (needed or 0) > limit:
             return NoRoom(edits, str(report.fit), needed)
         elif report.error is not None:
@@ -290,10 +296,10 @@ class Trials:
         return Candidate(edits, program, report, self.before)
 
     def compare(self, candidate: Candidate) -> Candidate | ValuesDiffer:
-        """Compares the values of a candidate with those of the original.
+        """Compares a candidate's values with the original's.
 
         Returns:
-            The candidate with its comparison, or a refusal if they differ.
+            The candidate with the comparison, or a refusal if the values differ.
         """
         values = self.values(candidate.program)
         if values.ok is False:
@@ -319,14 +325,14 @@ class Trials:
     def in_turn(
         self, step: str, items: Sequence[_Item], skips: bool = False
     ) -> Iterator[_Item]:
-        """Yields items to try while the budget allows a step for each.
+        """Yields items to try while the budget allows.
 
-        Items that are left, also after an interrupt, are counted in `untried`.
+        Items that are not reached, for example after an interrupt, count in `untried`.
 
         Args:
-            step: PLAN, PARTITION or COMPILE, which is also the stage for the clock.
+            step: PLAN, PARTITION or COMPILE; also the stage reported to the clock.
             items: the items, the most promising first.
-            skips: whether the caller skips some items, and so checks the budget itself.
+            skips: whether the caller skips some items and checks the budget itself.
         """
         self.untried += len(items)
         allowed, count = self.budget.left(step), len(items)
@@ -344,14 +350,16 @@ class Trials:
     # --- the compilers ----------------------------------------------------------------
 
     def plan_of(self, program: Program) -> Plan:
-        """The plan of a program; the order of mesh axes makes no other plan.
+        """Returns the plan of a program; the order of its mesh axes does not matter.
 
         Raises:
-            Exception: what the function raises when it is traced on another mesh.
+            Exception: any error that the user's function raises when traced on another
+                mesh.
         """
         mesh, own_mesh = program.mesh, self.program.mesh
         is_original = program.fn is self.program.fn
-        # A jaxpr refers to the very mesh it was traced on.
+        # Only the original function can use another axis order: a jaxpr refers to the
+        # mesh it was traced on.
         if (
             mesh.ids_are_positions
             and is_original
@@ -370,9 +378,10 @@ class Trials:
         return self._plans[key][1]
 
     def quick(self, program: Program) -> Program:
-        """A program with the original function, with its jaxpr in place of the function.
+        """Replaces the original function in a program by its jaxpr.
 
-        Other programs are returned unchanged.
+        Programs with another function or mesh, or with axes that are not Auto, are
+        returned unchanged.
         """
         is_original = (
             program.fn is self.program.fn and program.mesh == self.program.mesh
@@ -382,11 +391,11 @@ class Trials:
         return self._with_function_of(program, self.as_jaxpr)
 
     def partitioned(self, program: Program) -> Report:
-        """A quick compile for simulated CPUs, for the partitioner's collectives.
+        """Compiles quickly for simulated CPUs, to get the partitioner's collectives.
 
         Returns:
-            A Report with the collectives straight after the partitioner; those of the
-            final program may differ. Its `cost` counts the body of a loop once.
+            A Report with the collectives right after partitioning; the final program's
+            may differ. Its `cost` counts a loop body once.
         """
         target: Target | str | None = f"cpu:{program.mesh.size}"
         options = _QUICK | _donated(program)
@@ -398,7 +407,7 @@ class Trials:
         return report.replace(collectives=report.partitioned)
 
     def compiled(self, program: Program, target: Target | str | None = None) -> Report:
-        """The compile of a program for the target."""
+        """Compiles a program for the target."""
         return compile_program(
             program,
             target or self.target,
@@ -408,13 +417,13 @@ class Trials:
         )
 
     def values(self, program: Program) -> Check:
-        """Compares the results of a program with the original's on simulated devices.
+        """Compares a program's results with the original's on simulated devices.
 
         Both run on the same random arguments.
 
         Returns:
             A Check whose `ok` is None if the program has effects, is too large, or
-            does not run there.
+            fails to run.
         """
         expected: list[Any] = []
         results: list[Any] = []
@@ -446,7 +455,7 @@ class Trials:
 
     @cached_property
     def is_comparable(self) -> bool:
-        """Whether the original is small enough to run it on simulated devices."""
+        """Whether the original is small enough to run on simulated devices."""
         size = sum(array.bytes for array in self.program.arrays)
         if size > _MOST_COMPARED or self.program.mesh.size > _MOST_DEVICES:
             return False
@@ -458,24 +467,24 @@ class Trials:
 
     @cached_property
     def _unsplit(self) -> list[Any]:
-        """The original's results with no argument split.
+        """The original's results when all arguments are replicated.
 
-        It sums in another order, so its results differ by rounding, as those of a
-        change may.
+        That program sums in another order, so its results differ from the original's by
+        rounding errors that a change may have too.
         """
         arrays = [array.replace(spec=Spec()) for array in self.program.arrays]
         program = self.program.replace(arrays=tuple(arrays), out_specs=None)
         return self._run(program)[0] or self._original[0]
 
     def _run(self, program: Program) -> tuple[list[Any], str]:
-        """The leaves of a program's results, or why there are none."""
+        """Runs a program; returns the leaves of its results, and an error text."""
         end = time.monotonic() + _MOST_SECONDS
         report = run_program(
             self.quick(program).replace(options=_donated(program)),
             target=f"cpu:{program.mesh.size}",
             cache=self.cache,
             progress=self.enter,
-            # The caller compares it with the original.
+            # `values` compares the results with the original's.
             compare=False,
             cancelled=lambda: time.monotonic() > end or self.cancelled(),
         )
@@ -486,7 +495,7 @@ class Trials:
             return [], "too slow here"
         return [], str(report.error)
 
-    # --- what was traced --------------------------------------------------------------
+    # --- tracing ----------------------------------------------------------------------
 
     def _edited(self, edits: Sequence[Edit]) -> Program:
         program, inside = self.program, list[FunctionEdit]()
@@ -495,7 +504,8 @@ class Trials:
                 inside.append(edit)
             else:
                 program = apply_edit(program, edit)
-        # Constraints find their place by counting operations, which other edits change.
+        # Apply constraints first: they find operations by number, which other edits
+        # change.
         inside.sort(
             key=lambda edit: not isinstance(edit, ConstrainValue | ConstrainArgument)
         )
@@ -509,7 +519,7 @@ class Trials:
     def _traced_on(
         self, mesh: MeshSpec, edits: tuple[FunctionEdit, ...] = ()
     ) -> Program:
-        """The original on a mesh with its jaxpr as the function, after edits of it."""
+        """Returns the original traced on a mesh, after edits of its jaxpr."""
         key = mesh, edits
         if key not in self._traced:
             if edits:
@@ -524,9 +534,9 @@ class Trials:
         return self._traced[key]
 
     def _with_function_of(self, program: Program, traced: Program) -> Program:
-        """A program with the function of another, and its specs of results.
+        """Returns a program with the function and the result specs of a traced program.
 
-        Specs of results that an edit has changed stay.
+        Result specs that an edit has changed are kept.
         """
         out_specs = program.out_specs
         if out_specs is self.program.out_specs:
@@ -535,7 +545,7 @@ class Trials:
 
 
 def with_least_time(report: Report, plan: Callable[[], Plan]) -> Report:
-    """A compile with the least times that its plan counts, if the chip's rates are known."""
+    """Adds the plan's least times to a report, if the chip's rates are known."""
     if report.roofline is None:
         return report
     return report.replace(roofline=with_operations(report, plan()))
@@ -547,14 +557,14 @@ def _not_made(edits: Sequence[Edit], error: Exception) -> NotMade:
 
 
 def _is_auto(mesh: MeshSpec) -> bool:
-    """Whether a jaxpr traced on the mesh fits any sharding of its arguments.
+    """Whether a jaxpr traced on the mesh is valid for any argument shardings.
 
-    On Explicit axes its operations have the sharding of their operands in them.
+    On Explicit axes, a jaxpr contains the shardings of its values.
     """
     return set(mesh.axis_types) == {"Auto"}
 
 
 def _donated(program: Program) -> dict[str, Any]:
-    """The donation of a program, the one option that counts on all targets."""
+    """Returns only the donation option, the one option that applies to all targets."""
     donated = program.options.get("donate")
     return {} if donated is None else {"donate": donated}

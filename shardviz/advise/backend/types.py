@@ -1,8 +1,10 @@
-"""typed_changes(): the program that jax accepts in place of one that it refuses.
+"""typed_changes(): edits a program whose types jax refuses until jax accepts it.
 
-The edits of each refusal, in order, are priced by the bytes that the partitioner sends
-in the whole program with that edit, with the best edits of the refusals before it and
-the first edits of those after it.
+A refusal is an operation that jax refuses, with possible edits. Refusals are processed
+in
+order. The price of an edit is the bytes that the partitioned program sends with it,
+with
+the best edits of earlier refusals and the first edits of later refusals.
 """
 
 from __future__ import annotations
@@ -29,22 +31,21 @@ def typed_changes(
     target: Target | str | None = None,
     clock: Callable[[str], None] | None = None,
 ) -> Changes:
-    """The program in a form that jax accepts, compiled and compared.
+    """Edits a program's types so that jax accepts it, then compiles and compares it.
 
     Args:
         program: the program.
-        goal: `"types"` for edits of what jax refuses, `"explicit"` for the program on
-            Explicit axes.
-        target: the target to compile for.
-        clock: called with the name of every stage as it begins.
+        goal: `"types"` to edit operations that jax refuses, `"explicit"` to also make
+            all mesh axes Explicit.
+        target: the compile target.
+        clock: called with the name of each stage as it starts.
 
     Returns:
-        One change, or none if there is no such form. It is compared with the program
-        without the types that jax refuses, and the advice is every refusal, with its
-        edits priced.
+        At most one change, compared with the program without the refused types. The
+        advice contains every refusal with its priced edits.
 
     Raises:
-        Exception: what the function raises for reasons other than its types.
+        Exception: any error of the function that is not about its types.
     """
     types = program.mesh.axis_types
     if goal == "explicit":
@@ -53,14 +54,15 @@ def typed_changes(
     error: Exception | None = None
     try:
         trace(program, abstract_mesh(program.mesh))
-    # A user's function may raise anything; errors other than of types are raised below.
+    # The user's function may raise anything. Errors that are not about types are raised
+    # again below.
     except Exception as raised:  # noqa: BLE001
         error = raised
     if error is None and program.mesh.axis_types == types:
         return Changes.of(())  # jax accepts it unchanged
 
     def form_with(chosen: dict[int, int]) -> TypedForm:
-        """The typed program, with the chosen edit of each refusal."""
+        """Returns the typed program with the chosen edit of each refusal."""
         if goal == "explicit":
             return explicit_form(program, chosen)
         assert error is not None  # a program that jax accepts was returned above
@@ -68,7 +70,7 @@ def typed_changes(
 
     try:
         form = form_with({})
-    # The function was traced with unsplit arguments, which jax may refuse too.
+    # This traces the function with replicated arguments, which jax may refuse too.
     except Exception as raised:  # noqa: BLE001
         raise error or raised from None
     if error is not None and not form.refusals:
@@ -77,11 +79,11 @@ def typed_changes(
         return Changes.of((), advice=form.refusals)
     trials, chosen = _TypedTrials(form.base, target, clock), dict[int, int]()
     priced, best_edits = list[TypeRefusal](), list[TypeRefusal]()
-    # An edit may lead to other refusals after it, so they are counted each time.
+    # An edit may change which refusals follow, so count the refusals each time.
     while len(priced) < len(form.refusals):
         number = len(priced)
         refusal = form.refusals[number]
-        if refusal.backward:  # jax makes it again from the edited forward pass
+        if refusal.backward:  # jax derives it from the edited forward pass
             priced.append(refusal)
             continue
         edits = []
@@ -90,7 +92,7 @@ def typed_changes(
             priced_edit = _priced(trials, edit, form_with_edit, choice)
             if priced_edit.edit.is_right is not False:
                 edits.append(priced_edit)
-        if not edits:  # jax accepts each of them, and its results are wrong
+        if not edits:  # jax accepts every edit, but the results are wrong
             priced.append(replace(refusal, edits=()))
             return Changes.of((), advice=(*priced, *form.refusals[number + 1 :]))
         edits.sort(key=lambda priced_edit: priced_edit.rank)
@@ -100,8 +102,8 @@ def typed_changes(
         best_edits.append(replace(refusal, edits=(replace(best.edit, bytes=None),)))
         form = form_with(chosen)
     assert form.program is not None
-    # Nothing can edit the user's function around a shard_map; and only the user knows
-    # which edit of its results is right if their values can't tell.
+    # There is no program to propose if only a shard_map could be edited and not the
+    # function around it, or if only the user knows which edit of its results is right.
     is_unsure = any(
         refusal.operation == "shard_map" and refusal.edits[0].is_right is None
         for refusal in best_edits
@@ -114,12 +116,12 @@ def typed_changes(
 
 
 class _PricedEdit(NamedTuple):
-    """An edit of a refusal with the bytes sent with it.
+    """An edit of a refusal, and its rank among the refusal's edits.
 
     Attributes:
-        choice: its number among the edits of its refusal.
-        edit: the edit, with its bytes and whether its results are right.
-        rank: a sort key, least for the best edit.
+        choice: the edit's index among the refusal's edits.
+        edit: the edit, including the bytes sent and whether its results are right.
+        rank: a sort key; the best edit has the lowest.
     """
 
     choice: int
@@ -130,20 +132,21 @@ class _PricedEdit(NamedTuple):
 def _priced(
     trials: _TypedTrials, edit: TypeEdit, form: TypedForm, choice: int
 ) -> _PricedEdit:
-    """An edit, priced by the program with it."""
+    """Prices an edit by the bytes that the program with it sends."""
     collectives = None
     if form.program is not None:
         collectives = trials.partitioned(form.program).collectives
         if edit.is_right is None and form.meaning is not None:
             trials.meaning = form.meaning
             is_right = trials.values(form.program).ok
-            # Without the check the result is the first device's, which may be right by
-            # accident.
+            # If jax skips the check, it returns the first device's result, which may be
+            # right by accident.
             if not isinstance(edit, SkipCheck) or not is_right:
                 edit = replace(edit, is_right=is_right)
     sent = None if collectives is None else sent_bytes(collectives)
     is_last = isinstance(edit, SkipCheck) and edit.is_right is None
-    # Among equal edits the first one is the smallest; one that did not compile is last.
+    # Among equal edits, the first is the smallest. An edit that did not compile comes
+    # last.
     rank = is_last, edit.is_right is None, sent is None, sent or 0, choice
     return _PricedEdit(choice, replace(edit, bytes=sent), rank)
 
@@ -152,14 +155,15 @@ class _TypedTrials(Trials):
     """Trials of the edits of a program that jax refuses.
 
     Attributes:
-        meaning: the edited program with a single device along the axes over which its
-            results differed, if any did. The base has no right values then.
+        meaning: a reference program with the right values, used if the results differed
+            over some axes: the edited program with a single device along these axes.
+            None if the base program has the right values.
     """
 
     meaning: Program | None = None
 
     def values(self, program: Program) -> Check:
-        """The results of a program, compared with those on whole arrays."""
+        """Compares a program's results with those of the reference program."""
         if self.meaning is None:
             return super().values(program)
         return Trials(self.meaning, self.target, self.clock).values(program)

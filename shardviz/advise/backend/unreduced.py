@@ -1,8 +1,9 @@
-"""Sums over devices that a loop on Explicit axes makes in every iteration.
+"""Moves sums over devices from inside a loop on Explicit axes to after the loop.
 
-There a product along a split dimension has a type, so its sum can wait: with
-`unreduced` axes in the types of the product and of the carry, each device adds up its
-own part, and a `jax.reshard` after the loop sums once.
+A product that contracts a split dimension sums over devices in every iteration. If the
+types of the product and of the carry have `unreduced` axes instead, each device
+accumulates its own partial sums, and one `jax.reshard` after the loop sums over
+devices.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from shardviz.programs.backend.jaxprs import (
 
 
 def product_sums(loop: Any) -> Iterator[LoopSums]:
-    """The products in a loop whose sums over devices can wait."""
+    """Yields the products in a loop whose sums over devices can be postponed."""
     if loop.primitive.name != names.SCAN or names.LENGTH.of(loop) < 2:
         return
     by_axes: dict[tuple[str, ...], dict[int, Any]] = {}
@@ -50,7 +51,7 @@ def product_sums(loop: Any) -> Iterator[LoopSums]:
 
 
 def _summed_axes(product: Any) -> tuple[str, ...]:
-    """The mesh axes that split a dimension along which both operands are summed."""
+    """Returns the mesh axes that split a contracted dimension of both operands."""
     left_spec, right_spec = (spec_of_variable(variable) for variable in product.invars)
     (lefts, rights), _ = names.DOT_DIMENSIONS.of(product)
     axes: list[str] = []
@@ -70,7 +71,7 @@ def _unreduced(spec: Spec, axes: Sequence[str]) -> Spec:
 
 
 class _Evaluation:
-    """Evaluates the body of a loop with the types of sums that wait."""
+    """Evaluates a loop body with unreduced types for postponed sums."""
 
     def __init__(self, waiting: Sequence[LoopSums], mesh: Any) -> None:
         self._mesh, self._axes = mesh, dict[int, tuple[str, ...]]()
@@ -105,7 +106,7 @@ class _Evaluation:
 
 
 def with_unreduced_products(jaxpr: Any, edit: SumUnreduced, mesh: MeshSpec) -> Any:
-    """A jaxpr in which the products of an edit's line are summed after their loop."""
+    """Returns a jaxpr that sums the products of the edit's line after their loop."""
 
     def change(equation: Any) -> list[Any]:
         waiting = []
@@ -121,7 +122,7 @@ def with_unreduced_products(jaxpr: Any, edit: SumUnreduced, mesh: MeshSpec) -> A
 
 
 def _summed_after(loop: Any, waiting: Sequence[LoopSums]) -> Any:
-    """A call of the loop with sums after it."""
+    """Returns an equation that calls the loop with the sums after it."""
     first, count = jax_compat.scan_counts(loop)
     end, body = first + count, names.SCAN_BODY.of(loop)
     variables = [variable for variable in loop.invars if not hasattr(variable, "val")]

@@ -1,4 +1,4 @@
-"""Changes of a program: the bytes sent after each, and its other costs."""
+"""Draws changes of a program, with the bytes sent and the other costs of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADS = ("sent per device", "memory", "least time", "change")
 
 
 def draw_changes(changes: Changes | Candidate, title: str | None = None) -> Picture:
-    """Today's program and each change of it: a row of bytes, memory, time and edit."""
+    """Draws the bytes, memory, time and edit of the original and of each change."""
     rows: list[Bar] = []
     for candidate in changes if isinstance(changes, Changes) else (changes,):
         if not rows:
@@ -46,7 +46,7 @@ def _row(candidate: Candidate) -> Bar:
 
 
 def changes_text(changes: Changes | Candidate, width: int) -> str:
-    """All changes with their code, then the rejected ones."""
+    """Lists all changes with their code, then the rejected changes."""
     return paragraphs(_lines(changes), width)
 
 

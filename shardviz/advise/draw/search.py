@@ -1,4 +1,4 @@
-"""Searches: least time against memory, and the edit of each point of the frontier."""
+"""Draws a search: a plot of least time against memory, and a table of the frontier."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from shardviz.base.format import bytes_text, seconds_text
 from shardviz.draw import page, tables
 from shardviz.draw.picture import Label, Picture
 
-_MOST_PLANS = 8  # candidates to show if none of them fits
+_MOST_PLANS = 8  # planned points to show if no candidate fits
 _LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # points
 
 
 def draw_search(search: Search, title: str | None = None) -> Picture:
-    """Least time against memory of every compiled candidate; the frontier by number."""
+    """Plots least time against memory for all candidates, and numbers the frontier."""
     panels, lines = [], [str(search)]
     if search:
         panels = [_plot(search), _table(search).picture()]
-    else:  # no candidate compiled and fitted, so there is nothing to compare
+    else:  # no candidate compiled and fitted
         lines = _lines(search)
     return page.side_by_side(
         panels,
@@ -29,7 +29,7 @@ def draw_search(search: Search, title: str | None = None) -> Picture:
 
 
 def search_text(search: Search, width: int) -> str:
-    """The result, and one line per point of the frontier."""
+    """Describes the result, with one line per point of the frontier."""
     return page.paragraphs(_lines(search), width)
 
 
@@ -46,7 +46,7 @@ def _table(search: Search) -> tables.Table:
         (str(number), candidate) for number, candidate in enumerate(search.frontier, 1)
     ]
     for candidate in search:
-        # The others are compared with the current program.
+        # Also list the current program, for comparison.
         if not candidate.edits and candidate not in search.frontier:
             listed.append(("", candidate))
     for number, candidate in listed:
@@ -64,14 +64,14 @@ def _table(search: Search) -> tables.Table:
 
 
 def _plot(search: Search) -> Picture:
-    """One dot per candidate, on axes from the least to the most."""
+    """Plots one dot per candidate, on axes from the minimum to the maximum."""
     numbers = {
         id(candidate): str(number)
         for number, candidate in enumerate(search.frontier, 1)
     }
     times = [candidate.least_seconds or 0.0 for candidate in search]
     sizes = [candidate.peak_bytes or 0 for candidate in search]
-    # The axes show their least and most values in words.
+    # Label only the minimum and maximum of each axis.
     low, right = _TOP + _HEIGHT + 2 * _DOT, _LEFT + _WIDTH
     labels = [
         Label(_LEFT, low, seconds_text(min(times)), "middle", "tick"),
@@ -83,7 +83,7 @@ def _plot(search: Search) -> Picture:
     ]
     dots = []
     for candidate, time, size in zip(search, times, sizes, strict=True):
-        # If all have the same time or memory, the range is empty.
+        # The range is empty if all candidates have the same time or memory.
         x = _LEFT + _WIDTH * (time - min(times)) / (max(times) - min(times) or 1.0)
         y = _TOP + _HEIGHT * (max(sizes) - size) / (max(sizes) - min(sizes) or 1)
         number = numbers.get(id(candidate))

@@ -1,4 +1,4 @@
-"""Changes that would remove a collective or lower the peak of memory, and taking one."""
+"""The panel that searches for changes of a program, and applies one of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ChangesPanel(Panel):
             self.page.show(changes_data=changes_view(job))
 
     def _start(self, intent: Intent) -> None:
-        """Searches changes for a collective, by its key, or for `"memory"`."""
+        """Starts a search; the intent is a collective's key or `"memory"`."""
         document, key = self.page.session.now, intent.text
         collective = self.page.stages.collective(key)
         if key == "memory" or collective is not None:
@@ -45,7 +45,7 @@ class ChangesPanel(Panel):
             self.page.planner.start(job)
 
     def _take(self, intent: Intent) -> None:
-        """Makes the change of a row an edit, if the rows are still current."""
+        """Applies the change in a row as an edit, unless the rows are outdated."""
         job, session, number = self._search, self.page.session, int(intent.text)
         if job is None or job.changes is None or job.revision != session.now.revision:
             return

@@ -1,4 +1,4 @@
-"""The list of changes that remove a collective or lower the peak of memory."""
+"""Converts a search for changes to data for the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CHANGES, MOST_NOTES = 12, 20
 
 
 def changes_view(job: ChangesJob) -> JsonDict:
-    """The changes of a search for the page; advice follows those that were tried."""
+    """Returns the changes of a search, followed by advice, as data for the page."""
     changes, report = job.changes, job.report
     words, notes = wording.TRYING, []
     rows: list[JsonDict] = []
@@ -43,9 +43,9 @@ def changes_view(job: ChangesJob) -> JsonDict:
 
 
 def _candidate_row(candidate: Candidate, collective: Collective | None) -> JsonDict:
-    """A change that was tried."""
+    """Returns the row of a change that was tried."""
     equal = None if candidate.values is None else candidate.values.ok
-    # A session cannot make edits inside the function.
+    # A session cannot apply edits of the function's jaxpr.
     takes = all(isinstance(edit, ProgramEdit) for edit in candidate.edits)
     return {
         "edit": edits_in_words(candidate.edits),
@@ -58,7 +58,7 @@ def _candidate_row(candidate: Candidate, collective: Collective | None) -> JsonD
 
 
 def _advice_row(advice: Advice) -> JsonDict:
-    """Code to write by hand, which was not tried."""
+    """Returns the row of code to add by hand, which was not tried."""
     return {
         "edit": to_write(advice),
         "facts": "",

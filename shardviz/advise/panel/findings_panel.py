@@ -1,6 +1,6 @@
-"""The list of problems and the comparison with a pinned state, which every view shows.
+"""The panel with the list of problems and the comparison with a pinned state.
 
-Both are made by the thread that plans, so that no edit waits for them.
+The planning thread computes both, so that edits do not wait for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
 
 @dataclass(frozen=True)
 class Findings:
-    """The data of both parts."""
+    """The panel's data: the problems, and the comparison with the pinned state."""
 
     problems: JsonDict
     comparison: JsonDict
@@ -38,7 +38,7 @@ class FindingsPanel(Panel):
         super().__init__(page)
         self._array_problems: tuple[int, list[Problem]] = (-1, [])
         self._pinned: State | None = None
-        # The last findings, and the key of everything they depend on.
+        # The key of the last findings, and these findings.
         self._key: tuple[Any, ...] = ()
         self._findings = Findings({}, {})
 
@@ -47,7 +47,8 @@ class FindingsPanel(Panel):
 
     def refresh(self) -> None:
         self.findings()
-        # Asked again with the lock: of two threads the last one sends the latest.
+        # Get the findings again under the lock, so that a slower thread can't overwrite
+        # newer findings with older ones.
         with self.page.lock:
             findings = self.findings()
             self.page.show(
@@ -77,14 +78,14 @@ class FindingsPanel(Panel):
         self.refresh()
 
     def _go_back(self, intent: Intent) -> None:
-        """Makes the pinned state the current one, by an edit."""
+        """Restores the pinned state, as an edit."""
         if self._pinned is not None:
             self.page.session.edit("back", self._pinned.document)
         self.refresh()
 
     def _problems(self, document: Document, results: StageResults) -> JsonDict:
         audit = self.page.session.audit_of(document)
-        # Plans and reports change nothing about arrays and rules.
+        # Problems of arrays and rules do not depend on plans and reports.
         revision, problems = self._array_problems
         if revision != document.revision:
             problems = [*of_document(document, audit)]
@@ -95,7 +96,7 @@ class FindingsPanel(Panel):
         pinned = self._pinned
         if pinned is None:
             return {}
-        # Results that were still missing when the state was pinned are there now.
+        # Results that were missing when the state was pinned may have arrived since.
         then = pinned.document
         if (then.revision, then.target) == (document.revision, document.target):
             self._pinned = pinned = State(then, results)

@@ -1,6 +1,6 @@
-"""The list of problems, which every view of the Explorer shows, as plain data.
+"""Converts the Explorer's list of problems to plain data.
 
-Failures come first, then losses, most bytes first, then facts worth knowing.
+Failures come first, then losses (most bytes first), then other facts.
 `advise/problems.py` finds the problems.
 """
 
@@ -41,13 +41,13 @@ def problems_view(
     results: StageResults,
     of_arrays: Iterable[Problem] | None = None,
 ) -> JsonDict:
-    """All problems, the worst first, and how much is lost.
+    """Returns all problems, worst first, and the bytes lost.
 
     Args:
-        document: the document that is edited.
-        audit: of its model, or of its arrays.
-        results: the plan and the report; those of another program are left out.
-        of_arrays: the problems that `of_document` found, if they are known.
+        document: the edited document.
+        audit: the audit of the document's model or arrays.
+        results: the plan and the report; ignored if they are of another program.
+        of_arrays: the result of `of_document`; None to compute it here.
     """
     if of_arrays is None:
         of_arrays = of_document(document, audit)
@@ -67,14 +67,14 @@ def problems_view(
 
 
 def of_document(document: Document, audit: Audit) -> Iterator[Problem]:
-    """The problems of arrays and rules, which do not depend on plans and reports."""
+    """Finds the problems of arrays and rules, which no plan or report affects."""
     return array_problems(audit, document.program)
 
 
 def of_results(
     document: Document, audit: Audit, results: StageResults
 ) -> Iterator[Problem]:
-    """The problems of the target, the plan and the report."""
+    """Finds the problems of the target, the plan and the report."""
     name = document.target
     fitting = fitting_mesh(document.mesh, name)
     axes = "" if fitting is None else axes_text(fitting.shape)
@@ -97,7 +97,7 @@ def of_results(
 
 
 class _Numbers:
-    """The numbers by which the page finds arrays: of open arrays, or of leaves."""
+    """The numbers by which the page identifies arrays and model leaves."""
 
     def __init__(self, document: Document) -> None:
         self._arrays = {array.name: n for n, array in enumerate(document.arrays)}
@@ -107,7 +107,7 @@ class _Numbers:
             self._leaves = {array.name: n for n, array in enumerate(leaves)}
 
     def row(self, problem: Problem) -> JsonDict:
-        """A problem for the page; `Problem` in `static/problems.js`."""
+        """Returns a problem for the page: `Problem` in `static/problems.js`."""
         place, label, has_remedies = problem.place, "", False
         where: JsonDict = {}
         if isinstance(place, ArrayPlace):
@@ -128,7 +128,7 @@ class _Numbers:
         }
 
     def _array(self, place: ArrayPlace) -> JsonDict:
-        """The place of an array; `Place` in `static/messages.d.ts`."""
+        """Returns an array's place for the page: `Place` in `static/messages.d.ts`."""
         where: JsonDict = {"view": "Layout" if place.dim is None else "Rules"}
         if place.path in self._arrays:
             where["array"] = self._arrays[place.path]

@@ -1,4 +1,4 @@
-"""The effect of each shown remedy on the whole step, by plans in the background."""
+"""Plans the program with each shown remedy in the background."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from shardviz.programs.program import Program
 
 
 class RemedySteps(NamedTuple):
-    """The remedies of a cell, and the program with each of them.
+    """The programs to plan for the remedies of one cell.
 
     Attributes:
-        key: the revision and the cell.
-        plan: of the program without remedies; None if it isn't planned yet.
+        key: the document's revision, and the cell.
+        plan: the plan of the program without remedies; None if it isn't planned yet.
         platform: the platform that plans are lowered for.
-        programs: the program without remedies, then with each of them.
+        programs: the program without remedies, then the program with each remedy.
     """
 
     key: tuple[int, str]
@@ -35,14 +35,15 @@ class RemedySteps(NamedTuple):
 
 
 class RemedyPlans(LatestWins[RemedySteps]):
-    """Plans the program with each remedy of the latest cell; an edit never waits for it.
+    """Plans the program with each remedy of the latest cell, in the background.
 
     Args:
         changed: called after each remedy is planned.
 
     Attributes:
-        key: the revision and the cell of `steps`.
-        steps: for each remedy, its effect for the page, or that it is being planned.
+        key: the document revision and the cell that `steps` belongs to.
+        steps: one entry per remedy for the page: its effect, or a note that it is being
+            planned.
     """
 
     def __init__(self, changed: Callable[[], None]):
@@ -58,9 +59,9 @@ class RemedyPlans(LatestWins[RemedySteps]):
         remedies: tuple[Remedy, ...],
         results: StageResults,
     ) -> None:
-        """Plans the program of a document with each of these remedies.
+        """Starts to plan a document's program with each of these remedies.
 
-        A program that only places arrays has no step.
+        A program that only places arrays is not planned.
         """
         self.key, self.steps = (document.revision, cell), []
         self.drop()
@@ -97,7 +98,7 @@ class RemedyPlans(LatestWins[RemedySteps]):
 
 
 def _step_view(before: Plan, after: Plan) -> JsonDict:
-    """The step with a remedy, and whether it sends or keeps more bytes than before."""
+    """Returns a remedy's effect, and whether more bytes are sent or kept with it."""
     if before.error is not None:
         return {"text": wording.remedy_refused(before.error.message), "worse": False}
     if after.error is not None:

@@ -1,1 +1,1 @@
-"""The sentences of this feature."""
+"""Sentences about changes, searches, expectations, locks and problems."""

@@ -1,4 +1,4 @@
-"""Changes of a program in words: the cost of each, and the reasons for refusals."""
+"""Sentences about changes of a program: costs, advice, and reasons for refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shardviz.compiled.words.roofline import time_text
 
 _SHARD_MAP = "Put a jax.shard_map over {axes} around it: each device then {does}."
 _WHOLE = "XLA gathers the whole batch for {operation} ({source}). "
-# For each kind, the operation and its effect on each device's part of the batch.
+# Kind of advice -> (the operation, what each device does with its rows of the batch).
 _UNSPLIT = {
     "convolution": ("a grouped convolution", "convolves its own rows"),
     "fft": ("an FFT", "transforms its own rows"),
@@ -61,13 +61,14 @@ _ADVICE = {
 _MOST_CHIPS = 4
 #: The heading of refused changes.
 DROPPED = "Tried, and not proposed:"
-#: Marks advice, to tell it from changes that were compiled.
+#: Marks advice; changes, in contrast, were compiled.
 NOT_TRIED = "Not tried"
 
 
 def costs(fact: Candidate, about: Collective | None = None) -> str:
-    """The bytes sent, the memory and the least time per device, before and after. The
-    bytes of collectives of the chosen kind over its mesh axes come first.
+    """Returns bytes sent, memory and least time per device, before and after.
+
+    If `about` is given, bytes of collectives with its kind and mesh axes come first.
     """
     before, after = fact.before.memory, fact.peak_bytes
     sides = fact.before.collectives, fact.report.collectives
@@ -98,7 +99,7 @@ def _pair(name: str, *texts: str) -> str:
 
 
 def candidate(fact: Candidate) -> str:
-    """The change, its cost, and whether the program then fits."""
+    """Describes a change, its cost, and whether the changed program fits."""
     words = f"{edits_in_words(fact.edits)}: {costs(fact)}."
     if fact.fits is False:
         words += " It still does not fit."
@@ -109,7 +110,7 @@ def candidate(fact: Candidate) -> str:
 
 
 def refusal(fact: Refusal) -> str:
-    """The change that was tried, and the reason why it is not proposed."""
+    """Describes a change that was tried, and the reason why it is not proposed."""
     why = _REASONS[type(fact)](fact)
     return f"{edits_in_words(fact.edits)}: {why.rstrip('. ')}."
 
@@ -179,7 +180,7 @@ _REASONS: dict[type[Refusal], Callable[..., str]] = {
 
 
 def changes(value: Changes) -> str:
-    """The number of changes, and the collective they are for."""
+    """Returns the number of changes, and the collective they are for."""
     about = ""
     if value.collective is not None:
         about = f" for the {value.collective.words}"
@@ -189,12 +190,12 @@ def changes(value: Changes) -> str:
 
 
 def advice(fact: Advice) -> str:
-    """The code to write by hand, with the reason, marked as not tried."""
+    """Describes advice, marked as not tried."""
     return f"{NOT_TRIED}: {to_write(fact)}"
 
 
 def to_write(fact: Advice) -> str:
-    """The code to write by hand, with the reason.
+    """Describes the code to add by hand, and the reason.
 
     >>> to_write(Advice("fft", "f.py:3", ("data",)))[:44]
     'XLA gathers the whole batch for an FFT (f.py'
@@ -207,14 +208,14 @@ def to_write(fact: Advice) -> str:
 
 
 def untried(value: Changes) -> str:
-    """The number of changes that were not tried; `""` for none."""
+    """Returns the number of changes that were not tried, as text; `""` for none."""
     count = value.untried
     verb = by_count(count, "was", "were")
     return f"{plural(count, 'more change')} {verb} not tried." if count else ""
 
 
 def remedy_step(before: StepCost, after: StepCost) -> str:
-    """The communication and memory of the program with a remedy, by its plan.
+    """Compares the planned communication and memory before and after a remedy.
 
     >>> remedy_step(StepCost(19, 1 << 20, 3 << 30), StepCost(93, 2 << 20, 3 << 30))
     'The step by its plan: 19 → 93 collectives of 1 MiB → 2 MiB, up to 3 GiB alive at once.'

@@ -1,4 +1,4 @@
-"""Violations of expectations in words, with the program's actual state and advice."""
+"""Sentences about violated expectations, with the program's state and what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.words.too_large import largest_values, needed_by_kind
 from shardviz.plans.plan_folds import fold_collectives, fold_line
 
-SHOWN = 5  # collectives, arrays or axes that are named
+SHOWN = 5  # collectives, arrays or axes to name
 _BYTES_OF = {
     "arrays": "its arrays alone take",
     "arguments": "its arguments alone take",
@@ -32,17 +32,17 @@ _BYTES_OF = {
 
 
 def unexpected_collectives(fact: UnexpectedCollectives) -> str:
-    """Collectives that should not be there."""
+    """Lists unexpected collectives."""
     count = len(fact.collectives)
     there = by_count(count, "is 1,", f"are {count:,},")
     return _collectives(fact, f"no {fact.kind or 'collective'}", there)
 
 
 def too_many_bytes(fact: TooManyBytes) -> str:
-    """Collectives that take more bytes than a limit."""
+    """Lists collectives with more bytes than a limit."""
     limited = "each collective"
     if fact.per != "collective":
-        # The limit is for a step, or for the collectives of one kind in it.
+        # The limit is for all collectives of a step, or for those of one kind.
         kind = fact.per if fact.per != "step" else "collective"
         limited = f"all {kind}s of one step"
     return _collectives(fact, f"at most {bytes_text(fact.limit)} for {limited}", "are")
@@ -62,7 +62,7 @@ def _collectives(fact: CollectiveViolation, expected: str, there: str) -> str:
 
 
 def _largest_collectives(collectives: Sequence[Collective]) -> list[str]:
-    """The largest collectives, folded by layer, each with its cause."""
+    """Lists the largest collectives, folded by layer, each with its cause."""
     folds = fold_collectives(collectives)
     lines = []
     for row in folds[:SHOWN]:
@@ -81,12 +81,12 @@ def _more(count: int, noun: str) -> list[str]:
 
 
 def _advice(fact: CollectiveViolation) -> list[str]:
-    """The rules and specs that add the axes, and a page to read."""
+    """Lists the rules and specs that introduce the axes, and what to do."""
     axes = list(fact.over)
-    # If no axis was named, the axes that the collectives run over are to blame.
+    # If the expectation names no axis, list the axes that the collectives run over.
     if not axes:
         for collective in fact.collectives:
-            # Rules and specs name the whole of an axis that XLA has split.
+            # XLA may split an axis into sub-axes; rules and specs name the full axis.
             axes += map(parent_axis, collective.mesh_axes)
     lines = []
     for axis in list(dict.fromkeys(axes))[:SHOWN]:
@@ -108,7 +108,10 @@ def _advice(fact: CollectiveViolation) -> list[str]:
 
 
 def _split_by(row: Request, axis: str) -> str:
-    """`w (dimension 0: rule 2, embed → data)`; `""` if the axis does not split it."""
+    """Formats how an axis splits an array: `w (dimension 0: rule 2, embed → data)`.
+
+    `""` if the axis does not split the array.
+    """
     if row.spec is None:
         return ""
     for dim, axes in enumerate(row.spec.dims):
@@ -126,7 +129,7 @@ def _split_by(row: Request, axis: str) -> str:
 
 
 def _pattern(row: Request) -> str:
-    """The pattern that decides, in a table of paths; `""` for anything else."""
+    """Names the path pattern that decides the spec; `""` if there is none."""
     matched = row.by_path
     if matched is None or row.spec_wins:
         return ""
@@ -136,14 +139,14 @@ def _pattern(row: Request) -> str:
 
 
 def not_enough_memory(fact: NotEnoughMemory) -> str:
-    """The memory needed and available, and the largest arrays."""
+    """Describes the memory needed and available, and the largest arrays."""
     fit = fact.fit
     takes = _BYTES_OF.get(
         fact.counted, f"as compiled{clause(' for {}', fact.target)} it takes"
     )
     needed = f"{takes} {bytes_text(fit.needed)}"
     if fact.large is not None and fact.large.code != "arguments":
-        # Values in between take the most, and not the arguments.
+        # Most of the memory is for intermediate values, not for arguments.
         expected = f"to fit on {fit.device}"
         if not fit.device:
             expected = f"to take at most {bytes_text(fit.capacity or 0)} of each device"
@@ -168,9 +171,9 @@ def not_enough_memory(fact: NotEnoughMemory) -> str:
 
 
 def not_split(fact: NotSplit) -> str:
-    """The largest arrays that are not split, each with the reason."""
+    """Lists the largest arrays that are not split, each with the reason."""
     lacking = sum(array.bytes for array in fact.arrays)
-    # Layers whose arrays are alike are one line, and have the same size.
+    # Arrays of equal size and reason in several layers share a line.
     folds = fold(
         fact.arrays,
         lambda array: array.name,
@@ -195,7 +198,7 @@ def not_split(fact: NotSplit) -> str:
 
 
 def why_not_split(array: HeldArray) -> str:
-    """Why an array is not split."""
+    """Explains why an array is not split."""
     row = array.request
     if row is None:
         return f"its spec is {array.spec}."
@@ -216,12 +219,12 @@ def why_not_split(array: HeldArray) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share rounded down to a tenth of a percent, so that too little is not enough."""
+    """Formats a share, rounded down so that it never looks larger than it is."""
     return f"{math.floor(share * 1000 + 1e-9) / 10:g} %"
 
 
 def differs_from_lock(fact: DiffersFromLock) -> str:
-    """The differences from a lock, and how to write it again."""
+    """Lists the differences from a lock, and how to update the lock."""
     lines = [f"  {line}" for line in str(fact.differences).splitlines()]
     return "\n".join(
         [
@@ -234,7 +237,7 @@ def differs_from_lock(fact: DiffersFromLock) -> str:
 
 
 def nothing_to_check(fact: NothingToCheck) -> str:
-    """The error that leaves nothing to check."""
+    """Describes the error because of which nothing can be checked."""
     return f"There is nothing to check or lock of {fact.name}. {fact.error}"
 
 

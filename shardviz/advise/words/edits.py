@@ -1,4 +1,4 @@
-"""Edits of a program in words."""
+"""Sentences about edits of a program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shardviz.base.format import by_count, joined
 
 
 def edits_in_words(edits: Sequence[Edit]) -> str:
-    """Several edits in one sentence, without a full stop."""
+    """Joins several edits into one sentence, without a full stop."""
     if not edits:
         return "As it is now"
     first, *others = _sentences(edits)
@@ -35,7 +35,7 @@ def edits_in_words(edits: Sequence[Edit]) -> str:
 
 
 def _sentences(edits: Sequence[Edit]) -> list[str]:
-    """A sentence per edit, and one for all arguments that get the same spec."""
+    """Returns a sentence per edit; arguments with the same new spec share one."""
     by_spec: dict[str, list[SplitArgument]] = {}
     for edit in edits:
         if isinstance(edit, SplitArgument):
@@ -44,7 +44,7 @@ def _sentences(edits: Sequence[Edit]) -> list[str]:
     for edit in edits:
         if not isinstance(edit, SplitArgument):
             sentences.append(str(edit))
-        # The first argument of a spec names all of them.
+        # The sentence of the first argument names all arguments with this spec.
         elif same_spec := by_spec.pop(str(edit.spec), None):
             sentences.append(_split_arguments(same_spec))
     return sentences
@@ -62,7 +62,7 @@ def split_argument(edit: SplitArgument) -> str:
 
 
 def split_result(edit: SplitResult) -> str:
-    """The result, and how it is returned.
+    """Describes the new spec of a result.
 
     >>> from shardviz.base.partition_spec import Spec
     >>> split_result(SplitResult("output", Spec.parse("data")))

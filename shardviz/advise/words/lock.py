@@ -1,4 +1,4 @@
-"""The differences between a lock and the current program, in words."""
+"""Sentences about the differences between a lock and the current program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBERED = "as they are numbered"
 
 
 def lock_difference(diff: LockDiff) -> str:
-    """The difference, one sentence on each line, and one line for all layers."""
+    """Describes each difference on one line; layers with the same one share a line."""
     if diff.same:
         return "Nothing changed."
     return "\n".join(_lines(diff))
@@ -21,7 +21,7 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     before, after = diff.before, diff.after
     if diff.remeshed:
         yield f"Mesh: {before.mesh} -> {after.mesh}"
-    # An order of devices is locked only if it is not that of their ids.
+    # A lock only records a device order that is not the order of the ids.
     if diff.reordered:
         old, new = before.device_order or _NUMBERED, after.device_order or _NUMBERED
         yield f"Order of the devices: {old} -> {new}"
@@ -39,7 +39,7 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     if any(counted):
         yield "; ".join(filter(None, counted)) + "."
     held, holds = before.bytes_per_device, after.bytes_per_device
-    # Differences that disappear in these units are not shown.
+    # Skip a difference that disappears in the rounded figures.
     if held is not None and holds is not None and bytes_text(held) != bytes_text(holds):
         arrays = f"Each device held {bytes_text(held)} of these arrays"
         yield f"{arrays} and holds {bytes_text(holds)}."
@@ -59,18 +59,18 @@ def _lines(diff: LockDiff) -> Iterator[str]:
 
 
 def _counted(noun: str, counts: Mapping[str, int]) -> str:
-    """`2 arrays changed, 1 new`; `""` for none."""
+    """Formats counts: `2 arrays changed, 1 new`; `""` for none."""
     words: list[str] = []
     for word, number in counts.items():
         if number:
-            # The first entry names the kind.
+            # Only the first entry contains the noun.
             amount = f"{number:,}" if words else plural(number, noun)
             words.append(f"{amount} {word}")
     return ", ".join(words)
 
 
 def _collective(one: LockedCollective) -> str:
-    """`2 × all-gather of 1 KiB × 12 over data, mlp/dot_general`"""
+    """Formats a collective: `2 × all-gather of 1 KiB × 12 over data, mlp/dot_general`"""
     many = loops = ""
     if one.count > 1:
         many = f"{one.count:,} × "
@@ -98,7 +98,7 @@ def _sum(collectives: Iterable[LockedCollective] | None) -> str:
 
 
 def _made_with(diff: LockDiff) -> Iterator[str]:
-    """Other possible reasons: another version of jax, another target."""
+    """Describes other possible causes: another jax version, another target."""
     leads = {"jax": "The lock was made with jax", "target": "It was made for"}
     why = ""
     if diff.same_specs:

@@ -34,7 +34,7 @@ SHOWN = 4  # names in a list
 
 
 def dimension(array: str, name: object, dim: int) -> str:
-    """A dimension of an array, by its name if it has one: `w.embed`.
+    """Formats a dimension of an array, by its logical name if it has one: `w.embed`.
 
     >>> dimension("w", "embed", 0), dimension("w", None, 1)
     ('w.embed', 'w.1')
@@ -43,12 +43,12 @@ def dimension(array: str, name: object, dim: int) -> str:
 
 
 def no_layout(fact: NoLayout) -> str:
-    """Arrays that cannot be laid out for the same reason."""
+    """Describes arrays that cannot be laid out for the same reason."""
     return f"{few(fact.paths)} cannot be laid out. {fact.reason}"
 
 
 def misspelt_name(fact: MisspeltName) -> str:
-    """A logical name that is close to a rule's.
+    """Describes a logical name that resembles a rule's name.
 
     >>> from shardviz.advise.problems import ArrayPlace
     >>> place = ArrayPlace("x", 0, "embd")
@@ -65,12 +65,12 @@ def misspelt_name(fact: MisspeltName) -> str:
 
 
 def moments_differ(fact: MomentsDiffer) -> str:
-    """How moments differ from their parameters."""
+    """Describes how moments differ from their parameters."""
     return " ".join(f"{line}." for line in difference_lines(fact.differences))
 
 
 def unmatched_names(fact: UnmatchedNames) -> str:
-    """Logical names that no rule has, and that are close to none.
+    """Describes logical names that match no rule and resemble no rule's name.
 
     >>> from shardviz.advise.problems import ArrayPlace
     >>> unmatched_names(UnmatchedNames(("head_dim",), ArrayPlace("w")))
@@ -82,7 +82,7 @@ def unmatched_names(fact: UnmatchedNames) -> str:
 
 
 def replicated(fact: Replicated) -> str:
-    """Arrays with copies, since they are not split over some axes of the mesh.
+    """Describes arrays that are replicated over some mesh axes.
 
     >>> from shardviz.advise.problems import ArrayPlace
     >>> replicated(Replicated(("data",), ("wi", "wo"), 49152, ArrayPlace("wi")))
@@ -94,7 +94,7 @@ def replicated(fact: Replicated) -> str:
 
 
 def no_names(fact: NoNames) -> str:
-    """Arrays with copies, since they have no names that rules are for.
+    """Describes arrays that are replicated because they have no logical names.
 
     >>> from shardviz.advise.problems import ArrayPlace
     >>> no_names(NoNames(("data",), ("wo",), 49152, ArrayPlace("wo")))
@@ -113,19 +113,19 @@ def no_names(fact: NoNames) -> str:
 
 
 def idle_rule(fact: IdleRule) -> str:
-    """A rule that never decides, and why."""
+    """Describes a rule that never decides, and why."""
     use = fact.use
     return f"Rule {use.index + 1} ({use.rule}) {use.never}."
 
 
 def more_idle_rules(fact: MoreIdleRules) -> str:
-    """How many further rules never decide."""
+    """Returns how many more rules never decide."""
     verb = by_count(fact.count, "fires", "fire")
     return f"{plural(fact.count, 'more rule')} never {verb}."
 
 
 def rules_for_no_array(fact: RulesForNoArray) -> str:
-    """How many rules are for names that no array has.
+    """Returns how many rules are for names that no array has.
 
     >>> rules_for_no_array(RulesForNoArray(25))
     '25 rules match no array here.'
@@ -138,7 +138,7 @@ def rules_for_no_array(fact: RulesForNoArray) -> str:
 
 
 def other_size(title: str, devices: int, mesh_size: int) -> str:
-    """A target with more or fewer devices than the mesh.
+    """Describes a target with more or fewer devices than the mesh.
 
     >>> other_size("TPU v5e 4×4", 16, 8)
     'TPU v5e 4×4 has 16 devices and the mesh has 8.'
@@ -147,27 +147,27 @@ def other_size(title: str, devices: int, mesh_size: int) -> str:
 
 
 def of_other_size(fact: OtherSize) -> str:
-    """A target with more or fewer devices than the mesh."""
+    """Describes a target with more or fewer devices than the mesh."""
     return other_size(fact.title, fact.devices, fact.mesh_size)
 
 
 def other_hosts(fact: OtherHosts) -> str:
-    """A mesh with more or fewer hosts than run."""
+    """Describes a mesh whose number of hosts differs from the running hosts."""
     return f"The mesh has {plural(fact.mesh_hosts, 'host')}, and {fact.target} runs."
 
 
 def does_not_fit(fact: DoesNotFit) -> str:
-    """The memory that is needed, and what a device has."""
+    """Describes the memory needed, and the memory of a device."""
     return str(fact.fit)
 
 
 def no_plan(fact: NoPlan) -> str:
-    """Why there is no plan."""
+    """Explains why there is no plan."""
     return f"There is no plan: {fact.error.message}"
 
 
 def idle_constraints(fact: IdleConstraints) -> str:
-    """Calls in the model that constrain nothing, for the same reason."""
+    """Describes constraint calls in the model that have no effect, with the reason."""
     calls = plural(len(fact.calls), "constraint")
     lines = dict.fromkeys(call.source or call.call for call in fact.calls)
     where = joined(lines, limit=SHOWN)
@@ -175,22 +175,22 @@ def idle_constraints(fact: IdleConstraints) -> str:
 
 
 def stopped(fact: Stopped) -> str:
-    """Why a compile or run ended."""
+    """Explains why a compile or run ended."""
     return f"{stopped_at(fact.error.stage)}: {fact.error.message}"
 
 
 def failed_check(fact: FailedCheck) -> str:
-    """A check that failed, and the evidence."""
+    """Describes a check that failed, and the evidence."""
     return f"The check “{fact.check.name}” failed: {fact.check.detail}"
 
 
 def slow_device_order(fact: SlowDeviceOrder) -> str:
-    """How much faster another order of devices is."""
+    """Describes how much faster another device order is."""
     return str(fact.order)
 
 
 def full_rematerialisation(fact: FullRematerialisation) -> str:
-    """Collectives that gather an array on every device, to split it again.
+    """Describes collectives that gather an array only to split it again.
 
     >>> full_rematerialisation(FullRematerialisation(2, (0,), 1 << 20))
     '1 collective makes an array whole on every device to split it again: 1 MiB per device.'

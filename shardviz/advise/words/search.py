@@ -1,4 +1,4 @@
-"""Searches in words: the best candidate, and why it is preferred to another."""
+"""Sentences about searches: the best candidate, and why it is preferred to another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDED = {
 
 
 def candidate(fact: Candidate) -> str:
-    """The edits of a candidate, its least time and its memory."""
+    """Describes a candidate: edits, least time and memory."""
     time, size = (
         seconds_text(fact.least_seconds),
         bytes_text(fact.peak_bytes or 0),
@@ -28,7 +28,7 @@ def candidate(fact: Candidate) -> str:
 
 
 def search(fact: Search) -> str:
-    """The best candidate, and how much of the space was tried."""
+    """Describes the best candidate, and how much of the space was tried."""
     best = "Nothing was compiled."
     if fact.compiled:
         best = (
@@ -45,7 +45,7 @@ PLANNED = "Planned, the fewest bytes first:"
 
 
 def planned(point: PlannedPoint) -> str:
-    """The edits of a planned point, and its bytes by plan and by compile."""
+    """Describes a planned point: edits, planned bytes and compiled bytes."""
     estimate = point.estimate
     words = (
         f"{edits_in_words(point.edits)}: {bytes_text(estimate.held)} of arguments and results,"
@@ -58,10 +58,10 @@ def planned(point: PlannedPoint) -> str:
 
 
 def preference(value: Preference) -> str:
-    """Why a candidate is preferred, with a line for each part that differs."""
+    """Explains why a candidate is preferred, with a line for each part that differs."""
     lines = [candidate(value.first), candidate(value.second)]
     for row in value.rows:
-        # An operation of every layer has many lines.
+        # An operation in every layer may have many source lines.
         where = f" ({', '.join(row.sources[:3])})" if row.sources else ""
         times = f"{seconds_text(row.seconds)} instead of {seconds_text(row.other)}"
         lines.append(f"{row.name}{where}: {times}")

@@ -1,1 +1,1 @@
-"""The modules of this feature that import jax."""
+"""The modules of `shardviz.move` that import jax."""

@@ -1,10 +1,10 @@
-"""The metadata of checkpoints that orbax wrote: from a folder to a SavedCheckpoint.
+"""Reads orbax checkpoint metadata from a folder into a SavedCheckpoint.
 
-Its files are read as they are (orbax.readthedocs.io, "Checkpoint format"): `_METADATA`
-has the tree, `_sharding` how arrays were split, and tensorstore, which orbax stores
-them with, opens every array, which reads its shape, type and chunks. No array is read.
-orbax itself is not imported: its own metadata readers start jax's backend, after which
-the number of simulated devices is fixed. tests/backend compares the two.
+We read the files directly (orbax.readthedocs.io, "Checkpoint format"): `_METADATA` has
+the tree, and `_sharding` has the shardings of the arrays. Each array is opened with
+tensorstore, which reads only its shape, dtype and chunks. orbax itself is not imported,
+because its metadata readers start jax's backend, after which the number of simulated
+devices is fixed. tests/backend compares our metadata with orbax's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shardviz.base.parse import read_text_file
 from shardviz.base.partition_spec import Spec
 from shardviz.move.restore import SavedArray, SavedCheckpoint
 
-# Of a file of metadata.
+# The limit for one metadata file.
 MOST_BYTES = 1 << 28
 TREE, SHARDINGS, STEP = "_METADATA", "_sharding", "_CHECKPOINT_METADATA"
 UNFINISHED = ".orbax-checkpoint-tmp"
@@ -36,11 +36,11 @@ _STEP_NAME = re.compile(r"(?:.*_)?(\d+)")
 
 
 def read_checkpoint(path: Any, step: int | None = None) -> SavedCheckpoint:
-    """The metadata of a checkpoint; no array is read and no backend of jax is started.
+    """Reads a checkpoint's metadata, without reading arrays or starting jax's backend.
 
     Args:
         path: the folder of a checkpoint, of a step, or of a CheckpointManager.
-        step: which of several steps; the last by default.
+        step: the step of a CheckpointManager to read; by default the last one.
     """
     folder = _folder(path)
     try:
@@ -49,7 +49,7 @@ def read_checkpoint(path: Any, step: int | None = None) -> SavedCheckpoint:
         return _read(folder, number, name)
     except ShardvizError:
         raise
-    # Whatever is in the files of another version fails somewhere.
+    # Files of another version may fail in any of these ways.
     except (
         ArithmeticError,
         AttributeError,
@@ -75,7 +75,7 @@ def _read(folder: Path, number: int | None, item: str) -> SavedCheckpoint:
             " here: pip install orbax-checkpoint."
         ) from error
     tree = _json(folder / TREE)
-    # Name in the store to path and kind.
+    # Name in the store -> (path, kind).
     kinds: dict[str, tuple[str, str]] = {}
     others = []
     for leaf in tree["tree_metadata"].values():
@@ -118,7 +118,7 @@ def _read(folder: Path, number: int | None, item: str) -> SavedCheckpoint:
 
 
 def _folder(path: Any) -> Path:
-    """The folder, if it is one and finished."""
+    """Returns the path of a folder, after checking that it exists and is finished."""
     try:
         folder = Path(os.fsdecode(os.fspath(path))).expanduser()
     except TypeError:
@@ -130,7 +130,7 @@ def _folder(path: Any) -> Path:
             f"Checkpoints are read from folders of this machine; got {shown(str(path))}."
             " Mount the bucket, or copy the checkpoint without its large files d/*."
         )
-    # A path with a zero in it names no folder either.
+    # is_dir() raises an error for a path with a null character.
     if "\0" in str(folder) or not folder.is_dir():
         raise ShardvizError(
             f"There is no folder {shown(str(folder))}. Give that of a checkpoint, of a"
@@ -141,9 +141,9 @@ def _folder(path: Any) -> Path:
 
 
 def _check_finished(folder: Path) -> None:
-    """Refuses a folder that orbax was still writing when it was copied or it ended."""
+    """Raises an error for a folder that orbax has not finished writing."""
     unfinished = UNFINISHED in folder.name
-    # Buckets have their own file for that, and no other name.
+    # In buckets, a commit file marks a finished folder, instead of its name.
     if (folder / STEP).exists() and not (folder / "commit_success.txt").exists():
         times = _json(folder / STEP)
         unfinished = times.get("commit_timestamp_nsecs", 1) is None
@@ -159,14 +159,17 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _is_checkpoint(folder: Path) -> bool:
-    """Whether it is a checkpoint, or a step with items that are."""
+    """Whether a folder is a checkpoint, or a step whose items are checkpoints."""
     if (folder / STEP).exists():
         return True
     return any((each / TREE).exists() for each in (folder, *_folders(folder)))
 
 
 def _step_folder(folder: Path, step: int | None) -> tuple[Path, int | None]:
-    """The folder of a step, and its number; a folder that is no manager's is its own."""
+    """Returns the folder of a step and the step's number.
+
+    A folder that is a checkpoint itself is returned unchanged.
+    """
     if _is_checkpoint(folder):
         if step is not None:
             raise ShardvizError(
@@ -197,7 +200,7 @@ def _step_folder(folder: Path, step: int | None) -> tuple[Path, int | None]:
 
 
 def _item_folder(folder: Path) -> tuple[Path, str]:
-    """The folder with the tree of arrays, and the name of its item, where it is one."""
+    """Returns the folder with the array tree, and its item name or `""`."""
     if (folder / TREE).exists():
         return folder, ""
     items = [inner for inner in _folders(folder) if (inner / TREE).exists()]
@@ -218,10 +221,10 @@ def _json(file: Path) -> Any:
 
 
 def _shardings(folder: Path) -> dict[str, Any] | None:
-    """By the name of an array, how it was split; None for a checkpoint without these."""
+    """Returns the sharding of each array by name; None if there is no sharding file."""
     if not (folder / SHARDINGS).exists():
         return None
-    # The names of arrays are in base64, since they are keys of a JSON object.
+    # Array names are base64-encoded.
     shardings = {}
     for name, text in _json(folder / SHARDINGS).items():
         sharding = json.loads(text) if text else None
@@ -230,7 +233,7 @@ def _shardings(folder: Path) -> dict[str, Any] | None:
 
 
 def _saved_sharding(found: dict[str, Any]) -> tuple[Spec | None, MeshSpec | None]:
-    """The spec and the mesh that an array was saved with, where it had them."""
+    """Returns the spec and mesh that an array was saved with, if any."""
     if found.get("sharding_type") != "NamedSharding":
         return None, None
     sizes, ids = tuple(found["shape"]), None
@@ -250,7 +253,7 @@ def _ids(nested: Any) -> list[int]:
 
 
 def _random_keys(folder: Path) -> dict[str, str]:
-    """By the name of an array, the algorithm of the random keys in it."""
+    """Returns the random key algorithm of each array of random keys, by array name."""
     keys = {}
     for file in sorted(folder.glob("array_metadatas/process_*")):
         for row in _json(file).get("array_metadatas", ()):
@@ -264,8 +267,8 @@ def _random_keys(folder: Path) -> dict[str, str]:
 def _open(
     ts: ModuleType, folder: Path, names: list[str], driver: str
 ) -> dict[str, Any]:
-    """Every array, opened by tensorstore, which reads its metadata alone."""
-    # One context, so that the nodes of OCDBT's tree are read once.
+    """Opens every array with tensorstore, which reads only its metadata."""
+    # Share one context, so that the nodes of the OCDBT tree are read only once.
     context = ts.Context({"cache_pool#ocdbt": {"total_bytes_limit": 100_000_000}})
     shared = (folder / "manifest.ocdbt").exists()
     opened = {}

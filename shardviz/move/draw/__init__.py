@@ -1,1 +1,1 @@
-"""The pictures and text tables of this feature."""
+"""Pictures and text tables of data movement."""

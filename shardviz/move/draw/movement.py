@@ -1,7 +1,7 @@
-"""The steps of a collective: stills, film strips and text.
+"""Draws the steps of a collective as stills, film strips and text.
 
-A row is a device and a column is a chunk. The filled share of a cell shows how complete
-its chunk is: half if four of eight devices have contributed to a sum.
+A row is a device and a column is a chunk. The filled fraction of a cell shows how
+complete the chunk is: half full if four of eight devices have contributed to a sum.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from shardviz.draw.picture import Label, Picture, make_tiles
 from shardviz.move.movement import Movement, check_step
 from shardviz.move.words import movement as wording
 
-# The most devices and chunks to draw; larger groups have words only.
+# The most devices and chunks to draw; larger groups are only described in text.
 MOST_DRAWN, MOST_COLUMNS = 16, 64
 MOST_PANELS = 8
 # Sizes of cells, in points.
 TOP, HIGH, PITCH, GAP = 16.0, 15.0, 18.0, 3.0
 STRIP_WIDE = 1100.0
-# Lines of text, and characters of a table.
+# The most lines of text, and the least characters per table column.
 MOST_ROWS, LEAST_WIDE = 40, 8
 
 
 def draw_movement(
     movement: Movement, step: int | None = None, title: str | None = None
 ) -> Picture:
-    """A film strip of the steps, or a still of one.
+    """Draws a film strip of all steps, or a still of one step.
 
     Args:
         step: the number of completed steps; None for a film strip of at most
@@ -64,7 +64,7 @@ def draw_movement(
     if step is not None:
         caption = wording.caption(movement, step)
         return _still(movement, step, counts[step], head, [caption])
-    # The first stills, the last, and if there are many, some evenly spaced between.
+    # All stills or, if there are too many, evenly spaced ones from first to last.
     chosen = range(last + 1)
     if last >= MOST_PANELS:
         chosen = np.linspace(0, last, MOST_PANELS).round().astype(int).tolist()
@@ -83,24 +83,24 @@ def draw_movement(
 
 
 def is_drawn(m: Movement) -> bool:
-    """True if a picture has space for the devices and chunks."""
+    """Whether the devices and chunks fit into a picture."""
     return m.size <= MOST_DRAWN and len(m.chunks.labels) <= MOST_COLUMNS
 
 
 def _still(
     m: Movement, steps_done: int, counts: np.ndarray, title: str, notes: list[str]
 ) -> Picture:
-    """The chunks on every device after some steps; filled cells are complete chunks."""
+    """Draws the chunks on every device after `steps_done` steps."""
     labels, chunks = [], len(m.chunks.labels)
     left = text_width(f"device {int(m.devices.max())}", 8.0) + 14
     long = 26.0
     for name in m.chunks.labels:
         long = max(long, text_width(name, 8.0) + 4)
-    # Names fit only for few chunks; a single still has more space.
+    # Chunk names only fit if there are few chunks; a single still has more space.
     named = chunks * long < (700 if notes else 380)
     if not named:
         long = 10.0
-    # The devices and chunks of a torus are in the order of the grid.
+    # Order the devices and chunks of a torus by grid position.
     places, columns = m.method.places, np.arange(chunks)
     if m.method.grid.ndim > 1:
         columns = np.argsort(np.argsort(places[m.chunks.group], kind="stable"))
@@ -116,7 +116,7 @@ def _still(
     holdings, texts = counts[row, column], []
     for chunk, count in np.stack([column, holdings], 1).tolist():
         name = m.chunks.labels[chunk]
-        # A cell of a sum shows the number of devices that have added to it.
+        # In a sum, a cell shows how many devices have contributed.
         if m.sums:
             name = f"{count}/{m.contributors}"
         texts.append(name * named)
@@ -146,10 +146,10 @@ def _still(
 
 
 def movement_text(movement: Movement, width: int) -> str:
-    """The bytes sent, the steps in words, and the chunks on every device after each step.
+    """Describes the bytes sent and the steps, with a table of chunks after each step.
 
-    Devices are rows and chunks are columns. As many tables as fit stand side by side; if
-    they need more than a screen, the first ones and the last are shown.
+    Devices are rows and chunks are columns. Tables are placed side by side; if they
+    need more than a screen, only the first tables and the last are shown.
 
     >>> from shardviz.move.movement import collective_movement
     >>> print(movement_text(collective_movement("reduce-scatter", 3, 12), 80))
@@ -175,7 +175,7 @@ def movement_text(movement: Movement, width: int) -> str:
 
 
 def _tables(m: Movement, width: int, rows: int) -> list[str]:
-    """The states as bands of tables side by side, within a number of rows."""
+    """Lays out the tables of all states side by side, in at most `rows` lines."""
     tables = _states(m)
     names = ["", *(f"device {device}" for device in m.devices.tolist())]
     side = max(map(len, names))
@@ -199,9 +199,9 @@ def _tables(m: Movement, width: int, rows: int) -> list[str]:
 
 
 def _states(m: Movement) -> list[list[str]]:
-    """The state at the start and after each step: its name, then one row per device."""
+    """Returns a table for the start and after each step: a title, then device rows."""
     letters = len(str(m.contributors))
-    # If there are many cells, they are narrow and have no blanks between them.
+    # If there are many cells, leave out the spaces between them.
     blank = " " if len(m.chunks.labels) <= 16 or letters > 1 else ""
     signs = {0: "·", m.contributors: "■"}
     tables = []

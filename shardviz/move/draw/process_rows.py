@@ -1,4 +1,4 @@
-"""The rows of an array that each process loads, as a picture and a table."""
+"""Draws the rows of an array that each process loads, as a picture or a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardviz.draw.picture import Picture
 from shardviz.draw.tables import Bar, Table
 from shardviz.move.process_rows import ProcessRows, ranges_text
 
-# The most processes with a row each; otherwise those that yield the same share a row.
+# With more processes than this, processes that load the same rows share a table row.
 MOST_LISTED = 16
 MOST_ROWS = 40
 HEADS = ("local bytes", "process", "elements", "local shape")
@@ -18,10 +18,10 @@ HEADS = ("local bytes", "process", "elements", "local shape")
 def draw_process_rows(
     rows: ProcessRows, title: str | None = None, name: str = ""
 ) -> Picture:
-    """The part of an array that every process yields, one row each.
+    """Draws the elements that each process loads, one table row per process.
 
     Args:
-        name: the name of the array.
+        name: the array's name.
     """
     bars, head = _bars(rows), _title(rows, name)
     notes = and_more(len(bars) - MOST_ROWS, "row")
@@ -33,7 +33,7 @@ def draw_process_rows(
 
 
 def process_rows_text(rows: ProcessRows, width: int, name: str = "") -> str:
-    """One line per process, then the requirements on a data loader."""
+    """Lists one line per process, then the requirements on a data loader."""
     bars = _bars(rows)
     shown = bars[:MOST_ROWS]
     names = max(len(bar.words[0]) for bar in shown)
@@ -51,7 +51,7 @@ def process_rows_text(rows: ProcessRows, width: int, name: str = "") -> str:
 
 
 def _bars(rows: ProcessRows) -> list[Bar]:
-    """One row per process, or per group of processes that yield the same if many."""
+    """Returns a row per process; if there are many, a row per group with equal data."""
     parts = {part.process: part for part in rows.parts}
     groups = [[process] for process in parts]
     if len(parts) > MOST_LISTED:

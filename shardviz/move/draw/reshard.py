@@ -1,7 +1,7 @@
-"""Reshards: the bytes that devices send to each other, and the arrays that move.
+"""Draws a reshard: a matrix of bytes sent, and a table of the arrays that move.
 
-The sends are a matrix: rows send and columns receive. If there are many devices, a row
-stands for one host or several.
+Rows of the matrix send and columns receive. A row is a device or, if there are many
+devices, one or more hosts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEADS = ("bytes moved", "array", "type and shape", "sharding", "amounts to")
 
 
 def draw_reshard(reshard: Reshard, title: str | None = None) -> Picture:
-    """The matrix of sends, and the arrays that move most bytes."""
+    """Draws the matrix of bytes sent, and the arrays that move the most bytes."""
     lines = wording.summary(reshard)
     head = titled(title, wording.title(reshard))
     notes = [*lines[1:], *wording.left_behind(reshard)]
@@ -55,19 +55,18 @@ def draw_reshard(reshard: Reshard, title: str | None = None) -> Picture:
 
 
 def reshard_text(reshard: Reshard, width: int, full: bool = False) -> str:
-    """A reshard: the bytes sent, their senders, the peak of memory, and the arrays, largest
-    first.
+    """Describes the bytes sent and the peak memory, then lists the arrays.
 
     Args:
         width: characters per line.
-        full: list every array on a separate line, even those that do not move.
+        full: list every array on a separate line, even arrays that do not move.
     """
     lines = [*wording.summary(reshard), *wording.left_behind(reshard)]
     folds = wording.folds(reshard)
     shown = folds[:MOST_LINES]
     if full:
         shown = [Fold(((row.path,),), (row,)) for row in reshard.rows]
-    # The sentences already cover a single array.
+    # A single array is already covered by the sentences.
     if len(reshard.rows) > 1 and shown:
         lines += [wording.LARGEST_FIRST, *_table(shown).lines()]
     if len(reshard.rows) > 1 and shown and not full:
@@ -93,13 +92,13 @@ def _table(folds: Sequence[Fold[ReshardRow]]) -> Table:
 
 
 class _Side(NamedTuple):
-    """The rows of a matrix, which are also its columns.
+    """The labels of a square matrix, the same for rows and columns.
 
     Attributes:
-        short: the number of each, or of the first and the last.
-        names: the name of each: `device 3`, `hosts 0–1`.
-        of: int64 [devices]: the row of each device.
-        single: whether each is one device.
+        short: the short label of each row: `3`, or `0–1` for several devices or hosts.
+        names: the full label of each row: `device 3`, `hosts 0–1`.
+        of: int64 [devices]: the row that each device belongs to.
+        single: whether each row is one device.
     """
 
     short: list[str]
@@ -111,7 +110,7 @@ class _Side(NamedTuple):
 def _side(reshard: Reshard) -> _Side:
     ids, hosts = reshard.device_ids, np.unique(reshard.hosts)
     noun, numbers, row = "device", ids, np.arange(len(ids))
-    # With many devices a row is a host; with many hosts it is several hosts.
+    # With many devices, a row is a host; with many hosts, a row is several hosts.
     if len(ids) > MOST_SIDE and len(hosts) > 1:
         noun, numbers, row = "host", hosts, np.searchsorted(hosts, reshard.hosts)
     per_row = -(-len(numbers) // MOST_SIDE)
@@ -168,12 +167,12 @@ def _matrix(reshard: Reshard) -> Picture:
 
 
 def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
-    """The shade of each amount, 0 for nothing, and the legend of the shades."""
+    """Returns the shade of each amount (0 for nothing), and a legend."""
     distinct = np.unique(sums[sums > 0])
     ends = distinct
     if len(distinct) >= MOST_SHADES:
         target_side = np.geomspace(distinct[0], distinct[-1], MOST_SHADES)[1:]
-        # Each shade ends at the largest existing amount within its geometric step.
+        # The upper bound of each shade is the largest actual amount in its range.
         at = np.searchsorted(distinct, target_side, "right") - 1
         at[-1] = len(distinct) - 1
         ends = np.unique(distinct[at])
@@ -188,7 +187,7 @@ def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
 
 
 def _names(side: _Side, cell: float, left_edge: float) -> list[Label]:
-    """The names of as many columns and rows as fit."""
+    """Labels as many columns and rows as there is space for."""
     pitch, count, labels = cell + GAP, len(side.short), []
     needed = widest(side.short, 8.0) + 6
     for n in range(0, count, max(1, -int(-needed // pitch))):

@@ -1,4 +1,4 @@
-"""The reads that restore a checkpoint: a table of processes and one of arrays."""
+"""Draws the reads of a checkpoint restore: a table of processes and one of arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardviz.move.restore import ProcessReads, Restore, RestoreRow
 from shardviz.move.words import restore as wording
 
 MOST_ARRAYS, MOST_PROCESSES = 24, 16
-# Bytes read per byte needed, above which a row is marked.
+# A row is highlighted if it reads more than this many bytes per byte needed.
 MUCH = 1.2
 PROCESS_HEADS = ("read", "process", "chunks", "times needed")
 ARRAY_HEADS = ("read", "array", "type and shape", "saved → wanted", "chunks", "")
@@ -29,7 +29,7 @@ LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
 
 
 def draw_restore(restore: Restore, title: str | None = None) -> Picture:
-    """The bytes that every process reads, and those of each array, largest first."""
+    """Draws the bytes that each process reads, and the bytes read of each array."""
     folds = _folds(restore)
     more = and_more(len(restore.processes) - MOST_PROCESSES, "row")
     processes = _processes(restore.processes[:MOST_PROCESSES]).picture(notes=more)
@@ -49,13 +49,13 @@ def draw_restore(restore: Restore, title: str | None = None) -> Picture:
 
 
 def restore_text(restore: Restore, width: int, full: bool = False) -> str:
-    """The problems, then the bytes read by each process and of each array, most first.
+    """Lists problems, then the bytes read by each process and of each array.
 
     Args:
         width: characters per line.
-        full: list every array and process on a separate line. By default arrays that
-            differ only in the number of their layer share a line, and only the number
-            of smaller ones is given.
+        full: list every array and process on a separate line. By default, arrays that
+            differ only in their layer number share a line, and the smallest arrays are
+            only counted.
     """
     return paragraphs(_lines(restore, full), width)
 
@@ -109,7 +109,7 @@ def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
             f"{before} → {row.spec or 'unknown'}",
             f"{plural(chunks, 'chunk')} of {list(saved.chunk_shape)}",
         )
-        # The problem is listed above.
+        # The array's problem is listed above the table.
         if row.reads is None:
             rows.append(Bar(None, "✗", (*words, "not read"), tone="bad"))
             continue
@@ -127,7 +127,7 @@ def _colour(read: int, needed: int) -> int:
 
 
 def _folds(restore: Restore) -> list[Fold[RestoreRow]]:
-    """The arrays, sorted by bytes read, with the layers folded into one."""
+    """Folds arrays of equal layers, and sorts the folds by bytes read."""
     folds = fold(restore.rows, lambda row: row.path, _what_is_read)
     return sorted(folds, key=_bytes, reverse=True)
 
@@ -138,14 +138,14 @@ def _bytes(layer_rows: Fold[RestoreRow]) -> int:
 
 def _what_is_read(row: RestoreRow) -> Hashable:
     saved = row.saved
-    # Problems name the layer.
+    # The text of a problem contains the layer number.
     problem = re.sub(r"\d+", "#", str(row.problem or ""))
     how = (saved.shape, saved.dtype, saved.chunk_shape, saved.spec, row.spec)
     return (*how, row.dtype, row.bytes_at_most, problem)
 
 
 def _range(least: int, largest: int) -> str:
-    """`2 MiB`, or `1 MiB to 2 MiB` if it depends on the chunks still in memory."""
+    """Formats bytes: `2 MiB`, or `1 MiB to 2 MiB` if they depend on what is cached."""
     if least == largest:
         return bytes_text(largest)
     return f"{bytes_text(least)} to {bytes_text(largest)}"

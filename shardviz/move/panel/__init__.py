@@ -1,1 +1,1 @@
-"""The panels of this feature in the Explorer."""
+"""The Explorer's player for collectives."""

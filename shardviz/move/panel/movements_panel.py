@@ -1,4 +1,4 @@
-"""The player: the steps of the collective that the page plays."""
+"""The panel that plays the steps of a collective."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardviz.move.panel.movements_view import movement_view, saved_movements
 
 
 class MovementsPanel(Panel):
-    """The steps of the last played collective; a saved page plays the largest ones."""
+    """The steps of the last played collective; in a saved page, of the largest ones."""
 
     name = "movements"
     traits = {"movements": {}}
@@ -25,7 +25,7 @@ class MovementsPanel(Panel):
     def refresh(self) -> None:
         stages = self.page.stages.views().stages
         if stages is not self._stages:
-            # The steps may be of older stages: the page asks again.
+            # The steps on the page are outdated; the page requests them again.
             self._stages = stages
             self.page.show(movements={})
 

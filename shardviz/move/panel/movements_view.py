@@ -1,4 +1,4 @@
-"""The steps of a collective, as plain data for the player."""
+"""Converts the steps of a collective to plain data for the player."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from shardviz.move.movement import Movement, movement_of
 from shardviz.move.movement_steps import MovementStep
 from shardviz.move.words import movement as words
 
-# Larger groups of devices are not drawn.
+# The most devices of a group that is drawn.
 MOST_DRAWN = 16
-# Devices in one row; a longer ring is drawn as a loop.
+# The most devices in one row; a longer ring is drawn as a loop.
 MOST_IN_ROW = 8
-# Collectives of each stage that a saved page can play.
+# The most collectives per stage that a saved page can play.
 MOST_SAVED = 3
-# The limit of their data in all.
+# The most bytes of data for all these collectives.
 SAVED_BYTES = 60_000
 
 
 def movement_view(
     key: str, stages: StageViews, placement: DevicePlacement | None
 ) -> JsonDict:
-    """The steps of a collective in its first group, for the player.
+    """Returns the steps of a collective in its first replica group, for the player.
 
     Args:
         key: `"stage:number"` of a collective.
         stages: the stages that the page shows.
-        placement: of the mesh on described hardware; None for other targets.
+        placement: the mesh on described hardware; None for other targets.
 
     >>> from shardviz.runs.cache import ExecutableCache
     >>> from shardviz.explorer.planner import Planner
@@ -51,9 +51,9 @@ def movement_view(
 def _collective_data(
     key: str, stages: StageViews, placement: DevicePlacement | None
 ) -> JsonDict:
-    """The steps of a collective in its first group; all groups do the same."""
+    """Returns the steps in the first replica group; all groups have the same steps."""
     collective = stages.collective(key)
-    # The estimate is of the plan; the other stages are of the report.
+    # The plan has stage 0, the estimate; the report has the other stages.
     mesh = None
     if key.startswith("0:") and stages.results.plan is not None:
         mesh = stages.results.plan.mesh
@@ -68,10 +68,10 @@ def _collective_data(
 
 
 def player_data(m: Movement, mesh: MeshSpec | None = None) -> JsonDict:
-    """The JSON of a movement; `static/movement_steps.js` declares its fields."""
+    """Returns a movement as JSON; `static/movement_steps.js` declares the fields."""
     axes: list[list[str | int]] = []
     for name in m.mesh_axes:
-        # A part of an axis has the colour of the axis.
+        # A sub-axis has the colour of its axis.
         number = mesh.positions.get(name.split(":(")[0], -1) if mesh else -1
         axes.append([name, number])
     drawn = m.size <= MOST_DRAWN
@@ -102,10 +102,11 @@ def player_data(m: Movement, mesh: MeshSpec | None = None) -> JsonDict:
 
 
 def cells_of(m: Movement) -> np.ndarray:
-    """int64 [devices, 2]: the column and the row of each device of a small group.
+    """Returns the column and row of each device of a small group: int64 [devices, 2].
 
-    On described hardware, the cells follow the coordinates of the chips. Otherwise a
-    torus, or hosts with their devices, is a grid, and a ring is a loop of two rows.
+    On described hardware, the cells follow the chips' coordinates. Otherwise, a torus
+    is drawn as a grid, as are hosts with their devices, and a ring is drawn as a loop
+    of two rows.
 
     >>> from shardviz.move.movement import collective_movement
     >>> cells_of(collective_movement("all-gather", 4, 4096)).tolist()
@@ -125,17 +126,17 @@ def cells_of(m: Movement) -> np.ndarray:
     column, row = at[-1], np.zeros(m.size, np.int64)
     for size, along in zip(sizes[:-1], at[:-1], strict=True):
         row = row * size + along
-    # Many rows of few columns are transposed.
+    # Transpose a grid with many rows and few columns.
     if row.max() + 1 > max(4, sizes[-1]):
         column, row = row, column
     return np.stack([column, row], axis=1)
 
 
 def _coordinates(m: Movement) -> np.ndarray | None:
-    """int64 [axes, devices]: the coordinates of devices along each axis that they span.
+    """Returns device coordinates along each axis they span: int64 [axes, devices].
 
-    Gaps between devices are not counted. None if the devices fill no block or form a
-    long row, or if their hardware is not described.
+    Gaps between devices are closed. Returns None if the devices do not fill a block,
+    form a long row, or are not described hardware.
     """
     topology = m.topology
     if topology is None:
@@ -143,7 +144,7 @@ def _coordinates(m: Movement) -> np.ndarray | None:
     rows = np.flatnonzero(np.isin(topology.device_ids, m.devices))
     if len(rows) != m.size:
         return None
-    # In the order of the group.
+    # Put the rows in the order of the group.
     rows = rows[np.argsort(topology.device_ids[rows])][
         np.argsort(np.argsort(m.devices))
     ]
@@ -160,7 +161,7 @@ def _coordinates(m: Movement) -> np.ndarray | None:
 
 
 def _axis_of(m: Movement, step: MovementStep, mesh: MeshSpec | None) -> int:
-    """The number of the mesh axis along which a step sends; -1 for several."""
+    """Returns the index of the mesh axis that a step sends along; -1 for several."""
     if mesh is None:
         return -1
     ids = mesh.device_ids.reshape(-1)
@@ -174,7 +175,7 @@ def _axis_of(m: Movement, step: MovementStep, mesh: MeshSpec | None) -> int:
 
 
 def _step_data(step: MovementStep, sent: str, axis: int) -> JsonDict:
-    # All chunks from one device to another move together.
+    # Group the chunks by sender and receiver.
     sends: dict[tuple[int, int], tuple[int, int, int, list[int]]] = {}
     columns = (step.source, step.target, step.network.astype(int), step.chunk)
     for source, target, network, chunk in np.stack(columns, axis=1).tolist():
@@ -193,7 +194,7 @@ def _step_data(step: MovementStep, sent: str, axis: int) -> JsonDict:
 def saved_movements(
     stages: StageViews, shown: JsonDict, placement: DevicePlacement | None
 ) -> JsonDict:
-    """The steps of the largest collectives, which a page without a kernel can play."""
+    """Returns the steps of the largest collectives, to play without a kernel."""
     movements: JsonDict = {}
     bytes_left = SAVED_BYTES
     for key in _keys_to_save(shown):
@@ -205,7 +206,7 @@ def saved_movements(
 
 
 def _keys_to_save(shown: JsonDict) -> Iterator[str]:
-    """The keys of collectives to save: compiled ones before estimated ones."""
+    """Yields the keys of collectives to save: compiled ones before estimated ones."""
     for stage in (2, 1, 0):
         for collective in shown["collectives"][stage][:MOST_SAVED]:
             yield f"{stage}:{collective['number']}"

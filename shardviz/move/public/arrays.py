@@ -48,10 +48,11 @@ def process_rows(
     dtype: DtypeLike | None = None,
     dialect: DialectLike = "linen",
 ) -> ProcessRows:
-    """Computes which rows of an input batch each process must load, for
-    `jax.make_array_from_process_local_data`.
+    """Computes which rows of an input batch each process must load.
 
-    `.parts` has the row ranges and the local shape of every process, and `.sentences`
+    The rows are those that `jax.make_array_from_process_local_data` expects.
+
+    `.parts` has the row ranges and the local shape of every process. `.sentences` has
     the requirements on a data loader.
 
     Args:
@@ -71,7 +72,7 @@ def process_rows(
     >>> [part.rows for part in sv.process_rows((256, 512), "data", two_hosts).parts]
     [((0, 128),), ((128, 256),)]
     """
-    # A Layout is used unchanged unless a spec asks for another one.
+    # A Layout is used unchanged unless `spec` requests another layout.
     if isinstance(array, Layout) and spec is None:
         return _process_rows(array)
     return _process_rows(layout_of(array, spec, mesh, rules, dtype, dialect))
@@ -85,27 +86,25 @@ def reshard(
     dialect: DialectLike = "linen",
     topology: Topology | str | None = None,
 ) -> Reshard:
-    """Computes which device sends which bytes to which when arrays move from one mesh
-    and spec to another.
+    """Computes the bytes sent between devices when arrays move to another mesh or spec.
 
     Nothing is moved or compiled, and no array is read. Devices are identified by their
-    ids; the new mesh can have fewer, more or other devices. Bytes that a device already
-    has stay there, and the rest comes from the nearest device that has them. `from_` and
-    `to` are each one of
+    ids; the new mesh can have fewer, more or different devices. Bytes that a device
+    already has stay there; all others come from the nearest device that has them.
+    `from_` and `to` are each one of
 
-    - a mesh, if the arrays have shardings or names of their own;
-    - `(mesh, rules)`, with rules for logical names or patterns of paths;
-    - `(mesh, specs)`, with one spec for all arrays, or a tree of specs that matches the
-      tree of arrays or is a prefix of it;
-    - a sharding or Layout, a tree of these, or a tree of arrays that have shardings;
-    - an Audit.
+    - a mesh, if the arrays have their own shardings or names; - `(mesh, rules)`, with
+    rules for logical names or patterns of paths; - `(mesh, specs)`, with one spec for
+    all arrays, or a tree of specs that matches the tree of arrays or is a prefix of it;
+    - a sharding or Layout, a tree of these, or a tree of arrays that have shardings; -
+    an Audit.
 
     Args:
         tree: the arrays, in any form that `sv.audit` accepts.
-        from_: their current layout; None if the arrays have shardings, as live arrays
-            do.
+        from_: their current layout; None if the arrays have shardings, like live
+            arrays.
         to: their new layout.
-        dialect: the library whose semantics rules follow.
+        dialect: the library whose semantics the rules follow.
         topology: the slice or cluster of the devices, such as `"tpu:v5e:4x4"`, for its
             hosts and the rates of its links.
 
@@ -134,11 +133,11 @@ def reshard(
     read = tree
     if not isinstance(tree, ArrayTree):
         read = read_tree(tree, children=children_of)
-    # Both sides are computed for the same list of arrays, so they match by index.
+    # `before` and `after` are in the order of the same list of arrays.
     before = layouts_on(read, from_, reader, "from_")
     after = layouts_on(read, to, reader, "to")
     arrays = [leaf.array for leaf in read.leaves]
-    # Without a topology the links are unknown and the meshes supply the hosts.
+    # Without a topology, the links are unknown, and the hosts come from the meshes.
     if topology is None:
         return reshard_layouts(arrays, before, after)
     return _reshard_over_links(arrays, before, after, as_topology(topology))
@@ -150,19 +149,17 @@ def _reshard_over_links(
     after: list[Layout | str],
     where: Topology,
 ) -> Reshard:
-    """Computes a reshard with the devices assigned to the hosts of a topology, and the
-    least time that the transfers need on its links.
-    """
+    """Computes a reshard with a topology's hosts, and the least time on its links."""
 
     def rows(ids: np.ndarray) -> np.ndarray:
-        """The position of each device in the order of the topology."""
+        """Returns the position of each device in the order of the topology."""
         return device_rows(MeshSpec(("device",), (len(ids),), (), ids), where)
 
     def hosts(ids: np.ndarray) -> np.ndarray:
         return where.process_indices[rows(ids)]
 
     moved = reshard_layouts(arrays, before, after, hosts)
-    # One row per pair of devices: sender, receiver, bytes.
+    # The sends have one row per pair of devices: sender, receiver, bytes.
     pairs = rows(moved.device_ids)[moved.sends[:, :2]]
     seconds = least_send_seconds(where, np.c_[pairs, moved.sends[:, 2]])
     return replace(moved, link_seconds=seconds, rate_source=published_rates(where))
@@ -179,17 +176,17 @@ def restore(
 ) -> Restore:
     """Computes which bytes every process would read to restore an orbax checkpoint.
 
-    It uses the metadata of the checkpoint only: no array is read, and jax's backend does
-    not start. It counts the reads of orbax's default: for each distinct shard of its
-    devices, a process reads every chunk that the shard overlaps.
+    Only the checkpoint's metadata is used: no array is read, and jax's backend does not
+    start. Reads are counted as orbax does them by default: for each distinct shard of
+    its devices, a process reads every chunk that the shard overlaps.
 
     Args:
         path: the folder of a checkpoint, of a step, or of a CheckpointManager.
-        specs: the new layout: one PartitionSpec or sharding for all arrays, or a tree of
-            them; pairs of a path pattern and a spec; or the tree to restore into, as in
-            `sv.audit`. By default the layout in which it was saved.
+        specs: the new layout: one PartitionSpec or sharding for all arrays, or a tree
+            of them; pairs of a path pattern and a spec; or the tree to restore into, as
+            in `sv.audit`. By default, the saved layout.
         mesh: the mesh to restore on, with `processes=` if there are several processes.
-            By default the mesh of the shardings, or the one it was saved on.
+            By default, the mesh of the shardings, or the mesh in the checkpoint.
         rules: axis rules, for a tree with logical names.
         dialect: the library whose semantics the rules follow.
         step: the step of a CheckpointManager, by default the last one.

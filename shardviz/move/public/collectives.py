@@ -33,7 +33,7 @@ def movement(
     group: int = 0,
     topology: Topology | str | None = None,
 ) -> Movement:
-    """Shows the steps of a collective in one group of devices.
+    """Returns the steps of a collective in one group of devices.
 
     `sv.movement(report, 0)` shows a collective of a compiled program.
     `sv.movement("all-gather", devices=8, size="8 MiB")` shows one without a program.
@@ -93,7 +93,7 @@ def movement(
             "A Collective has positions in a mesh: give mesh= beside it, or its Report."
         )
     movement = movement_of(shown_collective, grid, slice_or_cluster, group)
-    # A better order of devices is known only for a whole program.
+    # A better device order is known only for a whole program.
     order = getattr(getattr(source, "roofline", None), "order", None)
     if order is not None and order.axes == shown_collective.mesh_axes:
         movement = replace(movement, order=order)
@@ -101,7 +101,7 @@ def movement(
 
 
 def _report_or_plan(stages: Stages) -> Report | Plan:
-    """The report of the stages, or the plan if there is no report without an error."""
+    """Returns the report of some stages, or the plan if there is no valid report."""
     if stages.report is not None and stages.report.ok:
         return stages.report
     if stages.plan is None:
@@ -115,12 +115,12 @@ def _report_or_plan(stages: Stages) -> Report | Plan:
 def chosen_collective(
     source: Report | Plan, choice: Collective | int | str | None
 ) -> Collective:
-    """The chosen collective of a report or plan.
+    """Returns the chosen collective of a report or plan.
 
     Args:
         source: the report or plan.
-        choice: a Collective, its index, or its name in the compiled module or as a value
-            of the plan; None for the largest.
+        choice: a Collective, its index, its name in the compiled module, or the name of
+            its value in the plan; None for the largest.
 
     Raises:
         ProgramError: if there is no such collective.
@@ -128,7 +128,7 @@ def chosen_collective(
     if isinstance(choice, Collective):
         return choice
     collectives = source.collectives
-    # A compile that fails after the partitioner has the partitioner's collectives.
+    # A compile that failed after partitioning still has the partitioner's collectives.
     if collectives is None and isinstance(source, Report):
         collectives = source.partitioned
     if not collectives:
@@ -137,7 +137,7 @@ def chosen_collective(
         return max(collectives, key=lambda collective: collective.bytes_in_all)
     if isinstance(choice, str):
         for collective in collectives:
-            # Collectives without a name or a value of the plan have "" there.
+            # `name` and `value` are "" if a collective has none.
             if choice and choice in (collective.name, collective.value):
                 return collective
         raise ProgramError(f"{source.program} has no collective {shown(choice)}.")
@@ -160,7 +160,7 @@ def _movement_of_kind(
     topology: Topology | None,
     group: int,
 ) -> Movement:
-    """The movement of a collective without a program."""
+    """Returns the movement of a collective without a program."""
     from shardviz.hardware.interconnect import groups_over
     from shardviz.move.movement import collective_movement, movement_of, shift
     from shardviz.move.movement_steps import PERMUTE, check_kind
@@ -192,7 +192,7 @@ def _movement_of_kind(
         )
     groups = groups_over(mesh, names)
     collective = Collective(kind, names, total)
-    # A permute needs pairs; without a program, each device sends to the next one.
+    # A permute needs device pairs; without a program, each device sends to the next.
     if kind == PERMUTE:
         collective = shift(groups, names, total)
     return movement_of(collective, mesh, topology, group)

@@ -1,6 +1,7 @@
 """Computes the layouts of a tree of arrays from a mesh, rules, specs or shardings.
 
-`sv.reshard` uses it for both of its sides, `sv.restore` for the restored arrays.
+`sv.reshard` uses it for the old and the new layouts, `sv.restore` for the restored
+arrays.
 """
 
 from __future__ import annotations
@@ -59,15 +60,13 @@ LayoutSource: TypeAlias = TreeLeaf | Layout | Request | Spec | HasShardShape
 def layouts_on(
     tree: ArrayTree, side: PyTree, dialect: Dialect, argument: str
 ) -> list[Layout | str]:
-    """The layout of every array of a tree on one side of a reshard, or the reason why
-    it has none.
+    """Returns each array's layout before or after a reshard, or why it has none.
 
     Args:
         tree: the arrays.
-        side: None to use the arrays' own shardings; a mesh; a mesh and rules or specs;
-            shardings; an Audit.
-        dialect: the library whose semantics rules follow.
-        argument: the name of the argument, for messages.
+        side: the argument `from_` or `to` of `sv.reshard`.
+        dialect: the library whose semantics the rules follow.
+        argument: the argument's name, for error messages.
     """
     mesh, rules_or_specs = _mesh_and_specs(side)
     if mesh is not None and (rules_or_specs is None or _is_table(rules_or_specs)):
@@ -104,7 +103,7 @@ def _layout_or_reason(
     mesh: MeshSpec | None,
     meshes: dict[int, MeshSpec | None],
 ) -> Layout | str:
-    """The layout of an array, or the reason why it has none, so that others go on."""
+    """Returns the layout of an array, or the error message if it has none."""
     try:
         return _laid_out(array, source, mesh, meshes)
     except ShardvizError as error:
@@ -112,15 +111,15 @@ def _layout_or_reason(
 
 
 def _mesh_and_specs(side: PyTree) -> tuple[MeshSpec | None, PyTree]:
-    """Divides one side of a reshard into its mesh, if it has one, and its specs."""
+    """Splits an argument of `sv.reshard` into its mesh, if any, and its specs."""
     if attribute(side, "device_kind") is not None:
         ids, hosts = np.array([side.id]), np.array([side.process_index])
         return MeshSpec(("device",), (1,), (), ids, hosts, True), Spec()
     first, specs = side, None
-    # A named tuple is a tree of arrays, so the type must be exactly tuple.
+    # The type must be exactly tuple, because a named tuple is a tree of arrays.
     if type(side) is tuple and len(side) == 2:
         first, specs = side
-    # Text with a size is a mesh; any other text is a spec.
+    # Text with "=" is a mesh; any other text is a spec.
     if isinstance(first, str) and "=" in first:
         return make_mesh(first), specs
     if attribute(first, "axis_names"):
@@ -143,18 +142,18 @@ def _by_rules(
     dialect: Dialect,
     argument: str,
 ) -> list[Request]:
-    """Lays out every array by rules, or by its own spec and names on the mesh."""
+    """Lays out every array on the mesh, by the rules or by its own spec and names."""
     kinds: dict[int, TreeLeaf] = {}
     for leaf in tree.kinds:
         kinds[id(leaf)] = leaf
-        # Rules override the current sharding of arrays that have names.
+        # Rules override the current sharding of arrays that have logical names.
         if len(rules) and not leaf.described:
             if dialect.by_path or leaf.array.logical is not None:
                 kinds[id(leaf)] = leaf._replace(array=leaf.array.replace(spec=None))
     alike = tree._replace(kinds=[kinds[id(leaf)] for leaf in tree.kinds])
     rows = []
     for row in audit(alike, rules, mesh, dialect).rows:
-        # A live array on one device has a layout and no spec.
+        # A live array on one device has a layout but no spec.
         if row.spec is None and argument == "to":
             row = Request(row.array, None, None, None, row.problem)
         if row.layout is None and not row.shape and not row.problem:
@@ -164,10 +163,10 @@ def _by_rules(
 
 
 def _of_row(row: Request) -> Layout:
-    """The layout of a row.
+    """Returns the layout of a row.
 
     Raises:
-        LayoutError: if its array cannot be moved.
+        LayoutError: if the row's array cannot be moved.
     """
     if row.spec is not None and row.spec.unreduced:
         raise LayoutError(
@@ -188,10 +187,10 @@ def _laid_out(
     """Lays out an array by a spec, sharding, layout, audit row or another array.
 
     Args:
-        array: the array, for its shape and dtype.
-        source: the source of its layout, or None.
-        mesh: a mesh that overrides the one of the source.
-        meshes: meshes of other libraries that were already read, by `id()`.
+        array: the array; only its shape and dtype are used.
+        source: the object that defines the layout, or None.
+        mesh: a mesh that overrides the mesh of `source`.
+        meshes: cache: `id()` of a jax mesh -> its MeshSpec.
 
     Raises:
         ShardvizError: if the source is not a valid layout of the array.
@@ -222,7 +221,7 @@ def _laid_out(
             f" {list(shape)}."
         )
     if mesh is None and foreign is not None:
-        # Reading a mesh of many devices is slow, and most arrays share one.
+        # Reading a mesh with many devices is slow, and most arrays share a mesh.
         if id(foreign) not in meshes:
             meshes[id(foreign)] = mesh_of(foreign)
         mesh = meshes[id(foreign)]
@@ -240,22 +239,23 @@ def _laid_out(
 def _sources_by_path(
     tree: PyTree, specs_as_text: bool, path: str = "", depth: int = 0
 ) -> dict[str, LayoutSource] | None:
-    """The source of the layout of each leaf of a tree, by path; None if the tree holds
-    anything else.
+    """Returns the layout source of each leaf of a tree, by path.
+
+    Returns None if any leaf is not a layout source.
 
     Args:
         tree: a spec, sharding, layout, row or Audit, or a tree of these.
-        specs_as_text: whether text and tuples of names are specs, and arrays are
-            sources.
-        path: the path of this part of the tree.
-        depth: its depth.
+        specs_as_text: whether to accept text and tuples of names as specs, and arrays
+            as layout sources.
+        path: the path of this subtree.
+        depth: the depth of this subtree.
     """
     if isinstance(tree, Audit):
         return {row.path: row for row in tree.rows}
     if tree is None:
-        # None can be an empty part of a tree, but not the whole tree.
+        # None can be an empty subtree, but not the whole tree.
         return {} if path else None
-    # Specs come before containers, because the PartitionSpec of old jax is a tuple.
+    # Check for specs before containers, because old jax's PartitionSpec is a tuple.
     if (source := _as_source(tree, path, specs_as_text)) is not None:
         return {path: source}
     if isinstance(tree, dict):
@@ -282,7 +282,7 @@ def _sources_by_path(
 
 
 def _as_source(value: Any, path: str, specs_as_text: bool) -> LayoutSource | None:
-    """A spec, sharding, layout or array; None for anything else."""
+    """Returns a spec, sharding, layout or array as a source; None for anything else."""
     if isinstance(value, (Spec, Layout, Request)):
         return value
     if is_partition_spec(value):
@@ -313,7 +313,7 @@ def _is_entry(value: object) -> bool:
 
 
 def _nearest_path(path: str, by_path: Mapping[str, LayoutSource]) -> str:
-    """The path, or the nearest container above it that has an entry."""
+    """Returns the longest prefix of a path that has an entry, or `""`."""
     while path and path not in by_path:
         path = path.rpartition("/")[0]
     return path
@@ -326,7 +326,7 @@ def restored_layouts(
     rules: RulesLike,
     dialect: DialectLike,
 ) -> Wanted:
-    """The layout of each restored array, from any form that `sv.restore` accepts."""
+    """Returns the layouts to restore, from any form of `specs` in `sv.restore`."""
     grid, reader = optional(as_mesh, mesh), dialect_of(specs, dialect)
     if specs is None:
         return _as_saved(checkpoint, grid)
@@ -354,12 +354,13 @@ def restored_layouts(
         tree = read_tree(specs, None, children_of)
         leaf_meshes = [leaf.mesh for leaf in tree.kinds if leaf.mesh is not None]
         grid = _first_mesh(grid, *map(mesh_of, leaf_meshes))
-    # An audit lays out both a table's arrays and a tree.
+    # `audit` lays out the arrays both for a table and for a tree.
     rows = audit(tree, table, grid, reader).rows
     row_by_path = dict(zip(tree.paths, rows, strict=True))
     layouts, used_paths = {}, set(checkpoint.others)
     for array in checkpoint.arrays:
-        # orbax appends `value` for the box in which flax keeps an array.
+        # orbax appends `value` to the path of an array in a flax box such as
+        # Partitioned.
         path = array.path
         if path not in row_by_path:
             path = path.removesuffix("/value")
@@ -367,7 +368,7 @@ def restored_layouts(
             continue
         used_paths.add(path)
         row = row_by_path[path]
-        # Every process reads numbers and numpy arrays in full unless they have a spec.
+        # Every process reads scalars and numpy arrays in full, unless they have a spec.
         plain = array.kind in ("numpy", "scalar") or not array.shape
         if plain and row.spec is row.layout is row.problem is None:
             row = request(_bare(array, Spec()), grid, None)
@@ -381,7 +382,7 @@ def _bare(saved: SavedArray, spec: Spec | None = None) -> ArraySpec:
 
 
 def _first_mesh(*meshes: MeshSpec | None) -> MeshSpec:
-    """The first mesh that is not None.
+    """Returns the first mesh that is not None.
 
     Raises:
         LayoutError: if there is none.
@@ -396,7 +397,7 @@ def _first_mesh(*meshes: MeshSpec | None) -> MeshSpec:
 
 
 def _as_saved(checkpoint: SavedCheckpoint, mesh: MeshSpec | None) -> Wanted:
-    """The layouts in the checkpoint; arrays of numpy or of one device are not split."""
+    """Returns the saved layouts; numpy and single-device arrays are replicated."""
     arrays = checkpoint.arrays
     if not checkpoint.has_shardings and any(a.kind == "array" for a in arrays):
         raise LayoutError(
@@ -424,7 +425,7 @@ def _by_sources(
     by_path: Mapping[str, LayoutSource],
     mesh: MeshSpec | None,
 ) -> Wanted:
-    """Lays out each array by the spec at its path, or at the longest path above it."""
+    """Lays out each array by the source at its path, or at the longest prefix of it."""
     named = [named_sharding(source) for source in by_path.values()]
     grid = _first_mesh(mesh, *(mesh_of(pair[1]) for pair in named if pair is not None))
     layouts: dict[str, Request] = {}
@@ -434,7 +435,8 @@ def _by_sources(
         path = _nearest_path(array.path, by_path)
         if path in by_path:
             unused.discard(path)
-            # A spec needs a mesh; a sharding has one, unless the caller overrides it.
+            # A spec needs a mesh. A sharding has one, which the caller's mesh
+            # overrides.
             array_mesh = grid if isinstance(by_path[path], Spec) else mesh
             bare = _bare(array)
             layout = _layout_or_reason(bare, by_path[path], array_mesh, meshes)

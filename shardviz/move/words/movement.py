@@ -1,4 +1,4 @@
-"""The steps of a collective in words."""
+"""Sentences about the steps of a collective."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ALGORITHMS = {
     "hosts": "within hosts, then between hosts",
     "direct": "direct",
 }
-# An all-reduce sends between hosts in its middle steps, a gather in its first.
+# An all-reduce sends between hosts in its middle steps, an all-gather in its first.
 _BETWEEN_HOSTS = {
     ("gather",): "between hosts, then within hosts",
     ("scatter",): _ALGORITHMS["hosts"],
     ("scatter", "gather"): "within hosts, between hosts, and back",
 }
-# The words for an axis of a grid that isn't a torus.
+# Phrases for grid axes that are not axes of a torus.
 _ALONG = {
     "hosts": "on another host",
     "devices": "on its host",
@@ -39,7 +39,7 @@ THERE = "■ there, · not there"
 
 
 def text(fact: MovementText) -> str:
-    """One fact about a movement."""
+    """Describes a fact about a movement."""
     functions = {
         "algorithm": _algorithm,
         "filled in": _filled_in,
@@ -51,7 +51,7 @@ def text(fact: MovementText) -> str:
 
 
 def regular(step: RegularSent) -> str:
-    """The chunks that every device sends in one step of a collective.
+    """Describes the chunks that every device sends in one step of a collective.
 
     >>> regular(RegularSent("gather", "", 1, 1, False, 2, 4))
     'Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.'
@@ -75,7 +75,7 @@ def regular(step: RegularSent) -> str:
 
 
 def listed(step: ListedSent) -> str:
-    """The data that some devices send in a permutation."""
+    """Describes the data that some devices send in a permutation."""
     senders = plural(step.sends, "device sends", "devices send")
     total = bytes_text(step.bytes)
     if step.sends > 1:
@@ -85,27 +85,27 @@ def listed(step: ListedSent) -> str:
 
 
 def title(m: Movement) -> str:
-    """`all-gather of 8 MiB over data, 8 devices, ring`."""
+    """Formats the title: `all-gather of 8 MiB over data, 8 devices, ring`."""
     phrase, how = title_parts(m)
     over = clause(" over {}", " × ".join(m.mesh_axes))
     return f"{phrase}{over}, {how}"
 
 
 def title_parts(m: Movement) -> tuple[str, str]:
-    """The parts of the title before and after the mesh axes."""
+    """Returns the title's text before the mesh axes, and after them."""
     phrase = f"{m.kind} of {bytes_text(m.bytes_per_device)}"
     return phrase, f"{plural(m.size, 'device')}, {_algorithm(m)}"
 
 
 def formula(m: Movement) -> str:
-    """The general formula for the bytes that each device sends."""
+    """Returns the general formula for the bytes that each device sends."""
     if m.kind not in REGULAR:
         return "bytes"
     return f"{_factor(m, '(n - 1) / n')} × bytes"
 
 
 def head_lines(m: Movement) -> list[str]:
-    """The bytes sent, and the least time for them."""
+    """Describes the bytes sent and the least time."""
     general = formula(m)
     lines = [f"{general[0].upper()}{general[1:]}: {m.filled_in}."]
     if m.seconds is not None:
@@ -114,7 +114,7 @@ def head_lines(m: Movement) -> list[str]:
 
 
 def before_first(m: Movement) -> str:
-    """The data on every device before the first step, and notes on the steps."""
+    """Describes the data on every device before the first step, with notes."""
     has = "its own data only"
     if m.sums:
         has = "its own part of every sum"
@@ -123,7 +123,7 @@ def before_first(m: Movement) -> str:
 
 
 def player_facts(m: Movement) -> str:
-    """The formula for the bytes that each device sends, and the least time."""
+    """Returns the formula for the bytes that each device sends, and the least time."""
     words = f"each sends {formula(m)}: {m.filled_in}"
     if m.seconds is not None:
         words += f" · at least {seconds_text(m.seconds)}, {m.rate_source}"
@@ -131,7 +131,7 @@ def player_facts(m: Movement) -> str:
 
 
 def sent_so_far(m: Movement, steps_done: int) -> str:
-    """The most bytes that one device sends in a step, and in all steps so far.
+    """Describes the most bytes that a device sends in a step, and in all steps so far.
 
     >>> from shardviz.move.movement import collective_movement
     >>> sent_so_far(collective_movement("all-gather", 4, 8 << 20), 2)
@@ -140,20 +140,20 @@ def sent_so_far(m: Movement, steps_done: int) -> str:
     sent = sum(step.bytes for step in m.steps[:steps_done])
     so_far, total = bytes_text(sent), bytes_text(m.sent_bytes)
     number, unit = so_far.split()
-    # The unit is written once if both numbers have the same.
+    # If both numbers have the same unit, write the unit once.
     if total.endswith(f" {unit}"):
         so_far = number
     return f"this step {bytes_text(m.steps[steps_done - 1].bytes)}, so far {so_far} of {total}"
 
 
 def too_many_to_draw(m: Movement, largest: int) -> list[str]:
-    """The note for a group that is too large to draw."""
+    """Describes a group that is too large to draw."""
     why = f"A group of {m.size:,} is not drawn: at most {largest} devices are."
     return [why, *step_lines(m, 8)]
 
 
 def step_lines(m: Movement, largest: int) -> list[str]:
-    """The steps; a run of equal steps is listed once."""
+    """Lists the steps; a run of equal steps is one line."""
     if len(m.steps) <= largest:
         return [f"Step {n}: {step.words}" for n, step in enumerate(m.steps, 1)]
     lines, number = [], 1
@@ -170,12 +170,12 @@ def step_lines(m: Movement, largest: int) -> list[str]:
 
 
 def sum_signs(m: Movement) -> str:
-    """The legend of a table of sums."""
+    """Returns the legend of a table of sums."""
     return f"■ all {m.size} devices, 2 the sum of two, · nothing"
 
 
 def caption(m: Movement, steps_done: int) -> str:
-    """The caption of the picture of one step."""
+    """Returns the caption for a picture of one step."""
     if steps_done == len(m.steps):
         return f"After {plural(steps_done, 'step')}: what every device has."
     step = m.steps[steps_done]
@@ -184,7 +184,7 @@ def caption(m: Movement, steps_done: int) -> str:
 
 
 def still_title(m: Movement, steps_done: int) -> str:
-    """The title of one picture in a film strip."""
+    """Returns the title of one picture in a film strip."""
     if not m.steps:
         return "nothing is sent"
     if steps_done == len(m.steps):

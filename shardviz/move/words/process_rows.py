@@ -1,16 +1,16 @@
-"""The rows that every process loads, in words: requirements on a data loader."""
+"""Sentences about the rows that each process loads: requirements on a data loader."""
 
 from __future__ import annotations
 
 from shardviz.base.format import bytes_text, ids_text, plural
 from shardviz.move.process_rows import ProcessRows
 
-# The most groups of processes that a sentence names.
+# The most groups of processes to name in a sentence.
 MOST_NAMED = 3
 
 
 def heed(rows: ProcessRows) -> str:
-    """The requirements on a data loader, one sentence per line."""
+    """Lists the requirements on a data loader, one sentence per line."""
     if len(rows.parts) == 1:
         return (
             f"Process {rows.parts[0].process} has all devices and yields the whole array."

@@ -1,4 +1,4 @@
-"""A reshard in sentences: the bytes sent, their senders, and the peak of memory."""
+"""Sentences about a reshard: bytes sent, senders and peak memory."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _KINDS = {
 
 
 def not_sent(arrays: int) -> str:
-    """The number of arrays that do not move."""
+    """Returns the number of arrays that do not move, as text."""
     return f"nothing of {plural(arrays, 'array')} is sent"
 
 
 def title(reshard: Reshard) -> str:
-    """`2 arrays from x=8 to x=4: 24 KiB sent`."""
+    """Formats the title: `2 arrays from x=8 to x=4: 24 KiB sent`."""
     before = _meshes([row.before.mesh for row in reshard.rows])
     after = _meshes([row.after.mesh for row in reshard.rows])
     sent = "nothing is sent"
@@ -46,40 +46,40 @@ def title(reshard: Reshard) -> str:
 
 
 def _meshes(meshes: Sequence[MeshSpec]) -> str:
-    """A mesh as text, or the number of devices of several meshes."""
+    """Formats a mesh as text; for several meshes, their number of devices."""
     if not meshes:
         return "nowhere"
-    # The arrays of a model usually share one mesh object.
+    # Usually all arrays of a model share one mesh object.
     distinct = list({id(mesh): mesh for mesh in meshes}.values())
     if len(set(map(str, distinct))) == 1:
         return str(distinct[0])
-    # Different meshes can share devices, which count once.
+    # Count devices that are in several meshes once.
     ids = np.concatenate([mesh.device_ids.reshape(-1) for mesh in distinct])
     return plural(len(np.unique(ids)), "device")
 
 
 def folds(reshard: Reshard) -> list[Fold[ReshardRow]]:
-    """The arrays that move, largest first, with the layers folded into one."""
+    """Returns the arrays that move, folded by layer, largest first."""
     moving = [row for row in reshard.rows if row.bytes_moved]
     alike = fold(moving, lambda r: r.path, lambda r: (*words(r), r.bytes_moved))
     return sorted(alike, key=fold_bytes, reverse=True)
 
 
 def fold_bytes(layer_rows: Fold[ReshardRow]) -> int:
-    """The bytes that all arrays of a fold move."""
+    """Returns the total bytes that the arrays of a fold move."""
     return sum(row.bytes_moved for row in layer_rows.items)
 
 
 def words(row: ReshardRow) -> tuple[str, str, str, str]:
-    """An array in words: its type, both specs, and the equivalent collective."""
-    # A layout made of shard indices has no spec.
+    """Returns an array's type, its old and new spec, and the equivalent collective."""
+    # A layout defined by shard indices has no spec.
     before = str(row.before.spec or "other blocks")
     after = str(row.after.spec or "other blocks")
     return row.array.short, before, after, row.kind
 
 
 def summary(reshard: Reshard) -> list[str]:
-    """The bytes sent, with senders and receivers, one or two sentences per line."""
+    """Describes the bytes sent, the hosts, the memory and the least time."""
     lines = [f"{title(reshard)}."]
     if len(reshard.sends):
         lines += [_hosts(reshard), _largest(folds(reshard))]
@@ -119,7 +119,7 @@ def _hosts(reshard: Reshard) -> str:
 
 
 def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
-    """One sentence on the arrays and specs with most of the bytes."""
+    """Describes the change of specs that moves the most bytes, and its arrays."""
     alike: dict[tuple[str, str, str], list[Fold[ReshardRow]]] = {}
     for layer_rows in moving:
         alike.setdefault(words(layer_rows.items[0])[1:], []).append(layer_rows)
@@ -133,7 +133,7 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
         count = sum(len(layer_rows.items) for layer_rows in alike[largest])
         arrays = f"{count:,} arrays, {arrays} first"
     specs = f"from {before} to {after}"
-    # The same spec over another mesh.
+    # The mesh changes, but the spec does not.
     if before == after:
         specs = f"by {before} on both sides"
     share = f"{bytes_text(total[largest])} of it"
@@ -143,7 +143,7 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
 
 
 def left_behind(reshard: Reshard) -> list[str]:
-    """The reasons why arrays cannot be moved, one per line."""
+    """Lists the reasons why arrays cannot be moved, one per line."""
     reasons: dict[str, list[str]] = {}
     for path, reason in reshard.left_behind.items():
         reasons.setdefault(str(reason), []).append(path)
@@ -160,7 +160,7 @@ def left_behind(reshard: Reshard) -> list[str]:
 
 
 def short(reshard: Reshard) -> str:
-    """The bytes sent and the number of arrays, in short."""
+    """Describes the arrays, devices and bytes sent, in short."""
     arrays = plural(len(reshard.rows), "array")
     devices = plural(len(reshard.device_ids), "device")
     words = f"{arrays} on {devices}: {bytes_text(reshard.bytes_moved)} sent"
@@ -170,7 +170,7 @@ def short(reshard: Reshard) -> str:
 
 
 def _assumed(device_ids: tuple[int, ...]) -> str:
-    """The devices that are assumed to be on host 0."""
+    """Lists the devices that are assumed to be on host 0."""
     ids = np.array(device_ids)
     devices = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
     return (

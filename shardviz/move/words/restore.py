@@ -1,4 +1,4 @@
-"""The reads that restore a checkpoint, in sentences."""
+"""Sentences about the reads that restore a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ _NOTES = {
 
 
 def title(restore: Restore) -> str:
-    """The checkpoint and its target: `step 5 of run: 1 array, 4 MiB → x=2 · 2 devices · 1 process`."""
+    """Describes the checkpoint and its target, on one line.
+
+    Example: `step 5 of run: 1 array, 4 MiB → x=2 · 2 devices · 1 process`.
+    """
     saved = restore.checkpoint
     folder = Path(saved.path)
-    # The checkpoint has a folder inside the one of the step.
+    # The folder of an item is inside the folder of the step.
     if saved.item:
         folder = folder.parent
     name = folder.name
@@ -43,7 +46,10 @@ def title(restore: Restore) -> str:
 
 
 def problems(restore: Restore, full: bool = False) -> list[str]:
-    """The reasons why it cannot be restored as requested, one per line; only the first few."""
+    """Lists why a checkpoint cannot be restored as requested, one reason per line.
+
+    Only the first few problems of arrays are listed unless `full` is True.
+    """
     lines = []
     for path, problem in restore.problems.items():
         lines.append(f"✗ {shown(path)}: {problem}")
@@ -61,7 +67,7 @@ def problems(restore: Restore, full: bool = False) -> list[str]:
 
 
 def times(least: int, largest: int, needed: int) -> str:
-    """The bytes read as a multiple of those needed: `1 to 2.5 ×`."""
+    """Formats the bytes read as a multiple of the bytes needed: `1 to 2.5 ×`."""
     if not needed:
         return "nothing is needed"
     low, high = (f"{n / needed:.2f}".rstrip("0").rstrip(".") for n in (least, largest))
@@ -69,14 +75,14 @@ def times(least: int, largest: int, needed: int) -> str:
 
 
 def converted(row: RestoreRow) -> str:
-    """The type that an array is converted to; `""` if it keeps its own."""
+    """Names the dtype that an array is converted to; `""` if it keeps its dtype."""
     if row.dtype == row.saved.dtype:
         return ""
     return f"; converted to {row.dtype} after it is read"
 
 
 def short(restore: Restore) -> str:
-    """The checkpoint, its target and the bytes read, in short."""
+    """Describes the arrays, the mesh and the bytes read, in short."""
     arrays = plural(len(restore.rows), "array")
     read = bytes_text(sum(process.bytes_at_most for process in restore.processes))
     processes = plural(len(restore.process_numbers), "process", "processes")
@@ -85,7 +91,7 @@ def short(restore: Restore) -> str:
 
 
 def problem(fact: RestoreProblem) -> str:
-    """The reason why an array cannot be restored as requested."""
+    """Explains why an array cannot be restored as requested."""
     if fact.code == "shape":
         return (
             f"The checkpoint has shape {fact.saved}, and {fact.wanted} is wanted; orbax pads"
@@ -101,7 +107,7 @@ def problem(fact: RestoreProblem) -> str:
 
 
 def notes(restore: Restore) -> list[str]:
-    """The unknowns of the checkpoint, and the rules of counting."""
+    """Lists the checkpoint's missing information, and how reads are counted."""
     return [*(_NOTES[code] for code in restore.notes), COUNTED]
 
 
