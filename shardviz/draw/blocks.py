@@ -1,8 +1,8 @@
-"""Selects the blocks of an array that a page shows, and joins devices into tiles.
+"""Selects the array blocks that a page shows, and groups devices into tiles.
 
-A block is a part of an array, held by one or more devices. More than MOST_TILES tiles
-cannot be distinguished, so then neighbours share a tile, which shows their number and
-the first of them; such pictures create no object per device.
+A block is a part of an array that one or more devices hold. More than MOST_TILES tiles
+cannot be distinguished, so in larger pictures neighbours share a tile, which shows the
+first neighbour and their number. Such pictures create no object per device.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ MOST_BLOCKS = 1 << 20
 
 
 class BlockSelection(NamedTuple):
-    """Which blocks of an array are shown.
+    """The selection of an array's blocks that a page shows.
 
     Attributes:
-        dims: the dimensions on the page: rows and columns, or columns, or none.
-        steps: the other dimensions that are split.
-        at: per step, the number of the block that is shown; None to show all.
+        dims: the dimensions shown: (rows, columns), (columns,), or () for a scalar.
+        steps: all other dimensions that are split.
+        at: for each dimension in `steps`, the number of the block to show; None to show
+            all blocks.
     """
 
     dims: tuple[int, ...]
@@ -41,7 +42,7 @@ class BlockSelection(NamedTuple):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The dimensions that a page has, the last one across."""
+        """The dimensions that the page shows; the last one runs across."""
         if self.at is not None:
             return self.dims
         return (*self.steps, *self.dims)
@@ -51,14 +52,14 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     """Chooses the blocks to show.
 
     Args:
-        dims: the dimensions for rows and columns; None for the first two that are
+        dims: the dimensions for rows and columns; None prefers the first ones that are
             split, then the largest.
-        at: the number of the block for every dimension that is not in `dims`, in order;
-            0 for missing numbers, and the last block for numbers beyond it. None
-            shows all.
+        at: block numbers for the dimensions that are not in `dims`, in order. A missing
+            number means block 0; a number that is too large means the last block. None
+            shows all blocks.
 
     Raises:
-        LayoutError: for dimensions that the array lacks, or for anything but numbers.
+        LayoutError: if the array lacks a dimension, or `dims` or `at` has non-integers.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.layout import lay_out
@@ -68,10 +69,10 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     ((0, 2), (0,))
     """
     counts = layout.block_counts
-    # `dims` has no effect on a scalar or a strip.
+    # Arrays of rank 0 and 1 ignore `dims`.
     page = tuple(range(layout.rank))
     if layout.rank > 1 and dims is None:
-        # Those that are split come first, then the largest.
+        # Dimensions that are split come first, then the largest.
         sizes = layout.shape
         order = sorted(
             page, key=lambda d: (counts[d] == 1, -sizes[d] * (counts[d] == 1))
@@ -94,7 +95,7 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
 
 
 def _numbers(values: Any) -> tuple[int, ...]:
-    # Writing `at=1` for `at=(1,)` is a common mistake.
+    # A common mistake is `at=1` instead of `at=(1,)`.
     try:
         numbers = tuple(map(operator.index, values))
     except TypeError:
@@ -109,10 +110,10 @@ def _numbers(values: Any) -> tuple[int, ...]:
 def block_numbers(
     layout: Layout, selection: BlockSelection, counts: Sequence[int] | None = None
 ) -> np.ndarray:
-    """int64 [tiles]: the row-major number of every block shown, in page order.
+    """Returns the row-major numbers of the shown blocks, in page order: int64 [tiles].
 
     Args:
-        counts: per dimension, how many of its blocks to select, at equal steps; None
+        counts: how many equally spaced blocks to select along each dimension; None
             for all.
     """
     counts = counts or layout.block_counts
@@ -127,12 +128,12 @@ def block_numbers(
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:
-    """The row-major distance between neighbours along each axis."""
+    """Returns the row-major stride of each axis, in elements."""
     return [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
 def _outer_sum(terms: Sequence[np.ndarray]) -> np.ndarray:
-    """int64 [product of sizes]: the sums of one element of each term, row-major."""
+    """Sums every combination of one element per term: int64 [combinations]."""
     total = np.zeros((), np.int64)
     for term in terms:
         total = total[..., None] + term
@@ -140,11 +141,11 @@ def _outer_sum(terms: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def holders_of(layout: Layout, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The devices of every block: offsets int64 [blocks + 1], and ids in mesh order.
+    """Returns each block's devices: offsets int64 [blocks + 1], ids int64 [ids].
 
-    Those of `blocks[i]` are `ids[offsets[i]:offsets[i + 1]]`.
+    `blocks[i]` has the devices `ids[offsets[i]:offsets[i + 1]]`, in mesh order.
     """
-    # numpy sorts 65,536 numbers of 16 bits within a frame's time.
+    # As uint16, numpy sorts 65,536 numbers within the time of an animation frame.
     numbers = layout.groups.astype(np.min_scalar_type(layout.num_blocks - 1))
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(layout.groups, minlength=layout.num_blocks)
@@ -156,7 +157,7 @@ def holders_of(layout: Layout, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
-    """`[0:64]`: the elements of blocks `first` to `last` of a dimension."""
+    """Formats the element range of blocks `first` to `last`, such as `[0:64]`."""
     step = layout.shard_shape[dim]
     return f"[{first * step}:{(last + 1) * step}]"
 
@@ -164,7 +165,7 @@ def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
 def dimensions_text(
     layout: Layout, dims: Sequence[int], logical: Sequence[str | None] | None
 ) -> str:
-    """`dimension 1 mlp → model`: the mesh axes that split each dimension, if any do."""
+    """Lists the mesh axes that split each dimension: `dimension 1 mlp → model`."""
     texts, spec = [], layout.spec
     for dim in dims:
         name = f"dimension {dim}"
@@ -175,18 +176,18 @@ def dimensions_text(
             name += f" → {', '.join(spec.dims[dim])}"
         elif count == 1:
             name += " not split"
-        else:  # a sharding without a spec only defines the number of blocks
+        else:  # without a spec, only the number of blocks is known
             name += f": {plural(count, 'block')}"
         texts.append(name)
     return " · ".join(texts)
 
 
 def layout_shades(layout: Layout) -> Shades:
-    """How the blocks are coloured: by the mesh axes that split the array."""
+    """Returns the shades of a layout's blocks, from the mesh axes that split it."""
     strides, sizes, axes = layout.group_strides, layout.mesh.axis_sizes, []
     if strides is None and layout.num_blocks > 1:
         return shades([(-1, layout.num_blocks, 1)])  # the axes are unknown
-    # From the axis with the longest stride, which is the first one of the spec.
+    # The longest stride belongs to the first mesh axis in the spec.
     rows = zip(strides or (), sizes, range(len(sizes)), strict=False)
     for stride, size, axis in sorted(rows, reverse=True):
         if stride and size > 1:
@@ -195,10 +196,10 @@ def layout_shades(layout: Layout) -> Shades:
 
 
 def check_drawable(layout: Layout) -> None:
-    """Refuses far more blocks than devices, such as one small shard of a huge array.
+    """Rejects layouts with too many blocks, such as one small shard of a huge array.
 
     Raises:
-        LayoutError: with the numbers.
+        LayoutError: if there are more than MOST_BLOCKS blocks, and more than devices.
     """
     if layout.num_blocks > max(MOST_BLOCKS, layout.mesh.size):
         raise LayoutError(
@@ -210,27 +211,27 @@ def check_drawable(layout: Layout) -> None:
 
 
 def array_title(layout: Layout, name: str = "") -> str:
-    """`w bf16[512, 2048]`."""
+    """Formats an array's name, dtype and shape: `w bf16[512, 2048]`."""
     short = ArraySpec("array", layout.shape, None, layout.dtype).short
     return f"{name} {short}".strip()
 
 
 def tile_counts(sizes: Sequence[int], most: int = MOST_TILES) -> tuple[int, ...]:
-    """How many tiles there are along every axis, at most `most` in all.
+    """Returns the number of tiles along every axis, with at most `most` tiles in total.
 
-    Each count divides its size, so that all tiles join equally many neighbours.
+    Each count divides the axis size, so that all tiles cover equally many elements.
 
     >>> tile_counts((8, 4, 2), 8), tile_counts((8, 8), 16), tile_counts((4, 2))
     ((2, 2, 2), (4, 4), (4, 2))
     """
     counts = list(sizes)
     while math.prod(counts) > most:
-        # The longest axis, so that a tile is about as long along each.
+        # Reduce the longest axis, so that the counts stay about equal.
         axis = max(range(len(counts)), key=lambda i: (counts[i], -i))
         divisor = 2
         while counts[axis] % divisor and divisor * divisor < counts[axis]:
             divisor += 1
-        if counts[axis] % divisor:  # a prime
+        if counts[axis] % divisor:  # the count is prime
             divisor = counts[axis]
         counts[axis] //= divisor
     return tuple(counts)
@@ -238,11 +239,11 @@ def tile_counts(sizes: Sequence[int], most: int = MOST_TILES) -> tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class DeviceTiles:
-    """A mesh as tiles, each of equally many neighbouring devices.
+    """A mesh drawn as tiles, each with the same number of neighbouring devices.
 
     Attributes:
         mesh: the mesh.
-        counts: how many tiles there are along each axis.
+        counts: number of tiles along each mesh axis.
 
     >>> tiles = DeviceTiles(MeshSpec(("x", "y"), (4, 2)), (2, 2))
     >>> tiles.spans, tiles.length, tiles.first.tolist()
@@ -254,22 +255,22 @@ class DeviceTiles:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """How many coordinates of each axis a tile covers."""
+        """The number of coordinates that a tile covers, per mesh axis."""
         pairs = zip(self.mesh.axis_sizes, self.counts, strict=True)
         return tuple(size // count for size, count in pairs)
 
     @property
     def length(self) -> int:
-        """How many devices a tile stands for."""
+        """The number of devices per tile."""
         return math.prod(self.spans)
 
     @property
     def first(self) -> np.ndarray:
-        """int64 [tiles]: the position in the mesh of the first device of every tile."""
+        """The position in the mesh of each tile's first device: int64 [tiles]."""
         return self._sum(_strides(self.mesh.axis_sizes))
 
     def _sum(self, strides: Sequence[int]) -> np.ndarray:
-        """int64 [tiles]: a sum over the coordinates of each tile's first device."""
+        """Sums coordinate times stride for each tile's first device: int64 [tiles]."""
         terms = []
         for count, span, stride in zip(self.counts, self.spans, strides, strict=True):
             terms.append(np.arange(count) * (span * stride))
@@ -277,19 +278,19 @@ class DeviceTiles:
 
     @property
     def ids(self) -> np.ndarray:
-        """int64 [tiles]: the id of the first device of every tile."""
+        """The id of each tile's first device: int64 [tiles]."""
         return _ids_at(self.mesh, self.first)
 
     @property
     def hosts(self) -> np.ndarray:
-        """int64 [tiles]: the process of the first device of every tile."""
-        # By formula, to avoid an array of processes for millions of devices.
+        """The process of each tile's first device: int64 [tiles]."""
+        # A division avoids an array of processes for millions of devices.
         if self.mesh.even_hosts:
             return self.first // (self.mesh.size // self.mesh.even_hosts)
         return self.mesh.process_indices.reshape(-1)[self.first]
 
     def blocks(self, layout: Layout) -> np.ndarray:
-        """int64 [tiles]: the block of the first device."""
+        """Returns the block that each tile's first device holds: int64 [tiles]."""
         strides = layout.group_strides
         if strides is None:
             return layout.groups[self.first]
@@ -297,15 +298,15 @@ class DeviceTiles:
 
 
 def is_large(layout: Layout) -> bool:
-    """Whether a layout has more devices than a page has tiles for."""
-    # Without a spec there is no formula: the devices were listed individually.
+    """Whether a layout has more devices than a page can show as tiles."""
+    # Layouts without a spec list their devices; formulas for large ones need a spec.
     return layout.spec is not None and layout.mesh.size > MOST_TILES
 
 
 def coarse_layout(layout: Layout, axes: Sequence[int]) -> Layout:
-    """A layout with neighbouring blocks joined, so that at most MOST_TILES are shown.
+    """Merges neighbouring blocks of a layout until at most MOST_TILES are shown.
 
-    Only its `block_counts` and `shard_shape` are valid.
+    Only `block_counts` and `shard_shape` of the result are valid.
 
     Args:
         axes: the dimensions that the page shows.
@@ -319,7 +320,7 @@ def coarse_layout(layout: Layout, axes: Sequence[int]) -> Layout:
 
 
 def first_holders(layout: Layout, groups: np.ndarray) -> np.ndarray:
-    """int64 [groups]: the id of the first device that holds each block."""
+    """Returns the id of the first device that holds each block: int64 [groups]."""
     sizes, strides = layout.mesh.axis_sizes, layout.group_strides or ()
     positions = np.zeros(len(groups), np.int64)
     for size, stride, step in zip(sizes, strides, _strides(sizes), strict=True):
@@ -329,9 +330,9 @@ def first_holders(layout: Layout, groups: np.ndarray) -> np.ndarray:
 
 
 def large_ids_text(layout: Layout, block: int | None = None) -> str:
-    """The ids of the holders of a block, or of all blocks in order, by formula.
+    """Formats the ids of the devices that hold a block, or all blocks in order.
 
-    No array over all devices is created, unless the mesh has user-defined ids.
+    Creates no array of all devices, unless the mesh has user-defined ids.
     """
     mesh, first = layout.mesh, 0
     blocks = np.arange(layout.num_blocks)
@@ -341,7 +342,7 @@ def large_ids_text(layout: Layout, block: int | None = None) -> str:
         return ids_text(holders_of(layout, blocks)[1])
     sizes, strides = mesh.axis_sizes, layout.group_strides or ()
     axes = [*zip(sizes, strides, _strides(sizes), strict=True)][::-1]
-    # The replicas of a block first, from the last axis on; then the blocks by number.
+    # Replicas of a block vary fastest, last mesh axis first; then the block number.
     axes.sort(key=lambda axis: axis[1])
     if block is not None:
         axes = [axis for axis in axes if not axis[1]]
@@ -356,7 +357,7 @@ def _ids_at(mesh: MeshSpec, positions: np.ndarray) -> np.ndarray:
 
 
 def mesh_ids_text(mesh: MeshSpec, index: tuple[int, ...] = (), limit: int = 0) -> str:
-    """The ids at the first coordinates of a mesh, as `ids_text` writes them.
+    """Formats the ids of the devices whose first coordinates are `index`.
 
     >>> mesh_ids_text(MeshSpec(("x", "y"), (4, 2)), (1,))
     '2, 3'

@@ -1,9 +1,9 @@
-"""n-dimensional grids on a flat page: the position of every cell, headers and ticks.
+"""Draws n-dimensional grids on a flat page: cell positions, headers and ticks.
 
-The last axis runs across, the one before it down. Every further axis repeats the axes
-inside it as a block, across or down, whichever keeps the page closer to ASPECT. An axis
-too long for the page is folded like a line of text. The position of a cell is the sum
-of one offset per axis.
+The last axis runs across the page and the second-to-last runs down. Every other axis
+repeats the grid of the axes after it, across or down, whichever keeps the page closer
+to ASPECT. An axis that is too long for the page is folded like a line of text. A cell's
+position is the sum of one offset per axis.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.draw.page import text_width, widest
 from shardviz.draw.picture import Frame, Label, Ruler
 
-ASPECT = 1.7  # the width over height that layouts aim for
-PAGE = (960.0, 620.0)  # points: wider or higher grids are folded
+ASPECT = 1.7  # width / height that layouts aim for
+PAGE = (960.0, 620.0)  # points: a wider or higher grid is folded
 BAND = 14.0  # the height of a row of labels, in points
-BAR = 4.0  # points between an edge of an array and its ticks, for the bar of its colour
+BAR = 4.0  # points between an array's edge and its ticks, for the coloured bar
 AXIS_SIZE, TICK_SIZE = 9.0, 8.0
 MOST_LABELS = 400
 SMALL = 9.0  # points: smaller cells form an image rather than a table
-MOST_FRAMED, MOST_FRAMES = 4096, 512  # devices and hosts
-NAME_GAP = 13.0  # points between tiles that leave space for the names of hosts
+MOST_FRAMED, MOST_FRAMES = 4096, 512  # limits for devices and hosts
+NAME_GAP = 13.0  # points between tiles at which host names fit
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One repeat of cells or blocks along one direction of the page.
+    """One repetition of cells or blocks, across or down the page.
 
     Attributes:
-        axis: the axis of the grid it belongs to.
-        along: 0 across the page, 1 down.
+        axis: the grid axis that the level belongs to.
+        along: the direction: 0 across the page, 1 down.
         offsets: float64 [entries]: the start of each entry, in points.
         extent: the length of an entry, in points.
-        span: how many coordinates of the axis an entry holds; more than 1 for a fold.
+        span: number of axis coordinates per entry; more than 1 if entries are folds.
         size: the size of the axis.
     """
 
@@ -51,12 +51,12 @@ class Level:
 
     @property
     def length(self) -> float:
-        """The length of all entries together, in points."""
+        """The total length of all entries, in points."""
         return float(self.offsets[-1]) + self.extent
 
     @property
     def pitch(self) -> float:
-        """The distance from the start of an entry to the start of the next, in points."""
+        """The distance between the starts of neighbouring entries, in points."""
         return float(self.offsets[1]) if len(self.offsets) > 1 else self.extent
 
 
@@ -65,10 +65,10 @@ class Grid:
     """The positions of the cells of a grid.
 
     Attributes:
-        shifts: per axis, the offset that each coordinate adds to x and y: float64
-            [2, size].
-        width, height: the size of all cells together, in points.
-        levels: the repeats, from the cells outward.
+        shifts: per axis, float64 [2, size]: what each coordinate adds to x and y, in
+            points.
+        width, height: the size of the whole grid, in points.
+        levels: the repetitions, innermost first.
         folded: the axes that are folded.
     """
 
@@ -86,7 +86,7 @@ class Grid:
         return total
 
     def along(self, along: int) -> list[Level]:
-        """The repeats across the page (0) or down (1), from the cells outward."""
+        """Returns the levels across the page (0) or down (1), innermost first."""
         return [level for level in self.levels if level.along == along]
 
 
@@ -104,10 +104,10 @@ def arrange(
         sizes: the size of every axis; the last one runs across.
         cell: width and height of a cell, in points.
         gap: the space between cells, in points.
-        shown: the axes that the page shows; the others must have size 1.
-        page: the width and height beyond which a long axis is folded.
-        block_gap: added to the gap between blocks for every level; depends on the cell
-            size if None.
+        shown: the axes that the page shows; all others must have size 1.
+        page: the width and height, in points, beyond which a long axis is folded.
+        block_gap: extra space between blocks, in points, added once per level; None
+            derives it from the cell size.
 
     >>> arrange((4, 2), (10, 10), 2, (0, 1)).corners()[:, 3].tolist()
     [12.0, 12.0]
@@ -115,7 +115,7 @@ def arrange(
     extra = block_gap
     if extra is None:
         extra = min(12.0, max(1.5, 0.45 * min(cell)))
-    # One fold changes the shape of the page, and so which axis is folded next.
+    # Each fold changes the page's shape, so the next fold is chosen afterwards.
     folds: dict[int, int] = {}
     while True:
         grid = _positions(sizes, cell, gap, shown, extra, folds)
@@ -142,7 +142,7 @@ def _positions(
         offsets = np.arange(count) * step
         levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
         extent[along] = float(offsets[-1]) + extent[along]
-        # A single tiny cell would not stand out more with a wider gap around it.
+        # A wider gap would not make a single tiny cell easier to see.
         depth[along] += count > 1 or min(cell) >= SMALL
         return offsets
 
@@ -164,21 +164,21 @@ def _positions(
 
 
 def _unfit(shape: float, target: float) -> float:
-    """How far `shape`, width over height, is from `target`: the absolute log ratio."""
-    # Twice as wide is as bad as twice as high.
+    """Returns the absolute log ratio of two aspect ratios (width / height)."""
+    # With logarithms, twice as wide is as bad as twice as high.
     return abs(math.log(shape / target))
 
 
 def _next_fold(
     grid: Grid, page: tuple[float, float], between: float
 ) -> tuple[int, int] | None:
-    """The axis to fold next and the length of a fold; None if nothing needs folding."""
+    """Returns the axis to fold next and the fold length; None if no axis needs it."""
     shape = (grid.width, grid.height)
     for along, target in ((0, ASPECT), (1, 1 / ASPECT)):
         long, breadth = shape[along], shape[1 - along]
         if long <= page[along] or long / breadth < 2 * target:
             continue
-        # A level shorter than the page is not folded: a level around it is too long.
+        # A level shorter than the page is not folded; an outer level is too long.
         levels = []
         for level in grid.along(along):
             if level.axis not in grid.folded and level.length > page[along]:
@@ -186,7 +186,7 @@ def _next_fold(
         longest = max(levels, key=lambda level: len(level.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        # Each fold has its label; folds narrower than a label stand closer.
+        # Space between folds for their labels; less if folds are narrower than one.
         beside = 0.0
         if breadth >= BAND:
             beside = min(BAND, 2 * between)
@@ -202,15 +202,15 @@ def _next_fold(
 
 
 def _lengths(size: int) -> list[int]:
-    """The lengths that folds may have: divisors, or powers of two if there are none."""
-    # If no length fills every fold, powers of two are at least easy to count.
+    """Returns the candidate fold lengths: divisors of `size`, or powers of two."""
+    # If no length divides `size`, powers of two are at least easy to count.
     divisors = [n for n in range(2, min(size // 2, 4096) + 1) if size % n == 0]
     return divisors or [1 << k for k in range(1, size.bit_length())]
 
 
 @dataclass(frozen=True)
 class Headers:
-    """Labels around a grid, and the space they need on its left and top, in points."""
+    """Labels around a grid, and the space they need at its left and top, in points."""
 
     labels: tuple[Label, ...]
     left: float
@@ -226,23 +226,23 @@ def headers(
     away: tuple[float, float] = (0.0, 0.0),
     bare: frozenset[int] = frozenset(),
 ) -> Headers:
-    """The labels of every level, across on top, down on the left, the inner nearest.
+    """Labels every level: above the grid or at its left, inner levels nearest.
 
     Args:
-        words: level and entry number to the name of the axis and the text of the entry.
-        away: space between the grid and the nearest labels, left and top, in points.
-        bare: axes whose single coordinates have no labels, but whose folds do.
+        words: maps a level and an entry number to the axis name and the entry's text.
+        away: space between the grid and its nearest labels, left and top, in points.
+        bare: axes that get labels for their folds only, not for single coordinates.
     """
     labels: list[Label] = []
     left = top = 0.0
     for along in (1, 0):
         levels = grid.along(along)
-        # The coordinates of a folded axis would repeat in every fold.
+        # A folded axis would repeat its coordinates in every fold.
         named = []
         for level in levels:
             if level.span > 1 or level.axis not in grid.folded | bare:
                 named.append(level)
-        base = np.zeros(1)  # the start of each block of the outer levels
+        base = np.zeros(1)  # start of each block of the outer levels
         for level in reversed(levels):
             inner = named[: named.index(level)] if level in named else []
             if level in named and along:
@@ -253,7 +253,7 @@ def headers(
                 y = -8.0 - away[1] - BAND * len(inner)
                 new = _across(level, base, words, y)
                 labels += new
-                # The name of the axis stands at the left of the first entry.
+                # The axis name is at the left of the first entry.
                 if new[0].anchor == "end":
                     left = max(left, text_width(new[0].text, AXIS_SIZE) + 4 - new[0].x)
                 top = max(top, BAND * (len(inner) + 1) + 2)
@@ -267,7 +267,7 @@ def _widest(level: Level, words: Words) -> float:
 
 
 def _middles(level: Level, base: np.ndarray, every: int) -> Iterator[tuple[int, float]]:
-    """The entries that have a label, and the middle of each, in points."""
+    """Yields each labelled entry and its middle, in points."""
     count = len(level.offsets)
     for start in base[:: max(1, len(base) * count // every // MOST_LABELS)]:
         for entry in range(0, count, every):
@@ -275,7 +275,7 @@ def _middles(level: Level, base: np.ndarray, every: int) -> Iterator[tuple[int, 
 
 
 def _down(level: Level, base: np.ndarray, words: Words, x: float) -> list[Label]:
-    # Rows lower than letters: label every second row, or every fourth, …
+    # If rows are lower than letters, only every 2nd, 4th, … row has a label.
     every, labels = 1, []
     if level.pitch < 10:
         every = _every(18.0, level.pitch, len(level.offsets))
@@ -295,12 +295,12 @@ def _across(level: Level, base: np.ndarray, words: Words, y: float) -> list[Labe
         labels.append(Label(x, y, f"{name} {text}" if full else text))
     if full:
         return labels
-    # The first word is centred on its entry, and may begin before it.
+    # The first label is centred on its entry, and may begin left of it.
     out = max(0.0, text_width(labels[0].text, AXIS_SIZE) / 2 - labels[0].x)
     return [Label(-6.0 - out, y, f"{words(level, 0)[0]} →", "end"), *labels]
 
 
-# Maps an axis of a grid to the words of its ruler and the mesh axes that it describes.
+# Maps a grid axis to its ruler's `words` and `axes`.
 Named = Callable[[int], tuple[tuple[str, ...], tuple[tuple[int, str], ...]]]
 
 
@@ -311,18 +311,19 @@ def rulers(
     edges: Collection[int] = (),
     away: tuple[float, float] = (0.0, 0.0),
 ) -> list[Ruler]:
-    """The rulers of a grid at the origin, those nearest to the tiles first.
+    """Returns the rulers of a grid whose corner is at the origin, nearest first.
 
     Args:
-        spans: per axis of the grid, how many elements or coordinates a cell covers.
-        edges: the axes of the grid that are edges of an array.
-        away: from the tiles to the words at the left and at the top, in points.
+        named: maps a grid axis to its ruler's `words` and `axes`.
+        spans: per grid axis, how many elements or coordinates a cell covers.
+        edges: the grid axes that are edges of an array.
+        away: distance from the tiles to the text at the left and the top, in points.
     """
     ruler_list = []
     for level in grid.levels:
         axis, around = level.axis, grid.along(level.along)
         folded, span = axis in grid.folded, spans[axis]
-        # The coordinates of a folded axis would repeat in every fold.
+        # A folded axis would repeat its coordinates in every fold.
         if folded and level.span == 1 and axis not in edges:
             continue
         words, axes = named(axis)
@@ -336,7 +337,7 @@ def rulers(
             size=level.size * span,
         )
         if axis in edges and folded:
-            # One side has the words, the other the bounds of the folds.
+            # The text is on one side, the bounds of the folds on the other.
             if level.span > 1:
                 ruler = replace(entries, words=(), axes=())
         elif axis in edges:
@@ -355,7 +356,7 @@ def rulers(
 
 
 def _every(needed: float, pitch: float, count: int) -> int:
-    """Returns n if every n-th entry gets a label: the first power of two that leaves room."""
+    """Returns the smallest power of two n for which every n-th label has room."""
     every = 1
     while every * pitch < needed and every < count:
         every *= 2
@@ -365,11 +366,11 @@ def _every(needed: float, pitch: float, count: int) -> int:
 def ticks(
     grid: Grid, axes: Collection[int], steps: Sequence[int]
 ) -> tuple[list[Label], tuple[float, float]]:
-    """Numbers at the bounds between blocks, as many as fit, and the space they need.
+    """Labels the bounds between blocks with as many numbers as fit.
 
     Args:
-        axes: the axes of the grid that have ticks; folded axes get none.
-        steps: per axis, the elements of a block.
+        axes: the grid axes that have ticks; folded axes get none.
+        steps: per grid axis, the number of elements in a block.
 
     Returns:
         The labels, and the space at the left and at the top of the grid, in points.
@@ -392,7 +393,7 @@ def ticks(
             needed, ends, left = 13.0, 2 * TICK_SIZE, last + 8 + BAR
         else:
             top = 13.0 + BAR
-        # Between narrow repeats not even the numbers at both ends may fit.
+        # In narrow repetitions, not even the first and the last number may fit.
         if len(pitches) > 1 and min(pitches) < ends:
             continue
         keep = _kept(bounds, needed)
@@ -402,9 +403,9 @@ def ticks(
 
 
 def _kept(bounds: np.ndarray, needed: float) -> np.ndarray:
-    """The bounds that get a number: at equal steps, and always the last."""
+    """Returns the bounds that get a number: equally spaced ones, and the last."""
     last = len(bounds) - 1
-    # The first is shifted inward from its bound, so the next needs half as much again.
+    # The first number is moved inward, so the second one needs extra space.
     every = _every(1.4 * needed, float(bounds[1]), last)
     keep = np.arange(0, last, every)
     far = bounds[last] - bounds[keep] >= 1.4 * needed
@@ -414,7 +415,7 @@ def _kept(bounds: np.ndarray, needed: float) -> np.ndarray:
 def _tick_labels(along: int, at: np.ndarray, numbers: np.ndarray) -> list[Label]:
     labels = []
     for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
-        # The numbers at both ends move inward, away from the array's neighbours.
+        # The first and last numbers move inward, away from the neighbouring blocks.
         anchor, inward = "middle", 0.0
         if not labels:
             anchor, inward = "start", 4.0
@@ -432,12 +433,14 @@ def _tick_labels(along: int, at: np.ndarray, numbers: np.ndarray) -> list[Label]
 def host_frames(
     mesh: MeshSpec, corners: np.ndarray, cell: tuple[float, float], gap: float
 ) -> list[Frame]:
-    """A frame around every host, if each host fills a rectangle of the page.
+    """Returns a frame around every host, if each host fills a rectangle on the page.
 
-    If any host does not, there are no frames, and colour alone shows the host.
+    If any host doesn't, there are no frames; only colour then shows the hosts.
 
     Args:
-        corners: float64 [2, devices], the top left corner of every device.
+        corners: float64 [2, devices]: the top left corner of every device, in points.
+        cell: width and height of a device's tile, in points.
+        gap: the space between tiles, in points.
     """
     processes = list(mesh.processes[: MOST_FRAMES + 1])
     if not 1 < len(processes) <= MOST_FRAMES or mesh.size > MOST_FRAMED:

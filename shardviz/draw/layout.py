@@ -1,7 +1,7 @@
 """Pictures of arrays: the blocks of a layout with their devices, or only the shape.
 
-A page shows two dimensions. Further dimensions that are split are steps: all of them
-side by side, or one of them, chosen by `at`.
+A page shows two dimensions. Other dimensions that are split are called steps: a page
+shows all of their blocks side by side, or one block per step, chosen by `at`.
 """
 
 from __future__ import annotations
@@ -72,20 +72,18 @@ from shardviz.draw.tables import (
     rectangle_tiles,
 )
 
-MOST_LETTERS = 22  # of the ids in a tile that determine its size
-MOST_SAID = 8  # blocks that the alt text lists
-SIDE_BY_SIDE = 17  # letters of a text: longer lists of ids are written as ranges
-# The size of an array in points, unless its blocks need more.
+MOST_LETTERS = 22  # characters of device ids that a tile is made wide enough for
+MOST_SAID = 8  # most blocks that the alt text lists
+SIDE_BY_SIDE = 17  # characters; a longer list of ids is written as ranges
+# The size of an array in points, unless its blocks need more space.
 WIDEST, HIGHEST, STRIP, SCALAR = 430.0, 250.0, 54.0, 150.0
-AREA = 240_000.0  # square points for all blocks, as long as they can be read
-ASPECTS = (0.45, 4.5)  # width over height; arrays beyond are drawn at these
-MOST_LABELLED = 1024  # blocks that hold text; more of them form an image
-# Up to so many blocks, the side at which one of them can be seen, in points.
+AREA = 240_000.0  # square points for all blocks, unless legible blocks need more
+ASPECTS = (0.45, 4.5)  # width / height; other arrays are drawn at the nearer limit
+MOST_LABELLED = 1024  # most blocks that have text; more blocks form an image
+# (number of blocks, side in points): the least visible size of that many blocks.
 _SIDES = ((4096, 9.0), (16384, 4.6), (262144, 2.6), (1 << 62, 1.2))
-THINNEST, THIN = (
-    1.2,
-    2.0,
-)  # points per block of an image: minimum, and maximum if space allows
+# Points per block of an image: minimum, and preferred if space allows.
+THINNEST, THIN = 1.2, 2.0
 MOST_ACROSS = 32
 LONG_PAGE = 5000.0, 5000.0  # points, for pages that zoom instead of folding
 
@@ -99,16 +97,18 @@ def draw_layout_array(
     title: str | None = None,
     legible: bool = True,
 ) -> Picture:
-    """The blocks of an array, each with the devices that hold it.
+    """Draws the blocks of an array, each with the devices that hold it.
 
     Args:
-        dims: the two dimensions to show; None for the first two that are split, then
-            the largest.
-        at: which block of the other dimensions; see `select_blocks`. None shows all.
+        dims: the two dimensions to show; None prefers the first ones that are split,
+            then the largest.
+        at: which block of the other dimensions to show; see `select_blocks`. None shows
+            all blocks.
         name: the name of the array.
-        logical: its logical axis names, for the edges.
-        legible: whether blocks must be large enough for the ids of their devices, if
-            necessary by folding rows; a page that zooms doesn't need this.
+        logical: the array's logical axis names, shown at its edges.
+        title: replaces the default title; `""` for no title.
+        legible: whether blocks must be large enough for their device ids, which can
+            require folded rows; not needed on a page that zooms.
 
     Raises:
         LayoutError: for dimensions that the array lacks.
@@ -122,17 +122,17 @@ def draw_layout_array(
     """
     check_drawable(layout)
     selection = select_blocks(layout, dims, at)
-    # In a large array each cell stands for several blocks.
+    # In a large array, each cell represents several blocks.
     cells = coarse_layout(layout, selection.axes)
     blocks = block_numbers(layout, selection, cells.block_counts)
-    devices = layout.num_blocks // cells.num_blocks * layout.replicas  # of a tile
+    devices = layout.num_blocks // cells.num_blocks * layout.replicas  # per tile
     samples, offsets, ids = [plural(devices, "device")], None, None
     if not is_large(layout):
         offsets, ids = holders_of(layout, blocks)
         ends = ids[: offsets[1]], ids[offsets[-2] :]
         samples = [ids_text(end_ids, MOST_LETTERS) for end_ids in ends]
     cell, to_scale = _block_size(cells, selection, samples if legible else ())
-    # A scalar is a grid of one cell.
+    # A scalar is drawn as a grid of one cell.
     counts = [cells.block_counts[dim] for dim in selection.axes] or [1]
     gap = min(18.0, max(3.0, 0.5 * min(cell)))
     grid = arrange(
@@ -170,7 +170,7 @@ def draw_layout_array(
     if cells.num_blocks < layout.num_blocks:
         joined = wording.tile_of_blocks(layout.num_blocks // cells.num_blocks)
         notes.insert(0, joined)
-    # Otherwise readers would compare lengths by eye.
+    # Without this note, readers would compare lengths by eye.
     if not to_scale:
         notes.append("not to scale")
     return page(
@@ -194,7 +194,7 @@ def _around(
     grid: Grid,
     logical: Sequence[str | None] | None,
 ) -> tuple[list[Label], list[Ruler], float, float]:
-    """Ticks, headers and rulers of a grid at its corner; their width and height."""
+    """Returns the labels and rulers around a grid, and their space at left and top."""
     axes = selection.axes
     if not axes:
         return [], [], 0.0, 0.0
@@ -209,11 +209,11 @@ def _around(
         name = logical[dim] if logical is not None else None
         return wording.edge_words(layout, dim, name), split_by(layout, dim)
 
-    # The dimensions of the page have ticks, steps have headers.
+    # Dimensions of the page have ticks; steps have headers.
     ticked = frozenset(range(len(axes) - len(selection.dims), len(axes)))
     steps = [cells.shard_shape[dim] for dim in axes]
     marks, (left, top) = ticks(grid, ticked, steps)
-    # Words stand beyond the ticks, and headers beyond the words.
+    # From the tiles outward: ticks, then the rulers' text, then headers.
     top = max(top, BAR) + BAND
     if len(selection.dims) > 1:
         left = max(left, BAR) + BAND
@@ -226,7 +226,7 @@ def _around(
 
 
 def split_by(layout: Layout, dim: int) -> tuple[tuple[int, str], ...]:
-    """The mesh axes that split a dimension: the number of each in the mesh, its name."""
+    """Returns the mesh axes that split a dimension, as (number in the mesh, name)."""
     if layout.spec is None or dim >= len(layout.spec.dims):
         return ()
     names = layout.mesh.axis_names
@@ -234,7 +234,7 @@ def split_by(layout: Layout, dim: int) -> tuple[tuple[int, str], ...]:
 
 
 def _words_width(edges: Sequence[Ruler]) -> float:
-    """How wide the words above an array may become, in points."""
+    """Returns the maximum width of the text above an array, in points."""
     widths = [0.0]
     for ruler in edges:
         if ruler.words and ruler.is_edge and not ruler.down:
@@ -247,7 +247,7 @@ def _words_width(edges: Sequence[Ruler]) -> float:
 def _off_page(
     layout: Layout, selection: BlockSelection, logical: Sequence[str | None] | None
 ) -> list[str]:
-    """Lines that describe the dimensions without an edge on the page."""
+    """Describes each dimension that has no edge on the page, one per line."""
     lines = []
     for dim in range(layout.rank):
         if dim not in selection.dims:
@@ -260,11 +260,11 @@ def _off_page(
 def _shown_blocks(
     layout: Layout, selection: BlockSelection, ids: np.ndarray | None, count: int
 ) -> list[str]:
-    """Notes on which blocks are shown, and the devices of the hidden blocks.
+    """Returns notes on the shown blocks, and on the devices of the hidden blocks.
 
     Args:
-        ids: the devices of the blocks shown; None for a large layout.
-        count: the number of those devices.
+        ids: device ids of the shown blocks; None for a large layout.
+        count: number of devices that hold the shown blocks.
     """
     shown = []
     for dim, block in zip(selection.steps, selection.at or (), strict=True):
@@ -281,7 +281,7 @@ def _shown_blocks(
 def _alt(layout: Layout, name: str) -> str:
     head = wording.layout_lines(layout, array_title(layout, name))
     text = f"Array {head[0]}: {head[1]}."
-    # A screen reader would read a list of hundreds for minutes.
+    # A screen reader would need minutes for hundreds of blocks.
     if layout.num_blocks > MOST_SAID or is_large(layout):
         return text
     blocks = []
@@ -302,11 +302,11 @@ def _facts(layout: Layout, selection: BlockSelection) -> dict[str, Any]:
 def _block_size(
     layout: Layout, selection: BlockSelection, samples: Sequence[str]
 ) -> tuple[tuple[float, float], bool]:
-    """Width and height of a block in points, and whether its proportions are true.
+    """Returns a block's width and height in points, and whether they are to scale.
 
     Args:
-        samples: the device texts of the first and the last block; empty if blocks need
-            not be legible.
+        samples: the text of the first and the last block; empty if blocks need not be
+            legible.
     """
     sizes = [max(1, layout.shape[dim]) for dim in selection.dims]
     counts = [layout.block_counts[dim] for dim in selection.dims]
@@ -318,7 +318,7 @@ def _block_size(
     elif sizes:
         width = min(WIDEST, HIGHEST * _aspect(*sizes))
         height = width / _aspect(*sizes)
-    # Steps that stand side by side are smaller.
+    # If steps are side by side, each is drawn smaller.
     smaller = min(1.0, max(0.4, 1.3 * (down * across / number) ** 0.5))
     wide, high = smaller * width / across, smaller * height / down
     side = next(side for limit, side in _SIDES if number <= limit)
@@ -332,14 +332,14 @@ def _block_size(
     if number > MOST_LABELLED:
         labelled = False
     if not labelled and fits and len(selection.axes) == 2 and min(counts) > 1:
-        # An image has the proportion of the array as long as a block can be seen, and
-        # is as large as the page allows: a folded row would no longer look like one.
+        # An image keeps the array's proportions if its blocks are still visible. It is
+        # not folded but as large as the page allows: a folded row is hard to recognise.
         most_wide, most_high = PAGE[0] / across, PAGE[1] / down
         grown = min(side / min(wide, high), most_wide / wide, most_high / high)
         wide = max(wide * max(1.0, grown), min(most_wide, THIN))
         high = max(high * max(1.0, grown), min(most_high, THIN))
     else:
-        # As large as AREA allows for all blocks together, but at least the least size.
+        # Blocks have at least the size `least`, and more if AREA allows.
         wide = max(
             least[0], min(max(wide, least[0]), AREA / number / max(high, least[1]))
         )
@@ -357,11 +357,11 @@ def _aspect(high: int, wide: int) -> float:
 def _legible(
     number: int, across: int, rank: int, replicas: int, samples: Sequence[str]
 ) -> tuple[float, float]:
-    """The least width and height of a block at which its text can be read."""
+    """Returns the minimum width and height at which a block's text is legible."""
     needed = max(text_width(words, 8.5, bold=True) for words in samples) + 10
     row: float = across
-    # Long rows are folded to about the page's proportions, so estimate the row length
-    # from that; two-dimensional arrays are not folded while their blocks are visible.
+    # Long rows are folded to about the page's proportions, which gives an estimate of
+    # the row length. Two-dimensional arrays with short rows are not folded.
     if rank < 2 or across > MOST_ACROSS:
         row = min(row, math.sqrt(1.7 * number))
     least, height = 28.0, 22.0
@@ -378,7 +378,7 @@ def layout_text(
     name: str = "",
     logical: Sequence[str | None] | None = None,
 ) -> str:
-    """A layout as text: a table of blocks with devices, a line per block, or ids.
+    """Formats a layout as a table of blocks, as a line per block, or as a list of ids.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.layout import lay_out
@@ -405,7 +405,7 @@ def layout_text(
 
 
 def _tables(layout: Layout, width: int) -> list[str] | None:
-    """One table per step through the dimensions not shown; None if they don't fit."""
+    """Returns one table for each block of the steps; None if the tables don't fit."""
     selection = select_blocks(layout)
     offsets, ids = holders_of(layout, block_numbers(layout, selection))
     texts = []
@@ -424,7 +424,7 @@ def _tables(layout: Layout, width: int) -> list[str] | None:
         if axis < len(selection.steps):
             return f"dimension {axes[axis]} {text}"
         text = text[1:-1]
-        # A short head is the start of the range alone.
+        # A short head is only the start of the range.
         if short:
             text = text.partition(":")[0] + ":"
         return text
@@ -434,13 +434,13 @@ def _tables(layout: Layout, width: int) -> list[str] | None:
 
 
 def _block_lines(layout: Layout, width: int) -> list[str]:
-    """A line per block; if there are many, all ids in the order of the blocks."""
+    """Returns a line per block; for many blocks, all device ids in block order."""
     large, blocks = is_large(layout), list(range(layout.num_blocks))
     counts = [layout.replicas]
     if not large:
         offsets, ids = holders_of(layout, np.arange(layout.num_blocks))
         counts = np.diff(offsets).tolist()
-        # If shards are given individually, a block may have no device.
+        # If the caller gives each shard's index, a block may have no device.
         blocks = np.flatnonzero(counts).tolist()
     if layout.num_blocks > MOST_LINES and len(set(counts)) == 1:
         every = large_ids_text(layout) if large else ids_text(ids)
@@ -460,10 +460,11 @@ def _block_lines(layout: Layout, width: int) -> list[str]:
 def draw_array_spec(
     array: ArraySpec, title: str | None = None, problem: str = ""
 ) -> Picture:
-    """An array without a layout: its proportions, type, size and logical names.
+    """Draws an array without a layout: its proportions, type, size and logical names.
 
     Args:
-        problem: a sentence on why it cannot be laid out.
+        title: replaces the default title; `""` for no title.
+        problem: a sentence that explains why the array has no layout.
     """
     aspect = 4.0
     if len(array.shape) > 1:
@@ -488,7 +489,7 @@ def draw_array_spec(
 
 
 def array_spec_text(array: ArraySpec, width: int) -> str:
-    """An array without a layout: its type, size, logical names and requested spec."""
+    """Formats an array without a layout: type, size, logical names, requested spec."""
     return paragraphs([f"{array.name} {' · '.join(_array_lines(array))}"], width)
 
 

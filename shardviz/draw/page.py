@@ -1,4 +1,4 @@
-"""Pages: tiles with a title above, legend and notes below; and pictures side by side."""
+"""Pages: tiles with a title, legend and notes. Also puts pictures side by side."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from shardviz.draw.picture import (
 
 T = TypeVar("T")
 
-# The letters from blank to tilde, two digits each: hundredths of the font's size. They
-# are the advances of DejaVu Sans, a wide font that comes with matplotlib, at 100 or 144
-# dots per inch, whichever is more: at few dots every letter is rounded to full ones.
+# Widths of the characters from space to tilde: two digits each, in hundredths of the
+# font size. They are the advances of DejaVu Sans, a wide font that matplotlib includes.
+# Advances are rounded to full dots; we use the larger of those at 100 and 144 dpi.
 _SANS = (
     "3643518868968132434356883640363668686868686868686868363688888856997572728068"
     "5981803434725989808164817268628072997264724336438856566468596864366868323264"
@@ -44,12 +44,12 @@ _OTHERS = {
     **dict.fromkeys("×→−✓✗↔", 0.89),
 }
 _MONO = 0.64
-_LONG_WORD = 3  # words that are this many times too wide for a line are broken within
+_LONG_WORD = 3  # a line less than 1/3 full gets part of the next word
 
 
 @lru_cache(maxsize=16384)
 def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -> float:
-    """An upper bound of the width of one line of text, in points."""
+    """Returns an upper bound on the width of one line of text, in points."""
     digits, width = _BOLD if bold else _SANS, 0.0
     for letter in text:
         if mono and letter.isascii():
@@ -59,7 +59,7 @@ def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -
             width += int(digits[at : at + 2]) / 100
         elif letter in _OTHERS:
             width += _OTHERS[letter] * (1.15 if bold else 1.0)
-        else:  # other scripts: full-width letters, and the widest of the rest
+        else:  # other scripts: full-width characters, or an upper bound of the rest
             width += 1.2 if unicodedata.east_asian_width(letter) in "WF" else 1.12
     return size * width
 
@@ -67,7 +67,7 @@ def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -
 def widest(
     texts: Iterable[str], size: float, mono: bool = False, bold: bool = False
 ) -> float:
-    """The width of the widest text, in points; 0 without texts."""
+    """Returns the width of the widest text, in points; 0 without texts."""
     width = 0.0
     for text in texts:
         width = max(width, text_width(text, size, mono, bold))
@@ -75,14 +75,14 @@ def widest(
 
 
 def shortened(text: str, width: float, size: float, mono: bool = False) -> str:
-    """`text`, shortened with an ellipsis if it is wider than `width` points.
+    """Shortens `text` with an ellipsis if it is wider than `width` points.
 
     >>> shortened("a very long name", 50, 9)
     'a very l…'
     """
     if text_width(text, size, mono) <= width:
         return text
-    # Letter by letter: widths differ, and names are short.
+    # Removing one letter at a time is fast enough, because names are short.
     while text and text_width(text + "…", size, mono) > width:
         text = text[:-1]
     return text.rstrip() + "…"
@@ -91,10 +91,10 @@ def shortened(text: str, width: float, size: float, mono: bool = False) -> str:
 def broken(
     text: str, width: float, size: float, most: int | None = None, indent: str = ""
 ) -> list[str]:
-    """`text` in lines no wider than `width` points, broken at blanks or in long words.
+    """Splits `text` into lines of at most `width` points, at spaces or in long words.
 
     Args:
-        most: the maximum number of lines; the last then ends with an ellipsis.
+        most: the maximum number of lines; longer text ends with an ellipsis.
         indent: the prefix of every line except the first.
 
     >>> broken("one two three", 40, 9), broken("a/long/path/without/blanks", 60, 9)
@@ -102,7 +102,7 @@ def broken(
     >>> broken("one two three", 40, 9, most=1)
     ['one t…']
     """
-    # No word is lost, unless `most` cuts the text; an ellipsis then shows it.
+    # Text is only lost if there are too many lines, which an ellipsis shows.
     lines, remaining, start = [], text, ""
     while remaining and (most is None or len(lines) + 1 < most):
         if text_width(start + remaining, size) <= width:
@@ -116,7 +116,7 @@ def broken(
 
 
 def _break(text: str, width: float, size: float) -> int:
-    """How many letters go into a line: up to a blank, or into a long word."""
+    """Returns how many characters fit in a line that ends at a space if possible."""
     used, end = 0.0, 0
     while end < len(text) - 1:
         used += text_width(text[end], size)
@@ -124,14 +124,14 @@ def _break(text: str, width: float, size: float) -> int:
             break
         end += 1
     blank = text.rfind(" ", 0, end + 1)
-    # If a long word would leave the line nearly empty, break within that word.
+    # If that leaves the line nearly empty, break within the long word instead.
     if blank > end // _LONG_WORD:
         return blank
     return max(end, 1)
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines of at most `width` letters, broken at blanks and slashes.
+    """Splits `text` into lines of at most `width` characters, at spaces and slashes.
 
     >>> wrapped("one two three", 8, "  ")
     ['one two', '  three']
@@ -147,7 +147,7 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     )
     parts: list[str] = []
     for line in lines:
-        # A long path is broken after slashes; a broken address could not be followed.
+        # Break long paths after slashes, but not URLs, which must stay clickable.
         while len(line) > width and "://" not in line:
             at = line.rfind("/", len(indent), width) + 1
             if at <= len(indent) or not line[at:].strip():
@@ -159,10 +159,10 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def paragraphs(texts: Iterable[str], width: int, most: int | None = None) -> str:
-    """Every line of the texts, wrapped, with continuation lines indented.
+    """Wraps every line of the texts, with continuation lines indented.
 
     Args:
-        most: how many lines to show; the rest are counted.
+        most: the maximum number of lines before wrapping; a last line counts the rest.
 
     >>> print(paragraphs(["one two three", "  four"], 8))
     one two
@@ -180,7 +180,7 @@ def paragraphs(texts: Iterable[str], width: int, most: int | None = None) -> str
 
 
 def sentences(lines: Iterable[str]) -> str:
-    """Lines as one text for a screen reader: each ends with a full stop."""
+    """Joins lines for a screen reader, each ending with a full stop."""
     text = []
     for line in lines:
         line = line.strip()
@@ -191,7 +191,7 @@ def sentences(lines: Iterable[str]) -> str:
 
 
 def unfolded(folds: Iterable[Fold[T]]) -> list[T]:
-    """The items of several folds."""
+    """Returns the items of several folds as one list."""
     items: list[T] = []
     for fold in folds:
         items += fold.items
@@ -199,7 +199,7 @@ def unfolded(folds: Iterable[Fold[T]]) -> list[T]:
 
 
 def and_more(count: int, noun: str) -> list[str]:
-    """The line that counts the items left out; no line if nothing is."""
+    """Returns a line that counts omitted items; no line if none are omitted."""
     if count <= 0:
         return []
     return [f"and {plural(count, f'more {noun}')}"]
@@ -209,25 +209,25 @@ PAD, TITLE = 10.0, 22.0  # points: the margin, and the height of a title
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
 NOTES_WIDE = 700.0  # longer notes take several lines
-# At few dots per inch, painters round every letter to full dots; lines grow by up to
-# this factor.
+# At low resolution, painters round each letter's width to full dots, which makes lines
+# longer by up to this factor.
 ROUNDING = 1.06
 
 
 def titled(title: str | None, head: str) -> str:
-    """The caller's title (`""` for none), or the picture's default `head` if None."""
+    """Returns the caller's title (`""` for none), or the default `head` if None."""
     if title is None:
         return head
     return title
 
 
 def note(text: str, tone: str = "") -> Label:
-    """A line of text for below a page."""
+    """Creates a note for `page`: a line of text with a tone."""
     return Label(0, 0, text, "start", "note", tone)
 
 
 def moved(labels: Iterable[Label], x: float, y: float) -> list[Label]:
-    """The labels, shifted."""
+    """Returns the labels shifted by (x, y) points."""
     return [replace(label, x=label.x + x, y=label.y + y) for label in labels]
 
 
@@ -235,7 +235,7 @@ _SIZES = {"title": TITLE_SIZE, "axis": 9.0, "tick": 8.0, "note": NOTE_SIZE, "mon
 
 
 def label_span(label: Label) -> tuple[float, float]:
-    """The left and right end of a label on the page, in points."""
+    """Returns the x coordinates of a label's left and right end, in points."""
     size, role = _SIZES[label.role], label.role
     width = text_width(label.text, size, mono=role == "mono", bold=role == "title")
     back = {"start": 0.0, "middle": width / 2, "end": width}[label.anchor]
@@ -243,7 +243,7 @@ def label_span(label: Label) -> tuple[float, float]:
 
 
 def label_end(label: Label) -> float:
-    """An upper bound of a label's right end, for every painter."""
+    """Returns an upper bound on a label's right end for any painter, in points."""
     left, right = label_span(label)
     return left + (right - left) * ROUNDING
 
@@ -251,7 +251,7 @@ def label_end(label: Label) -> float:
 def _legend_rows(
     entries: Sequence[tuple[int, str]], y: float, width: float
 ) -> tuple[LegendEntry, ...]:
-    """The legend in rows no wider than `width`, the first at `y`."""
+    """Arranges the legend in rows of at most `width` points, the first row at `y`."""
     placed, x = [], PAD
     for group, text in entries:
         wide = SWATCH + 5 + text_width(text, NOTE_SIZE) + 14
@@ -275,13 +275,14 @@ def page(
     rulers: Iterable[Ruler] = (),
     **more: Any,
 ) -> Picture:
-    """A picture of tiles and labels, with a title above and legend and notes below.
+    """Creates a picture with a title above the tiles, and legend and notes below.
 
     Args:
-        tiles, labels, frames, edges, rulers: placed with their corner at the origin.
-        size: the width and height of the tiles and labels, margins not included.
+        tiles, labels, frames, edges, rulers: with their top left corner at the origin.
         notes: lines of text; a Label keeps its role and tone.
-        more: further fields of Picture.
+        legend: (group, meaning of its colour) per entry.
+        size: width and height of the tiles and labels without margins, in points.
+        more: other fields of Picture.
     """
     top = PAD + TITLE if title else PAD
     if edges is not None:
@@ -316,7 +317,7 @@ def page(
 
 
 def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
-    """Notes below each other; notes wider than the page are wrapped."""
+    """Stacks notes vertically; notes wider than the page are wrapped."""
     placed = []
     for text in notes:
         if isinstance(text, str):
@@ -329,10 +330,11 @@ def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
 
 
 def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
-    """A page of lines of text, each with its tone.
+    """Creates a page of text.
 
     Args:
-        more: further arguments of `page`.
+        lines: (text, tone) per line.
+        more: other arguments of `page`.
     """
     labels = []
     for number, (text, tone) in enumerate(lines):
@@ -341,8 +343,8 @@ def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
 
 
 def shifted(tiles: Tiles, x: float, y: float) -> Tiles:
-    """The tiles, moved; only their corners are copied."""
-    # Groups and ids of 65,536 tiles would take longer to copy than to draw.
+    """Moves tiles; only the arrays `x` and `y` are copied."""
+    # Copying groups and ids of 65,536 tiles would take longer than drawing them.
     moved_x, moved_y = tiles.x + x, tiles.y + y
     moved_x.flags.writeable = moved_y.flags.writeable = False
     return replace(tiles, x=moved_x, y=moved_y)
@@ -356,7 +358,7 @@ def side_by_side(
     alt: str = "",
     width: float = 960.0,
 ) -> Picture:
-    """Pictures in rows no wider than `width`, under one title."""
+    """Arranges pictures in rows of at most `width` points, under one title."""
     top = TITLE if title else 0.0
     x, y, row, right = 0.0, top, 0.0, 0.0
     panels = []
@@ -371,7 +373,7 @@ def side_by_side(
         [],
         title=title,
         notes=notes,
-        # Each picture has its own margin.
+        # Each picture already has a margin.
         size=(right - 2 * PAD, y + row - top - 2 * PAD),
         alt=alt or " ".join(p.alt for p in pictures),
         panels=tuple(panels),

@@ -1,4 +1,4 @@
-"""Paints a Picture in matplotlib, and as a PNG file, without pyplot or global state."""
+"""Paints a Picture with matplotlib, and as PNG, without pyplot or global state."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ MOST_LABELS = 4096
 LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
 
 
-# The edge of an array, in points: the size of its words, and of its bar.
+# Text size at an array's edge; distance and width of the coloured bar, in points.
 EDGE_SIZE, BAR_AWAY, BAR_WIDE = 9.0, 4.0, 2.5
 NAME_SIZE = 7.5
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of text, ready to be set."""
+    """One line of text with its position and style."""
 
     x: float
     y: float
@@ -61,24 +61,24 @@ class Line:
 
 
 def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
-    """The lines inside the tiles of a picture, all tiles set alike.
+    """Yields the lines of text inside a picture's tiles.
 
-    The first line is as large as fits into every tile; further lines are left out if
-    they do not fit.
+    The first lines of all tiles have the same size, the largest that fits every tile.
+    Other lines are left out if they don't fit.
 
     Args:
-        text_colour: uint8 [tiles, 4], the colour of text on each tile.
+        text_colour: uint8 [tiles, 4]: the colour of the text on each tile.
     """
     tiles = picture.tiles
     width, height = float(tiles.width.min()), float(tiles.height.min())
     if not tiles.text or len(tiles) > MOST_LABELS or height < SMALLEST + 1:
         return
     texts = [tiles.label(i).split("\n") for i in range(len(tiles))]
-    # One size for all tiles: different sizes would look meaningful.
+    # Text of different sizes would suggest a difference in meaning.
     pad = min(8.0, width * 0.1)
     wide = widest((first for first, *_ in texts), 1.0, bold=True)
     size = min(LARGEST, height * 0.62, (width - 2 * pad) / max(wide, 0.01))
-    # If not even the smallest letters fit, tiles have no text.
+    # If even the smallest size doesn't fit, tiles have no text.
     if size < SMALLEST:
         return
     small = min(SECOND, size * 0.8)
@@ -100,7 +100,7 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
 
 
 POINTS_PER_INCH = 72.0
-MOST_POLYGONS = 20_000  # beyond, tiles are an image
+MOST_POLYGONS = 20_000  # more tiles than this are painted as an image
 EDGED = 7.0  # points: smaller tiles are drawn without an edge
 _ROLES = {
     "title": ("sans", 11.0, "bold", "text"),
@@ -109,17 +109,17 @@ _ROLES = {
     "note": ("sans", 8.5, "normal", "muted"),
     "mono": ("mono", 9.0, "normal", "text"),
 }
-# Both come with matplotlib.
+# matplotlib includes both fonts.
 _FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}
 
 
 def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
-    """Paints a picture and its panels in a Figure of the picture's size.
+    """Paints a picture and its panels on a Figure of the picture's size.
 
     Args:
         picture: a result of `draw`.
-        theme: `"light"`, `"dark"`, a Theme, or None for the one that matplotlib's style
-            asks for: after `plt.style.use("dark_background")` pictures are dark.
+        theme: `"light"`, `"dark"` or a Theme. None follows matplotlib's style: after
+            `plt.style.use("dark_background")`, pictures are dark.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.pictures import draw
@@ -142,7 +142,7 @@ def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
 
 
 def _theme_of_style() -> Theme:
-    """The dark theme if matplotlib's style has dark figures, else the light theme."""
+    """Returns the dark theme if matplotlib's style has dark figures, else the light."""
     red, green, blue, alpha = to_rgba(rcParams["figure.facecolor"])
     if alpha and (red + green + blue) / 3 < 0.5:
         return theme_of("dark")
@@ -150,13 +150,13 @@ def _theme_of_style() -> Theme:
 
 
 class _Painter:
-    """Paints pictures on one Axes, with one method per part of a picture."""
+    """Paints pictures on one Axes, with one method per kind of element."""
 
     def __init__(self, ax: Axes, theme: Theme):
         self.ax, self.theme = ax, theme
 
     def picture(self, picture: Picture, x: float, y: float) -> None:
-        """A picture with its top left corner at a point, then its panels."""
+        """Paints a picture with its top left corner at (x, y), then its panels."""
         if picture.edges is not None and len(picture.edges):
             self.edges(picture, picture.edges, x, y)
         if len(picture.tiles):
@@ -164,7 +164,7 @@ class _Painter:
         if picture.frames:
             self.frames(picture.frames, x, y)
         for ruler in picture.rulers:
-            # The words around devices are labels already.
+            # Rulers around devices are already painted as labels.
             if ruler.is_edge and ruler.words:
                 self.edge(picture, ruler, x, y)
         for entry in picture.legend:
@@ -175,7 +175,7 @@ class _Painter:
             self.picture(panel, x + panel_x, y + panel_y)
 
     def edges(self, picture: Picture, edges: Edges, x: float, y: float) -> None:
-        """All edges in one collection, below the tiles."""
+        """Paints all edges as one collection, below the tiles."""
         start = np.stack([edges.x0 + x, edges.y0 + y], -1)
         end = np.stack([edges.x1 + x, edges.y1 + y], -1)
         lines = LineCollection(
@@ -188,11 +188,11 @@ class _Painter:
         self.ax.add_collection(lines, autolim=False)
 
     def tiles(self, picture: Picture, x: float, y: float) -> None:
-        """All tiles in one collection, then the text that fits into them."""
+        """Paints all tiles as one collection, then their text if it fits."""
         tiles = picture.tiles
         fills = group_colours(picture, tiles.group, self.theme)
         if len(tiles) > MOST_POLYGONS:
-            # Each tile is a few dots, so all are painted as one image.
+            # Each tile is only a few pixels, so all are painted as one image.
             self.ax.add_artist(_TileImage(tiles, fills, x, y))
             return
         smallest = float(min(tiles.width.min(), tiles.height.min()))
@@ -202,7 +202,7 @@ class _Painter:
             edges, width = _edge_colours(picture, self.theme) / 255, 0.8
         elif smallest >= EDGED:
             edges, width = self.theme.paper, 1.2
-        # The edges of tiles of few dots would be blurred.
+        # Antialiasing would blur tiles of a few pixels.
         sharp = bool(tiles.radius) or smallest >= 3
         shapes = rounded(tiles, x, y)
         self.polygons(shapes, fills / 255, edges, width, antialiased=sharp, zorder=1)
@@ -211,7 +211,7 @@ class _Painter:
             self.text(x + line.x, y + line.y, line.text, font, line.colour, line.anchor)
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
-        """Outlines: a collection for dashed ones, and one for solid ones."""
+        """Paints dashed frames as one collection and solid frames as another."""
         looks = {True: (0.9, (0, (3.0, 2.4))), False: (0.5, "solid")}
         for dashed, (width, style) in looks.items():
             corners = []
@@ -226,7 +226,7 @@ class _Painter:
         self.names(frames, x, y)
 
     def names(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
-        """The names of frames, on their upper edges if there is space."""
+        """Paints the names of frames on their upper edges, if they fit."""
         for f in frames:
             wide = text_width(f.label, NAME_SIZE)
             if not (f.named and wide + 12 < f.width):
@@ -237,7 +237,7 @@ class _Painter:
             self.text(f.x + x + 7, f.y + y, f.label, font, self.theme.muted, "start")
 
     def edge(self, picture: Picture, ruler: Ruler, x: float, y: float) -> None:
-        """The edge of an array: a bar in the colours of its mesh axes, and its words."""
+        """Paints an array's edge: the ruler's text, and a bar in mesh axis colours."""
         tiles, theme = picture.tiles, self.theme
         left, top = float(tiles.x.min()) + x, float(tiles.y.min()) + y
         axes = [theme.groups[n % len(theme.groups)] for n, _ in ruler.axes]
@@ -251,7 +251,7 @@ class _Painter:
             self.polygons(_round_corners(bar, 0), [colour], "none", 0)
         space = ruler.length
         if not ruler.down:
-            # Above a narrow array, words may continue to the right end of the page.
+            # Above a narrow array, text may extend to the right end of the page.
             space = max(space, picture.width + x - left - 10)
         parts = _edge_parts(ruler, axes, space)
         wide = sum(width for _, _, width in parts)
@@ -266,7 +266,7 @@ class _Painter:
             along += width
 
     def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
-        """One entry of the legend."""
+        """Paints one entry of the legend."""
         square = np.array([[entry.x + x], [entry.y + y], [9.0], [9.0]])
         group = np.array([entry.group])
         fill = group_colours(picture, group, self.theme) / 255
@@ -279,7 +279,7 @@ class _Painter:
     def polygons(
         self, outlines: Any, faces: Any, edges: Any, width: float, **more: Any
     ) -> None:
-        """Many polygons as one collection; `width` is that of their edges, in points."""
+        """Paints polygons as one collection; `width` is the line width, in points."""
         collection = PolyCollection(
             outlines,
             facecolors=faces,
@@ -290,7 +290,7 @@ class _Painter:
         self.ax.add_collection(collection, autolim=False)
 
     def label(self, label: Label, x: float, y: float) -> None:
-        """One label, in the font of its role."""
+        """Paints one label, in the font of its role."""
         *font, tone = _ROLES[label.role]
         colour = getattr(self.theme, label.tone or tone)
         left, middle = x + label.x, y + label.y
@@ -306,11 +306,12 @@ class _Painter:
         anchor: str,
         turned: float = 0.0,
     ) -> None:
-        """One line of text; names are never read as mathematics.
+        """Paints one line of text; `$` in names doesn't start mathtext.
 
         Args:
             font: the family, the size in points, and the weight.
-            turned: counterclockwise, in degrees; then the text begins below, at `y`.
+            turned: counterclockwise rotation in degrees; rotated text starts at `y` and
+                runs upward.
         """
         family, size, weight = font
         across = {"start": "left", "middle": "center", "end": "right"}[anchor]
@@ -337,14 +338,14 @@ class _Painter:
 def _edge_parts(
     ruler: Ruler, colours: list[str], space: float
 ) -> list[tuple[str, str, float]]:
-    """The words of an edge that fit: text, colour and width of each part."""
+    """Returns the longest edge text that fits, as (text, colour, width) parts."""
     names = [name for _, name in ruler.axes]
     parts: list[tuple[str, str, float]] = []
     for number, words in enumerate(ruler.words):
         parts = [(words, "", text_width(f"{words} ", EDGE_SIZE))]
         for name, colour in zip(names, colours, strict=True):
             parts.append(("●", colour, EDGE_SIZE * 1.2))
-            # Only the longest alternative is followed by names.
+            # Axis names follow only the longest alternative.
             if not number:
                 parts.append((name, "", text_width(f"{name} ", EDGE_SIZE)))
         if sum(width for _, _, width in parts) <= space:
@@ -354,7 +355,7 @@ def _edge_parts(
 
 
 class _TileImage(Artist):
-    """Tiles as pixels of the renderer; imshow would take a second to copy them as floats."""
+    """Paints tiles as pixels; imshow would need a second to copy floats."""
 
     def __init__(self, tiles: Tiles, fills: np.ndarray, x: float, y: float):
         super().__init__()
@@ -362,14 +363,14 @@ class _TileImage(Artist):
         self.set_zorder(1)
 
     def draw(self, renderer: Any) -> None:
-        """Writes every tile into one image of the renderer's own dots."""
+        """Writes all tiles to one image at the renderer's resolution."""
         tiles, axes = self.tiles, self.axes
         if axes is None:
             return
         (left, top), (right, low) = axes.transData.transform(
             [(self.x, self.y), (self.x + 1000.0, self.y + 1000.0)]
         )
-        across, down = (right - left) / 1000.0, (top - low) / 1000.0  # dots per point
+        across, down = (right - left) / 1000.0, (top - low) / 1000.0  # pixels per point
         column = np.rint(tiles.x * across).astype(np.int64)
         row = np.rint(tiles.y * down).astype(np.int64)
         wide = max(1, int(tiles.width.max() * across))
@@ -381,7 +382,7 @@ class _TileImage(Artist):
                 dots[row + i, column + j] = fills
         image = dots.view(np.uint8).reshape(*dots.shape, 4)
         context = renderer.new_gc()
-        # The first row of an image is the lowest one for a renderer.
+        # The renderer draws an image's first row at the bottom.
         renderer.draw_image(context, round(left), round(top) - len(image), image[::-1])
         context.restore()
 
@@ -389,13 +390,13 @@ class _TileImage(Artist):
 def group_colours(
     picture: Picture, groups: np.ndarray, theme: Theme, strong: bool = False
 ) -> np.ndarray:
-    """The colours of groups of a picture: uint8 [groups, 4]."""
+    """Returns the colour of each group of a picture: uint8 [groups, 4]."""
     look = picture.groups, picture.colormap, theme, strong
     return colours(groups, *look, picture.shades)
 
 
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
-    """The colour of every edge: uint8 [edges, 4], the full colour of its group."""
+    """Returns the colour of every edge, its group's full colour: uint8 [edges, 4]."""
     table = group_colours(picture, np.maximum(edges.group, 0), theme, strong=True)
     for group, colour in ((NO_GROUP, theme.faint_text), (MANY_GROUPS, theme.muted)):
         table[edges.group == group, :3] = rgb(colour)
@@ -404,16 +405,16 @@ def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
 
 
 def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
-    """The colours of tiles' edges, half full and half fill, to tell pale tiles apart."""
+    """Mixes a tile's full and fill colours, so that pale tiles have visible edges."""
     group = picture.tiles.group
     strong = group_colours(picture, group, theme, strong=True).astype(float)
     return (strong + group_colours(picture, group, theme)) / 2
 
 
 def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
-    """The outlines of tiles: float64 [tiles, corners, 2]."""
+    """Returns the outlines of tiles: float64 [tiles, corners, 2]."""
     smallest = min(tiles.width.min(), tiles.height.min())
-    # Small tiles that touch would show seams if they meet between two pixels.
+    # Adjacent small tiles show a seam if their border is between two pixels.
     overlap = 0.0
     if smallest < EDGED and not tiles.radius:
         overlap = 0.4
@@ -424,7 +425,11 @@ def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
 
 
 def _round_corners(edges: np.ndarray, radius: float) -> np.ndarray:
-    """The outlines of rectangles given as x, y, width, height: float64 [4, rectangles]."""
+    """Returns outlines of rectangles: float64 [rectangles, corners, 2].
+
+    Args:
+        edges: float64 [4, rectangles]: x, y, width and height.
+    """
     x, y, width, height = np.asarray(edges, float)[..., None]
     across, down = np.array([1.0, 0, 0, 1]), np.array([1.0, 1, 0, 0])
     if radius <= 0:
@@ -450,31 +455,30 @@ def _letters(family: str) -> frozenset[int]:
 
 
 def printable(text: str, family: str = "sans") -> str:
-    """`text` with a square for every letter that the font lacks, so that nothing warns.
+    """Replaces characters that the font lacks with □; matplotlib would warn.
 
     >>> printable("ctx 文")
     'ctx □'
     """
-    # Reading the font's characters is slow, and most labels are ASCII.
+    # Most labels are ASCII, and loading the font's characters is slow.
     if text.isascii():
         return text
     glyphs = _letters(family)
     return "".join(c if ord(c) in glyphs else "□" for c in text)
 
 
-DOTS_PER_INCH = 144.0  # two dots a point: crisp on common screens
-MOST_DOTS = 12_000  # either way; Agg refuses 65,536, and a browser much less
-# In all: pixels take most of the time of a large picture, and a notebook shows it scaled
-# down.
+DOTS_PER_INCH = 144.0  # two dots per point: sharp on common screens
+MOST_DOTS = 12_000  # maximum width or height; Agg rejects 65,536, browsers much less
+# Most of a large picture's time is spent per pixel, and notebooks scale it down anyway.
 MOST_PIXELS = 3_600_000
-LARGE = 1_000_000  # pixels: compressed in less time, to a few bytes more
+LARGE = 1_000_000  # pixels: larger PNGs are compressed faster and less well
 
 
 class Figure(PlainFigure):
-    """A matplotlib Figure that shows itself at the end of a cell without pyplot.
+    """A matplotlib Figure that a notebook cell displays without pyplot.
 
     Attributes:
-        words: the picture in words, which go into the description of the PNG.
+        words: the picture described in text, stored as the PNG's description.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.pictures import draw
@@ -501,8 +505,8 @@ def png_of(figure: PlainFigure, words: str) -> bytes:
         format="png",
         dpi=dpi,
         facecolor=figure.get_facecolor(),
-        # Level 2 takes a third less time than 4, which takes half the time of 6. Small
-        # images can afford level 4.
+        # Level 4 needs half the time of level 6, and level 2 a third less than level 4.
+        # Small images can afford level 4.
         pil_kwargs={"compress_level": 2 if width * height * dpi**2 > LARGE else 4},
         metadata={"Description": words} if words else None,
     )

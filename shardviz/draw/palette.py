@@ -1,12 +1,11 @@
 """Colours of themes, mesh axes, blocks and verdicts, for light and dark pages.
 
-One colour means one mesh axis. The blocks of an array have tints of the axes that split
-it (`Shade`); dimensions that are not split are grey. For other groups, at most ten colours
-can be distinguished, also by the colour-blind; beyond ten a ramp shows order. Colour
-is never the only sign: every tile also has its id, or its words.
+Each mesh axis has a colour. An array's blocks have tints of the mesh axes that split it
+(`Shade`); dimensions that are not split are grey. Other groups have up to ten colours,
+which colour-blind readers can distinguish too. Beyond ten, a ramp shows their order.
+Colour is never the only sign: every tile also shows an id or text.
 
-Red means failure, so no group has a colour near it: a red axis or block would look
-broken.
+Red means failure. No group has a colour near red, because it would look broken.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ import numpy as np
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import listed, shown
 
-# In the order of mesh axes; the first five are the farthest apart, and the last two are
-# grey. Every two differ by at least 10 (CIEDE2000), also to the colour-blind, and all
-# differ as much from the red of errors.
+# In the order of mesh axes. The first five differ most from each other; the last two
+# are grey. Any two colours differ by at least 10 (CIEDE2000), also for the
+# colour-blind, and each differs as much from the red of errors.
 GROUP_COLOURS = (
     "#4c90d6", "#faa812", "#7637b8", "#008053", "#73cfce",
     "#969231", "#a9afff", "#885e92", "#666b71", "#898b94",
 )  # fmt: skip
 
-# Four tints of each mesh axis, from pale to full; the last row is grey. Found by a search,
-# so that any two of different columns differ by at least 10 (CIEDE2000), of one
-# row or of two, also to the colour-blind. `tests/picture/test_palette.py` measures it.
+# Four tints of each mesh axis, from pale to full; the last row is grey. A search chose
+# them so that tints in different columns, of one row or two, differ by at least 10
+# (CIEDE2000), also for the colour-blind. `tests/picture/test_palette.py` measures it.
 LIGHT_TINTS = (
     ("#e4eeff", "#a5c8f9", "#5e9ee7", "#2a78cc"),
     ("#ffefd7", "#fcd38e", "#f1af30", "#d08700"),
@@ -57,23 +56,27 @@ DARK_TINTS = (
 
 RAMP_STEPS = 256
 TINTS = 4
-DEEP = 0.75  # the share of a tint in its outline; the rest is the colour of text
+DEEP = 0.75  # share of the tint in a tile's outline; the rest is the text colour
 
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of one look, as `#rrggbb`.
+    """The colours of a light or dark theme, as `#rrggbb`.
 
     Attributes:
-        paper, panel: behind everything; behind a side panel.
-        faint_text: for dashes and hints of lines.
-        soft, unsplit: behind small parts, such as tags; a dimension that is not split.
-        accent, on_accent, accent_soft: buttons and selected items; text on that colour;
-            a background in a pale tint of it.
-        groups, ramp: the colours of up to ten groups; stops of the ramp for order.
-        tints: a row per mesh axis, and a last row of grey: from pale to full.
-        verdicts: the colours of good, lost, broken, other.
-        rest: the share of the full colour in a tile.
+        paper: the background of the page.
+        panel: the background of a side panel.
+        faint_text: dashes and faint lines.
+        soft: the background of small elements, such as tags.
+        unsplit: dimensions that are not split.
+        accent: buttons and selected items.
+        on_accent: text on `accent`.
+        accent_soft: backgrounds in a pale tint of `accent`.
+        groups: colours of up to ten groups.
+        ramp: the colours that the ramp interpolates.
+        tints: a row of tints per mesh axis, from pale to full; the last row is grey.
+        verdicts: colours of good, lost, broken, other.
+        rest: share of the full colour in a tile's fill; the remainder is `paper`.
     """
 
     name: str
@@ -127,10 +130,10 @@ THEMES = {t.name: t for t in (LIGHT, DARK)}
 
 
 def theme_of(theme: str | Theme) -> Theme:
-    """The theme of that name.
+    """Returns the theme with this name; a Theme is returned unchanged.
 
     Raises:
-        ShardvizError: if there is none.
+        ShardvizError: if no theme has this name.
     """
     if isinstance(theme, Theme):
         return theme
@@ -145,9 +148,9 @@ class Shade(NamedTuple):
     """How one mesh axis changes the colours of an array's blocks.
 
     Attributes:
-        axis: its number in the mesh, which gives the hue; -1 if unknown.
+        axis: the axis number in the mesh, which selects the hue; -1 if unknown.
         size, stride: block `n` is at position `n // stride % size` along the axis.
-        tint: by how many tints the colour changes with each block along it.
+        tint: how many tints the colour changes from one position to the next.
     """
 
     axis: int
@@ -160,27 +163,28 @@ Shades = tuple[Shade, ...]
 
 
 def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
-    """How the blocks of an array are coloured: neighbours never have the same tint.
+    """Chooses the shades of an array's blocks; neighbours never have the same tint.
 
-    The hue is that of the first axis, and changes to those of the others with every
-    step along them. Along one axis alone the first eight blocks differ, see `ladder`.
+    Blocks at position 0 of all axes but the first have the first axis' hue. The hue
+    changes with the position along the other axes. If only one axis splits the array,
+    its first eight blocks all differ; see `ladder`.
 
     Args:
-        axes: number in the mesh, size and stride of each axis that splits, major to
-            minor.
+        axes: (number in the mesh, size, stride) of each mesh axis that splits the
+            array, major to minor.
 
     >>> [shade.tint for shade in shades([(0, 4, 2), (1, 2, 1)])]
     [1, 2]
     """
     result: list[Shade] = []
     for axis, size, stride in reversed(axes):
-        # If several axes split a dimension, the later axes start again at 0 when the
-        # position along this axis grows by one.
+        # If several axes split a dimension, the minor axes return to position 0 when
+        # the position along this axis increases by one.
         again, taken_tints = 0, set()
         for later in result:
             again += later.tint * (later.size - 1)
             taken_tints.add(again % TINTS)
-        # Two steps if there are only two blocks; with more, tints would repeat.
+        # Two positions can differ by two tints; with more, tints would repeat.
         wide = len(axes) > 1 and size == 2 and not result
         free = [t for t in ((2, 1, 3) if wide else (1, 2, 3)) if t not in taken_tints]
         result.insert(0, Shade(axis, size, stride, free[0] if free else 1))
@@ -188,7 +192,7 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
 
 
 def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
-    """The colour of every block: float64 [count, 3]."""
+    """Returns the colour of every block: float64 [count, 3]."""
     number, turn = np.arange(count), 0
     tint = int(1 < count < TINTS)  # a few blocks don't need the palest tint
     for place, shade in enumerate(shades):
@@ -203,10 +207,10 @@ def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
 
 
 def ladder(tints: Sequence[str]) -> tuple[str, ...]:
-    """The tints of an axis, and after them eight of the same range that all differ.
+    """Returns an axis' four tints, followed by eight distinct tints of the same range.
 
-    Eight blocks, the most common number above four, so have eight colours. Each stands
-    at least three steps from its neighbours, which differ as much as tints do.
+    Eight is the most common number of blocks above four. Neighbours among the eight are
+    far enough apart to differ as much as two of the four tints.
 
     >>> ladder(THEMES["light"].tints[0])[:6]
     ('#e4eeff', '#a5c8f9', '#5e9ee7', '#2a78cc', '#e4eeff', '#91bcf4')
@@ -216,7 +220,7 @@ def ladder(tints: Sequence[str]) -> tuple[str, ...]:
 
 
 def _tint_row(theme: Theme, axis: int) -> int:
-    """The row of a mesh axis in a theme's tints; -1, the last row, is grey."""
+    """Returns the row of a mesh axis in `Theme.tints`; -1 is the last row, grey."""
     return axis % (len(theme.tints) - 1) if axis >= 0 else -1
 
 
@@ -228,14 +232,14 @@ def colours(
     strong: bool = False,
     shades: Shades | None = None,
 ) -> np.ndarray:
-    """The fill colour of every tile: uint8 [tiles, 4], red green blue alpha.
+    """Returns the fill colour of every tile: uint8 [tiles, 4], red green blue alpha.
 
     Args:
-        groups: int [tiles], the group of each.
-        count: how many groups there are.
-        colormap: a Picture's colormap.
-        strong: whether to return the colours of outlines.
-        shades: for the blocks of an array; None for other groups.
+        groups: int [tiles]: the group of each tile.
+        count: number of groups.
+        colormap: see `Picture.colormap`.
+        strong: whether to return outline colours instead of fill colours.
+        shades: shades of an array's blocks; None for other groups.
 
     >>> colours([0, 1, 0], 2, strong=True).tolist()
     [[76, 144, 214, 255], [250, 168, 18, 255], [76, 144, 214, 255]]
@@ -245,13 +249,18 @@ def colours(
 
 
 def table_index(groups: Any, count: int, length: int) -> np.ndarray:
-    """The index of each group's colour in a palette of `length`: int64 [tiles].
+    """Returns the index of each group's colour in a palette: int64 [tiles].
 
-    If there are more groups than colours, groups are spread over the palette, first to
-    first and last to last.
+    If there are more groups than colours, groups are spread evenly over the palette,
+    from the first colour to the last.
+
+    Args:
+        groups: int [tiles]: the group of each tile.
+        count: number of groups.
+        length: number of colours in the palette.
     """
     number = np.asarray(groups, np.int64)
-    # More groups than colours means a ramp, which must show order.
+    # With more groups than colours, the palette is a ramp, which must show order.
     if count > length:
         return np.clip(number, 0, count - 1) * (length - 1) // (count - 1)
     return number % length
@@ -265,7 +274,7 @@ def palette(
     strong: bool = False,
     shades: Shades | None = None,
 ) -> np.ndarray:
-    """The colours that `count` groups are spread over: uint8 [at most 256, 4]."""
+    """Returns the colours for `count` groups, see `table_index`: uint8 [≤ 256, 4]."""
     full = _rgb_rows(theme.groups)
     shares = np.full((len(full), 1), theme.rest)
     stops = None
@@ -277,7 +286,7 @@ def palette(
         full = _rgb_rows(theme.verdicts)
         shares = theme.rest * np.array(
             [[1], [1], [1], [1 / 3]]
-        )  # most are the fourth verdict, kept pale
+        )  # most tiles have the fourth verdict, kept pale
     elif stops is not None:
         full, shares = _between(stops, min(max(count, 2), RAMP_STEPS)), np.ones((1, 1))
     elif shades is not None:
@@ -287,7 +296,7 @@ def palette(
     if strong:
         shares = np.ones((1, 1))
     if strong and shades is not None:
-        # A tint may be full already.
+        # A tint may already be the full colour, so darken it toward the text colour.
         full = full * DEEP + np.array(rgb(theme.text)) * (1 - DEEP)
     table = np.full((len(full), 4), 255, np.uint8)
     table[:, :3] = np.rint(full * shares + np.array(rgb(theme.paper)) * (1 - shares))
@@ -296,7 +305,7 @@ def palette(
 
 
 def _between(stops: Sequence[str], count: int) -> np.ndarray:
-    """`count` colours from the first stop to the last: float64 [count, 3]."""
+    """Interpolates `count` colours between the stops: float64 [count, 3]."""
     stop_colours = _rgb_rows(stops)
     at = np.linspace(0, len(stop_colours) - 1, count)
     low = np.minimum(at.astype(int), len(stop_colours) - 2)
@@ -309,39 +318,39 @@ def _rgb_rows(names: Iterable[str]) -> np.ndarray:
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
-    """`#rrggbb` as three numbers from 0 to 255."""
+    """Converts `#rrggbb` to three numbers from 0 to 255."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def hexed(table: np.ndarray) -> list[str]:
-    """Rows of red green blue as `#rrggbb`."""
+    """Converts rows of red, green, blue to `#rrggbb`."""
     return [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.asarray(table)[:, :3].tolist()]
 
 
 def luminance(table: Any) -> np.ndarray:
-    """Relative luminance of colours [n, 3 or 4], 0 to 1, as WCAG 2 defines it."""
+    """Returns the WCAG 2 relative luminance, 0 to 1, of colours [n, 3 or 4]."""
     part = np.asarray(table, float)[..., :3] / 255
     linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
     return np.round(linear @ np.array([0.2126, 0.7152, 0.0722]), 12)
 
 
 def contrast(first: Any, second: Any) -> np.ndarray:
-    """The WCAG 2 contrast ratio of two colours, or of rows of them: 1 to 21."""
-    # Symmetric: either of the two may be the text.
+    """Returns the WCAG 2 contrast ratio, 1 to 21, of two colours or rows of colours."""
+    # The ratio is symmetric: either argument may be the text.
     a, b = luminance(first), luminance(second)
     return (np.maximum(a, b) + 0.05) / (np.minimum(a, b) + 0.05)
 
 
 def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
-    """The colour of text on each fill: uint8 [n, 4]; contrast is at least 4.5.
+    """Returns a text colour for each fill, with contrast at least 4.5: uint8 [n, 4].
 
-    The theme's text or paper colour if it is legible, else black or white: one of these
-    always is.
+    Uses the theme's text or paper colour if its contrast is enough, else black or
+    white.
     """
     look, table = theme_of(theme), np.asarray(fills)
     out = np.full((len(table), 4), 255, np.uint8)
     chosen = np.zeros(len(table), bool)
-    # At this luminance black and white have the same contrast.
+    # At luminance 0.179, black and white have the same contrast.
     pure = np.where(luminance(table) > 0.179, 0, 255)
     for candidate in (look.text, look.paper):
         fits = ~chosen & (contrast(table, rgb(candidate)) >= 4.5)
@@ -352,7 +361,7 @@ def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
 
 
 def theme_data(theme: str | Theme) -> Mapping[str, str]:
-    """The named colours of a theme, for a page's style sheet."""
+    """Returns a theme's named colours, for a page's style sheet."""
     look = theme_of(theme)
     named = {}
     for field in fields(Theme):

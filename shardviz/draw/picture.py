@@ -1,8 +1,9 @@
 """The Picture class: tiles as arrays, labels, frames, legend and alt text.
 
-Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and
-not objects, so that 65,536 of them can be drawn in the time of a frame. The text inside
-a tile is a template: text, and slots for the numbers of one tile.
+Coordinates are in points; the origin is at the top left and y grows downward. All tiles
+share a few arrays instead of being one object each, so that 65,536 tiles can be drawn
+within one animation frame. The text inside the tiles is a template: literal text, and
+slots that are filled with each tile's own numbers.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from shardviz.base.display import Displayed
 from shardviz.base.format import ids_text
 from shardviz.draw.palette import Shades
 
-# The sources of a slot's value; any other name is that of a column of the tiles.
+# Values of `Slot.of`; any other name refers to `Tiles.columns`.
 INDEX, DEVICE, DEVICES = "index", "device", "devices"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A number of a tile in its text: `n = value // divide % modulo`.
+    """A placeholder in a tile's text, filled with `n = value // divide % modulo`.
 
     Attributes:
-        of: the source of the value: `"index"` (the tile's own number), `"device"`,
-            or the name of one of the tiles' columns. `"devices"` is the list of the
-            tile's device ids, which `ids_text` formats, without the formula.
-        modulo: 0 leaves the value as it is.
-        words: `words[n]` is shown; empty for the number itself.
-        limit: for `"devices"`, how many letters fit; 0 for no limit.
+        of: where the value comes from: `"index"` (the tile's index), `"device"` (its
+            device id), or a key of `Tiles.columns`. `"devices"` shows all device ids of
+            the tile, formatted by `ids_text`; the formula is not used.
+        modulo: 0 skips the modulo operation.
+        words: if not empty, `words[n]` is shown instead of n.
+        limit: for `"devices"`, the maximum number of characters; 0 for no limit.
     """
 
     of: str
@@ -42,14 +43,14 @@ class Slot:
     limit: int = 0
 
     def number(self, value: int) -> int:
-        """The result of the formula for `value`."""
+        """Returns `value // divide % modulo`."""
         value //= self.divide
         if self.modulo:
             value %= self.modulo
         return value
 
     def word(self, value: int) -> str:
-        """The number, or its word."""
+        """Returns the text shown for `value`: n, or `words[n]`."""
         number = self.number(value)
         if self.words:
             return self.words[number]
@@ -60,11 +61,11 @@ Template = tuple[str | Slot, ...]
 
 
 def coordinates(counts: Sequence[int], names: Sequence[str] = ()) -> Template:
-    """The coordinates of a tile in a row-major grid: `1, 0`, or `data 1, model 0`.
+    """Returns a template for a tile's grid coordinates: `1, 0`, or `data 1, model 0`.
 
     Args:
-        counts: how many tiles there are along each axis.
-        names: of the axes.
+        counts: number of tiles along each axis; the tiles are in row-major order.
+        names: axis names to show before the coordinates; empty for none.
     """
     parts: list[str | Slot] = []
     stride = math.prod(counts)
@@ -76,16 +77,18 @@ def coordinates(counts: Sequence[int], names: Sequence[str] = ()) -> Template:
 
 
 def index_text(counts: Sequence[int], steps: Sequence[int], block: int) -> str:
-    """The shard index of a block, from its row-major number.
+    """Formats the shard index of a block.
 
     Args:
-        counts, steps: per dimension the blocks, and the elements of each.
+        counts: number of blocks along each dimension.
+        steps: number of elements of one block along each dimension.
+        block: row-major number of the block.
 
     >>> index_text([1, 2], [512, 1024], 1)
     '[0:512, 1024:2048]'
     """
     parts: list[str] = []
-    # From the last dimension on, which changes fastest.
+    # The last dimension varies fastest.
     for count, step in zip(reversed(counts), reversed(steps), strict=True):
         start = block % count * step
         parts.insert(0, f"{start}:{start + step}")
@@ -93,27 +96,28 @@ def index_text(counts: Sequence[int], steps: Sequence[int], block: int) -> str:
     return f"[{', '.join(parts)}]"
 
 
-# Ids are never negative, and neither are groups.
+# Real device ids and groups are never negative.
 NO_DEVICE = -1
 NO_GROUP, MANY_GROUPS = -1, -2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tiles:
-    """Rectangles, one per array element.
+    """Rectangles, stored as one array per field.
 
     Attributes:
         x, y, width, height: float32 [tiles], in points.
-        group: int32 [tiles]: what the tile's colour means (a block, a host, a verdict).
-        device: int64 [tiles]: the device of a tile, or NO_DEVICE.
-        text: the template of the text inside a tile, drawn if it fits. The first
-            line is the most important.
-        columns: name to int64 [tiles], numbers that only the template uses.
-        offsets, holders: the device ids of tiles with several devices: those of tile
-            `i` are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids],
-            or None.
-        align: `"start"` or `"middle"`: how text is aligned in a tile.
-        radius: of the corners, in points.
+        group: int32 [tiles]: the number of the block, host or verdict that the tile's
+            colour shows.
+        device: int64 [tiles]: the tile's device id, or NO_DEVICE.
+        text: template of the text inside each tile. Lines after the first are left out
+            if they don't fit.
+        columns: name -> int64 [tiles]: numbers that only the template uses.
+        offsets: int64 [tiles + 1], if tiles have several devices; else None. Tile `i`
+            has the device ids `holders[offsets[i]:offsets[i + 1]]`.
+        holders: int64 [ids], or None; see `offsets`.
+        align: how text is aligned in a tile: `"start"` or `"middle"`.
+        radius: corner radius, in points.
 
     >>> tiles = make_tiles([0, 10], 0, 8, 8, device=[4, 5], text=["four", "five"])
     >>> len(tiles), tiles.label(1), tiles.device_ids().tolist()
@@ -140,18 +144,18 @@ class Tiles:
         return f"Tiles({len(self):,})"
 
     def label(self, index: int) -> str:
-        """The text inside a tile; `""` if tiles have no text."""
+        """Returns the text of tile `index`; `""` if the tiles have no text."""
         return "".join([self._part(part, index) for part in self.text])
 
     def devices(self, index: int) -> np.ndarray:
-        """int64: the device ids of tile `index`."""
+        """Returns the device ids of tile `index`: int64 [ids]."""
         if self.offsets is not None and self.holders is not None:
             return self.holders[self.offsets[index] : self.offsets[index + 1]]
         device = self.device[index : index + 1]
         return device[device != NO_DEVICE]
 
     def device_ids(self) -> np.ndarray:
-        """int64: every device id of any tile, ascending, once each."""
+        """Returns all tiles' device ids, sorted and unique: int64 [ids]."""
         parts = [self.device[self.device != NO_DEVICE]]
         if self.holders is not None:
             parts.append(self.holders)
@@ -173,10 +177,11 @@ class Label:
     """Text at a point.
 
     Attributes:
-        x, y: a point; `y` is the middle of the line.
+        x, y: the text's position in points; `y` is the middle of the line.
         anchor: `"start"`, `"middle"` or `"end"`: which end of the text is at `x`.
         role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`.
-        tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for the role's.
+        tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for the role's
+            default.
 
     >>> Label(0, 8, "data 0", "end").role
     'axis'
@@ -195,7 +200,7 @@ class Frame:
     """A rectangle drawn as an outline around tiles: a host, a slice.
 
     Attributes:
-        named: whether there is space for the label on its upper edge.
+        named: whether the upper edge has space for the label.
 
     >>> Frame(0, 0, 20, 10, "host 0").dashed
     True
@@ -212,13 +217,13 @@ class Frame:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges:
-    """Straight lines under the tiles, one per array element: the links between chips.
+    """Straight lines under the tiles, such as links between chips.
 
     Attributes:
         x0, y0, x1, y1: float32 [edges]: both ends, in points.
-        group: int32 [edges]: what the colour means, as for tiles; NO_GROUP for unused
-            edges, and MANY_GROUPS for edges of several groups.
-        width: float32 [edges]: in points.
+        group: int32 [edges]: the group that the edge's colour shows; NO_GROUP for an
+            unused edge, MANY_GROUPS for an edge that belongs to several groups.
+        width: float32 [edges]: line width, in points.
 
     >>> make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
     Edges(2)
@@ -240,7 +245,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """What one group's colour means: a swatch with its corner at a point, then text.
+    """A swatch in the colour of a group, with its corner at `(x, y)`, and its meaning.
 
     >>> LegendEntry(1, "host 1", x=10).group
     1
@@ -254,26 +259,26 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class Ruler:
-    """Words and numbers along one side of the tiles, for an array dimension or mesh axis.
+    """Text and numbers along a side of the tiles, for an array dimension or mesh axis.
 
-    It holds the positions of all of them; a painter, which knows its scale, chooses how
-    many fit.
+    A ruler has the positions of all its numbers. The painter, which knows the scale,
+    decides how many of them fit.
 
     Attributes:
-        words: alternative texts, longest first: the first that fits is painted. The
-            longest is followed by the names of the axes.
-        axes: the mesh axes that it describes: number in the mesh, and name.
-        down: whether it is on the left and runs down; else it is above the tiles.
-        start, length: its position along the side, and its length, in points.
-        away: from the tiles to the middle of the words, in points.
-        repeats: how often it is repeated, outermost first: a count, and the distance from
-            one repeat to the next, in points.
-        count: how many numbers there are.
-        pitch: from one number to the next, in points.
-        extent: the length of the entry that a number labels, in points; 0 for a bound
-            between blocks.
-        step, size: the step from one number to the next, and the size of the axis, in
-            elements or coordinates.
+        words: alternative texts, longest first; the first that fits is painted. The
+            axis names follow only the longest text.
+        axes: the mesh axes that the ruler describes: (number in the mesh, name).
+        down: True for a vertical ruler at the left of the tiles, False for a horizontal
+            ruler above them.
+        start, length: start of the ruler along its side, and its length, in points.
+        away: distance from the tiles to the middle of the text, in points.
+        repeats: (number of copies, distance between copies in points), outermost first.
+        count: how many numbers the ruler has.
+        pitch: distance between neighbouring numbers, in points.
+        extent: length of the row or column that a number labels, in points; 0 if the
+            numbers label bounds between blocks.
+        step: difference between neighbouring numbers, in elements or coordinates.
+        size: size of the axis, in elements or coordinates.
 
     >>> Ruler(("model",), ((1, "model"),), False, 0.0, 20.0, extent=8.0).is_edge
     False
@@ -294,28 +299,28 @@ class Ruler:
 
     @property
     def is_edge(self) -> bool:
-        """Whether it is an edge of an array, whose numbers are bounds."""
+        """Whether this is an array's edge, whose numbers are block bounds."""
         return not self.extent
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture(Displayed):
-    """A drawing of a value, independent of the painter.
+    """A drawing, independent of the backend that paints it.
 
     Attributes:
         width, height: in points.
         legend: what the colours mean, at most ten entries.
-        alt: the picture in words, for screen readers and for files.
-        colormap: `"blocks"` (as many colours as can be distinguished, then a ramp),
-            `"ramp"` (order), `"verdicts"` (good, lost, broken, other) or `"bars"` (full
-            colours).
-        groups: the number of groups, including any that no tile shows.
-        shades: if groups are the blocks of an array, how each mesh axis changes their
-            colours, major to minor; None for other groups.
-        panels: pictures inside this one, each with the point of its top left corner.
-        facts: data that a web page needs besides the drawing, as plain JSON.
-        edges: the lines under the tiles, or None.
-        rulers: words and numbers along the sides of the tiles, the nearest first.
+        alt: the picture described in text, for screen readers and files.
+        colormap: `"blocks"` (distinct colours, or a ramp if there are too many groups),
+            `"ramp"` (shows order), `"verdicts"` (good, lost, broken, other) or `"bars"`
+            (full colours).
+        groups: number of groups, including groups without a tile.
+        shades: how each mesh axis changes a block's colour, major to minor; None if the
+            groups are not array blocks.
+        panels: nested pictures: (x, y, picture), with x and y of the top left corner.
+        facts: plain JSON data that a web page needs in addition to the drawing.
+        edges: lines under the tiles, or None.
+        rulers: rulers along the sides of the tiles, nearest first.
 
     >>> Picture(20, 10, make_tiles(0, 0, 20, 10, device=7), alt="One device.")
     Picture(20×10: One device.)
@@ -337,7 +342,7 @@ class Picture(Displayed):
     rulers: tuple[Ruler, ...] = ()
 
     def device_ids(self) -> np.ndarray:
-        """int64: every device id of the picture, ascending, once each."""
+        """Returns all device ids, also of panels, sorted and unique: int64 [ids]."""
         inside = [picture.device_ids() for _, _, picture in self.panels]
         return np.unique(np.concatenate([self.tiles.device_ids(), *inside]))
 
@@ -356,11 +361,13 @@ def make_tiles(
     text: Template | Iterable[str] = (),
     **more: Any,
 ) -> Tiles:
-    """Tiles from anything that broadcasts to one flat length, as read-only arrays.
+    """Creates tiles from scalars and arrays, broadcast to one flat length.
+
+    The stored arrays are read-only copies.
 
     Args:
         text: a template, or a list with one text per tile.
-        more: further fields of Tiles.
+        more: other fields of Tiles.
     """
     arrays = _columns((x, y, width, height, group, device), _TILE_TYPES)
     for name in ("offsets", "holders"):
@@ -374,12 +381,12 @@ def make_tiles(
 def make_edges(
     x0: Any, y0: Any, x1: Any, y1: Any, group: Any = NO_GROUP, width: Any = 1.0
 ) -> Edges:
-    """Edges from anything that broadcasts to one flat length, as read-only arrays."""
+    """Creates edges from scalars and arrays, broadcast to one flat length."""
     return Edges(*_columns((x0, y0, x1, y1, group, width), _EDGE_TYPES))
 
 
 def no_tiles() -> Tiles:
-    """No tiles at all, for pictures made of text or of panels."""
+    """Returns empty Tiles, for pictures that consist of text or panels."""
     return make_tiles([], [], [], [], [], [])
 
 
@@ -388,20 +395,20 @@ _EDGE_TYPES = (*(np.float32,) * 4, np.int32, np.float32)
 
 
 def _columns(values: Sequence[Any], types: Sequence[type]) -> list[np.ndarray]:
-    # One number stands for all tiles, so that callers need not repeat it.
+    # Callers may pass one number for all tiles.
     flat = np.broadcast_arrays(*map(np.atleast_1d, values))
     return [_frozen(v.reshape(-1), kind) for v, kind in zip(flat, types, strict=True)]
 
 
 def _frozen(values: Any, kind: type) -> np.ndarray:
-    # A copy, because the caller may change the original array.
+    # Copied, because the caller may change the original array.
     array = np.array(values, kind, order="C")
     array.flags.writeable = False
     return array
 
 
 def _template(text: Template | Iterable[str]) -> Template:
-    # One text per tile: the tile's own number chooses its word.
+    # A list has one text per tile, chosen by the tile's index.
     if isinstance(text, tuple):
         return text
     return (Slot(INDEX, words=tuple(text)),)

@@ -1,21 +1,21 @@
 """Serializes a Picture as JSON and binary buffers, for a painter in a browser.
 
-Only the parts that the Explorer paints are sent: the page has its own colours, tooltips,
-legends and panels.
+Only the fields that the Explorer paints are sent. Colours, tooltips, legends and panels
+are the page's own.
 
-`messages.d.ts` beside the page has the types of both messages, and `picture_data.js`
-reads them; a test compares the picture it decodes with Python's. Lengths are in
-points, y downward, the origin at the top left. Fields equal to their defaults are left
-out, since a picture is sent with every edit; so are the last fields of a row (of labels,
-frames) if they equal those of the row before.
+The page's `messages.d.ts` has the types of both messages, and `picture_data.js` decodes
+them; a test compares the decoded picture with Python's. Lengths are in points; the
+origin is at the top left and y grows downward. A picture is sent with every edit, so
+fields equal to their defaults are left out. A row (a label or a frame) also omits its
+last fields if they equal those of the previous row.
 
-A column is a number if all tiles have it, `[a, s]` where tile i has `a + s * i`,
-`{"values": numbers}` for a few tiles, or `{"buffer": b, "dtype": ...}`: buffer number b
-holds one little-endian number per tile. Ids and counts beyond int32 are sent as
-float64, exact to 2**53.
+A column has one of four forms: a number that all tiles share; `[a, s]` if tile i has
+`a + s * i`; `{"values": numbers}` for a few tiles; or `{"buffer": b, "dtype": ...}`. In
+the last form, buffer number b holds one little-endian number per tile. Ids and counts
+beyond int32 are sent as float64, which is exact up to 2**53.
 
-A template is a list of text and of `{"of": "devices", "limit": n}`: the ids of a tile,
-as `base.format.ids_text(ids, n)` formats them.
+A template is a list of texts and slots. A slot `{"of": "devices", "limit": n}` is
+replaced by the tile's device ids, formatted as `base.format.ids_text(ids, n)`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shardviz.draw.picture import (
     Tiles,
 )
 
-MOST_INLINE = 16  # tiles whose numbers are sent as JSON: a buffer has overhead too
+MOST_INLINE = 16  # up to this many tiles, JSON is shorter than a buffer
 _LABEL = ("x", "y", "text", "role", "anchor", "tone")
 _FRAME = ("x", "y", "label", "width", "height", "dashed", "named")
 _PICTURE: dict[str, Any] = {
@@ -44,7 +44,7 @@ _PICTURE: dict[str, Any] = {
 _TILES: dict[str, Any] = {
     "group": 0, "device": NO_DEVICE, "offsets": None, "holders": None, "text": [],
 }  # fmt: skip
-# `away` is missing: the page computes it from its own font.
+# `away` is not sent: the page computes it from its own font.
 _RULER: dict[str, Any] = {
     "words": [], "axes": [], "down": False, "start": 0, "length": 0, "repeats": [], "count": 0,
     "pitch": 0, "extent": 0, "step": 1, "size": 0,
@@ -53,7 +53,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 def serialize(picture: Picture) -> tuple[dict[str, Any], list[bytes]]:
-    """The JSON of a picture, and the buffers that it refers to by number.
+    """Returns a picture as JSON, and the buffers that the JSON refers to by number.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.pictures import draw
@@ -78,12 +78,15 @@ def serialize(picture: Picture) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _without(defaults: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """The fields that differ from their defaults."""
+    """Returns the fields that differ from their defaults."""
     return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}
 
 
 def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
-    """Parts of a picture as rows, their lengths to a hundredth of a point."""
+    """Converts labels or frames to rows, with lengths in hundredths of a point.
+
+    Trailing fields that equal the previous row's are omitted.
+    """
     rows: list[list[Any]] = []
     before: list[Any] = []
     for part in parts:
@@ -125,7 +128,7 @@ def _ruler(ruler: Ruler) -> dict[str, Any]:
 
 
 def edges_data(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:
-    """The edges of a picture, with columns encoded as those of tiles."""
+    """Serializes edges, with the same column forms as tiles."""
     if edges is None:
         return None
     data: dict[str, Any] = {"count": len(edges)}
@@ -135,11 +138,11 @@ def edges_data(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | No
 
 
 def column(values: np.ndarray, buffers: list[bytes]) -> Any:
-    """One number per tile, in its shortest encoding.
+    """Encodes one number per tile in the shortest of the four forms.
 
     Args:
-        values: whole numbers or float32, [tiles].
-        buffers: many numbers are appended here as a new buffer.
+        values: integers or float32, [tiles].
+        buffers: if a buffer is needed, it is appended here.
 
     >>> column(np.array([7, 7, 7]), []), column(np.array([4, 6, 8]), [])
     (7, [4, 2])
@@ -151,14 +154,14 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
         return _number(values[0])
     if exact:
         step = int(values[1]) - int(values[0])
-        # Ids in mesh order and block numbers mostly have equal steps.
+        # Ids in mesh order and block numbers usually increase by a constant.
         if (np.diff(values) == step).all():
             return [int(values[0]), step]
     if len(values) <= MOST_INLINE:
         return {"values": list(map(_number, values))}
     kind = "float32"
     if exact:
-        # Ids beyond int32 are exact as float64, which JavaScript has, up to 2**53.
+        # JavaScript's float64 is exact up to 2**53.
         kind = "float64"
         if _INT32.min <= values.min() and values.max() <= _INT32.max:
             kind = "int32"
@@ -169,7 +172,7 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
 
 
 def _number(value: Any) -> int | float:
-    """An integer, or the shortest decimal that rounds to the same float32."""
+    """Returns an int, or the shortest decimal that rounds to the same float32."""
     if value.dtype == np.float32:
         return _whole(float(str(value)))
     return int(value)
@@ -180,7 +183,7 @@ def _length(value: float) -> int | float:
 
 
 def _whole(value: float) -> int | float:
-    """`16` rather than `16.0`."""
+    """Returns an int if `value` is a whole number, so that JSON has 16, not 16.0."""
     if value.is_integer():
         return int(value)
     return value

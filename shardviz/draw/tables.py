@@ -1,8 +1,8 @@
-"""Tables: as text, as a matrix of tiles, and as bars or shardings with words.
+"""Tables: as text, as a matrix of tiles, and as rows of text, amounts and shardings.
 
-Shardings are small bars: one per dimension, in as many parts as the mesh axes split it
-into. A bar has at most MOST_PARTS parts. The colour is that of the
-mesh axis; grey is a dimension that is not split.
+A sharding is drawn as one small bar per dimension. The bar has as many parts as the
+dimension has shards, up to MOST_PARTS. Its colour shows the mesh axis; a dimension that
+is not split is grey.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def bordered(
     remarks: Sequence[str] = (),
     ruled: bool = False,
 ) -> list[str]:
-    """A table as text: heads on top, sides on the left, remarks on the right.
+    """Formats a table with column heads, row heads (`sides`) and a remark per row.
 
     >>> print("\\n".join(bordered(["x 0", "x 1"], ["y 0"], [["7", "8"]])))
           x 0   x 1
@@ -53,7 +53,7 @@ def bordered(
     dashes = ["─" * (width + 2) for width in widths]
     lines = []
     if any(heads):
-        # Blanks take the place of the vertical rules in the rows below.
+        # Heads are separated by spaces where the rows below have vertical rules.
         lines.append(f"{margin} {_cells(heads, widths, ' ')}".rstrip())
     lines.append(f"{margin}┌{'┬'.join(dashes)}┐")
     for row, (side, texts) in enumerate(zip(sides, cells, strict=True)):
@@ -68,7 +68,7 @@ def bordered(
 
 
 def _cells(texts: Sequence[str], widths: Sequence[int], between: str) -> str:
-    # The last row of a folded table may be shorter than the others.
+    # The last row of a folded table can be shorter than the others.
     pairs = itertools.zip_longest(texts, widths, fillvalue="")
     return between.join(f" {text:<{width}} " for text, width in pairs)
 
@@ -81,19 +81,19 @@ def grid_text(
     remarks: Sequence[str] = (),
     ruled: bool = False,
 ) -> list[str] | None:
-    """A grid as tables; None if they do not fit.
+    """Formats a grid as tables; returns None if they don't fit.
 
-    The last axis runs across, the one before it down; there is one table for each
-    position along the other axes.
+    The last axis runs across and the second-to-last runs down. There is one table for
+    each position along the other axes.
 
     Args:
         sizes: the sizes of the axes.
-        cells: the texts of the cells, row-major.
-        words: returns the head of an axis' entry: called with the axis, the entry, and
-            whether space is short.
-        width: the maximum width of the text, in letters.
-        remarks: texts at the right of each row.
-        ruled: whether to draw lines between rows, if there are at most four.
+        cells: the texts of the cells, in row-major order.
+        words: returns a row or column head; called with the axis, the entry number, and
+            whether the head must be short.
+        width: the maximum width of the text, in characters.
+        remarks: one text per row, shown at its right.
+        ruled: whether to draw lines between the rows of tables with up to four rows.
 
     >>> heads = lambda axis, entry, short: f"xy"[axis] + f" {entry}"
     >>> print("\\n".join(grid_text((1, 2), ["7", "8"], heads, 20)))
@@ -102,7 +102,7 @@ def grid_text(
     x 0 │ 7   │ 8   │
         └─────┴─────┘
     """
-    # Short heads are harder to read, so they come second.
+    # Try full heads first, because short heads are harder to read.
     for short in (False, True):
         lines: list[str] = []
         *outer, across = sizes
@@ -127,18 +127,18 @@ def grid_text(
 
 
 def fits(lines: Sequence[str], width: int) -> bool:
-    """Whether a table is narrow and short enough to be read."""
+    """Whether a table has at most `width` columns of text and MOST_LINES lines."""
     return max(map(len, lines)) <= width and len(lines) <= MOST_LINES
 
 
-LINE = 12.0  # points: from one line of a cell to the next
+LINE = 12.0  # points: distance between the lines of a cell
 ROW, GAP, HEAD = 22.0, 3.0, 16.0
 WIDEST_NAME = 260.0
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A tile at the crossing of a row and a column."""
+    """A tile in a row and a column of `matrix`."""
 
     row: int
     column: int
@@ -155,16 +155,18 @@ def matrix(
     least: float = 54.0,
     **more: Any,
 ) -> Picture:
-    """A page with a tile for each cell, which names its row and its column.
+    """Draws a table with a tile per cell.
 
     Args:
-        rows, columns: their names.
-        remarks: a text at the right of every row, `""` for none.
+        rows: row names.
+        columns: column names.
+        cells: the cells, in any order.
+        remarks: one text per row, shown at its right; `""` for none.
         least: the minimum width of a column, in points.
-        more: further arguments of `page`: title, notes, legend, alt, colormap, groups.
+        more: other arguments of `page`: title, notes, legend, alt, colormap, groups.
     """
     left, width = min(widest(rows, 9.0, mono=True), WIDEST_NAME) + 14, least
-    # All columns are as wide as the widest text, so that cells can be compared.
+    # All columns have the width of the widest text, so that cells look comparable.
     for cell in cells:
         width = max(width, text_width(cell.text, 9.0, bold=True) + 12)
     pitch, right = width + GAP, left + len(columns) * (width + GAP)
@@ -182,36 +184,37 @@ def matrix(
     for cell in cells:
         x, y = left + cell.column * pitch, HEAD + cell.row * (ROW + GAP)
         tiles.append(Rectangle(x, y, width, ROW, cell.group, cell.text))
-    # A table without rows keeps the height of one row, so that notes stand below it.
+    # A table without rows keeps the height of one row, so that notes are below it.
     size = (right, HEAD + max(len(rows), 1) * (ROW + GAP))
     return page(rectangle_tiles(tiles, radius=4.0), labels, size=size, **more)
 
 
 AXIS_COLOURS = 8  # for mesh axes, in mesh order
-NOT_SPLIT_GROUP = 8  # the grey of the palette
+NOT_SPLIT_GROUP = 8  # the palette's grey
 MOST_PARTS = 8
-BAR, BAR_GAP = 9.0, 4.0  # points: the height of a bar, and between two dimensions
+BAR, BAR_GAP = 9.0, 4.0  # points: a bar's height, and the gap between two dimensions
 _PART_OF_AXIS = re.compile(r"(.+):\((\d+)\)(\d+)")
 _LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 _DTYPE = re.compile(r"(bfloat|float|int|uint|complex)(\d+)")
 
 
 def split_axis(axis: str, sizes: Mapping[str, int]) -> tuple[str, int]:
-    """The name of a mesh axis, or of the axis of a part such as `data:(1)2`, and the
-    number of parts it splits a dimension into.
+    """Returns a mesh axis' name, and the number of shards that it creates.
+
+    `data:(1)2` is XLA's name for a sub-axis of `data` with size 2.
 
     >>> split_axis("data", {"data": 4}), split_axis("data:(1)2", {"data": 4})
     (('data', 4), ('data', 2))
     """
     part = _PART_OF_AXIS.fullmatch(axis)
-    # An axis of the user's mesh may really have such a name.
+    # A mesh axis of the user can have a name that looks like a sub-axis.
     if part and axis not in sizes:
         return part[1], int(part[3])
     return axis, sizes.get(axis, 1)
 
 
 def short_type(dtype: str, shape: Sequence[int]) -> str:
-    """Type and shape in short; types that are not numbers keep their name.
+    """Formats dtype and shape in short; only numeric dtypes are abbreviated.
 
     >>> short_type("float32", (64, 512)), short_type("bool", ()), short_type("key<fry>", (2,))
     ('f32[64, 512]', 'bool[]', 'key<fry>[2]')
@@ -223,13 +226,13 @@ def short_type(dtype: str, shape: Sequence[int]) -> str:
 
 
 def axis_groups(mesh: MeshSpec) -> dict[str, int]:
-    """Mesh axis to the number of its colour, in mesh order."""
+    """Returns mesh axis name -> group of its colour, in mesh order."""
     return {name: i % AXIS_COLOURS for i, name in enumerate(mesh.axis_names)}
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A rectangle: its corner and size in points, colour, and text inside."""
+    """A rectangle with its corner and size in points, a colour group, and text."""
 
     x: float
     y: float
@@ -239,22 +242,23 @@ class Rectangle:
     text: str = ""
 
 
-LONGEST, THICK, LEAST = 150.0, 9.0, 2.0  # points: of bars
+# Bars: maximum length, thickness and minimum length, in points.
+LONGEST, THICK, LEAST = 150.0, 9.0, 2.0
 WIDEST_COLUMN, WIDEST_LAST = 320.0, 620.0
-MOST_REMARK_LINES = 3  # of the words in the last column
-NORMAL, HIGHLIGHTED = 0, 1  # groups
+MOST_REMARK_LINES = 3  # per cell of the last column
+NORMAL, HIGHLIGHTED = 0, 1  # groups of bars
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of a table: an amount and words.
+    """A row of a Table: an amount, drawn as a bar, and text.
 
     Attributes:
-        value: the length of the bar, in any unit; None for a row without a bar.
-        text: the value in words, at the bar's end.
-        words: one text per column, at its right.
+        value: the amount, in any unit; None for a row without a bar.
+        text: the formatted amount, shown at the bar's end.
+        words: the texts of the other columns.
         group: NORMAL or HIGHLIGHTED.
-        tone: of the words, as in Label; `"bad"` words are never shortened.
+        tone: the tone of `words`, as in Label; `"bad"` text is never shortened.
     """
 
     value: float | None
@@ -266,11 +270,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of amounts and words, shown as text or as a picture.
+    """Rows of amounts and text, shown as text or as a picture.
 
     Attributes:
-        heads: a name for the amounts, then one per column of words.
-        rows: in the order to show them.
+        heads: the head of the amounts' column, then the heads of the text columns.
+        rows: the rows, in display order.
 
     >>> rows = (Bar(2.0, "2 B", ("x",)), Bar(1.0, "1 B", ("y",)))
     >>> table = Table(("bytes", "array"), rows)
@@ -282,7 +286,7 @@ class Table:
     rows: tuple[Bar, ...]
 
     def lines(self, indent: str = "  ") -> list[str]:
-        """A line per row: its amount, then its words."""
+        """Formats each row as one line: the amount, then the other columns."""
         left, lines = max((len(row.text) for row in self.rows), default=0), []
         for row in self.rows:
             words = " · ".join(filter(None, row.words))
@@ -290,10 +294,10 @@ class Table:
         return lines
 
     def picture(self, **more: Any) -> Picture:
-        """A page of bars; the longest has the largest value.
+        """Draws the table; a bar's length is proportional to its value.
 
         Args:
-            more: further arguments of `page`.
+            more: other arguments of `page`.
         """
         columns = [Column(self.heads[0], 2 * LONGEST)]
         columns += [Column(head, WIDEST_COLUMN) for head in self.heads[1:]]
@@ -303,7 +307,7 @@ class Table:
         rows = []
         for row in self.rows:
             length = 0.0
-            # A value of 0 still has a short bar; a row without a value has none.
+            # A value of 0 has a short bar; a row without a value has no bar.
             if row.value is not None:
                 length = max(LEAST, LONGEST * row.value / largest)
             amount = Amount(length, row.text, row.group)
@@ -316,7 +320,7 @@ class Table:
 
 
 def column_heads(starts: Sequence[float], heads: Sequence[str]) -> list[Label]:
-    """The names above the columns of a table."""
+    """Creates labels for the heads of a table's columns."""
     labels = []
     for x, head in zip(starts, heads, strict=True):
         if head:
@@ -325,7 +329,7 @@ def column_heads(starts: Sequence[float], heads: Sequence[str]) -> list[Label]:
 
 
 def lines_at(x: float, y: float, lines: Sequence[str], tone: str) -> list[Label]:
-    """Several lines of text in one cell, the first at `y`."""
+    """Creates labels for the lines of a cell, the first at `y`."""
     labels = []
     for number, line in enumerate(lines):
         if line:
@@ -338,12 +342,12 @@ class Column:
     """A column of `column_table`.
 
     Attributes:
-        head: its name.
-        widest: its maximum width, in points.
-        tone: as in Label.
-        lines: the maximum number of lines per cell; longer words are shortened. None
+        head: the text above the column.
+        widest: the maximum width, in points.
+        tone: the text's tone, as in Label.
+        lines: the maximum number of lines per cell; longer text is shortened. None
             for no maximum.
-        mono: whether its words are a program's names, set in a monospaced font.
+        mono: whether to use a monospaced font, for names from a program.
     """
 
     head: str
@@ -355,7 +359,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Amount:
-    """A cell with a bar, its length in points, and words at its end."""
+    """A cell with a bar, whose length is in points, and text at the bar's end."""
 
     length: float
     text: str
@@ -363,7 +367,7 @@ class Amount:
 
 
 class SplitValue(Protocol):
-    """A value whose sharding a cell draws."""
+    """A value whose sharding is drawn in a cell."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -377,10 +381,10 @@ class Row:
     """A row of `column_table`.
 
     Attributes:
-        cells: per column: words, a bar, or a value with the mesh it is sharded over.
-        heading: a line above the first of the rows that share it.
-        indent: of the words in the first column, in points.
-        tone: overrides the tones of the columns.
+        cells: one per column: text, a bar, or (value, mesh) to draw a sharding.
+        heading: a line above consecutive rows with the same heading; `""` for none.
+        indent: indent of the text in the first column, in points.
+        tone: overrides the columns' tones; `""` to keep them.
     """
 
     cells: tuple[str | Amount | tuple[SplitValue, MeshSpec], ...]
@@ -395,7 +399,7 @@ ROW_PITCH, COLUMN_GAP, DIMENSION = 18.0, 16.0, 34.0
 def column_table(
     columns: Sequence[Column], rows: Sequence[Row]
 ) -> tuple[list[Label], list[Rectangle], tuple[float, float]]:
-    """A table: its labels, the bars of amounts and shardings, and its size."""
+    """Returns a table's labels, its bars (of amounts and shardings), and its size."""
     starts = [0.0]
     for number, column in enumerate(columns[:-1]):
         wide = max(30.0, text_width(column.head, 8.0))
@@ -434,7 +438,7 @@ def column_table(
                 labels.append(Label(row.indent, y, name, "start", "mono", column.tone))
             elif isinstance(cell, str):
                 max_lines = column.lines
-                if row.tone == "bad" and max_lines != 1:  # an error is shown in full
+                if row.tone == "bad" and max_lines != 1:  # errors are shown in full
                     max_lines = None
                 lines = broken(cell, column.widest, 9.0, max_lines)
                 labels += lines_at(x, y, lines, tone)
@@ -455,14 +459,14 @@ def spec_bars(
     width: float,
     corner: tuple[float, float] = (0.0, 0.0),
 ) -> list[Rectangle]:
-    """The bars of one sharding, one dimension after another.
+    """Draws a sharding as one bar per dimension, from left to right.
 
-    If several axes split a dimension, the parts of the first axis are on top, those of
-    the next below.
+    If several mesh axes split a dimension, its bar has one row of parts per axis, the
+    first axis on top.
 
     Args:
-        width: the width of all bars together, in points.
-        corner: the top left corner of the first bar.
+        width: the total width of the bars and gaps, in points.
+        corner: the top left corner of the first bar, in points.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> bars = spec_bars(Spec.parse("data, None"), 2, make_mesh(data=4), 44)
@@ -491,18 +495,18 @@ def spec_bars(
 
 
 def rectangle_tiles(rectangles: Sequence[Rectangle], radius: float = 1.2) -> Tiles:
-    """Rectangles as tiles."""
+    """Converts rectangles to tiles."""
     if not rectangles:
         return no_tiles()
     columns = zip(*map(astuple, rectangles), strict=True)
     *numbers, texts = map(list, columns)
-    # Most rectangles are bars, which have no text: then the tiles need no template.
+    # Bars have no text, so most tables need no template.
     text = texts if any(texts) else ()
     return make_tiles(*numbers, text=text, radius=radius)
 
 
 def axis_legend(mesh: MeshSpec) -> list[tuple[int, str]]:
-    """What the colours of bars mean: mesh axes, and dimensions that are not split."""
+    """Returns legend entries for mesh axes and for dimensions that are not split."""
     entries = []
     for name, group in axis_groups(mesh).items():
         entries.append((group, f"{name} {mesh.shape[name]:,}"))

@@ -1,4 +1,4 @@
-"""Words of pictures and tables besides the sentences of facts: heads, notes, alt texts."""
+"""Titles, column heads, notes and alt texts of pictures and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPS_OF_DEVICE = "operations on each device, before XLA fuses them:"
 
 
 def memory_of_processes(sizes: Sequence[str]) -> str:
-    """The memory of each process of a run."""
+    """Lists the memory of each process of a run."""
     return f"memory of the processes: {', '.join(sizes)}"
 
 
@@ -32,12 +32,12 @@ def minimum_times(where: str) -> str:
 
 
 def indivisible(parts: int) -> str:
-    """A verdict in a cell: the size is not a multiple of the number of shards."""
+    """Notes in a cell that the size is not a multiple of the number of shards."""
     return f"not divisible by {parts:,}"
 
 
 def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:
-    """The arrays and mesh of an audit, and the bytes per device."""
+    """The title of an audit: arrays, mesh and bytes per device."""
     return (
         f"{plural(arrays, 'array')} on {mesh}: {bytes_text(size)} per device{left_out}"
     )
@@ -53,7 +53,7 @@ def report_state(failed: bool, ok: bool, too_large: bool = False) -> str:
 
 
 def memory_lines(device: str, host: str) -> list[str]:
-    """The memory a program needs on each device, and in the host's memory."""
+    """The memory that a program needs on each device and on the host."""
     lines = []
     if device:
         lines.append(f"memory per device: {device}")
@@ -73,12 +73,12 @@ LEFT_TO_COMPILER = "left to the compiler"
 
 
 def other_rules(numbers: str) -> str:
-    """Which rules of a long table have no row."""
+    """Lists the rules of a long table that have no row."""
     return f"rules for other names, or not shown: {numbers}"
 
 
 def other_patterns(numbers: str) -> str:
-    """Which patterns of a long table have no row."""
+    """Lists the patterns of a long table that have no row."""
     return f"patterns that do not match, or not shown: {numbers}"
 
 
@@ -95,7 +95,7 @@ LARGEST_VALUES = "values, the largest on each device first:"
 
 
 def largest_values_first(count: int) -> str:
-    """The order of the values shown for a long plan, and how to see all of them."""
+    """Explains the order of the values in a long plan, and how to show all."""
     return (
         "The values with the largest estimated collectives come first, then those that"
         f" take the most of each device. limit={count} shows all, in the order of the"
@@ -104,12 +104,12 @@ def largest_values_first(count: int) -> str:
 
 
 def by_block(array: str) -> str:
-    """The title of devices in the colours of their blocks."""
+    """The title of a mesh picture whose devices are coloured by block."""
     return f"devices by block of {array}"
 
 
 def ids_in_order(axes: Sequence[str], ids: str) -> str:
-    """The ids of a mesh in a line."""
+    """The device ids of a mesh in one line."""
     # With a single axis, the order is obvious.
     order = ""
     if len(axes) > 1:
@@ -126,7 +126,7 @@ def tile_of_devices(length: int, by_host: bool) -> str:
 
 
 def mesh_alt(mesh: MeshSpec, by: str, ids: str) -> str:
-    """A mesh with its hosts, axes and device ids."""
+    """Describes a mesh with its hosts, axes and device ids."""
     hosts = plural(len(mesh.processes), "host")
     order = "host by host"
     if by == "mesh":
@@ -138,14 +138,14 @@ def mesh_alt(mesh: MeshSpec, by: str, ids: str) -> str:
 
 
 def coloured_by_block(layout: Layout, array: str) -> str:
-    """What the colours of devices mean."""
+    """Explains the colours of devices."""
     blocks = plural(layout.num_blocks, "block")
     replicas = plural(layout.replicas, "replica")
     return f"Coloured by block of {array}: {blocks}, {replicas}."
 
 
 def hosts_in_order(hosts: str, each: int) -> str:
-    """The hosts of a mesh, each with `each` devices."""
+    """Lists the hosts of a mesh, with `each` devices per host."""
     return f"hosts in mesh order: {hosts}; {plural(each, 'device')} each"
 
 
@@ -155,9 +155,9 @@ def tile_of_blocks(count: int) -> str:
 
 
 def edge_words(layout: Layout, dim: int, logical: str | None) -> tuple[str, ...]:
-    """Words for the edge of an array's dimension, longest first.
+    """Returns alternative texts for an array's edge along `dim`, longest first.
 
-    The first is followed by the names of the mesh axes that split the dimension, if any.
+    The painter adds the mesh axes that split the dimension to the longest text.
     """
     size, count = layout.shape[dim], layout.block_counts[dim]
     name, head = f"dim {dim}", f"dim {dim}: {size:,}"
@@ -173,18 +173,18 @@ def edge_words(layout: Layout, dim: int, logical: str | None) -> tuple[str, ...]
 
 
 def shown_block(dim: int, bounds: str, block: int, count: int) -> str:
-    """Which block of a dimension a page shows."""
+    """Names the block of a dimension that a page shows."""
     return f"dimension {dim} {bounds}, block {block + 1} of {count}"
 
 
 def other_blocks(ids: str) -> str:
-    """The devices that hold none of the blocks on the page."""
+    """Lists the devices that hold none of the blocks on the page."""
     return f"devices of other blocks: {ids}"
 
 
 def layout_lines(layout: Layout, array: str) -> tuple[str, str]:
-    """A layout in two lines: the array, its spec and mesh; its blocks and replicas."""
-    # JAX shardings other than NamedSharding only have shard indices.
+    """Describes a layout: a line for spec and mesh, one for blocks and replicas."""
+    # JAX shardings other than NamedSharding have shard indices but no spec.
     spec = str(layout.spec or "a sharding without a spec")
     blocks = f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)}"
     size = f"{bytes_text(layout.bytes_per_device)} per device"
@@ -193,6 +193,6 @@ def layout_lines(layout: Layout, array: str) -> tuple[str, str]:
 
 
 def ids_by_block(devices: str, ids: str) -> str:
-    """All device ids of a layout, with how many devices each block has."""
+    """Lists the device ids of a layout, and the number of devices per block."""
     order = "device ids, block by block in row-major order"
     return f"{order}, {devices} per block: {ids}"

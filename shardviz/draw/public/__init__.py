@@ -1,1 +1,1 @@
-"""The public functions of this feature, each a few lines over the code that does the work."""
+"""Public functions of this feature, each a thin wrapper over its implementation."""

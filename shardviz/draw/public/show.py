@@ -16,9 +16,8 @@ def plot(thing: object, **options: Any) -> Figure:
     """Draws a value as a matplotlib Figure.
 
     Args:
-        thing: any value that shardviz returns, or a mesh, spec, sharding or array of
-            jax.
-        **options: `theme="dark"`, and options of the particular picture, such as
+        thing: any value that shardviz returns, or a JAX mesh, spec, sharding or array.
+        **options: `theme="dark"`, and options for this kind of value, such as
             `dims=(0, 2)` for a layout.
 
     Raises:
@@ -37,9 +36,8 @@ def text(thing: object, width: int = 80, **options: Any) -> str:
     """Draws a value as text, for terminals and screen readers.
 
     Args:
-        thing: any value that shardviz returns, or a mesh, spec, sharding or array of
-            jax.
-        width: the number of characters per line.
+        thing: any value that shardviz returns, or a JAX mesh, spec, sharding or array.
+        width: the maximum number of characters per line.
         **options: `full=True` lists every row of a large plan, report or explanation;
             by default only the largest are shown.
 
@@ -56,7 +54,7 @@ def text(thing: object, width: int = 80, **options: Any) -> str:
 
 
 def mimebundle(value: object) -> dict[str, str | bytes]:
-    """What a notebook shows for a value: text, and PNG if matplotlib is installed."""
+    """Returns what a notebook displays: text, and a PNG if matplotlib is installed."""
     from shardviz.pictures import to_text
 
     bundle: dict[str, str | bytes] = {"text/plain": to_text(value)}

@@ -1,4 +1,4 @@
-"""Draws the sharding of each leaf into the trees that treescope renders."""
+"""Adds a picture of each leaf's sharding to the trees that treescope renders."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from shardviz.base.public.adopt import bridge, is_jax
 
 
 def treescope_leaf(value: Any, path: str | None = None) -> Any:
-    """An autovisualizer for treescope that draws which device holds which part of an
-    array.
+    """A treescope autovisualizer that draws which device holds which shard of an array.
 
-    Switch it on for one rendering or for a whole notebook. It uses treescope's own hook
-    and changes nothing else.
+    Activate it for one rendering or for a whole notebook, with treescope's own switch.
 
     Args:
-        value: any part of a tree. A jax array or ShapeDtypeStruct gets a picture if its
-            sharding has several devices.
-        path: the path of the value in the tree, which treescope passes.
+        value: any node or leaf of a tree. A JAX array or ShapeDtypeStruct gets a
+            picture if its sharding has several devices.
+        path: the value's path in the tree; treescope passes it.
 
     Returns:
-        The picture for treescope to show below the value, or None for values that
-        treescope should render as usual.
+        A picture that treescope shows below the value, or None if treescope should
+        render the value as usual.
 
     Raises:
         ShardvizError: if a value needs a picture and treescope or matplotlib is not
@@ -45,19 +43,19 @@ def treescope_leaf(value: Any, path: str | None = None) -> Any:
     try:
         layout = bridge().adopt_layout(value)
     except LayoutError:
-        # A sharding whose shards differ in shape has no layout.
+        # Shardings with shards of different shapes have no layout.
         return None
     if len(layout.device_ids) == 1:
         return None
     with needed_by("sv.treescope_leaf"):
         import treescope
-    # treescope asks for `_repr_html_` by an abstract class that a checker cannot see into.
+    # treescope's abstract class for `_repr_html_` is opaque to type checkers.
     leaf: Any = _Leaf(layout)
     return treescope.IPythonVisualization(leaf)
 
 
 class _Leaf:
-    """The picture below a leaf."""
+    """A leaf's picture, which treescope renders through `_repr_html_`."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -68,7 +66,7 @@ class _Leaf:
 
 @functools.lru_cache(maxsize=256)
 def _picture(layout: Layout) -> str:
-    """A layout as HTML, cached because the layers of a model share few layouts."""
+    """Returns a layout as HTML; cached, because a model's layers share few layouts."""
     from shardviz.pictures import draw
 
     with needed_by("sv.treescope_leaf"):
