@@ -2,12 +2,12 @@
 
 It accepts rows, mappings, lists, dataclasses, models of other libraries, and leaves
 with a shape and a dtype. `sv.layout`, `sv.audit` and `sv.program` all read leaves with
-`read_leaf`. The sharding of an array comes from the first of these that has one: the
-array itself, the names beside it, the user's function. If none has one, the ArraySpec
-has neither a spec nor names.
+`read_leaf`. An array's sharding comes from the array itself, else from the names that
+its library stores with it, else from the user's `names` function. If none of these
+gives one, the ArraySpec has neither a spec nor names.
 
-This module imports neither jax nor any library. If the caller passes `children`, it
-reads the containers that are registered with jax.
+This module imports neither jax nor any model library. To read containers that are
+registered with jax, callers pass `children`.
 """
 
 from __future__ import annotations
@@ -45,31 +45,32 @@ _T = TypeVar("_T")
 Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 
 MAX_DEPTH = 64
-MOST_ENTRIES = 1 << 20  # read from an iterator, which may be endless
-# In letters; a number may be appended.
+MOST_ENTRIES = 1 << 20  # limit for iterators, which may be endless
+# Maximum number of characters, before a number is appended.
 LONG_NAME = MAX_NAME - 8
 _DIGITS = re.compile(r"\s*+(?:[(\[]\s*+)?[0-9][0-9_,\s x×*)\]]*")
 _SCALARS = (bool, int, float, complex)
 
 
 class TreeLeaf(NamedTuple):
-    """An array of a tree, and its sharding as far as the tree determines it.
+    """An array of a tree, and the sharding information that the tree contains.
 
-    Rules and a mesh come later.
+    Rules and the mesh are applied later.
 
     Attributes:
-        array: its shape and dtype; `spec` is that of its own sharding, `logical` the
-            names beside it. If it has both, the sharding wins.
-        problem: why its names could not be read, or None.
-        described: True if the user described it, as an ArraySpec or a row of a table.
-            Without names, no rule splits it then.
-        logical: True if the names are for rules only, never mesh axes.
-        mesh: the mesh of its sharding or names, in the type of its library; or None.
+        array: shape and dtype. `spec` comes from the array's own sharding, `logical`
+            from the names stored with it; if both are set, `spec` wins.
+        problem: why the names could not be read, or None.
+        described: True if the user described the array, as an ArraySpec or a table row.
+            Without names, such an array is not split.
+        logical: True if the names refer to rules only, never to mesh axes.
+        mesh: the mesh of the array's sharding or names, as its library's own object; or
+            None.
         layout: the layout of a live array whose sharding names no mesh axes.
-        rules: pairs of names and mesh axes that its library keeps beside the names.
-        defaults: True if the names in a box of flax determine how it is split. Flax
-            then leaves arrays without a box unsplit.
-        few_names: as in `LeafMetadata`.
+        rules: (name, mesh axes) pairs that the library stores with the names.
+        defaults: True if names in a flax wrapper determine how the array is split. Flax
+            then leaves arrays without a wrapper unsplit.
+        few_names: see `LeafMetadata.few_names`.
 
     >>> import numpy as np
     >>> leaf = read_leaf("w", np.zeros((8, 4), "float32"))
@@ -89,18 +90,18 @@ class TreeLeaf(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """True if something determines how it is split over mesh axes."""
+        """Whether anything determines how the array is split over mesh axes."""
         named = self.array.spec is not None or self.array.logical is not None
         return self.described or named
 
     def renamed(self, name: str) -> TreeLeaf:
-        """A copy under another name."""
+        """Returns a copy with another name."""
         return self._replace(array=self.array.renamed(name))
 
 
 def is_array(value: object) -> bool:
-    """True if it has a shape and a dtype."""
-    # `==` would not do: to numpy, float64 equals None.
+    """Whether `value` has a shape and a dtype."""
+    # Not `!= None`: numpy considers float64 equal to None.
     shape, dtype = attribute(value, "shape"), attribute(value, "dtype")
     return shape is not None and dtype is not None
 
@@ -108,17 +109,17 @@ def is_array(value: object) -> bool:
 def read_leaf(
     name: str, value: Any, box: LeafMetadata | None = None, names: Names | None = None
 ) -> TreeLeaf:
-    """Reads an array with its own sharding and the names beside it.
+    """Reads an array with its own sharding and the names stored with it.
 
     Args:
-        name: the name to give it.
-        value: the array, alone or in a library's box.
-        box: the box, if `value` was taken out of one already.
+        name: the name for the array.
+        value: the array, bare or in a library's wrapper.
+        box: the wrapper's metadata, if `value` was already unwrapped.
         names: called as `names(name, array)` if nothing else determines how the array
-            is split; it returns names, a PartitionSpec, or None.
+            is split; returns names, a PartitionSpec, or None.
     """
     while (inner := without_metadata(value)) is not None:
-        # In nested boxes the outer names count.
+        # With nested wrappers, the outermost names win.
         if box is None or box.axes is None:
             box = inner
         value = inner.value
@@ -132,7 +133,7 @@ def read_leaf(
         array = ArraySpec("array", value.shape, None, value.dtype, spec, memory)
     except ShardvizError as error:
         raise type(error)(f"{shown(name)}: {error}") from None
-    # A PartitionSpec may be shorter than the array, and so may names.
+    # Names may be shorter than the rank, like a PartitionSpec.
     if isinstance(axes, tuple):
         axes += (None,) * (array.rank - len(axes))
     array, problem = _with_names(array, axes)
@@ -151,7 +152,7 @@ def read_leaf(
 
 
 def _with_names(array: ArraySpec, names: Any) -> tuple[ArraySpec, str | None]:
-    """The array with names or a Spec beside it, and why these do not fit, or None."""
+    """Adds names or a Spec to the array; also returns why they don't fit, or None."""
     try:
         if isinstance(names, Spec):
             if array.spec is None:
@@ -164,13 +165,12 @@ def _with_names(array: ArraySpec, names: Any) -> tuple[ArraySpec, str | None]:
 
 
 def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | None]:
-    """The spec and the mesh of an array; its layout if it has no mesh axes.
+    """Returns an array's spec and mesh, or its layout if the sharding has no mesh axes.
 
     Args:
         value: the array.
-        named: True if names stand beside it. Under a mesh of Explicit axes
-            `jax.eval_shape` writes a sharding that splits nothing on an array; then the
-            names count.
+        named: True if names are stored with the array. Under a mesh with Explicit axes,
+            `jax.eval_shape` adds a sharding that splits nothing; the names then win.
     """
     sharding = attribute(value, "sharding")
     if (pair := named_sharding(sharding)) is not None:
@@ -185,23 +185,23 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
         indices: Any = indices_map(tuple(value.shape))
         indices_of = {d.id: box or () for d, box in indices.items()}
         return None, None, layout_from_indices(value.shape, value.dtype, indices_of)
-    # Blocks that differ in shape, and random keys in jax 0.10.0.
+    # Raised for shards of different shapes, and for random keys in jax 0.10.0.
     except (ValueError, ShardvizError):
         return None, None, None
 
 
 def _gives_way(spec: Spec, mesh: object, named: bool) -> bool:
-    """True if the names beside an array replace a sharding that splits nothing."""
-    # Beside names, `jax.eval_shape` under a mesh wrote the sharding; the user did not
-    # choose it.
+    """Whether the array's names replace its own sharding, which splits nothing."""
+    # If an array has names, `jax.eval_shape` added such a sharding under a mesh; the
+    # user did not choose it.
     if not named or spec.axes or spec.unreduced:
         return False
-    # Orbax's mesh is the one on which the array of a checkpoint was split.
+    # Orbax metadata records how a checkpointed array was split, so its sharding wins.
     return attribute(mesh, "devices") is None and not library_of(type(mesh))
 
 
 def _asked(names: Names, name: str, value: Any) -> Any:
-    """The answer of the user's function about an array, as names or a Spec."""
+    """Calls the user's function for an array; returns names, a Spec, or None."""
     answer = names(name, value)
     axes = names_of(answer)
     if answer is not None and axes is None:
@@ -215,26 +215,25 @@ def _asked(names: Names, name: str, value: Any) -> Any:
     return axes
 
 
-# The surroundings of a value, which decide how it is read. In a table or a tree, rows
-# are read, and anything that is not an array is refused.
+# Kinds of containers, which determine how the values inside are read. In a table or a
+# tree, rows are read, and values that are not arrays are rejected.
 _TABLE = 0
-# The fields of a class: text and functions are skipped.
+# In the fields of a class, text and functions are skipped.
 _FIELDS = 1
-# The fields of an equinox module: everything except arrays is skipped.
+# In the fields of an equinox module, everything except arrays is skipped.
 _MODULE = 2
 
 
 class ArrayTree(NamedTuple):
-    """The arrays of a tree, and which of them an optimizer keeps.
+    """The arrays of a tree, and which of them belong to an optimizer's state.
 
     Attributes:
-        paths: the path of every array, in order.
-        names: the same, each once and no longer than a name may be.
-        kinds: one leaf per array; arrays of one signature share it under any name.
-        states: the positions of arrays in an object of optax or in an optimizer of
-            Keras.
-        partners: for an optimizer of Keras, the position of an array to the path of its
-            parameter.
+        paths: the path of every array, in tree order.
+        names: the paths as array names: unique, and cut to the maximum length.
+        kinds: one leaf per array. Arrays with equal signatures share one leaf, which
+            then has the name of one of them.
+        states: positions of arrays in optax states and Keras optimizers.
+        partners: for Keras optimizers, array position -> path of its parameter.
     """
 
     paths: list[str]
@@ -245,7 +244,7 @@ class ArrayTree(NamedTuple):
 
     @property
     def leaves(self) -> list[TreeLeaf]:
-        """The arrays under their names."""
+        """One leaf per array, each with the array's own name."""
         pairs = zip(self.names, self.kinds, strict=True)
         return [leaf.renamed(name) for name, leaf in pairs]
 
@@ -255,17 +254,17 @@ def read_tree(
 ) -> ArrayTree:
     """Reads every array of a table or tree, in order.
 
-    The path of an array is its name, as in `layers/0/kernel`. A repeated name gets a
-    number: `w`, `w (2)`. Logical names that do not fit an array become its `problem`:
-    one bad leaf must not hide the others.
+    An array's name is its path, such as `layers/0/kernel`. A repeated name gets a
+    number: `w`, `w (2)`. Logical names that don't fit an array become its `problem`, so
+    that one bad leaf doesn't hide the others.
 
     Args:
         tree: ArraySpecs, rows `(name, shape, logical[, dtype])`, mappings of paths to
             `(shape, logical[, dtype])`, nested containers of these and of arrays, or
             models.
         names: called as `names(path, array)` for arrays without a sharding or names.
-        children: returns the named children of a container that is registered with jax,
-            or None.
+        children: returns (name, child) pairs if a container is registered with jax,
+            else None.
 
     >>> [f.array for f in read_tree({"mlp": {"wi": ((512, 2048), "embed mlp")}}).leaves]
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
@@ -290,18 +289,18 @@ class _TreeReader:
         self.paths: list[str] = []
         self.names: list[str] = []
         self.kinds: list[TreeLeaf] = []
-        # Positions of the arrays that optimizers keep.
+        # Positions of arrays in optimizer states.
         self.states: set[int] = set()
-        # The paths of variables of Keras.
+        # Position -> path of each Keras variable.
         self.keras: dict[int, str] = {}
         self._ask, self._children = names, children
-        # How many arrays had each name so far.
+        # Name -> number of arrays with that name so far.
         self._times: dict[str, int] = {}
-        # One leaf per signature: large models have many arrays and few signatures.
+        # One leaf per signature: large models have many arrays but few signatures.
         self._read: dict[Any, TreeLeaf] = {}
 
     def collect(self, value: object, path: str, depth: int, inside: int) -> None:
-        """Collects from `value`, which stands in a table, in a class or in a module."""
+        """Collects the arrays in `value`; `inside` is the kind of its container."""
         if depth > MAX_DEPTH:
             raise LayoutError(
                 f"The tree nests deeper than {MAX_DEPTH} levels, at {shown(path[-40:])}."
@@ -310,7 +309,7 @@ class _TreeReader:
         if value is None:
             return
         key = None
-        # The user's function may give each array another answer.
+        # With a `names` function, arrays with equal signatures can get different names.
         if self._ask is None:
             key = quick_key(value)
         if key is not None and key in self._read:
@@ -337,7 +336,7 @@ class _TreeReader:
             self._recorded(path, record)
         elif isinstance(value, Mapping):
             for key, inner in value.items():
-                # A number beside arrays is a scalar, as in jax.
+                # As in jax, a number in a tree of arrays is a scalar array.
                 if inside == _TABLE and isinstance(inner, _SCALARS):
                     self._scalar(inner, _joined(path, key))
                 else:
@@ -351,25 +350,25 @@ class _TreeReader:
         if inside != _MODULE and _is_described(value):
             self._described(path or "array", value[0], list(value[1:]))
         elif inside != _MODULE and value and isinstance(value[0], str):
-            # A row without a shape fails like one whose shape is None.
+            # A row without a shape gets shape None, which is rejected later.
             name, shape = (*value, None)[:2]
             self._described(_joined(path, name), shape, list(value[2:]))
         else:
             for index, inner in enumerate(value):
-                # The rows of a table have their own names; the entries of a tree's
-                # lists have positions.
+                # A table's row contains the array's name; other list entries are named
+                # by their position.
                 named = depth == 0 and _names_itself(inner)
                 inner_path = path if named else _joined(path, index)
                 self.collect(inner, inner_path, depth + 1, inside)
 
     def _collect_leaf(self, value: object, path: str, depth: int, inside: int) -> bool:
-        """Collects an array, in a library's box or not; False if `value` is not one."""
+        """Collects a bare or wrapped array; returns False if `value` is neither."""
         box = _at(path, without_metadata, value)
         if box is not None:
             inner, path = box.value, box.path or path
             if library_of(type(value)) == "keras":
                 self.keras[len(self.kinds)] = path
-            # The arguments of a program are leaves already; boxes may hold trees.
+            # A program's arguments are already TreeLeafs; wrappers can contain trees.
             if isinstance(inner, TreeLeaf) or not (
                 is_array(inner) or without_metadata(inner) is not None
             ):
@@ -415,7 +414,7 @@ class _TreeReader:
             )
 
     def _fields(self, value: object) -> Iterable[tuple[str, Any]] | None:
-        """The named parts of an object that can hold arrays, or None."""
+        """Returns (name, value) of the fields that can hold arrays, or None."""
         if isinstance(value, type):
             return None
         if self._children is not None:
@@ -426,7 +425,7 @@ class _TreeReader:
         if names is None and dataclasses.is_dataclass(value):
             names = []
             for field in dataclasses.fields(value):
-                # Flax and jax mark fields without arrays this way.
+                # With these keys, flax and jax mark fields that hold no arrays.
                 marks = field.metadata
                 if marks.get("pytree_node", True) and not marks.get("static", False):
                     names.append(field.name)
@@ -455,7 +454,7 @@ class _TreeReader:
         key = (shape, logical, dtype)
         try:
             leaf = self._read.get(key)
-        # A part is unhashable; ArraySpec refuses it below.
+        # The row has an unhashable entry, which ArraySpec rejects below.
         except TypeError:
             key, leaf = None, None
         if leaf is None:
@@ -465,7 +464,7 @@ class _TreeReader:
         self._keep(leaf, name)
 
     def _recorded(self, path: str, record: RecordedArray) -> None:
-        """Adds an array of MaxText's records, which do not include the dtype."""
+        """Adds an array from a MaxText record, which has no dtype."""
         path = plain_path(path)
         array = _at(path, ArraySpec, "array", record.shape)
         entries = record.entries
@@ -488,7 +487,7 @@ class _TreeReader:
 
 
 def _at(path: str, read: Callable[..., _T], *args: object) -> _T:
-    """Calls `read`; its errors name the path."""
+    """Calls `read` and adds the path to its errors."""
     try:
         return read(*args)
     except ShardvizError as error:
@@ -497,7 +496,7 @@ def _at(path: str, read: Callable[..., _T], *args: object) -> _T:
 
 
 def short_name(name: str) -> str:
-    """The end of a long path, which tells arrays apart better than its beginning.
+    """Cuts a long path to its end, which identifies an array better than the start.
 
     >>> short_name("params/w")
     'params/w'
@@ -508,7 +507,7 @@ def short_name(name: str) -> str:
 
 
 def _is_described(value: tuple | list) -> bool:
-    """True if it is `(shape, logical[, dtype])`."""
+    """Whether `value` has the form `(shape, logical[, dtype])`."""
     if len(value) not in (2, 3) or isinstance(value[0], ArraySpec):
         return False
     shape, names = value[0], value[1]
@@ -540,10 +539,10 @@ def _joined(path: str, key: object) -> str:
 
 
 def is_optimizer_state(value: object) -> bool:
-    """True for an object of optax, except `LookaheadParams` and the like."""
+    """Whether `value` is an optax object, except `LookaheadParams` and similar ones."""
     return is_optimizer_type(type(value))
 
 
 def is_optimizer_type(kind: type) -> bool:
-    """True for the class of such an object."""
+    """Whether instances of a class are optimizer states; see `is_optimizer_state`."""
     return library_of(kind) == "optax" and not kind.__name__.endswith("Params")

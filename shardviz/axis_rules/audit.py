@@ -1,6 +1,6 @@
 """audit() -> Audit: many arrays under one rule table, and the effect of every rule.
 
-An audit answers how each array is split, how many bytes each device holds, which names
+An audit shows how each array is split, how many bytes each device holds, which names
 have no rule, and which rules decide nothing.
 """
 
@@ -54,7 +54,7 @@ from shardviz.base.format import Fold, fold, listed, plural, shown, suggestion
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec, make_mesh
 
-# Smaller arrays, in bytes, are not listed if they are replicated.
+# Replicated arrays smaller than this many bytes are not listed.
 BIG = 1 << 20
 
 
@@ -72,21 +72,21 @@ class Unmatched(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Audit(Displayed, Fact):
-    """Many arrays under one rule table; made by `shardviz.audit`.
+    """Many arrays under one rule table; returned by `shardviz.audit`.
 
     Attributes:
-        rows: one Request per array, in the order of the tree. If nothing determines how
-            an array is split over the mesh, its row has no spec; a live array that is
-            not on the mesh has its current layout.
-        mesh: the mesh they are laid out on.
+        rows: one Request per array, in tree order. If nothing determines how an array
+            is split over the mesh, its row has no spec. A live array that is not on the
+            mesh then keeps its current layout.
+        mesh: the mesh on which the arrays are laid out.
         rules: the table.
         dialect: the library that reads the table.
-        elsewhere: the arrays with their own sharding on a mesh of other axes; their
-            specs are read by the names of its axes.
+        elsewhere: names of arrays whose own sharding is on a mesh with other axis names
+            or sizes; their specs are applied to `mesh` by axis name.
         capacity: the memory of one device of the target, in bytes, or None.
         target: the title of the target, or `""`.
-        unplaced: the live arrays that are not on all devices of the mesh; their rows
-            have the layout that the table gives them.
+        unplaced: names of live arrays that are not on all devices of the mesh but have
+            a spec for it; their rows have that spec's layout.
 
     >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
     >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
@@ -105,26 +105,26 @@ class Audit(Displayed, Fact):
     unplaced: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Remedies of a row look at the other arrays. The rows that the caller passed in
-        # do not change.
+        # A row's remedies need the audit's other arrays. The caller's rows are copied,
+        # not changed.
         object.__setattr__(self, "rows", of_audit(self.rows, self))
 
     @cached_property
     def arrays(self) -> Arrays:
-        """The arrays that the rules split, by their names or paths; for remedies."""
+        """The arrays that the rules or patterns apply to, for remedies."""
         return Arrays(self.rows)
 
     @cached_property
     def bytes_per_device(self) -> int:
-        """The bytes of all arrays on the device that holds most of them.
+        """The bytes of all arrays on the device that holds the most bytes.
 
-        Arrays of unknown layout and arrays in the memory of the host are not counted.
+        Arrays with unknown layout and arrays in host memory are not counted.
         """
         return on_fullest_device(self.rows)
 
     @cached_property
     def groups(self) -> tuple[GroupBytes, ...]:
-        """The bytes of each group of arrays that occurs, parameters first."""
+        """The bytes of each nonempty group of arrays, parameters first."""
         by_name: dict[str, list[Request]] = {}
         for row in self.rows:
             by_name.setdefault(row.group, []).append(row)
@@ -137,12 +137,12 @@ class Audit(Displayed, Fact):
 
     @property
     def fits(self) -> bool | None:
-        """True if all arrays fit in the memory of the target; None if unknown."""
+        """Whether all arrays fit in the target's memory; None if unknown."""
         return self.fit.ok
 
     @cached_property
     def fit(self) -> Fit:
-        """The memory of a device against all arrays, before any activations."""
+        """Compares a device's memory with all arrays; activations are not included."""
         needed, without_layout = self.bytes_per_device, self.uncounted
         return Fit(
             needed,
@@ -154,7 +154,7 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def uncounted(self) -> Uncounted:
-        """The arrays that the bytes leave out, as their layout is unknown."""
+        """The arrays with unknown layout, which `bytes_per_device` leaves out."""
         return uncounted(kinds_of(self.rows))
 
     @cached_property
@@ -164,7 +164,7 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def beside_table(self) -> AuditDiff:
-        """The arrays with their own sharding that are split differently from the table."""
+        """Arrays whose own sharding differs from the table's spec."""
         table_rows, own_rows = [], []
         for row in self.rows:
             if row.spec_wins and row.table_spec is not None and len(self.rules):
@@ -176,15 +176,15 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def folds(self) -> tuple[Fold[Request], ...]:
-        """The rows, with those that differ only in the number of their layer as one."""
+        """The rows; rows that differ only in their layer number are folded into one."""
         return tuple(fold(self.rows, lambda r: r.path, _alike))
 
     @cached_property
     def largest_folds(self) -> tuple[Fold[Request], ...]:
-        """The folds with a layout, by the bytes they take per device, largest first."""
+        """The folds that have a layout, by bytes per device, largest first."""
         sizes = []
         for layers in self.folds:
-            # The rows of a fold are alike, so either all have a layout or none.
+            # Rows in a fold are equal, so either all of them have a layout or none.
             if layers.items[0].layout is not None:
                 size = sum(row.bytes_per_device or 0 for row in layers.items)
                 sizes.append((size, layers))
@@ -193,7 +193,7 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def unknown(self) -> tuple[Request, ...]:
-        """The rows that nothing determines a split of; their bytes are not counted."""
+        """Rows for which nothing determines the layout; their bytes are not counted."""
         return tuple(r for r in self.rows if r.layout is None and not r.problem)
 
     @cached_property
@@ -203,13 +203,13 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def largest(self) -> tuple[Request, ...]:
-        """The rows with a layout, by the bytes they take per device, largest first."""
+        """The rows that have a layout, by bytes per device, largest first."""
         laid_out = [row for row in self.rows if row.layout is not None]
         return tuple(sorted(laid_out, key=lambda row: -(row.bytes_per_device or 0)))
 
     @cached_property
     def problems(self) -> Mapping[str, str]:
-        """The name of each array that cannot be laid out, with a sentence on why."""
+        """Array name -> a sentence on why the array cannot be laid out."""
         problems = {row.array.name: row.problem for row in self.rows if row.problem}
         return MappingProxyType(problems)
 
@@ -229,12 +229,12 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def copies_by_axis(self) -> tuple[AxisCopies, ...]:
-        """The arrays that each axis of the mesh leaves unsplit; the costliest first."""
+        """The arrays that each mesh axis leaves unsplit; the costliest axis first."""
         return copies_by_axis(self.rows, self.mesh)
 
     @cached_property
     def unnamed(self) -> tuple[Request, ...]:
-        """Arrays that are replicated as they have no logical names, the largest first.
+        """Arrays that are replicated because they have no logical names, largest first.
 
         Empty if neither a rule nor another array has a logical name.
         """
@@ -245,14 +245,14 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def few_names(self) -> tuple[Request, ...]:
-        """Abstract nnx Variables that have fewer names than dimensions."""
+        """Rows of abstract nnx Variables that have fewer names than dimensions."""
         return tuple(row for row in self.rows if row.few_names == "abstract")
 
     @cached_property
     def unmatched(self) -> tuple[Unmatched, ...]:
         """Logical names without a rule, in order of their first array.
 
-        In nnx such a name is a mesh axis; if the mesh has it, it is left out.
+        nnx uses such a name as a mesh axis, so names of mesh axes are left out.
         """
         if not isinstance(self.rules, Rules) or not isinstance(
             self.dialect, NameDialect
@@ -268,7 +268,7 @@ class Audit(Displayed, Fact):
             if self.dialect.unknown_name_is_axis and name in self.mesh.shape:
                 continue
             near = self.rules.nearest(name)
-            # An array may have the name in two dimensions.
+            # An array can have the same name in two dimensions.
             unmatched.append(Unmatched(name, near, tuple(dict.fromkeys(paths))))
         return tuple(unmatched)
 
@@ -281,13 +281,13 @@ class Audit(Displayed, Fact):
 
     @property
     def unused_rules(self) -> tuple[RuleUse, ...]:
-        """The rules that decide nothing anywhere, each with the reason in `.never`."""
+        """The rules that decide no dimension of any array; `.never` has the reason."""
         return tuple(u for u in self.rule_uses if u.never)
 
     def under(self, dialect: object) -> Audit:
-        """The same arrays and table as another dialect reads them.
+        """Audits the same arrays and table in another dialect.
 
-        An array that the dialect refuses becomes a row with a problem.
+        An array that the dialect rejects becomes a row with a problem.
 
         Raises:
             ShardvizError: the dialect cannot read this kind of table.
@@ -297,7 +297,7 @@ class Audit(Displayed, Fact):
         P('embed', 'model')
         """
         reader, rules = Dialect.of(dialect), self.rules
-        # This refuses a dialect of the other kind of table.
+        # Raises if the dialect reads the other kind of table.
         read_rules(rules, reader)
         if isinstance(rules, PathRules):
             assert isinstance(reader, PathDialect)
@@ -308,11 +308,11 @@ class Audit(Displayed, Fact):
         return replace(self, rows=rows, dialect=reader)
 
     def diff(self, other: object) -> AuditDiff:
-        """Which arrays another audit splits differently, each with the cause.
+        """Finds arrays that another audit splits differently, each with the cause.
 
         Args:
-            other: an Audit of the same arrays under another table or dialect, or the
-                dialect.
+            other: an Audit of the same arrays under another table or dialect, or just
+                the other dialect.
 
         Raises:
             ShardvizError: `other` is neither.
@@ -325,16 +325,16 @@ class Audit(Displayed, Fact):
         if not isinstance(other, Audit):
             other = self.under(other)
         labels = (self.dialect.name, other.dialect.name)
-        # Two tables under one dialect need other names.
+        # If both audits use one dialect, its name doesn't distinguish them.
         if labels[0] == labels[1]:
             labels = ("the first table", "the second table")
         return compare_rows(self.rows, other.rows, labels)
 
     def __getitem__(self, path: str) -> Request:
-        """The row of an array, by its path or by the end of it that no other has.
+        """Returns the row of an array, by its path or a unique end of the path.
 
         Raises:
-            LayoutError: no array has that path, or several paths end so.
+            LayoutError: no path, or more than one path, ends with `path`.
 
         >>> found = audit({"mlp": {"wi": ((8,), "embed")}}, [("embed", "x")], "x=2")
         >>> found["wi"].path
@@ -360,13 +360,13 @@ class Audit(Displayed, Fact):
         )
 
     def why(self, path: str) -> str:
-        """Why an array is split as it is, and what to change if it is not split.
+        """Explains why an array is split this way, and how to split it if it isn't.
 
         Args:
-            path: the path of the array, or an end of it that no other path has.
+            path: the array's path, or a unique end of it.
 
         Raises:
-            LayoutError: no array has that path, or several paths end so.
+            LayoutError: no path, or more than one path, ends with `path`.
 
         >>> found = audit([("w", (8, 8), None)], [("mlp", "x")], "x=2")
         >>> print(found.why("w").splitlines()[1])
@@ -375,7 +375,7 @@ class Audit(Displayed, Fact):
         return explanation(self[path])
 
     def explain(self) -> str:
-        """All findings, one paragraph each."""
+        """Explains all findings, one paragraph each."""
         return explanation(self)
 
     def __repr__(self) -> str:
@@ -395,21 +395,22 @@ def audit(
 ) -> Audit:
     """Resolves and lays out every array of a table, a tree or a model.
 
-    An array that fails becomes a row with a `problem`; nothing is raised for it.
+    If an array cannot be laid out, its row has a `problem`. An error is raised only if
+    the dialect raises it (Keras).
 
     Args:
         tree_or_table: anything `read_tree` accepts (ArraySpecs, rows, mappings, trees,
             models), or an ArrayTree.
         rules: the table, or anything `read_rules` accepts.
-        mesh: the mesh, or anything `make_mesh` accepts; by default the mesh of the
+        mesh: the mesh, or anything `make_mesh` accepts; by default, the mesh of the
             arrays or of a `LayoutMap`.
         dialect: the library that reads the table.
         names: called as `names(path, array)` for arrays without a sharding or names.
-        children: returns the named children of a container that is registered with jax,
-            or None.
+        children: returns (name, child) pairs if a container is registered with jax,
+            else None.
         capacity: the memory of one device of the target, in bytes.
         target: the title of the target.
-        mesh_in_context: the mesh to use if neither `mesh` nor an array gives one.
+        mesh_in_context: used if neither `mesh`, an array nor a `LayoutMap` has a mesh.
 
     >>> audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "data=4, model=2")
     Audit(1 array on data=4, model=2, 1 rule: 2 MiB on each device)
@@ -437,15 +438,15 @@ def _audited(
     capacity: int | None,
     target: str,
 ) -> Audit:
-    """The Audit of arrays that are read."""
-    # A large model has thousands of arrays and usually a few dozen kinds.
+    """Creates the Audit of arrays that are already read and parsed."""
+    # A large model has thousands of arrays but usually a few dozen signatures.
     kinds = {id(leaf): leaf for leaf in tree.kinds}
     meshes: dict[int, MeshSpec | None] = {}
     for leaf in kinds.values():
         if leaf.mesh is not None:
             meshes[id(leaf.mesh)] = mesh_of(leaf.mesh)
     table_mesh = None
-    # A LayoutMap may have a mesh.
+    # A LayoutMap can contain a mesh.
     if isinstance(table, PathRules):
         table_mesh = table.mesh
     grid = mesh or _mesh((*meshes.values(), table_mesh), mesh_in_context)
@@ -461,8 +462,8 @@ def _audited(
         rows = list(path_requests(leaves, grid, table, dialect))
     else:
         assert isinstance(dialect, NameDialect)
-        # In a tree with boxes, flax's get_partition_spec leaves arrays without a box
-        # unsplit.
+        # If a tree contains a flax wrapper, flax's get_partition_spec leaves arrays
+        # without a wrapper unsplit.
         boxed = any(leaf.defaults for leaf in kinds.values())
         memo: dict[Any, Request] = {}
         requests_by_kind: dict[int, Request] = {}
@@ -486,7 +487,7 @@ def _audited(
 
 
 def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
-    """The rows, each with its group and the parameter that it belongs to."""
+    """Returns the rows, each with its group and its parameter."""
     positions = {}
     if tree.partners:
         positions = {path: n for n, path in enumerate(tree.paths)}
@@ -494,7 +495,7 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     for number, path in tree.partners.items():
         if path in positions:
             partners_by_index[number] = positions[path]
-    # Most trees hold only parameters, and pairing looks at every part of every path.
+    # Skip pairing, which is slow, for trees that contain only parameters.
     if not may_hold_state(tree.paths) and not tree.states and not partners_by_index:
         return Requests(tree.names, kinds)
     shapes = [kind.shape for kind in kinds]
@@ -507,11 +508,11 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
 
 
 def _mesh(meshes: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> MeshSpec:
-    """The first mesh that an array brings, or the one in context."""
+    """Returns the first mesh that isn't None, or else the mesh in context."""
     for mesh in meshes:
         if mesh is None:
             continue
-        # Prefer the same mesh with its devices, which abstract arrays leave out.
+        # Abstract arrays have a mesh without devices; prefer the same mesh with them.
         if in_context is not None and in_context.concrete and not mesh.concrete:
             if in_context.shape == mesh.shape:
                 return in_context
@@ -532,22 +533,22 @@ def _kind(
     boxed: bool,
     memo: dict[Any, Request],
 ) -> Request:
-    """The Request of an array, under any name; those of one signature share a Layout.
+    """Returns the Request of an array; arrays with equal signatures share a Layout.
 
     Args:
         leaf: the array.
         mesh: the mesh.
         rules: the table.
-        dialect: the library that reads it.
-        boxed: True if an array without a sharding or names counts as not split.
-        memo: the Requests so far, by signature.
+        dialect: the library that reads the table.
+        boxed: True if arrays without a sharding or names are considered unsplit.
+        memo: array signature -> Request; updated.
     """
     if leaf.problem is not None:
         return Request(leaf.array, None, None, None, leaf.problem)
     array = on_mesh(leaf, mesh, rules, dialect)
     if not (leaf.known or boxed or mesh.size == 1):
         live = leaf.layout
-        # A live array that is replicated on the mesh counts as one with the spec P().
+        # A live array replicated on the whole mesh is treated like one with spec P().
         if live is not None and not _covers(live, mesh):
             return Request(array, None, None, live, None)
         if live is None and array.rank:
@@ -560,12 +561,12 @@ def _kind(
 
 
 def _alike(row: Request) -> Hashable:
-    """A key that is equal for the same array of other layers."""
+    """Returns a key that is equal for corresponding arrays of different layers."""
     blocks = None
     if row.layout is not None:
         blocks = row.layout.shard_shape, row.layout.num_blocks
     array = row.array.renamed("array", checked=True)
-    # Partners and problems name the layer, too.
+    # Partners and problems also contain layer numbers.
     partner = re.sub(r"\d+", "#", row.partner or "")
     problem = re.sub(r"\d+", "#", row.problem or "")
     return array, row.spec, blocks, row.group, partner, problem
@@ -574,7 +575,7 @@ def _alike(row: Request) -> Hashable:
 def _read_as(
     row: Request, mesh: MeshSpec, rules: Rules, dialect: NameDialect
 ) -> Request:
-    """The row as another dialect reads the names of its array."""
+    """Resolves a row's names again in another dialect."""
     if row.spec_wins or row.array.logical is None:
         return row
     reading = request(row.array, mesh, rules, dialect)
@@ -582,6 +583,6 @@ def _read_as(
 
 
 def _covers(layout: Layout, mesh: MeshSpec) -> bool:
-    """True if a live array is replicated on all devices of the mesh."""
+    """Whether a live array is replicated on all devices of the mesh."""
     ids = mesh.device_ids.reshape(-1)
     return layout.num_blocks == 1 and set(layout.device_ids) >= set(ids)

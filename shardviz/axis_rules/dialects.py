@@ -1,8 +1,8 @@
-"""Dialects: what each library means by a rule table.
+"""Dialects: how each library interprets a rule table.
 
-A `Dialect` holds every difference between two libraries that read the same table, and
-all code asks its fields. To add a dialect, add one entry below and its section in
-`docs/semantics.md`.
+The fields of a `Dialect` describe every difference between libraries that read the same
+table. Other code never checks for a particular library. To add a dialect, add an entry
+below and a section in `docs/semantics.md`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from shardviz.base.format import listed, shown, suggestion
 
 @dataclass(frozen=True)
 class Dialect:
-    """The library that reads a table, and its meaning of that table.
+    """A library that reads a rule table, and how it interprets the table.
 
     Attributes:
-        name: as users write it, `dialect="linen"`.
-        library: the library, as sentences call it.
+        name: the name that users pass, as in `dialect="linen"`.
+        library: the library's name in sentences.
 
     >>> Dialect.of("MaxText") is Dialect.MAXTEXT
     True
@@ -35,18 +35,18 @@ class Dialect:
     REGEX: ClassVar[PathDialect]
     KERAS: ClassVar[PathDialect]
 
-    # Equal dialects have one name, and a hash of all fields would be slow.
+    # Names are unique, and hashing all fields would be slow.
     def __hash__(self) -> int:
         return hash(self.name)
 
     @property
     def value(self) -> str:
-        """The name."""
+        """Same as `name`."""
         return self.name
 
     @property
     def by_path(self) -> bool:
-        """True if it reads a table of paths, `PathRules`; False for one of names."""
+        """True if the dialect reads `PathRules`, False if it reads `Rules`."""
         return isinstance(self, PathDialect)
 
     @overload
@@ -57,20 +57,20 @@ class Dialect:
     def of(value: object, paths: bool = True) -> Dialect: ...
     @staticmethod
     def of(value: object, paths: bool = True) -> Dialect:
-        """The dialect with that name, in any case.
+        """Returns the dialect with this name; upper and lower case are equal.
 
         Args:
             value: the name, or a Dialect.
-            paths: False if only dialects that read a table of names are allowed.
+            paths: False to allow only dialects that read `Rules`.
 
         Raises:
-            RuleError: no such dialect is allowed here.
+            RuleError: the dialect is unknown or not allowed.
         """
         if isinstance(value, Dialect) and (paths or not value.by_path):
             return value
         allowed = {d.name: d for d in DIALECTS if paths or not d.by_path}
         name = value.name if isinstance(value, Dialect) else value
-        # Users write MaxText and LINEN, too.
+        # Accept spellings such as MaxText and LINEN.
         dialect = allowed.get(str(name).lower())
         if dialect is None:
             raise RuleError(
@@ -82,15 +82,15 @@ class Dialect:
 
 @dataclass(frozen=True)
 class NameDialect(Dialect):
-    """A dialect that reads a table from logical names to mesh axes, `Rules`.
+    """A dialect that reads `Rules`, a table from logical names to mesh axes.
 
     Attributes:
-        last_repeat_wins: of several rules for a name only the last one counts, as in a
+        last_repeat_wins: if a name has several rules, only the last one counts, as in a
             dict. Otherwise they are tried in order.
-        dimensions_apart: each dimension is resolved without the others, so an array may
-            have a name or a mesh axis twice. Otherwise rule order is priority over the
-            whole array, and each mesh axis is used once.
-        unknown_name_is_axis: a name without a rule is taken for a mesh axis. Otherwise
+        dimensions_apart: dimensions are resolved independently, so an array can use a
+            name or a mesh axis twice. Otherwise rules are tried in table order for the
+            whole array, and each mesh axis is used at most once.
+        unknown_name_is_axis: a name without a rule is used as a mesh axis. Otherwise
             its dimension is not split.
         drops_size_one: mesh axes of size 1 are left out of the spec.
 
@@ -108,23 +108,25 @@ class NameDialect(Dialect):
 
 @dataclass(frozen=True)
 class PathDialect(Dialect):
-    """A dialect that reads a table from patterns of paths to specs, `PathRules`.
+    """A dialect that reads `PathRules`, a table from path patterns to specs.
 
     Attributes:
-        whole_path: a pattern must match all of the path. Otherwise it may be found
-            anywhere in it.
-        ignores_case: letters match in either case.
-        separator: joins the segments of the path that patterns are matched with.
-        key_first: a pattern that is the path itself wins over all others, which are not
-            matched then.
-        first_match_wins: the first pattern that matches decides. Otherwise two patterns
-            that match are an error.
+        whole_path: a pattern must match the whole path. Otherwise it can match any part
+            of the path.
+        ignores_case: matching ignores upper and lower case.
+        separator: joins the path's segments before patterns are matched.
+        key_first: a pattern that equals the path wins, and no pattern is matched.
+        first_match_wins: the first pattern that matches decides. Otherwise it is an
+            error if two patterns match.
         replicates_unmatched: an array that no pattern matches is replicated. Otherwise
-            that is an error.
-        one_element_unsplit: an array of one element is never split or matched.
-        unique_patterns: a table has each pattern once.
-        raises: an error about one array ends an audit. Otherwise its row shows it.
-        searched_once: older versions of the library searched anywhere in the path.
+            it is an error.
+        one_element_unsplit: an array of one element is never split, and no pattern is
+            matched.
+        unique_patterns: a table cannot contain a pattern twice.
+        raises: an error about one array ends an audit. Otherwise the array's row
+            reports the error.
+        searched_once: in older versions of the library, a pattern could match any part
+            of the path.
 
     >>> Dialect.KERAS.whole_path, Dialect.KERAS.first_match_wins
     (True, False)
@@ -144,7 +146,7 @@ class PathDialect(Dialect):
     __hash__ = Dialect.__hash__
 
     def text(self, path: str) -> str:
-        """The path as patterns see it.
+        """Returns the path in the form that patterns are matched with.
 
         >>> PathDialect("dots", "Dots", separator=".").text("mlp/0/kernel")
         'mlp.0.kernel'
@@ -154,7 +156,7 @@ class PathDialect(Dialect):
 
 #: `flax.linen.logical_to_mesh_axes`.
 Dialect.LINEN = NameDialect("linen", "Flax Linen")
-#: `flax.nnx`, which turns the rules into a dict.
+#: `flax.nnx`, which converts the rules to a dict.
 Dialect.NNX = NameDialect(
     "nnx",
     "Flax NNX",
@@ -162,9 +164,9 @@ Dialect.NNX = NameDialect(
     dimensions_apart=True,
     unknown_name_is_axis=True,
 )
-#: MaxText, which reads a table as linen does and drops axes of size 1.
+#: MaxText, which reads tables like linen but drops axes of size 1.
 Dialect.MAXTEXT = NameDialect("maxtext", "MaxText", drops_size_one=True)
-#: `match_partition_rules` of EasyLM and T5X.
+#: `match_partition_rules` in EasyLM and T5X.
 Dialect.REGEX = PathDialect("regex", "EasyLM", one_element_unsplit=True)
 #: `keras.distribution.LayoutMap`.
 Dialect.KERAS = PathDialect(

@@ -1,4 +1,4 @@
-"""Where two tables or dialects split the same arrays differently, and why."""
+"""Finds arrays that two tables or dialects split differently, and why."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shardviz.base.partition_spec import Spec
 
 @dataclass(frozen=True)
 class SpecDifference(Fact):
-    """An array that two audits split differently. `str` of it is the cause.
+    """An array that two audits split differently; `str()` gives the cause.
 
     Attributes:
         labels: the names of the two audits.
-        rows: the array in each of them, with the rules that decided there.
-        dimensions: the dimensions that differ; None for the whole array, if the
-            dimensions were not decided one by one.
+        rows: the array's row in each audit.
+        dimensions: the dimensions that differ; `(None,)` for the whole array, if an
+            audit did not decide each dimension by rules.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> found = audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2")
@@ -39,12 +39,12 @@ class SpecDifference(Fact):
 
     @property
     def first(self) -> Spec | None:
-        """Its spec in the first audit, or None if that is unknown."""
+        """The array's spec in the first audit; None if unknown."""
         return self.rows[0].spec
 
     @property
     def second(self) -> Spec | None:
-        """Its spec in the second audit, or None if that is unknown."""
+        """The array's spec in the second audit; None if unknown."""
         return self.rows[1].spec
 
     @property
@@ -55,13 +55,13 @@ class SpecDifference(Fact):
 
 @dataclass(frozen=True, repr=False)
 class AuditDiff(Displayed):
-    """The arrays that two tables or dialects split differently; by `Audit.diff`.
+    """The arrays that two audits split differently; returned by `Audit.diff`.
 
     Attributes:
         rows: one SpecDifference per array, in the order of the first audit.
         labels: the names of the two audits, such as `"linen"` and `"nnx"`.
-        alike: the number of arrays that both split alike.
-        missing: the arrays that one of the audits lacks.
+        alike: number of arrays that both audits split in the same way.
+        missing: paths of arrays that are in only one of the audits.
 
     >>> print(AuditDiff((), ("linen", "nnx"), 3).explain())
     0 of 3 arrays differ between linen and nnx.
@@ -73,7 +73,7 @@ class AuditDiff(Displayed):
     missing: tuple[str, ...] = ()
 
     def explain(self) -> str:
-        """Each difference and its cause; arrays that differ alike share a line."""
+        """Explains each difference; arrays with the same difference share a line."""
         return explanation(self)
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ def compare_rows(
     second: Iterable[Request],
     labels: tuple[str, str],
 ) -> AuditDiff:
-    """The arrays that two audits split differently, paired by their paths.
+    """Compares the specs in two audits, pairing arrays by path.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> found = audit([("w", (8, 8), "embed mlp")], "mlp->model; embed->None; embed->data",
@@ -118,7 +118,7 @@ def _same(first: Spec | None, second: Spec | None) -> bool:
 
 
 def _dimensions(first: Request, second: Request) -> Iterator[int | None]:
-    """The dimensions that differ."""
+    """Yields the dimensions that differ, or None for the whole array."""
     first_names, second_names = first.resolution, second.resolution
     if (
         first_names is None
@@ -129,7 +129,7 @@ def _dimensions(first: Request, second: Request) -> Iterator[int | None]:
         yield None
         return
     for d in range(len(first_names.names)):
-        # Neither has axes there, but one leaves the dimension to the compiler.
+        # A dimension can also differ because only one spec leaves it to the compiler.
         free = (d in first_names.spec.unconstrained) != (
             d in second_names.spec.unconstrained
         )

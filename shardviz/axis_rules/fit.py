@@ -1,7 +1,7 @@
 """Fit: whether arrays or a program fit in the memory of one device.
 
-`words/fit.py` has the sentences. Audits, reports, rooflines and expectations all make a
-`Fit`, and so does a run before it places anything.
+Audits, reports, rooflines and expectations create a `Fit`. A run creates one before it
+places any array. The sentences are in `words/fit.py`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from shardviz.base.display import Fact
 from shardviz.base.format import Fold, fold
 from shardviz.base.layout import Layout
 
-MOST_ARRAYS = 3  # named if a program does not fit
+MOST_ARRAYS = 3  # arrays to name if a program does not fit
 
 
 @dataclass(frozen=True)
 class Uncounted(Fact):
-    """The arrays that a number of bytes leaves out, as their layout is unknown.
+    """Arrays that a byte count leaves out because their layout is unknown.
 
     Attributes:
-        arrays: their number.
-        bytes: their total size, each counted once.
+        arrays: number of such arrays.
+        bytes: total size of these arrays, each counted once.
 
     >>> Uncounted(1, 16384).arrays
     1
@@ -44,7 +44,7 @@ class Fit(Fact):
         needed: the bytes needed on each device.
         capacity: the memory of one device in bytes; None if unknown.
         device: the kind of device, such as `"TPU v5e"`, or `""`.
-        free: the bytes that are free on it now; None if unknown.
+        free: the bytes that are currently free on the device; None if unknown.
         arrays_only: True if `needed` leaves out intermediate values, as in an audit.
         uncounted: the arrays that `needed` leaves out.
 
@@ -66,35 +66,35 @@ class Fit(Fact):
 
         `"not now"` means that the device has enough memory, but part of it is in use.
         """
-        # Report a device that is too small before one that is too full.
+        # Too little memory in total is reported before too little free memory.
         if self.capacity is not None and self.needed > self.capacity:
             return "too large"
         if self.free is not None and self.needed > self.free:
             return "not now"
-        # More arrays cannot make too large a need fit, but they can make a fitting one
-        # too large.
+        # Counting the remaining arrays could turn "fits" into "too large", but not the
+        # reverse.
         if self.capacity is None or self.uncounted:
             return "unknown"
         return "fits"
 
     @property
     def ok(self) -> bool | None:
-        """True if it fits; None if unknown."""
+        """True if the needed bytes fit; None if unknown."""
         return {"fits": True, "unknown": None}.get(self.code, False)
 
     @property
     def share(self) -> float | None:
-        """The need as a fraction of the capacity."""
+        """`needed` as a fraction of `capacity`; None if the capacity is unknown."""
         return self.needed / self.capacity if self.capacity else None
 
 
 class LargeArray(NamedTuple):
-    """An array that takes much of each device, or several that are alike.
+    """A large array, or equal arrays of several layers that are large together.
 
     Attributes:
-        name: its name, with the numbers of layers in ranges: `layers.{0..3}.w`.
-        count: the number of arrays with this name.
-        layout: the layout of one of them.
+        name: the array's name; layer numbers are shown as ranges: `layers.{0..3}.w`.
+        count: number of arrays that the name covers.
+        layout: the layout of one of these arrays.
 
     >>> LargeArray._fields
     ('name', 'count', 'layout')
@@ -107,7 +107,7 @@ class LargeArray(NamedTuple):
 
 @dataclass(frozen=True)
 class LargestArrays(Fact):
-    """The arrays that take most of each device, the largest first.
+    """The arrays with the most bytes per device, largest first.
 
     >>> LargestArrays().arrays
     ()
@@ -117,7 +117,7 @@ class LargestArrays(Fact):
 
     @classmethod
     def of(cls, layouts: Mapping[str, Layout]) -> LargestArrays:
-        """The largest of these arrays; layers that are alike count as one."""
+        """Returns the largest of these arrays; equal layers count as one."""
 
         def kind(name: str) -> Hashable:
             layout = layouts[name]
@@ -126,12 +126,11 @@ class LargestArrays(Fact):
         def bytes_per_device(layers: Fold[str]) -> int:
             return sum(layouts[name].bytes_per_device for name in layers.items)
 
-        # A layer counts together with all layers like it: together they may be the
-        # largest.
+        # Equal arrays of several layers count together, since their sum may be largest.
         folds = sorted(fold(layouts, str, kind), key=bytes_per_device, reverse=True)
         largest = []
         for layers in folds[:MOST_ARRAYS]:
-            if bytes_per_device(layers):  # an array without elements is not large
+            if bytes_per_device(layers):  # skip arrays without elements
                 first = layouts[layers.items[0]]
                 largest.append(LargeArray(layers.name, len(layers.items), first))
         return cls(tuple(largest))

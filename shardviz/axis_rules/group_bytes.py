@@ -1,4 +1,4 @@
-"""Bytes per device of groups of arrays: parameters, optimizer state, all."""
+"""Bytes per device for groups of arrays: parameters, optimizer state, all."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class GroupBytes(Fact):
     Attributes:
         name: `"parameters"`, `"gradients"`, `"optimizer state"`, `"other"` or
             `"total"`.
-        arrays: the number of arrays.
-        bytes: their total size, each counted once.
-        bytes_per_device: their bytes on the device that holds most of them.
+        arrays: number of arrays.
+        bytes: total size of the arrays, each counted once.
+        bytes_per_device: bytes on the device that holds the most.
         copies: how many devices hold each byte, on average.
-        waste: the bytes that replication costs on each device: those beyond an equal
-            part of every array.
-        uncounted: the number of arrays whose bytes per device are unknown.
+        waste: bytes that replication costs on each device: the sum of each array's
+            shard, minus the shard divided by its number of replicas.
+        uncounted: number of arrays whose bytes per device are unknown.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> one, = audit([("w", (8, 4), None)], [], "data=4").groups
@@ -44,14 +44,14 @@ class GroupBytes(Fact):
 
 @dataclass(frozen=True)
 class AxisCopies(Fact):
-    """The arrays that one mesh axis does not split, so that its devices hold copies.
+    """Arrays that a mesh axis does not split, so that devices along it hold copies.
 
     Attributes:
         axis: the mesh axis.
-        copies: how many devices along it hold the same bytes: its size.
-        rows: the arrays, the most expensive first.
-        bytes_per_device: how many bytes each device would save if the axis split them,
-            too.
+        copies: the size of the axis, which is the number of copies along it.
+        rows: the arrays, largest shards first.
+        bytes_per_device: bytes that each device would save if the axis also split these
+            arrays.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> one, = audit([("w", (8, 4), None)], [], "data=4").copies_by_axis
@@ -66,7 +66,7 @@ class AxisCopies(Fact):
 
 
 def copies_by_axis(rows: Iterable[Request], mesh: MeshSpec) -> tuple[AxisCopies, ...]:
-    """The arrays that each axis of more than one device does not split."""
+    """Finds the arrays that each mesh axis of size 2 or more does not split."""
     unsplit: dict[str, list[Request]] = {}
     for row in rows:
         # A scalar cannot be split, and copies on the host do not use device memory.
@@ -87,13 +87,13 @@ def copies_by_axis(rows: Iterable[Request], mesh: MeshSpec) -> tuple[AxisCopies,
 
 
 def copy_cost(row: Request, copies: int) -> int:
-    """The bytes of an array on each device beyond its part of `copies`."""
+    """Returns the bytes per device saved if `copies` devices split the shard."""
     size = row.bytes_per_device or 0
     return size - size // copies
 
 
 def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
-    """The bytes of these rows, under the name of a group."""
+    """Sums the bytes of a group's rows."""
     stored = counted_once = waste = size = without_layout = 0
     for row in rows:
         size += row.array.bytes
@@ -103,7 +103,7 @@ def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
         shard_bytes = row.layout.bytes_per_device
         stored += shard_bytes * len(row.layout.device_ids)
         counted_once += row.array.bytes
-        # Replication in the memory of the host does not use device memory.
+        # Replicas in host memory don't use device memory.
         if row.spec is not None and row.array.memory_kind is None:
             waste += shard_bytes - shard_bytes // row.layout.replicas
     copies = stored / counted_once if counted_once else 0.0
@@ -112,9 +112,9 @@ def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
 
 
 def on_fullest_device(rows: Iterable[Request]) -> int:
-    """The bytes of these rows on the device that holds most of them.
+    """Returns the bytes of these rows on the device that holds the most.
 
-    Arrays in the memory of the host do not count.
+    Arrays in host memory are not counted.
     """
     off_mesh: Counter[int] = Counter()
     on_mesh = 0
@@ -125,16 +125,16 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
         if row.spec is not None:
             on_mesh += size
         else:
-            # A live array that is not on the mesh is on a few of the devices only.
+            # A live array without a spec for the mesh occupies only some devices.
             off_mesh.update(dict.fromkeys(row.layout.device_ids, size))
     return on_mesh + max(off_mesh.values(), default=0)
 
 
 def uncounted(kinds: Iterable[tuple[Request, int]]) -> Uncounted:
-    """The arrays without a layout.
+    """Counts the arrays without a layout.
 
     Args:
-        kinds: rows, each with the number of arrays like it.
+        kinds: (row, number of arrays like this row) pairs.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> rows = audit([("w", (512, 8), "embed mlp")], [("embed", "nowhere")], "data=4").rows

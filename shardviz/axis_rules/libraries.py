@@ -1,10 +1,9 @@
 """Reads metadata that flax, haliax, penzai, Keras, orbax and jax keep with arrays.
 
-Everything is read by attributes. A library is recognised by the module of an object's
-class, so this file imports none of them and none needs to be installed. They share one
-file because each needs only a few lines and all answer the same three questions:
-`without_metadata`, which array is in this box? `model_arrays`, which arrays does this
-model hold? `named_sharding`, which mesh axes does this sharding name?
+Libraries are recognised by the module of an object's class, and objects are read
+through their attributes. This file therefore imports no library, and none needs to be
+installed. `without_metadata` reads the array in a metadata wrapper, `model_arrays` the
+arrays of a model, and `named_sharding` the mesh axes of a sharding.
 """
 
 from __future__ import annotations
@@ -23,23 +22,22 @@ from shardviz.base.partition_spec import Spec
 
 
 class LeafMetadata(NamedTuple):
-    """An array and the metadata of its box (`Partitioned`, `Variable`, ...).
+    """An array and the metadata of its wrapper (`Partitioned`, `Variable`, ...).
 
     Attributes:
         value: the array.
-        axes: one name per dimension, or a Spec if a sharding names mesh axes, or None.
-        logical: True if the names are for rules only, never mesh axes
+        axes: one name per dimension; or a Spec, if a sharding names mesh axes; or None.
+        logical: True if the names refer to rules only, never to mesh axes
             (`LogicallyPartitioned`).
-        mesh: the mesh that the library keeps beside the names, in its own type; or
+        mesh: the mesh that the library stores with the names, as its own object; or
             None.
         path: the library's name for the array, or None.
-        rules: pairs of names and mesh axes that the library keeps beside the names
-            (nnx).
+        rules: (name, mesh axes) pairs that the library stores with the names (nnx).
         defaults: True if the library leaves arrays without names unsplit, as flax's
             `get_partition_spec` does.
-        few_names: `"live"` or `"abstract"` for an nnx Variable of such an array with
-            fewer names than dimensions, else `""`. If `nnx.vmap` or `nnx.scan` stacked
-            layers, the names are those of one layer, and flax gives them to the first
+        few_names: `"live"` or `"abstract"` if the wrapper is an nnx Variable with fewer
+            names than dimensions, else `""`. This happens if `nnx.vmap` or `nnx.scan`
+            stacks layers: the names are one layer's, but flax assigns them to the first
             dimensions.
     """
 
@@ -54,16 +52,16 @@ class LeafMetadata(NamedTuple):
 
 
 def attribute(value: object, name: str) -> Any:
-    """An attribute of a foreign object; None if it is missing or raises an error."""
+    """Returns an attribute of a foreign object; None if it is missing or raises."""
     try:
         return getattr(value, name, None)
-    except Exception:  # noqa: BLE001  a foreign property may raise anything; then it is not there
+    except Exception:  # noqa: BLE001  a foreign property can raise anything
         return None
 
 
 @lru_cache(maxsize=4096)
 def library_of(kind: type) -> str:
-    """The package of a class, or of its first base class in a supported library.
+    """Returns the supported library that defines a class or a base class; or `""`.
 
     >>> library_of(int), library_of(type("Weight", (), {"__module__": "haliax.core"}))
     ('', 'haliax')
@@ -79,10 +77,10 @@ _LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
 
 
 def without_metadata(value: object) -> LeafMetadata | None:
-    """The array in a library's box with the box's metadata; None if there is no box.
+    """Unwraps an array and its metadata; returns None if `value` is no wrapper.
 
-    A box is linen's `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a
-    `NamedArray` of haliax or penzai, a penzai parameter, or a Keras variable.
+    A wrapper is a linen `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a
+    haliax or penzai `NamedArray`, a penzai parameter, or a Keras variable.
 
     >>> class Axis:
     ...     name = "embed"
@@ -99,13 +97,13 @@ def without_metadata(value: object) -> LeafMetadata | None:
 
 
 def _flax_box(value: Any) -> LeafMetadata | None:
-    # A variable of nnx.
+    # An nnx Variable.
     if callable(attribute(type(value), "get_metadata")):
         metadata: Any = value.get_metadata()
-        # Flax has renamed it twice; the newest name counts.
+        # Flax has renamed this key twice; try the newest name first.
         names = metadata.get("out_sharding") or metadata.get("sharding_names")
         names = names or metadata.get("sharding") or None
-        # Newer versions replace `value` by it.
+        # Newer versions have `get_value` instead of `value`.
         read = attribute(value, "get_value")
         array = read() if callable(read) else value.value
         mesh = metadata.get("mesh")
@@ -121,7 +119,7 @@ def _flax_box(value: Any) -> LeafMetadata | None:
     names = attribute(value, "names")
     if names is None or attribute(type(value), "unbox") is None:
         return None
-    # A box of linen. If it has an attribute for rules, its names are for rules.
+    # A linen wrapper. With a `rules` attribute, its names refer to rules.
     logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
     rules = attribute(value, "rules") or ()
     if isinstance(names, (tuple, list)):
@@ -131,22 +129,23 @@ def _flax_box(value: Any) -> LeafMetadata | None:
 
 @lru_cache(maxsize=4096)
 def _is_plain_array(kind: type) -> bool:
-    """True for a class of arrays of jax or numpy."""
+    """Whether `kind` is an array class of jax or numpy."""
     if (kind.__module__ or "").partition(".")[0] not in ("jax", "jaxlib", "numpy"):
         return False
     return hasattr(kind, "shape") and hasattr(kind, "dtype")
 
 
 def quick_key(value: Any) -> Hashable:
-    """A key of everything that is read of a plain array, or of one in a box of linen.
+    """Returns a cache key for reading a plain array or one in a linen wrapper.
 
-    Reading an array takes ten times as long as this key, and large models have many
-    arrays and few kinds. None for other objects, and if a part cannot be hashed.
+    The key has everything that is read from the array, and takes a tenth of the time;
+    large models have many arrays but few different keys. Returns None for other objects
+    and for unhashable keys.
     """
     box: Any = ()
     kind = type(value)
     if library_of(kind) == "flax":
-        # These are fields of dataclasses, so getattr raises nothing else.
+        # These are dataclass fields, so getattr raises only AttributeError.
         names = getattr(value, "names", None)
         if names is None:
             return None
@@ -173,14 +172,14 @@ def _haliax_box(value: Any) -> LeafMetadata | None:
 
 def _penzai_box(value: Any) -> LeafMetadata | None:
     array = attribute(value, "data_array")
-    # A Parameter is a variable that jax does not look into.
+    # A penzai Parameter is a leaf for jax.
     if array is None:
         if not (hasattr(value, "label") and hasattr(value, "metadata")):
             return None
         return LeafMetadata(value.value, path=str(value.label))
     names: list[Any] = [None] * len(array.shape)
     for number, name in enumerate(attribute(value, "named_axes") or ()):
-        # Dimensions without a name come first.
+        # Unnamed dimensions come before named ones.
         names[number - len(value.named_axes)] = str(name)
     for name, axis in (attribute(value, "data_axis_for_name") or {}).items():
         names[axis] = str(name)
@@ -190,7 +189,7 @@ def _penzai_box(value: Any) -> LeafMetadata | None:
 def _keras_box(value: Any) -> LeafMetadata | None:
     if not (hasattr(value, "path") and hasattr(value, "assign")):
         return None
-    # Before a variable is initialised, `value.value` would create the array, with the
+    # For an uninitialised variable, `value.value` would create the array and use the
     # user's random seed.
     lazily = "_value" if hasattr(value, "_value") else "value"
     array = attribute(value, lazily)
@@ -209,10 +208,10 @@ _BOXES: dict[str, Callable[[Any], LeafMetadata | None]] = {
 
 
 def model_arrays(value: object) -> Any:
-    """A tree of the arrays that a model or a checkpoint's metadata holds, or None.
+    """Returns the arrays in a model or in checkpoint metadata as a tree, or None.
 
-    That is the state of an nnx module or optimizer, the variables of a bound linen
-    module and of a Keras model, layer or optimizer, and the tree of orbax's metadata.
+    The tree is the state of an nnx module or optimizer; the variables of a bound linen
+    module or of a Keras model, layer or optimizer; or the tree in orbax metadata.
     """
     reader = _MODELS.get(library_of(type(value)))
     if reader is None:
@@ -252,13 +251,16 @@ def _keras_model(value: object) -> Any:
 
 
 def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
-    """Pairs the variables of a Keras optimizer with the paths of their parameters.
+    """Pairs a Keras optimizer's variables with their parameters.
 
-    Keras names such a variable after the optimizer, then after the path of the
-    parameter with `_` in place of `/`.
+    Such a variable's path starts with the optimizer's name, followed by the parameter's
+    path with `_` instead of `/`.
 
     Args:
-        paths: Keras's name for each variable, by position.
+        paths: position -> path of each Keras variable.
+
+    Returns:
+        Position of the optimizer's variable -> path of its parameter.
 
     >>> partners_by_name({0: "dense/kernel", 3: "adam/dense_kernel_momentum", 4: "adam/iteration"})
     {3: 'dense/kernel'}
@@ -276,7 +278,7 @@ def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
 
 
 def _orbax_tree(value: object) -> Any:
-    # Metadata of text, which is not an array.
+    # Metadata of a string, which is not an array.
     if attribute(value, "directory") is not None:
         return ()
     for name in ("item_metadata", "tree"):
@@ -294,7 +296,7 @@ _MODELS: dict[str, Callable[[Any], Any]] = {
 
 
 def names_of(sharding: Any) -> Any:
-    """Names, one per dimension; a Spec if a sharding names mesh axes; or None."""
+    """Returns one name per dimension; a Spec if a sharding names mesh axes; or None."""
     if sharding is None or isinstance(sharding, (str, Spec)):
         return sharding
     if not isinstance(sharding, (tuple, list)):
@@ -303,17 +305,18 @@ def names_of(sharding: Any) -> Any:
         if not is_partition_spec(sharding):
             return None
     entries = tuple(getattr(sharding, "partitions", sharding))
-    # A rule is for one name, so several entries for a dimension are mesh axes.
+    # Several entries for one dimension must be mesh axes: a rule is for one name.
     if any(isinstance(e, (tuple, list)) for e in entries):
         return spec_of(sharding)
     return entries
 
 
 def named_sharding(sharding: object) -> tuple[Spec, Any] | None:
-    """The Spec and the mesh of a sharding that names mesh axes, or None.
+    """Returns the Spec and the mesh of a sharding that names mesh axes, or None.
 
-    It is jax's `NamedSharding` (also in a `Format`), orbax's `NamedShardingMetadata`,
-    or Keras's `TensorLayout`. The mesh has the library's own type; `mesh_of` reads it.
+    Accepts a jax `NamedSharding` (also in a `Format`), an orbax
+    `NamedShardingMetadata`, and a Keras `TensorLayout`. The mesh is the library's own
+    object; see `mesh_of`.
     """
     sharding = _out_of_format(sharding)
     library = library_of(type(sharding))
@@ -329,12 +332,12 @@ def named_sharding(sharding: object) -> tuple[Spec, Any] | None:
         return None
     if is_partition_spec(spec):
         return _known_spec(spec), mesh
-    # These are lists, which cannot be hashed.
+    # Orbax and Keras specs can be lists, which are not hashable.
     return spec_of(spec), mesh
 
 
 def _out_of_format(sharding: object) -> object:
-    """The sharding in a Format of jax, or the argument itself."""
+    """Returns the sharding in a jax Format, or the argument itself."""
     inner = attribute(sharding, "sharding")
     if inner is None:
         return sharding
@@ -342,7 +345,7 @@ def _out_of_format(sharding: object) -> object:
 
 
 def foreign_memory(sharding: object) -> str | None:
-    """The memory kind of a jax sharding, if it is not the default of its devices.
+    """Returns a jax sharding's memory kind, if it is not its devices' default.
 
     >>> from types import SimpleNamespace
     >>> foreign_memory(SimpleNamespace(memory_kind="pinned_host"))
@@ -357,7 +360,7 @@ def foreign_memory(sharding: object) -> str | None:
     devices: Any = attribute(sharding, "device_set")
     if mesh is not None:
         devices = getattr(attribute(mesh, "devices"), "flat", None)
-    # All devices of a sharding are of one kind, so checking the first is enough.
+    # A sharding's devices are all of one kind, so checking the first is enough.
     for first in devices or ():
         if first.default_memory().kind == kind:
             return None
@@ -365,32 +368,32 @@ def foreign_memory(sharding: object) -> str | None:
     return kind
 
 
-# Large models have many arrays and few specs.
+# Cached, because large models have many arrays but few specs.
 @lru_cache(maxsize=1024)
 def _known_spec(spec: object) -> Spec:
     return spec_of(spec)
 
 
 def is_partition_spec(value: object) -> bool:
-    """True for jax's PartitionSpec, found by its name as jax may be missing.
+    """Whether `value` is a jax PartitionSpec; checked by name, without importing jax.
 
     >>> is_partition_spec((None, "model"))
     False
     """
     kind = type(value)
     home = (kind.__module__ or "").partition(".")[0]
-    # Newer versions of jax call it P.
+    # In newer jax versions, the class is called P.
     return home == "jax" and kind.__name__ in ("P", "PartitionSpec")
 
 
 def spec_of(spec: Any) -> Spec:
-    """The Spec of a PartitionSpec, or of its entries as JSON stores them.
+    """Converts a PartitionSpec, or a list of its entries as in JSON, to a Spec.
 
     >>> str(spec_of([["data", "model"], None]))
     "P(('data', 'model'), None)"
     """
-    # Iterating over a PartitionSpec raises if it has unreduced or reduced axes. jax
-    # 0.10.1 offers no other way, and does not raise.
+    # Iterating over a PartitionSpec with unreduced or reduced axes raises, so use
+    # `partitions`. jax 0.10.1 doesn't have it, but doesn't raise either.
     entries = getattr(spec, "partitions", spec)
     dims = []
     for entry in entries:
@@ -402,7 +405,7 @@ def spec_of(spec: Any) -> Spec:
 
 
 def mesh_of(mesh: Any) -> MeshSpec | None:
-    """The MeshSpec of a mesh of jax, Keras (`DeviceMesh`) or orbax, or None.
+    """Converts a jax, Keras (`DeviceMesh`) or orbax mesh to a MeshSpec, or None.
 
     If the mesh has devices, the MeshSpec has their ids and processes.
     """
@@ -421,7 +424,7 @@ def mesh_of(mesh: Any) -> MeshSpec | None:
             ids = [device.id for device in _flat(devices.mesh)]
     elif library == "keras":
         sizes = mesh.shape
-        # A device is text such as "cpu:3".
+        # Devices are strings such as "cpu:3".
         ends = [str(d).rpartition(":")[2] for d in np.ravel(mesh.devices)]
         if all(n.isdigit() for n in ends):
             ids = [int(n) for n in ends]

@@ -1,8 +1,8 @@
-"""match_rules(): which rule of a table decides each dimension of an array.
+"""match_rules(): finds the rule that decides each dimension of an array.
 
-Follows `flax.linen.spmd.logical_to_mesh_axes` and `flax.core.spmd.from_sharding_rules`
-step by step; `tests/layout` compares it with both over random tables. `resolution.py`
-explains afterwards why each of the other rules does not decide.
+The algorithm is that of `flax.linen.spmd.logical_to_mesh_axes` and
+`flax.core.spmd.from_sharding_rules`; `tests/layout` compares it with both on random
+tables. `resolution.py` explains why each of the other rules does not decide.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_DIMS: frozenset[int] = frozenset()
 
 
 class RuleMatches(NamedTuple):
-    """The winning rule of each dimension, by index, and the spec of the winners."""
+    """The index of each dimension's winning rule, and the resulting spec."""
 
     winners: tuple[int | None, ...]
     spec: Spec
@@ -31,17 +31,17 @@ class RuleMatches(NamedTuple):
 def match_rules(
     names: Names, rules: Rules, mesh: MeshSpec | None, dialect: NameDialect
 ) -> RuleMatches:
-    """The winner of each dimension, and the spec of the winners.
+    """Finds each dimension's winning rule and the resulting spec.
 
     Args:
         names: the logical names, one per dimension.
         rules: the table.
-        mesh: the mesh whose axes of size 1 are dropped, if the dialect does that.
+        mesh: the mesh, needed only if the dialect drops mesh axes of size 1.
         dialect: the library that reads the table.
 
     Raises:
         RuleError: an entry of `names` is not a name, or a name occurs twice and the
-            dialect does not resolve each dimension apart.
+            dialect does not resolve dimensions independently.
     """
     if dialect.dimensions_apart:
         matches = _each_apart(names, rules, dialect)
@@ -53,8 +53,8 @@ def match_rules(
 
 
 def _by_priority(names: Names, rules: Rules, dialect: NameDialect) -> RuleMatches:
-    # This is the hottest loop of the rules: the Explorer resolves after every edit, an
-    # audit resolves thousands of arrays. So it creates as few objects as possible.
+    # This loop creates as few objects as possible, because the Explorer resolves after
+    # every edit, and an audit resolves thousands of arrays.
     by_name, entries = rules.by_name, rules.entries
     last_only = dialect.last_repeat_wins
     position: dict[str, int] = {}
@@ -70,7 +70,7 @@ def _by_priority(names: Names, rules: Rules, dialect: NameDialect) -> RuleMatche
         else:
             read_names((name,))
             if not isinstance(name, str):
-                free.append(dim)  # read_names accepts one other entry, UNCONSTRAINED
+                free.append(dim)  # read_names accepted UNCONSTRAINED
                 continue
             unknown.append(name)
         if name in position:
@@ -80,7 +80,7 @@ def _by_priority(names: Names, rules: Rules, dialect: NameDialect) -> RuleMatche
                 " its own."
             )
         position[name] = dim
-    candidates.sort()  # rule order alone is priority
+    candidates.sort()  # only the order in the table determines priority
     winners: list[int | None] = [None] * len(names)
     dims: list[tuple[str, ...]] = [()] * len(names)
     used: list[str] = []
@@ -128,7 +128,7 @@ def _each_apart(names: Names, rules: Rules, dialect: NameDialect) -> RuleMatches
 
 
 def without_size_one(spec: Spec, mesh: MeshSpec) -> Spec:
-    """The spec without mesh axes of size 1."""
+    """Removes mesh axes of size 1 from a spec."""
     dims = []
     for axes in spec.dims:
         dims.append(tuple(a for a in axes if mesh.shape.get(a) != 1))

@@ -1,4 +1,4 @@
-"""Reads MaxText's files: the mesh of a configuration, records of shardings."""
+"""Reads MaxText files: the mesh in a configuration, and records of shardings."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from shardviz.base.errors import MeshError
 from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec, filled_sizes
 
-# A key of a path as jax writes it: of a dict, of a list, or of an attribute.
+# A jax key in a path: a dict key, a sequence index, or an attribute.
 _KEY = re.compile(r"\['(.*)'\]|\[(\d+)\]|\.(.*)")
 
 
 class RecordedArray(NamedTuple):
-    """An array in a file of MaxText's `named_shardings` or `logical_shardings`.
+    """An array in a MaxText file of `named_shardings` or `logical_shardings`.
 
     Attributes:
-        shape: its shape.
-        entries: the entries of its PartitionSpec, or its logical names.
-        mesh: the mesh of its sharding; None for logical names.
+        shape: the array's shape.
+        entries: the entries of the array's PartitionSpec, or its logical names.
+        mesh: the mesh of the sharding; None for logical names.
 
     >>> read_record({"partition_spec": ["embed", None], "shape": [8, 4]}).entries
     ('embed', None)
@@ -33,7 +33,7 @@ class RecordedArray(NamedTuple):
 
 
 def read_record(value: Mapping[Any, Any]) -> RecordedArray | None:
-    """The array that this part of a file records; None for any other mapping."""
+    """Reads the record of one array; returns None for any other mapping."""
     if not {"partition_spec", "shape"} <= value.keys():
         return None
     if not value.keys() <= {"partition_spec", "shape", "mesh"}:
@@ -56,7 +56,7 @@ def read_record(value: Mapping[Any, Any]) -> RecordedArray | None:
 
 
 def plain_path(path: str) -> str:
-    """The path of an array in such a file, in the form that paths of trees have here.
+    """Converts an array's path in a MaxText file to shardviz's form of tree paths.
 
     >>> plain_path("['model']/['layers']/[0]/['kernel']/.value")
     'model/layers/0/kernel'
@@ -74,17 +74,17 @@ def plain_path(path: str) -> str:
 def mesh_of_config(
     config: Mapping[Any, Any], count_devices: Callable[[], int]
 ) -> MeshSpec:
-    """The mesh of a configuration with `mesh_axes` and `ici_..._parallelism`.
+    """Returns the mesh of a configuration with `mesh_axes` and `ici_..._parallelism`.
 
-    The size of an axis is its part in a slice (`ici`) times its part between slices
-    (`dcn`). In each, -1 stands for the remaining devices or slices.
+    An axis' size is its size within a slice (`ici`) times its size across slices
+    (`dcn`). A size of -1 means all remaining devices or slices.
 
     Args:
         config: the parsed configuration.
-        count_devices: the total number of devices; called if a size is -1.
+        count_devices: returns the total number of devices; called if a size is -1.
 
     Raises:
-        MeshError: the configuration has no mesh, or its sizes fit no number of devices.
+        MeshError: the configuration has no mesh, or its sizes are invalid.
 
     >>> config = {"mesh_axes": ["data", "fsdp"], "ici_fsdp_parallelism": -1}
     >>> mesh_of_config(config, lambda: 16).shape
@@ -99,7 +99,7 @@ def mesh_of_config(
             " such as ici_fsdp_parallelism; there is no mesh_axes in it."
         )
     slices = config.get("compile_topology_num_slices", 1)
-    # MaxText writes -1 or 0 if it does not compile for a topology.
+    # MaxText uses -1 or 0 if it doesn't compile for a topology.
     if not isinstance(slices, int) or slices < 1:
         slices = 1
     between = filled_sizes(_sizes(config, axes, "dcn"), lambda: slices)

@@ -14,18 +14,17 @@ _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
 @dataclass(frozen=True)
 class Difference(Fact):
-    """An array of the optimizer that is stored differently from its parameter.
+    """An optimizer array that is stored differently from its parameter.
 
     Attributes:
-        row: the array.
-        parameter: its parameter.
-        kind: `"lost"` if it is split less than the parameter, `"unknown"` if nothing
-            determines how it is split, `"otherwise"` if it is split over other or more
-            axes, `"dtype"` if its dtype needs more memory, `"few names"` if both are
-            abstract and have fewer names than dimensions: if layers are stacked, the
-            parameter is created with other dimensions split.
-        bytes_per_device: the cost on each device, in bytes; negative if it saves
-            memory.
+        row: the optimizer's array.
+        parameter: the array's parameter.
+        kind: `"lost"` if the array is split less than the parameter; `"unknown"` if
+            nothing determines how it is split; `"otherwise"` if it is split over other
+            or more mesh axes; `"dtype"` if its dtype needs more memory; or
+            `"few names"` if both are abstract and have fewer names than dimensions. If
+            layers are stacked, the real parameter then has other dimensions split.
+        bytes_per_device: additional bytes per device; negative if it saves memory.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> tree = {"params": {"w": ((512, 8), "embed mlp")},
@@ -42,7 +41,7 @@ class Difference(Fact):
 
     @property
     def path(self) -> str:
-        """The path of the array."""
+        """The path of the optimizer's array."""
         return self.row.path
 
     @property
@@ -52,7 +51,7 @@ class Difference(Fact):
 
 
 def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
-    """The differences between an optimizer's arrays and their parameters, in order."""
+    """Compares each optimizer array with its parameter, in the order of `rows`."""
     rows = tuple(rows)
     by_path = {row.path: row for row in rows}
     found_differences: list[Difference] = []
@@ -66,7 +65,7 @@ def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
 
 
 def role(row: Request) -> str:
-    """The optimizer's name for an array: `mu` of `opt_state/0/mu/w`, beside `params/w`.
+    """Returns the optimizer's name for an array: `mu` for `opt_state/0/mu/w`.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> role(Request(ArraySpec("o/0/nu/a/w", (8,)), None, None, None, None, partner="p/a/w"))
@@ -74,10 +73,10 @@ def role(row: Request) -> str:
     """
     segments, parameter_segments = row.path.split("/"), (row.partner or "").split("/")
     flat = "_".join(parameter_segments)
-    # Keras writes the path with `_`.
+    # Keras replaces `/` in the parameter's path by `_`.
     if segments[-1].startswith(flat + "_"):
         return segments[-1][len(flat) + 1 :]
-    # The paths of sm3 go on below a parameter.
+    # In sm3, segments can follow the parameter's path.
     for end in range(len(segments), 0, -1):
         common = 0
         while common < min(end, len(parameter_segments)):
@@ -90,7 +89,7 @@ def role(row: Request) -> str:
 
 
 def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
-    """The kinds of differences, each with its cost in bytes."""
+    """Yields (kind of difference, cost in bytes per device)."""
     layout, parameter_layout = row.layout, parameter.layout
     if parameter.spec is None or parameter_layout is None:
         return
@@ -98,8 +97,7 @@ def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
         if parameter_layout.num_blocks > 1:
             yield "unknown", 0
         return
-    # Arrays of other sizes are not compared, and neither are placeholders of one
-    # element.
+    # Skip arrays whose sizes are not the parameter's, and placeholders of one element.
     dimensions = _kept_dimensions(row.shape, parameter.shape)
     if dimensions is None or max(row.shape, default=1) <= 1:
         return
@@ -109,7 +107,7 @@ def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
         if dims is not None:
             axes = dims.padded(parameter_layout.rank)[parameter_dim]
         parts = math.prod(parameter_layout.mesh.shape[axis] for axis in axes)
-        # If the sizes do not divide, it could not be split like the parameter.
+        # An indivisible dimension could not be split like the parameter's.
         if row.shape[dim] % parts == 0:
             parts_wanted *= parts
             row_axes = ()
@@ -129,7 +127,7 @@ def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
 
 
 def _kept_dimensions(shape: tuple[int, ...], full: tuple[int, ...]) -> list[int] | None:
-    """The parameter's dimensions that a factored array keeps; None if it has others.
+    """Maps a factored array's dimensions to the parameter's; None if sizes differ.
 
     >>> _kept_dimensions((4, 16), (4, 8, 16)), _kept_dimensions((5,), (4, 8))
     ([0, 2], None)

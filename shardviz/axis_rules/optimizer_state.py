@@ -1,11 +1,12 @@
-"""pair(): finds the parameter of each array of an optimizer.
+"""pair(): finds the parameter of each array in an optimizer's state.
 
-An optimizer keeps trees of the structure of the parameters in its state: `mu`, `nu`,
-`trace`. So a part of the state with the paths of the parameters holds one array for
-each of them. A masked optimizer lacks some of these; if an optimizer keeps several
-arrays for a parameter (sm3), the paths go on below it.
-`optax.tree_utils.tree_map_params` finds the same arrays by calling the optimizer again,
-which requires the optimizer itself; `tests/layout` compares the two.
+An optimizer's state contains trees with the structure of the parameters: `mu`, `nu`,
+`trace`. A subtree with the same paths as the parameters therefore has one array per
+parameter. A masked optimizer omits some of these paths. If an optimizer has several
+arrays per parameter (sm3), their paths start with the parameter's path.
+
+`optax.tree_utils.tree_map_params` finds the same arrays, but it needs the optimizer and
+calls it again. `tests/layout` compares the two.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _STATE_KEYS = frozenset(
 )
 _TELLING = ("opt", "params")
 _PARAMETER_KEYS = ("params", "parameters", "model", "weights", "fast")
-# How many places before one end of a path are kept; more would not show which of them
-# holds the parameters.
+# Maximum number of prefixes stored per path suffix. A suffix with more prefixes is too
+# common to show where the parameters are.
 _MOST_ROOTS = 8
 Path = tuple[str, ...]
 # Maps the index of an array and a depth to the index of its parameter, or None.
@@ -38,7 +39,7 @@ _Find = Callable[[int, int], "int | None"]
 
 
 class Pairs(NamedTuple):
-    """The group of every array, and the position of its parameter or None.
+    """The group of every array, and the position of the array's parameter or None.
 
     >>> pair(["params/w", "opt_state/0/count", "opt_state/0/mu/w"], [(8,), (), (8,)])
     Pairs(groups=('parameters', 'optimizer state', 'optimizer state'), partners=(None, None, 0))
@@ -49,10 +50,10 @@ class Pairs(NamedTuple):
 
 
 def optimizer_leaves(tree: Any) -> frozenset[int]:
-    """The positions of the leaves that objects of optax hold.
+    """Returns the positions of leaves that are inside optax states.
 
     Args:
-        tree: a PyTreeDef of jax.
+        tree: a jax PyTreeDef.
     """
     leaves: set[int] = set()
     position = 0
@@ -73,12 +74,12 @@ def optimizer_leaves(tree: Any) -> frozenset[int]:
 def pair_names(
     names: Sequence[str], shapes: Sequence[tuple[int, ...]], states: Collection[int]
 ) -> tuple[list[str], list[str | None]] | None:
-    """The group and the parameter of every array of a program, by its name.
+    """Returns the group and the parameter's name of every array of a program.
 
-    None if no array is in an optimizer's state.
+    Returns None if no array is in an optimizer's state.
 
     Args:
-        names: as `params.layers[0].w`.
+        names: array names such as `params.layers[0].w`.
         shapes: the shapes of the arrays.
         states: positions of arrays known to be in an optimizer's state.
 
@@ -96,7 +97,7 @@ def pair_names(
 
 
 def may_hold_state(paths: Sequence[str]) -> bool:
-    """True if pairing by paths can find anything, which requires one of a few words.
+    """Whether the paths contain a word without which pairing cannot find anything.
 
     >>> may_hold_state(["params/w"]), may_hold_state(["w", "b"])
     (True, False)
@@ -111,14 +112,14 @@ def pair(
     states: Collection[int] = (),
     given_partners: Mapping[int, int] | None = None,
 ) -> Pairs:
-    """Finds the parameters of a tree, its optimizer state and gradients, in pairs.
+    """Pairs optimizer state, gradients and copies with their parameters.
 
     Args:
-        paths: the path of every array, joined by `/`.
-        shapes: their shapes.
-        states: positions of arrays that are in an optimizer's state under any path.
-        given_partners: positions of arrays to positions of their parameters, if a
-            library records them.
+        paths: the path of every array, with segments joined by `/`.
+        shapes: the shapes of the arrays.
+        states: positions of arrays known to be in an optimizer's state.
+        given_partners: array position -> position of its parameter, if a library
+            records it.
     """
     parts = [tuple(path.split("/")) for path in paths]
     pairing = _Pairing(parts, shapes, frozenset(states), given_partners or {})
@@ -140,7 +141,7 @@ class _Pairing:
         self.partners: list[int | None] = [None] * len(parts)
         state, outside = [], []
         for index, path in enumerate(parts):
-            # The records of a library count more than paths.
+            # Partners that a library records take precedence over paths.
             if index in given_partners:
                 self.groups[index], self.partners[index] = (
                     OPTIMIZER,
@@ -160,7 +161,7 @@ class _Pairing:
         beside = []
         for index in outside:
             path = parts[index]
-            # If the parameters are the whole tree, gradients are among them.
+            # With an empty root, the parameters' paths include those of gradients.
             if path[: len(root)] == root and (root or not _is_gradient(path)):
                 self.by_path[path[len(root) :]] = index
                 self.groups[index] = PARAMETERS
@@ -170,14 +171,14 @@ class _Pairing:
         self._pair_copies(beside)
 
     def _root(self, outside: list[int], state: list[int]) -> Path | None:
-        """The path below which the parameters are, or None if nothing shows it."""
+        """Returns the path prefix of the parameters, or None if it is unknown."""
         votes = self._votes(outside, state)
         if votes:
             best = max(votes.values())
             equal = [root for root, count in votes.items() if count == best]
             return min(equal, key=_least_likely)
         arrays = [i for i in outside if self.shapes[i]]
-        # A single array beside a state is the only parameter.
+        # If only one array is outside the state, it is the only parameter.
         if state and len(arrays) == 1:
             return self.parts[arrays[0]]
         for index in outside:
@@ -187,15 +188,15 @@ class _Pairing:
         return None
 
     def _votes(self, outside: list[int], state: list[int]) -> Counter[Path]:
-        """Counts the places of parameters that the paths of the state point to.
+        """Counts votes for the parameters' path prefix.
 
-        A state's path votes for each prefix of an outside path that shares its longest
-        end.
+        A path in the optimizer's state votes for the prefixes of all outside paths with
+        which it shares the longest suffix.
         """
         votes: Counter[Path] = Counter()
         if not state:
             return votes
-        # Each end of a path to the prefixes before it.
+        # Path suffix -> prefixes in front of it.
         roots: dict[Path, list[Path]] = {}
         for index in outside:
             path = self.parts[index]
@@ -205,7 +206,7 @@ class _Pairing:
                     before.append(path[:begin])
         for index in state:
             path = self.parts[index]
-            # Try the longest end first.
+            # Try the longest suffix first.
             for begin in range(len(path)):
                 if (before := roots.get(path[begin:])) is not None:
                     votes.update(dict.fromkeys(before, len(path) - begin))
@@ -220,13 +221,13 @@ class _Pairing:
             self.partners[index] = parameter
 
     def _pair_copies(self, outside: list[int]) -> None:
-        """Pairs trees with one array for each parameter, such as gradients."""
+        """Pairs trees that have one array per parameter, such as gradients."""
         parameter_count, tops = len(self.by_path), {}
         for index in outside:
             tops.setdefault(self.parts[index][0], []).append(index)
         for indices in tops.values():
             partners = self._node(indices, 0, self._exact)
-            # With fewer it is not a copy: paths such as `w` are in many trees.
+            # A tree without some parameters is no copy: paths such as `w` are common.
             if len(set(partners.values())) < parameter_count:
                 continue
             for index, parameter in partners.items():
@@ -235,11 +236,15 @@ class _Pairing:
                     self.groups[index] = GRADIENTS
 
     def _node(self, indices: list[int], depth: int, find: _Find) -> dict[int, int]:
-        """Pairs the arrays below one node of the tree: array to parameter.
+        """Pairs the arrays below one node of the tree.
 
-        A node is paired as a whole if all its arrays have parameters, unless a node
-        inside it has more of them: a list of parameters has the paths of a chain of
-        transformations.
+        The paths relative to this node are used if they give every array a parameter.
+        But if a child node reaches more parameters with its own relative paths, the
+        children's pairs are used: an optax chain has paths like those of a list of
+        parameters.
+
+        Returns:
+            Array position -> position of its parameter.
         """
         at_node: dict[int, int] = {}
         inner: dict[str, list[int]] = {}
@@ -262,8 +267,8 @@ class _Pairing:
     def _exact(self, index: int, depth: int) -> int | None:
         path = self.parts[index][depth:]
         parameter = self.by_path.get(path)
-        # If the parameters are a single array, every array of the state has its path,
-        # which is empty.
+        # If the parameters are a single array, its path is empty and matches any array
+        # of the state, so compare the shapes.
         if (
             not path
             and parameter is not None
@@ -273,12 +278,12 @@ class _Pairing:
         return parameter
 
     def _below(self, index: int, depth: int) -> int | None:
-        """The parameter at the beginning of an array's path, if the sizes agree."""
+        """Returns the parameter whose path starts the array's path, if sizes agree."""
         path = self.parts[index][depth:]
         for end in range(len(path) - 1, 0, -1):
             parameter = self.by_path.get(path[:end])
             if parameter is not None:
-                # A factored moment has some of the sizes, and 1 for the others.
+                # A factored moment has some of these sizes; its other sizes are 1.
                 sizes = {*self.shapes[parameter], 1}
                 if not sizes.issuperset(self.shapes[index]):
                     return None
@@ -289,7 +294,7 @@ class _Pairing:
 def _in_state(path: Path) -> bool:
     if not _STATE_KEYS.isdisjoint(path[:-1]):
         return True
-    # An optimizer of nnx may hold the model, too.
+    # An nnx optimizer can also contain the model.
     return "optimizer" in path[:-1] and "model" not in path[path.index("optimizer") :]
 
 
@@ -298,7 +303,7 @@ def _is_gradient(path: Path) -> bool:
 
 
 def _least_likely(root: Path) -> tuple[bool, bool, int]:
-    """A sort key for places of parameters, the likeliest first."""
+    """Returns a sort key for path prefixes of parameters, the likeliest first."""
     last = ""
     if root:
         last = root[-1].lower()

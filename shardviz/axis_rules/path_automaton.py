@@ -1,10 +1,10 @@
-"""Automaton: matches a regular expression in time proportional to the path.
+"""Automaton: matches a regular expression in time proportional to the path's length.
 
-Python's `re` tries every way in which a pattern can match, one after the other: 22 s
-for `(a+)+b` and 27 letters, and twice as long for each further letter. Patterns with
-many ways are matched here instead, by following all places in the pattern that a letter
-can lead to. This covers the syntax of tables: letters, classes, groups, alternatives,
-repeats and the ends of the text.
+Python's `re` backtracks: `(a+)+b` takes 22 s for a path of 27 letters, and twice as
+long for each additional letter. Patterns that could backtrack a lot are matched here
+instead, by a nondeterministic automaton (NFA) that tracks a set of states. It supports
+the syntax that rule tables use: letters, classes, groups, alternatives, repeats and
+anchors.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-MOST_PLACES = 20_000  # in a pattern with its counted repeats written out
-_MOST_KNOWN = 1 << 12  # cached steps
+MOST_STATES = 20_000  # with counted repeats expanded
+_MOST_KNOWN = 1 << 12  # cached transitions
 _TOKEN = re.compile(
     r"(?P<open>\((?:\?:|\?P<\w+>|(?!\?)))|(?P<close>\))|(?P<bar>\|)"
     r"|(?P<start>\^|\\A)|(?P<end>\$|\\Z)"
@@ -32,9 +32,9 @@ class Unsupported(ValueError):
 
 @lru_cache(maxsize=1 << 14)
 def repeats_and_options(pattern: str) -> tuple[float, int]:
-    """The number of repeats of a pattern (infinite if they nest), and of alternatives.
+    """Returns upper bounds on a pattern's repeats (inf if nested) and alternatives.
 
-    It may count too many, since it also counts escaped characters.
+    They are only upper bounds, because escaped characters are counted too.
 
     >>> repeats_and_options("mlp/.*/(wi|wo)/kernel"), repeats_and_options("(a+)+")
     ((1, 2), (inf, 1))
@@ -48,7 +48,7 @@ def repeats_and_options(pattern: str) -> tuple[float, int]:
 
 
 def ways(pattern: str, letters: int) -> float:
-    """An upper bound of the ways that `re` may try on a path of so many letters.
+    """Returns an upper bound on the ways that `re` tries for a path of `letters`.
 
     >>> ways("kernel", 40), ways(".*/kernel", 40), ways("(a|aa)+$", 40)
     (41, 861, inf)
@@ -56,16 +56,16 @@ def ways(pattern: str, letters: int) -> float:
     repeats, options = repeats_and_options(pattern)
     if repeats == math.inf:
         return math.inf
-    # Each repeat ends at some letter, and so does the text before the match.
+    # Each repeat can end after any letter, and so can the text before the match.
     return options * math.comb(letters + int(repeats) + 1, int(repeats) + 1)
 
 
 @lru_cache(maxsize=1 << 10)
 def automaton(pattern: str, whole_text: bool, ignores_case: bool = False) -> Automaton:
-    """The automaton of a pattern that `re` compiles.
+    """Returns the cached automaton of a pattern that `re` compiles.
 
     Raises:
-        Unsupported: the pattern has syntax that only `re` matches, such as a
+        Unsupported: the pattern has syntax that only `re` supports, such as a
             look-ahead.
 
     >>> automaton("(a+)+b", whole_text=False).matches("a" * 1000)
@@ -79,14 +79,14 @@ def automaton(pattern: str, whole_text: bool, ignores_case: bool = False) -> Aut
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a pattern.
+    """A node of a pattern's syntax tree.
 
     Attributes:
-        kind: "letter", "start" or "end" of the text, "group" or "repeat".
-        text: for a letter, the expression that it matches.
+        kind: "letter", "start" or "end" (anchors), "group" or "repeat".
+        text: for a letter, the regular expression of that single letter.
         options: for a group, its alternatives, each a sequence; for a repeat, its body.
-        least: how often a repeat must match its body.
-        most: how often it may match its body; None for any number.
+        least: minimum number of times that a repeat's body must match.
+        most: maximum number of times that a repeat's body may match; None for no limit.
     """
 
     kind: str
@@ -97,13 +97,13 @@ class _Part:
 
 
 class _Reader:
-    """Reads the parts of a pattern, from left to right."""
+    """Parses a pattern from left to right."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.at = pattern, 0
 
     def group(self) -> _Part:
-        """The alternatives up to the closing bracket, or to the end of the pattern."""
+        """Parses alternatives up to the closing bracket, or to the pattern's end."""
         options: list[tuple[_Part, ...]] = []
         sequence: list[_Part] = []
         while self.at < len(self.pattern):
@@ -123,13 +123,13 @@ class _Reader:
         return _Part("group", options=(*options, tuple(sequence)))
 
     def _repeated(self, part: _Part) -> _Part:
-        """The part with the repeat that follows it, if any."""
+        """Parses a repeat after `part`, if there is one."""
         repeat = _REPEAT.match(self.pattern, self.at)
         if repeat is None:
             return part
         self.at = repeat.end()
         sign, minimum, comma, maximum, suffix = repeat.groups()
-        if suffix == "+":  # it keeps all that it matched, and may so match less
+        if suffix == "+":  # possessive, so it can match fewer texts
             raise Unsupported(self.pattern)
         if sign:
             fewest, limit = int(sign == "+"), 1 if sign == "?" else None
@@ -141,12 +141,12 @@ class _Reader:
 
 
 class Automaton:
-    """The places of a pattern, and which letters lead from one to the next.
+    """A nondeterministic finite automaton of a pattern.
 
     Args:
         pattern: a regular expression that `re` compiles.
-        whole: True if it must match all of a text, False for any part of it.
-        ignores_case: True if letters match in either case.
+        whole_text: True if the pattern must match the whole text, False for any part.
+        ignores_case: True if matching ignores upper and lower case.
     """
 
     def __init__(
@@ -157,12 +157,12 @@ class Automaton:
         self._kinds: list[str] = []
         self._letters: list[re.Pattern[str] | None] = []
         self._next: list[list[int]] = []
-        self._final = self._place("group", [])
+        self._final = self._add_state("group", [])
         self._first = self._enter(_Reader(pattern).group(), self._final)
         self._steps: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
-    def _place(self, kind: str, after: list[int], text: str = "") -> int:
-        if len(self._next) >= MOST_PLACES:
+    def _add_state(self, kind: str, after: list[int], text: str = "") -> int:
+        if len(self._next) >= MOST_STATES:
             raise Unsupported("too large")
         self._kinds.append(kind)
         self._letters.append(
@@ -172,66 +172,66 @@ class Automaton:
         return len(self._next) - 1
 
     def _enter(self, part: _Part, after: int) -> int:
-        """Adds the places of a part that is followed by `after`; returns its first."""
+        """Adds states for `part`, followed by state `after`; returns the first one."""
         if part.kind == "repeat":
             return self._enter_repeat(part, after)
         if part.kind != "group":
-            return self._place(part.kind, [after], part.text)
+            return self._add_state(part.kind, [after], part.text)
         starts: list[int] = []
         for sequence in part.options:
             start = after
             for inner in reversed(sequence):
                 start = self._enter(inner, start)
             starts.append(start)
-        return self._place("group", starts)
+        return self._add_state("group", starts)
 
     def _enter_repeat(self, part: _Part, after: int) -> int:
         body = part.options[0][0]
         start = after
         if part.most is None:
-            start = self._place("group", [after])
+            start = self._add_state("group", [after])
             self._next[start].append(self._enter(body, start))
         else:
             for _ in range(part.most - part.least):
-                start = self._place("group", [self._enter(body, start), after])
+                start = self._add_state("group", [self._enter(body, start), after])
         for _ in range(part.least):
             start = self._enter(body, start)
         return start
 
     def matches(self, text: str) -> bool:
-        """True if the pattern matches a text."""
-        places = self._passed([self._first], at_start=True)
+        """Whether the pattern matches `text`."""
+        states = self._passed([self._first], at_start=True)
         restart = frozenset() if self._whole else self._passed([self._first])
         for letter in text:
-            if not self._whole and self._final in places:
+            if not self._whole and self._final in states:
                 return True
-            key = places, letter
+            key = states, letter
             if key not in self._steps:
                 if len(self._steps) >= _MOST_KNOWN:
                     self._steps.clear()
-                self._steps[key] = self._step(places, letter) | restart
-            places = self._steps[key]
-        return self._final in self._passed(places, at_start=not text, at_end=True)
+                self._steps[key] = self._step(states, letter) | restart
+            states = self._steps[key]
+        return self._final in self._passed(states, at_start=not text, at_end=True)
 
-    def _step(self, places: frozenset[int], letter: str) -> frozenset[int]:
+    def _step(self, states: frozenset[int], letter: str) -> frozenset[int]:
         after: list[int] = []
-        for place in places:
-            expression = self._letters[place]
+        for state in states:
+            expression = self._letters[state]
             if expression is not None and expression.match(letter):
-                after += self._next[place]
+                after += self._next[state]
         return self._passed(after)
 
     def _passed(
-        self, places: Iterable[int], at_start: bool = False, at_end: bool = False
+        self, states: Iterable[int], at_start: bool = False, at_end: bool = False
     ) -> frozenset[int]:
-        """These places and all that can be reached from them without a letter."""
-        reached = set(places)
+        """Returns these states and all states reachable without reading a letter."""
+        reached = set(states)
         waiting = list(reached)
         passable = {"group": True, "letter": False, "start": at_start, "end": at_end}
         while waiting:
-            place = waiting.pop()
-            if passable[self._kinds[place]]:
-                for following in self._next[place]:
+            state = waiting.pop()
+            if passable[self._kinds[state]]:
+                for following in self._next[state]:
                     if following not in reached:
                         reached.add(following)
                         waiting.append(following)

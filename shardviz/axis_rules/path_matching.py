@@ -1,8 +1,8 @@
-"""match_path(): which pattern of a table of paths decides for an array.
+"""match_path(): finds the pattern that decides an array's spec by its path.
 
-Follows `match_partition_rules` of EasyLM and T5X (dialect regex) and
-`keras.distribution.LayoutMap.__getitem__` (dialect keras); `tests/layout` compares it
-with both.
+The algorithms are `match_partition_rules` in EasyLM and T5X (dialect regex) and
+`keras.distribution.LayoutMap.__getitem__` (dialect keras); `tests/layout` compares with
+both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from shardviz.base.format import shown
 from shardviz.base.parse import check_path
 from shardviz.base.partition_spec import Spec
 
-MAX_PATTERN = 1_000  # letters
-# Ways in which Python's `re` may try to match a pattern: above the first number, an
-# automaton matches it, and above the second, a pattern without an automaton is refused.
+MAX_PATTERN = 1_000  # characters
+# Limits for the number of ways in which `re` tries to match a pattern. Above
+# _MOST_WAYS, an automaton is used. If there is none, patterns above _TOO_MANY_WAYS are
+# rejected.
 _MOST_WAYS = 10**4
 _TOO_MANY_WAYS = 10**7
 
@@ -37,12 +38,12 @@ _WORD = re.compile(r"[^\W\d]\w+")
 _NOT_PLAIN = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|\(\?[a-zA-Z]*[:)]?|\w[?*]")
 
 
-@lru_cache(maxsize=1 << 14)  # a table of one model is matched with thousands of paths
+@lru_cache(maxsize=1 << 14)  # one table is matched with thousands of paths
 def compiled(text: str, ignores_case: bool) -> re.Pattern[str]:
-    """The regular expression of a pattern.
+    """Compiles a pattern as a regular expression; cached.
 
     Raises:
-        RuleError: the text is not a regular expression, or matching it may take
+        RuleError: the text is not a regular expression, or matching it could take
             unbounded time.
     """
     if len(text) > MAX_PATTERN:
@@ -70,30 +71,30 @@ def compiled(text: str, ignores_case: bool) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1 << 14)
 def required(pattern: str) -> str:
-    """Text that is in every path that the pattern matches; "" if that is not obvious.
+    """Returns text that every matching path contains; "" if there is no obvious one.
 
-    Most paths of a model lack it, and looking for it is faster than matching.
+    A search for this text rules out most paths, and is faster than matching.
 
     >>> required("mlp/.*/kernel"), required("(a|b)/kernel")
     ('/kernel', '')
     """
     parts = pattern.removeprefix("^").removesuffix("$").split(".*")
-    # The parts between `.*` must be plain text.
+    # The text between `.*` must be free of special characters.
     if any(re.escape(part).replace("\\-", "-") != part for part in parts):
         return ""
     return max(parts, key=len)
 
 
 def may_fit(pattern: str, text: str, dialect: PathDialect) -> bool:
-    """False if a pattern cannot match a text, or any line of it: a quick first test."""
+    """Quick test: False if a pattern cannot match `text`, or any line of it."""
     return dialect.ignores_case or required(pattern) in text
 
 
 def fits(pattern: str, path: str, dialect: PathDialect) -> bool:
-    """True if a pattern matches a path, anywhere or as a whole, as the dialect asks.
+    """Whether a pattern matches a path, in whole or in part as the dialect requires.
 
     Raises:
-        RuleError: the pattern is not a regular expression, or matching it may take
+        RuleError: the pattern is not a regular expression, or matching it could take
             unbounded time.
     """
     text = dialect.text(path)
@@ -118,12 +119,12 @@ def fits(pattern: str, path: str, dialect: PathDialect) -> bool:
 
 
 class PathMatch(NamedTuple):
-    """Which patterns of a table match a path, by index, and which of them decides.
+    """The result of matching a path with a table; patterns are given by index.
 
     Attributes:
         winner: the pattern that decides, or None.
-        several: the patterns among which the library does not choose.
-        problem: why none decides although one should, or None.
+        several: all matching patterns, if the library rejects several matches.
+        problem: if the library raises an error, the reason; else None.
 
     >>> PathMatch(2).several
     ()
@@ -135,7 +136,7 @@ class PathMatch(NamedTuple):
 
 
 def match_path(path: str, rules: PathRules, dialect: PathDialect) -> PathMatch:
-    """The pattern that decides for a path, as the library of the dialect finds it.
+    """Finds the pattern that decides for a path, in the way of the dialect's library.
 
     >>> from shardviz.axis_rules.dialects import Dialect
     >>> table = PathRules.of([("dense.*", ("model",)), (".*kernel", ())])
@@ -147,7 +148,7 @@ def match_path(path: str, rules: PathRules, dialect: PathDialect) -> PathMatch:
     matching: list[int] = []
     try:
         check_path(path, RuleError)
-        # A library that looks the path up as a key does not match any pattern then.
+        # If the path is a key of the table, the library matches no pattern.
         if not is_key(path, rules, dialect):
             for index, rule in enumerate(rules.entries):
                 if fits(rule.pattern, path, dialect):
@@ -160,19 +161,19 @@ def match_path(path: str, rules: PathRules, dialect: PathDialect) -> PathMatch:
 
 
 def is_key_of(pattern: str, path: str, dialect: PathDialect) -> bool:
-    """True if the dialect looks paths up as keys, and the pattern is that path."""
+    """Whether the dialect looks paths up as keys, and the pattern equals the path."""
     return dialect.key_first and pattern == dialect.text(path)
 
 
 def is_key(path: str, rules: PathRules, dialect: PathDialect) -> bool:
-    """True if a pattern that is the path itself decides for it."""
+    """Whether the dialect looks paths up as keys, and the path is a key."""
     return dialect.key_first and dialect.text(path) in rules.patterns
 
 
 def decided(
     matching: Sequence[int], path: str, rules: PathRules, dialect: PathDialect
 ) -> PathMatch:
-    """Which of the patterns that match a path decides for it."""
+    """Decides between the patterns that match a path."""
     if is_key(path, rules, dialect):
         return PathMatch(rules.patterns[dialect.text(path)])
     if matching and (dialect.first_match_wins or len(matching) == 1):
@@ -187,7 +188,7 @@ def decided(
 
 
 def is_one_element(shape: tuple[int, ...] | None, dialect: PathDialect) -> bool:
-    """True if the dialect leaves an array of this shape unsplit before it matches."""
+    """Whether the dialect leaves arrays of this shape unsplit, whatever the table."""
     return dialect.one_element_unsplit and shape is not None and math.prod(shape) == 1
 
 
@@ -197,7 +198,7 @@ def matched_spec(
     shape: tuple[int, ...] | None,
     dialect: PathDialect,
 ) -> Spec | None:
-    """The spec of the pattern that decides; None if the library raises an error."""
+    """Returns the deciding pattern's spec; None if the library raises an error."""
     if is_one_element(shape, dialect):
         return Spec()
     if match.winner is not None:
@@ -209,7 +210,7 @@ def matched_spec(
 
 
 def plain_words(pattern: str) -> Iterator[re.Match[str]]:
-    """The words that a pattern spells out letter by letter, with their positions.
+    """Finds the words that a pattern contains literally, with their positions.
 
     >>> [word[0] for word in plain_words("mlp/.*/kernels?$")]
     ['mlp', 'kernel']
@@ -218,7 +219,7 @@ def plain_words(pattern: str) -> Iterator[re.Match[str]]:
 
 
 def missing_words(pattern: str, text: str) -> tuple[str, ...]:
-    """The words of a pattern that do not occur in a path, or in a text of many paths."""
-    # Each word once, in the order of the pattern.
+    """Returns a pattern's literal words that are not in `text` (one or more paths)."""
+    # A dict keeps each word once, in the pattern's order.
     words = dict.fromkeys(match[0] for match in plain_words(pattern))
     return tuple(word for word in words if word not in text)

@@ -1,7 +1,7 @@
-"""The edits of a table of paths that may split an array as requested.
+"""Edits of a path table that could split an array as requested.
 
-A pattern is moved up, added, removed or given another spec, or a misspelt word in it is
-corrected.
+An edit moves a pattern up, adds or removes one, changes its spec, or corrects a
+misspelt word in it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from shardviz.axis_rules.rules import PathRule, PathRules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
 
-MOST_TARGETS = 12  # specs to try for a pattern, if the wish is not a spec
+MOST_TARGETS = 12  # most specs to try per pattern, if the request is not a spec
 
 
 class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
-    """A search under a table of paths."""
+    """A search for edits of a path table."""
 
     @property
     def _path(self) -> str:
@@ -73,11 +73,11 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         changed: set[object] = set()
         for line in touched:
             paths = self.arrays.matched(line.pattern, self.dialect)
-            if paths is None:  # matching any path raises an error
+            if paths is None:  # the pattern is invalid, so every path fails
                 changed.update(self.arrays.groups)
             else:
                 changed.update(paths)
-            # A pattern may be the path itself, as a key of a LayoutMap.
+            # As a key of a LayoutMap, a pattern can equal the path.
             for path in self.arrays.groups:
                 if self.dialect.text(str(path)) == line.pattern:
                     changed.add(path)
@@ -85,7 +85,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         for index, rule in enumerate(lines):
             paths = self.arrays.matched(rule.pattern, self.dialect)
             if paths is None:
-                for path in changed:  # twice: two matches are an error, too
+                for path in changed:  # added twice: two matches are an error too
                     matches[path] += [index, index]
             else:
                 for path in paths & changed:
@@ -112,7 +112,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
                 for index, rule in enumerate(rules):
                     if index > winner and self._fits_path(rule.pattern):
                         yield MoveLine(rules, index, winner)
-        # Without it a later pattern decides, or the one other match that is allowed.
+        # After the removal, a later pattern or the only other match decides.
         for index in removable:
             yield RemoveLine(rules, index)
         targets = self._targets(wish, match)
@@ -133,9 +133,9 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
             return False
 
     def _corrections(self) -> Iterator[Action]:
-        """Patterns that match no array, with a word that the path lacks corrected."""
+        """Yields corrections of misspelt words in patterns that match no array."""
         words: dict[str, None] = {}
-        for kind in (r"\w+", r"[^\W_]+", r"[^\W\d]+"):  # with and without _ and digits
+        for kind in (r"\w+", r"[^\W_]+", r"[^\W\d]+"):  # with or without _ and digits
             words |= dict.fromkeys(re.findall(kind, self._path))
         for index, rule in enumerate(self.lines):
             if self.arrays.matched(rule.pattern, self.dialect):
@@ -150,11 +150,11 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
                     yield RenameLine(self.lines, index, PathRule(text, rule.spec))
 
     def _patterns(self) -> list[str]:
-        """A pattern for the path in every layer and its moments, and one for it alone."""
+        """Returns new patterns: for all layers and moments, and for this path only."""
         path, dialect = self._path, self.dialect
         separator, kind = re.escape(dialect.separator), self.arrays.kind(path)
         alike = {p for p in map(str, self.arrays.groups) if self.arrays.kind(p) == kind}
-        # The last segments that the paths of all layers and moments share.
+        # The last segments, as far as the paths of all layers and moments agree.
         shared: list[str] = []
         reversed_paths = [
             _in_every_layer(dialect.text(p)).split(separator)[::-1]
@@ -185,7 +185,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         return [alone]
 
     def _targets(self, wish: Wish, match: PathMatch) -> list[Spec]:
-        """The specs that would grant the wish, the likely ones first."""
+        """Returns specs that fulfil the request, the likeliest first."""
         if isinstance(wish, SpecWish):
             return [wish.spec]
         candidates: list[Spec] = []
@@ -194,7 +194,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         else:
             if match.winner is not None:
                 candidates += self._repaired(self.lines[match.winner].spec)
-            # Specs that the table has are likelier than new ones.
+            # Specs that are already in the table are likelier than new ones.
             candidates += [rule.spec for rule in self.lines]
             candidates += self._one_axis_more(wish)
         if isinstance(wish, BytesWish) and self.mesh is not None and self.leaf.shape:
@@ -205,12 +205,12 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         for spec in candidates:
             full = spec.of_rank(rank)
             if self.meets(full, wish):
-                # P('x') and P('x', None) split alike: keep the likelier one.
+                # P('x') and P('x', None) are equivalent; the first one is likelier.
                 targets.setdefault(full, spec)
         return list(targets.values())[:MOST_TARGETS]
 
     def _unsplit_specs(self, dim: int | None) -> list[Spec]:
-        """The spec as it is without the axes of a dimension, and one without any axis."""
+        """Returns the current spec without the axes of `dim`, and an empty spec."""
         specs = []
         if self.now is not None and dim is not None:
             dims = self.now.dims
@@ -218,16 +218,19 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         return [*specs, Spec()]
 
     def _repaired(self, spec: Spec) -> Iterator[Spec]:
-        """The spec with misspelt axes corrected and surplus entries left out."""
+        """Yields the spec with misspelt axes corrected and surplus entries dropped."""
         dims = [self.corrected(axes) for axes in spec.dims]
         rank = min(len(self.leaf.names), len(dims))
-        # Any entry may be surplus; those that split nothing are left out first.
+        # Any entry can be the surplus one; try dropping entries without axes first.
         choices = itertools.combinations(dims, rank)
         for entries in sorted(choices, key=lambda dims: dims.count(())):
             yield Spec(entries)
 
     def _one_axis_more(self, wish: Wish) -> Iterator[Spec]:
-        """The part of the spec that can be laid out, with one axis in one dimension."""
+        """Yields specs with one mesh axis moved to, or added to, one dimension.
+
+        Axes of the current spec with which the array cannot be laid out are dropped.
+        """
         sound: list[tuple[str, ...]] = [()] * len(self.leaf.names)
         if self.now is not None:
             for d, axes in enumerate(self.now.dims[: len(sound)]):
@@ -239,7 +242,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         if isinstance(wish, SplitWish) and wish.dim is not None:
             dims = (wish.dim,)
         for axis in self.axes:
-            # An axis splits one dimension of an array, so the others give it up.
+            # An axis can split only one dimension, so remove it from the others.
             freed = [tuple(a for a in axes if a != axis) for axes in sound]
             for d in dims:
                 yield Spec((*freed[:d], (axis,), *freed[d + 1 :]))

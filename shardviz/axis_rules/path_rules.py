@@ -1,4 +1,4 @@
-"""Which pattern of a table of paths decides each array, and why others do not."""
+"""PathResolution: which pattern decides an array's spec, and why others do not."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from shardviz.base.partition_spec import Spec, rank_problem
 
 @dataclass(frozen=True, repr=False)
 class PathResolution(Displayed):
-    """How the path of one array became a spec; made by `shardviz.resolve` and `audit`.
+    """How one array's path became a spec; created by `shardviz.resolve` and `audit`.
 
     Attributes:
-        path: the path of the array, joined by `/`.
+        path: the path of the array, with segments joined by `/`.
         rules: the table.
         dialect: the library that reads the table.
         mesh: the mesh that verdicts are checked against, or None.
@@ -67,7 +67,7 @@ class PathResolution(Displayed):
 
     @cached_property
     def match(self) -> PathMatch:
-        """Which pattern decides."""
+        """The patterns that match, and the one that decides."""
         return match_path(self.path, self.rules, self.dialect)
 
     @property
@@ -77,17 +77,17 @@ class PathResolution(Displayed):
 
     @property
     def one_element(self) -> bool:
-        """True if the dialect leaves it unsplit for having one element."""
+        """Whether the dialect leaves the array unsplit because it has one element."""
         return is_one_element(self.shape, self.dialect)
 
     @cached_property
     def spec(self) -> Spec | None:
-        """The spec, or None if no pattern decides and the library raises an error."""
+        """The resulting spec; None if the library raises an error."""
         return matched_spec(self.match, self.rules, self.shape, self.dialect)
 
     @property
     def partition_spec(self) -> Any:
-        """The spec as jax's PartitionSpec, or None."""
+        """The spec as a `jax.sharding.PartitionSpec`, or None."""
         return None if self.spec is None else self.spec.to_jax()
 
     @property
@@ -109,7 +109,7 @@ class PathResolution(Displayed):
             if not is_key and not fits(rule.pattern, self.path, dialect):
                 lacks = missing_words(rule.pattern, dialect.text(self.path))
                 matching_all = f".*{rule.pattern}.*"
-                # A LayoutMap searched before keras#22164, and tables rely on that.
+                # Before keras#22164, a LayoutMap searched; some tables rely on that.
                 if not (
                     dialect.searched_once and fits(matching_all, self.path, dialect)
                 ):
@@ -122,7 +122,7 @@ class PathResolution(Displayed):
             return Shadowed(index, rule, self.winner, by_key, dialect.library)
         if self.match.several:
             return SeveralMatch(index, rule, self.match.several, dialect.library)
-        # The library would have failed before it came to this pattern.
+        # The library would have failed before it reached this pattern.
         problem = self.match.problem
         error = problem.error if isinstance(problem, UnreadableProblem) else ""
         return Invalid(index, rule, error)
@@ -139,26 +139,24 @@ class PathResolution(Displayed):
         return deciding(index, rule, dims, self.shape, self.mesh, self.dialect, used)
 
     def explain(self) -> str:
-        """Which pattern decides, and why each of the others does not."""
+        """Explains which pattern decides, and why the others do not."""
         return explanation(self)
 
     def remedies(
         self, want: object, dtype: str = "float32", arrays: Arrays | None = None
     ) -> Remedies:
-        """The smallest edits that split the array as requested."""
+        """Finds the smallest edits that split the array as requested."""
         rank = len(self.shape or ())
-        if (
-            self.shape is None
-        ):  # assume that the longest spec has one entry per dimension
+        if self.shape is None:  # assume the rank of the longest spec
             rank = max((rule.spec.rank for rule in self.rules), default=0)
         leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
         search = PathSearch(leaf, self.rules, self.mesh, self.dialect, arrays)
         return search.find(want)
 
     def first_remedy(self) -> Remedy | None:
-        """An edit that helps if the array fails, or None."""
-        # A path that Keras replicates did not fail, and may well be meant to have no
-        # pattern.
+        """Returns an edit that splits the array if it fails; else None."""
+        # If Keras replicates a path without a pattern, that is no failure and can be
+        # intended.
         failed = self.problem is not None
         if self.winner is not None:
             failed = self.verdicts[self.winner].outcome in BROKEN
@@ -177,10 +175,10 @@ def resolve_path(
     shape: Any = None,
     dialect: PathDialect = Dialect.REGEX,
 ) -> PathResolution:
-    """The spec of one path, with a verdict for every pattern.
+    """Resolves one path to a spec, with a verdict for every pattern.
 
     Raises:
-        RuleError: a path or pattern cannot be read, or the dialect raises an error.
+        RuleError: the path cannot be parsed, or the dialect raises an error.
 
     >>> str(resolve_path("mlp/0/kernel", PathRules.of([("kernel", (None, "model"))])).spec)
     "P(None, 'model')"

@@ -1,4 +1,4 @@
-"""Public functions for axis rules: `sv.rules`, `sv.resolve`, `sv.audit`, `sv.remedies`."""
+"""Public functions for axis rules: `rules`, `resolve`, `audit` and `remedies`."""
 
 from __future__ import annotations
 
@@ -46,28 +46,25 @@ from shardviz.hardware.targets import Target
 from shardviz.hardware.topology import Topology
 from shardviz.programs.program import Program
 
-MAX_JSON = 1 << 25  # bytes; MaxText's record of a model of 671B parameters has 1 MB
+MAX_JSON = 1 << 25  # bytes; MaxText's record of a 671B model has 1 MB
 
 
 def rules(
     *pairs: RulesLike | tuple[str, SpecLike | None], dialect: DialectLike | None = None
 ) -> Rules | PathRules:
-    """Makes a rule table, which maps logical axis names to mesh axes, or paths to
-    PartitionSpecs.
+    """Creates a table that maps logical axis names to mesh axes, or paths to specs.
 
-    Files and text are parsed and never evaluated.
+    Files and text are parsed; no code is evaluated.
 
     Args:
         *pairs: pairs such as `("batch", "data")` or `("mlp/.*/kernel", P(None,
-            "model"))`; one list or dict of pairs; typed text; a Keras `LayoutMap`; or
-            the path of a YAML or JSON file with `logical_axis_rules`, or of Python
-            source.
-        dialect: the library that will read the table. `"regex"` and `"keras"` read
-            tables of paths. If it is omitted, a table whose values are PartitionSpecs is
-            a table of paths.
+            "model"))`; one list or dict of pairs; text; a Keras `LayoutMap`; or the
+            path of a YAML or JSON file with `logical_axis_rules`, or of a Python file.
+        dialect: the library that will read the table. `"regex"` and `"keras"` read path
+            tables. If omitted, a table whose values are PartitionSpecs is a path table.
 
     Raises:
-        ShardvizError: if pairs, text or a file cannot be read.
+        ShardvizError: if pairs, text or a file cannot be parsed.
 
     >>> import shardviz as sv
     >>> len(sv.rules(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None)))
@@ -90,25 +87,23 @@ def resolve(
     shape: ShapeLike | None = None,
     dialect: DialectLike = "linen",
 ) -> Resolution | PathResolution:
-    """Resolves logical names to a PartitionSpec, with a verdict for every rule on every
-    dimension.
+    """Resolves logical names to a PartitionSpec, and explains each rule's effect.
 
-    In the dialects of paths (`"regex"`, `"keras"`) it resolves the path of an array,
-    with a verdict for every pattern.
+    The result has a verdict for every rule and dimension. The path dialects (`"regex"`,
+    `"keras"`) resolve an array's path instead, with a verdict for every pattern.
 
     Args:
-        names: one logical name per dimension, as text or a sequence, None for a
-            dimension without a name; or the path of an array, such as
-            `"mlp/0/kernel"`.
+        names: one logical name per dimension, as text or a sequence, with None for a
+            dimension without a name; or an array's path, such as `"mlp/0/kernel"`.
         rules: the rule table.
         mesh: the mesh to check the verdicts against.
-        shape: the shape of the array, to find sizes that are not divisible.
+        shape: the array's shape, to find sizes that are not divisible.
         dialect: the library whose semantics the table follows: `"linen"`, `"nnx"`,
             `"maxtext"`, `"regex"` or `"keras"`.
 
     Raises:
-        ShardvizError: if names or rules cannot be read, a name occurs twice, or several
-            patterns of a `LayoutMap` match a path.
+        ShardvizError: if names or rules cannot be parsed, a name occurs twice, or
+            several patterns of a `LayoutMap` match a path.
 
     >>> import shardviz as sv
     >>> str(sv.resolve(("embed", "mlp"), [("mlp", "model")]).spec)
@@ -117,8 +112,7 @@ def resolve(
     >>> str(sv.resolve("mlp/0/kernel", kernel_rules, dialect="regex").spec)
     "P(None, 'model')"
     """
-    # Audits call this for every array, so values that are parsed already are not parsed
-    # again.
+    # Callers may resolve many arrays, so parsed values are not parsed again.
     if mesh is not None and not isinstance(mesh, MeshSpec):
         mesh = as_mesh(mesh)
     reader = dialect_of(rules, dialect)
@@ -141,33 +135,33 @@ def audit(
 ) -> Audit:
     """Lays out every array of a model, and lists the rules that have no effect.
 
-    The layout of an array comes from its own sharding if it has one, otherwise from the
-    logical names that a library keeps with it, otherwise from `names`. If none of these
-    exist, its row has no spec. No memory is allocated and no array is read. In a train
-    state, each moment of the optimizer is paired with its parameter, and `.differences`
-    lists the pairs whose layouts differ.
+    An array's layout comes from its own sharding, otherwise from the logical names that
+    a library stores with it, otherwise from `names`. If it has none of these, its row
+    has no spec. No memory is allocated and no array is read. In a train state, each
+    optimizer moment is paired with its parameter, and `.differences` lists the pairs
+    that are stored differently.
 
     Args:
-        tree: the arrays: ArraySpecs; `(name, shape, logical)` rows; a tree of
-            parameters, live or abstract; a model or variables of flax, equinox, haliax,
-            penzai or Keras; the metadata of an orbax checkpoint; a train state or the
-            results of a train step; a Program, for its arguments; or the path or content
-            of a MaxText file with `named_shardings` or `logical_shardings`.
-        rules: the rule table; empty if the arrays have shardings of their own. By
-            default that of a Program. In a dialect of paths, pairs of a pattern and a
-            spec, or a Keras `LayoutMap`.
-        mesh: the mesh; by default that of a Program or of the arrays' shardings,
-            otherwise the one in context, for example from `jax.set_mesh`.
+        tree: the arrays: ArraySpecs; `(name, shape, logical)` rows; a tree of live or
+            abstract parameters; a flax, equinox, haliax, penzai or Keras model or its
+            variables; orbax checkpoint metadata; a train state or the results of a
+            train step; a Program, for its arguments; or the path or content of a
+            MaxText file with `named_shardings` or `logical_shardings`.
+        rules: the rule table; may be empty if the arrays have shardings. Defaults to a
+            Program's rules. In a path dialect: (pattern, spec) pairs or a Keras
+            `LayoutMap`.
+        mesh: the mesh. Defaults to the mesh of a Program or of the arrays' shardings,
+            otherwise to the one in context, for example from `jax.set_mesh`.
         dialect: the library whose semantics the table follows. `"regex"` and `"keras"`
-            match the paths of the arrays, joined by `/`. A `LayoutMap` always follows
+            match array paths, with segments joined by `/`. A `LayoutMap` always follows
             Keras.
         names: called as `names(path, array)` for arrays without a sharding or names;
             returns logical names, a PartitionSpec, or None.
         target: described hardware such as `"tpu:v5p:8x8x16"`, to compare the arrays with
-            the memory of its devices.
+            its memory per device.
 
     Raises:
-        ShardvizError: if the tree, rules, mesh or target cannot be read, or if Keras
+        ShardvizError: if the tree, rules, mesh or target cannot be parsed, or if Keras
             would raise because several patterns of a `LayoutMap` match a path.
 
     >>> import shardviz as sv
@@ -175,7 +169,7 @@ def audit(
     >>> sv.audit(rows, [("mlp", "model")], "data=4, model=2").bytes_per_device
     2097152
     """
-    # The layouts don't depend on hardware; only the comparison of memory needs a target.
+    # Layouts don't depend on hardware; only the memory comparison needs a target.
     capacity, title, count_devices = None, "", None
     if target is not None:
         capacity, title, count_devices = capacity_of(target)
@@ -220,7 +214,6 @@ def _is_json_file(tree: PyTree) -> bool:
 
 
 def _read_json(path: str | os.PathLike[str]) -> PyTree:
-    """Reads a JSON file."""
     try:
         return json.loads(read_text_file(Path(path), MAX_JSON))
     except (ValueError, RecursionError) as error:
@@ -231,9 +224,7 @@ def _read_json(path: str | os.PathLike[str]) -> PyTree:
 def capacity_of(
     target: Topology | Target | str,
 ) -> tuple[int, str, Callable[[], int]]:
-    """Returns the memory of one device of a described target, in bytes, the target's
-    title, and a function that counts its devices.
-    """
+    """Returns a target's bytes per device, title, and a function to count devices."""
     if isinstance(target, Target):
         target = target.topology or target.name
     topology = as_topology(target)
@@ -255,21 +246,21 @@ def remedies(
     """Finds small edits of a rule table that shard an array the way you want.
 
     An edit moves, adds, removes, corrects or changes one rule, or names a dimension of
-    the array. Each remedy is checked by resolving all known arrays again, and none of
-    them makes another array impossible to lay out. If the array fails now, the last
+    the array. Each remedy is checked by resolving all known arrays again; no remedy
+    makes another array impossible to lay out. If the array currently fails, the last
     remedy leaves it unsplit.
 
     Args:
-        resolution: the result of `sv.resolve`, or a row of an Audit, which also knows
-            the other arrays.
+        resolution: the result of `sv.resolve`; or a row of an Audit, so that remedies
+            also consider the audit's other arrays.
         want: a PartitionSpec or its text; `"split"`, `"split 1"` (dimension 1) or
-            `"split mlp"` (the dimension of that name); or the maximum of bytes per
-            device, such as `"8 MiB"`.
-        dtype: the element type, if `resolution` is not a row of an Audit.
+            `"split mlp"` (the dimension with that name); or the maximum number of bytes
+            per device, such as `"8 MiB"`.
+        dtype: the array's dtype; not used for a row of an Audit.
 
     Raises:
-        ShardvizError: if `want` cannot be read, or for anything that isn't a resolution
-            or row.
+        ShardvizError: if `want` cannot be parsed, or if `resolution` is neither a
+            resolution nor a row.
 
     >>> import shardviz as sv
     >>> table = [("mlp", "model"), ("embed", "model")]
@@ -277,7 +268,7 @@ def remedies(
     >>> print(sv.remedies(w, "split embed")[2])
     Add the rule embed → data at the end: P('data', 'model'); saves 1.5 MiB per device.
     """
-    # Text is more than a spec: "split mlp" or "8 MiB". Numbers are bytes.
+    # Text can be a request such as "split mlp" or "8 MiB"; a number is in bytes.
     goal = want if isinstance(want, (str, int)) else as_spec(want)
     if isinstance(resolution, (Resolution, PathResolution)):
         return resolution.remedies(goal, dtype_name(dtype))

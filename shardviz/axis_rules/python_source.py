@@ -1,7 +1,8 @@
-"""table_in_source(): the table of rules in a file of Python source.
+"""table_in_source(): reads a rule table from Python source.
 
-EasyLM returns it from a function, T5X and big_vision assign it. The source is parsed
-and never run. A variable is read if the file assigns it one literal.
+In EasyLM, a function returns the table; T5X and big_vision assign it to a variable. The
+source is parsed and never run. Variables are replaced if the file assigns them exactly
+one literal.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from shardviz.base.errors import RuleError
 from shardviz.base.format import listed, shown
 from shardviz.base.parse import literal_value, without_unknown_escapes
 
-# Replaces the name of a list that is part of an expression.
+# Used instead of a name for a list that is part of a larger expression.
 _PART = "in an expression"
 _SPEC_NAMES = ("P", "PS", "PartitionSpec")
 
 
 def table_in_source(text: str) -> Any:
-    """The pairs of the one table in Python source.
+    """Returns the pairs of the only rule table in Python source.
 
-    Tables of PartitionSpecs come before others, and tables with "rules" or "sharding"
-    in their names before other pairs of text.
+    Tables of PartitionSpecs are preferred. Next come tables with "rules" or "sharding"
+    in their names, then other pairs of text.
 
     Raises:
-        RuleError: the text is not Python, or holds no table or several different ones.
+        RuleError: the text is not Python, or contains no table or several different
+            ones.
 
     >>> table_in_source('''def get_partition_rules():
     ...     return (("wte/embedding", PS("mp", "fsdp")), (".*", PS(None)))''')[1][0]
@@ -65,13 +67,13 @@ def table_in_source(text: str) -> Any:
 
 
 class _Source:
-    """The literals that a module assigns once, and its names for PartitionSpec."""
+    """A module's tables, variables with one literal, and aliases of PartitionSpec."""
 
     def __init__(self, module: ast.Module) -> None:
         self.module = module
         self.spec_names: set[str] = set(_SPEC_NAMES)
         self.literals: dict[str, ast.expr] = {}
-        # Lists that are extended, or are part of a sum or of another list.
+        # Source text of lists that are extended or used in a sum or another list.
         self.changed = {_PART}
         assigned: dict[str, list[ast.expr]] = {}
         for node in ast.walk(module):
@@ -92,7 +94,7 @@ class _Source:
                 self.literals[name] = values[0]
 
     def tables(self) -> Iterator[tuple[int, str, ast.expr]]:
-        """The possible tables: a rank for how likely, the name, and the expression."""
+        """Yields possible tables: (rank, name, expression); high ranks are likelier."""
         for name, node in _named_values(self.module, ""):
             rank = self._rank(node)
             if rank:
@@ -102,7 +104,7 @@ class _Source:
                 yield rank, name or "a table", node
 
     def _rank(self, node: ast.expr) -> int:
-        """3 for pairs with a PartitionSpec, 1 for pairs of names, else 0."""
+        """Returns 3 for pairs with a PartitionSpec, 1 for pairs of names, else 0."""
         rights = []
         if isinstance(node, ast.Dict):
             if not all(_is_text(key) for key in node.keys):
@@ -117,7 +119,7 @@ class _Source:
                 rights.append(entry.elts[1])
         if any(self._is_spec(right) for right in rights):
             return 3
-        # A dict of text to text may be anything.
+        # A dict from strings to strings could be anything, so it is no table.
         by_names = isinstance(node, (ast.List, ast.Tuple)) and rights
         return int(bool(by_names) and all(map(self._is_target, rights)))
 
@@ -128,7 +130,7 @@ class _Source:
         return name in self.spec_names
 
     def _is_target(self, node: ast.expr) -> bool:
-        """True if it may be the right side of a rule: None, text, or several."""
+        """Whether `node` can be a rule's right side: None, text or a sequence."""
         if isinstance(node, (ast.List, ast.Tuple)):
             return all(map(self._is_target, node.elts))
         if isinstance(node, ast.Constant):
@@ -136,12 +138,12 @@ class _Source:
         return isinstance(node, (ast.Name, ast.JoinedStr))
 
     def resolved(self, node: ast.expr) -> ast.expr:
-        """The expression, with variables replaced by their literals."""
+        """Returns the expression, with variables replaced by their literals."""
         return _Resolver(self).visit(node)
 
 
 class _Resolver(ast.NodeTransformer):
-    """Replaces variables by literals, and aliases of PartitionSpec by that name."""
+    """Replaces variables with literals, and PartitionSpec's aliases with its name."""
 
     def __init__(self, source: _Source, around: tuple[str, ...] = ()) -> None:
         self.source, self.around = source, around
@@ -172,9 +174,9 @@ class _Resolver(ast.NodeTransformer):
 
 
 def _named_values(node: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
-    """The expressions of a module, each with the name of its function or variable.
+    """Yields a module's lists, tuples and dicts, with their function or variable name.
 
-    Expressions inside a list of pairs are included.
+    Lists inside other lists are included.
     """
     for child in ast.iter_child_nodes(node):
         inner = name
@@ -203,7 +205,7 @@ def _assignment(node: ast.AST) -> tuple[list[ast.expr], ast.expr | None]:
 
 
 def _parts(node: ast.AST) -> list[ast.expr]:
-    """The expressions that a node changes or makes part of a larger value."""
+    """Returns the expressions that a node changes or uses in a larger value."""
     if isinstance(node, ast.AugAssign):
         return [node.target]
     if isinstance(node, ast.BinOp):

@@ -1,6 +1,6 @@
 """Remedies: the smallest edits of a rule table that split an array as requested.
 
-This module has the values; `remedy_search.py` finds them.
+This module defines the values; `remedy_search.py` has the search.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Line = Rule | PathRule
 _SPLIT = re.compile(r"split(?:\s+(?:dimension\s+|dim\s+)?(.+))?")
 
 
-# --- the wish: what a caller asks of an array ------------------------------------------
+# --- wishes: what the caller requests for an array ------------------------------------
 
 
 @dataclass(frozen=True)
 class Wish(Fact):
-    """What the caller wants of one array; `str` of it completes "to ...".
+    """What the caller requests for one array; `str()` gives a phrase after "to".
 
     Attributes:
-        path: the path of the array, or None if it has no name.
+        path: the path of the array; None if unknown.
     """
 
     path: str | None
@@ -46,11 +46,11 @@ class Wish(Fact):
         dialect: Dialect,
         path: str | None = None,
     ) -> Wish:
-        """Reads a wish: a Spec, or text such as `split`, `split 1`, `8 MiB` or a spec.
+        """Parses a request: a Spec, or text such as `split`, `split 1` or `8 MiB`.
 
         Raises:
-            RuleError: the array does not have that dimension.
-            SpecError: `want` is neither of these, and cannot be read as a spec.
+            RuleError: the array does not have the requested dimension.
+            SpecError: `want` has none of these forms.
 
         >>> mesh = MeshSpec(("data",), (4,))
         >>> Wish.of("8 MiB", ("embed",), mesh, Dialect.LINEN)
@@ -58,7 +58,7 @@ class Wish(Fact):
         >>> Wish.of("split embed", ("embed",), mesh, Dialect.LINEN)
         SplitWish(path=None, dim=0)
         """
-        # A number, alone or with a unit, is a limit of bytes; no spec starts with one.
+        # A number, with or without unit, is a limit in bytes; no spec starts with one.
         if isinstance(want, int) or re.match(r"\s*[0-9]", str(want)):
             return BytesWish(path, parse_bytes(want, "What is wanted", SpecError))
         if isinstance(want, str):
@@ -73,20 +73,20 @@ class Wish(Fact):
         if problem := rank_problem(want, len(names)):
             raise SpecError(str(problem))
         spec = want.of_rank(len(names))
-        # A dialect that drops axes of size 1 could never give a spec that has them.
+        # A dialect that drops axes of size 1 never produces a spec with them.
         drops_axes = isinstance(dialect, NameDialect) and dialect.drops_size_one
         if drops_axes and mesh is not None:
             spec = without_size_one(spec, mesh)
         return SpecWish(path, spec)
 
     def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
-        """True if the spec, or the layout that it gives, grants the wish."""
+        """Whether the spec, or its layout, fulfils the request."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class SpecWish(Wish):
-    """Split the array as this spec does."""
+    """A request to split the array like `spec`."""
 
     spec: Spec
 
@@ -96,7 +96,7 @@ class SpecWish(Wish):
 
 @dataclass(frozen=True)
 class BytesWish(Wish):
-    """At most `limit` bytes of the array on each device."""
+    """A request for at most `limit` bytes of the array on each device."""
 
     limit: int
 
@@ -106,21 +106,21 @@ class BytesWish(Wish):
 
 @dataclass(frozen=True)
 class SplitWish(Wish):
-    """Split dimension `dim`, or any dimension if `dim` is None."""
+    """A request to split dimension `dim`, or any dimension if `dim` is None."""
 
     dim: int | None = None
 
     def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
         axes = spec.axes if self.dim is None else spec.dims[self.dim]
-        # An axis of size 1 splits nothing.
+        # A mesh axis of size 1 splits nothing.
         return any(mesh is None or mesh.shape[axis] > 1 for axis in axes)
 
 
 @dataclass(frozen=True)
 class UnsplitWish(Wish):
-    """Lay the array out with dimension `dim` not split, or no dimension if it is None.
+    """A request to leave dimension `dim` unsplit, or every dimension if `dim` is None.
 
-    The search adds it if the array cannot be laid out as its table says.
+    The search adds this request if the array cannot be laid out under its table.
     """
 
     dim: int | None = None
@@ -130,10 +130,10 @@ class UnsplitWish(Wish):
 
 
 def _dimension(text: str | None, names: Names) -> int | None:
-    """The dimension with that number or logical name."""
+    """Parses a dimension's number or logical name."""
     if text is None:
         return None
-    # A logical name may consist of digits; then the text means the name.
+    # A logical name can consist of digits, so look for a name first.
     if text in names:
         return names.index(text)
     if re.fullmatch(r"[0-9]{1,3}", text) and int(text) < len(names):
@@ -150,11 +150,11 @@ def _dimension(text: str | None, names: Names) -> int | None:
 
 @dataclass(frozen=True)
 class Action(Fact):
-    """One edit of a table or of an array. `str` of it says what to do.
+    """One edit of a table or of an array; `str()` describes the edit.
 
     Attributes:
-        order: of two actions with the same effect, the one with the smaller number is
-            proposed first.
+        order: if two actions have the same effect, the one with the smaller order is
+            proposed.
 
     >>> NameDimension.order < AddLine.order
     True
@@ -164,7 +164,7 @@ class Action(Fact):
 
     @property
     def typo(self) -> bool:
-        """True if it corrects a spelling mistake and changes nothing else."""
+        """Whether the edit only corrects a spelling mistake."""
         return False
 
 
@@ -173,7 +173,7 @@ class TableAction(Action):
     """One edit of the table.
 
     Attributes:
-        table: the lines of the table before the edit, which its sentence quotes.
+        table: the table's lines before the edit, for the sentence that describes it.
 
     >>> action = RemoveLine((Rule("embed", ()), Rule("mlp", ("model",))), 0)
     >>> print(action)
@@ -185,12 +185,12 @@ class TableAction(Action):
     table: tuple[Line, ...]
 
     def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
-        """The lines of the table after the edit."""
+        """Returns the table's lines after the edit."""
         raise NotImplementedError
 
     @property
     def touched(self) -> tuple[Line, ...]:
-        """The lines that are moved, removed or new: only their arrays can change."""
+        """The moved, removed and new lines; the edit affects only their arrays."""
         raise NotImplementedError
 
 
@@ -216,7 +216,7 @@ class RenameLine(TableAction):
 
 @dataclass(frozen=True)
 class MoveLine(TableAction):
-    """Moves a line to the position `place` of the table without it."""
+    """Moves a line to position `place`, counted in the table without that line."""
 
     order = 2
     index: int
@@ -237,7 +237,7 @@ class RetargetLine(TableAction):
     """Gives a rule other mesh axes, or a pattern another spec.
 
     Attributes:
-        corrects: True if `new` differs from the line by misspelt axes or a wrong rank.
+        corrects: True if the edit only corrects misspelt axes or a wrong rank.
     """
 
     order = 3
@@ -259,7 +259,7 @@ class RetargetLine(TableAction):
 
 @dataclass(frozen=True)
 class AddLine(TableAction):
-    """Inserts a line at the position `place`."""
+    """Inserts a line at position `place`."""
 
     order = 4
     place: int
@@ -295,9 +295,9 @@ class NameDimension(Action):
     Attributes:
         dim: the dimension.
         new: its new logical name.
-        old: its name before, or None if it had none.
+        old: the dimension's name before the edit, or None if it had none.
         path: the path of the array, or None.
-        alike: how many other arrays get the name, too.
+        alike: how many other arrays also get the name.
     """
 
     order = 1
@@ -312,13 +312,13 @@ class NameDimension(Action):
         return self.old is not None
 
     def apply(self, names: Names) -> Names:
-        """The names of the array after the edit."""
+        """Returns the array's logical names after the edit."""
         return (*names[: self.dim], self.new, *names[self.dim + 1 :])
 
 
 @dataclass(frozen=True)
 class KeepParameterNames(Action):
-    """Gives an array of an optimizer the names of its parameter, which it lost."""
+    """Gives an optimizer array its parameter's logical names, which it lost."""
 
     order = 6
     names: Names
@@ -334,17 +334,18 @@ class Remedy(Fact):
 
     Attributes:
         action: the edit.
-        rules: the table after it.
-        names: the array's logical names after it.
-        spec: how the array is then split.
-        leaf_bytes_saved: bytes per device that the edit saves on this array; None if its
-            shape or the mesh is unknown. An array that could not be laid out before
-            counts as not split.
-        bytes_saved: the same over all known arrays.
-        others: the paths of the other arrays whose split changes.
-        alike: those of `others` that get the same names: the same array of other
-            layers, and the moments that an optimizer keeps.
-        leaves_unsplit: True if the array fails now, and the edit lets it pass unsplit.
+        rules: the table after the edit.
+        names: the array's logical names after the edit.
+        spec: the array's spec after the edit.
+        leaf_bytes_saved: bytes per device that the edit saves for this array; None if
+            its shape or the mesh is unknown. If the array cannot be laid out before the
+            edit, it is counted as replicated.
+        bytes_saved: bytes per device that the edit saves for all known arrays, or None.
+        others: the paths of other arrays whose spec changes.
+        alike: the paths in `others` that get the same names: the same array of other
+            layers, and optimizer moments.
+        leaves_unsplit: True if the array currently fails, and the edit only makes it
+            valid by leaving it unsplit.
 
     >>> action = RemoveLine((Rule("embed", ()),), 0)
     >>> Remedy(action, Rules(), ("embed",), Spec(((),))).edit
@@ -363,7 +364,7 @@ class Remedy(Fact):
 
     @property
     def edit(self) -> str:
-        """What to do, as a sentence without a full stop."""
+        """The edit, as a sentence without a full stop."""
         return explanation(self)
 
     def __repr__(self) -> str:
@@ -375,11 +376,11 @@ class Remedy(Fact):
 
 @dataclass(frozen=True)
 class NoRemedy(Fact):
-    """Why there is no remedy. `str` of it is the sentence.
+    """Why there is no remedy; `str()` gives the sentence.
 
     Attributes:
         code: the kind of reason.
-        wish: the wish that cannot be granted.
+        wish: the request that cannot be fulfilled.
 
     >>> print(NoAxes(SplitWish("step")))
     No table can split step: the mesh has no axis of more than one device.
@@ -391,11 +392,11 @@ class NoRemedy(Fact):
 
 @dataclass(frozen=True)
 class AlreadySplit(NoRemedy):
-    """The array is already as requested.
+    """The array is already split as requested.
 
     Attributes:
-        spec: its spec.
-        bytes: its bytes per device, or None if they are unknown.
+        spec: the array's spec.
+        bytes: the array's bytes per device; None if unknown.
     """
 
     code = "split already"
@@ -405,7 +406,7 @@ class AlreadySplit(NoRemedy):
 
 @dataclass(frozen=True)
 class OwnSpec(NoRemedy):
-    """The array's own PartitionSpec wins over every table."""
+    """The array has its own PartitionSpec, which overrides any table."""
 
     code = "own spec"
     spec: Spec | None
@@ -421,7 +422,7 @@ class NoNames(NoRemedy):
 
 @dataclass(frozen=True)
 class NoLayout(NoRemedy):
-    """The mesh cannot have the requested spec because of `error`."""
+    """The requested spec is invalid on the mesh, because of `error`."""
 
     code = "no layout"
     error: str
@@ -429,21 +430,21 @@ class NoLayout(NoRemedy):
 
 @dataclass(frozen=True)
 class BytesUnknown(NoRemedy):
-    """The bytes per device are unknown, as the shape or the mesh is missing."""
+    """The bytes per device are unknown, because the shape or the mesh is missing."""
 
     code = "bytes unknown"
 
 
 @dataclass(frozen=True)
 class NoAxes(NoRemedy):
-    """The mesh has no axis of more than one device."""
+    """The mesh has no axis with more than one device."""
 
     code = "no axes"
 
 
 @dataclass(frozen=True)
 class TooSmall(NoRemedy):
-    """Split as far as its sizes allow, the array still takes `bytes` per device."""
+    """Even if split as far as its sizes allow, the array needs `bytes` per device."""
 
     code = "too small"
     bytes: int
@@ -451,12 +452,12 @@ class TooSmall(NoRemedy):
 
 @dataclass(frozen=True)
 class BreaksOthers(NoRemedy):
-    """Every edit that would do makes another array impossible to lay out.
+    """Every edit that fulfils the request makes another array impossible to lay out.
 
     Attributes:
         action: one of these edits.
-        path: an array that it breaks.
-        error: why that array cannot be laid out then.
+        path: the path of an array that the edit breaks.
+        error: why that array cannot be laid out after the edit.
     """
 
     code = "breaks others"
@@ -467,20 +468,20 @@ class BreaksOthers(NoRemedy):
 
 @dataclass(frozen=True)
 class NoEdit(NoRemedy):
-    """No edit that was tried grants the wish."""
+    """None of the edits that were tried fulfils the request."""
 
     code = "no edit"
 
 
 @dataclass(frozen=True, repr=False)
 class Remedies(Displayed, Sequence[Remedy]):
-    """The edits that grant a wish, the smallest first; made by `shardviz.remedies`.
+    """The edits that fulfil a request, best first; returned by `shardviz.remedies`.
 
-    If the array fails, the last one leaves it unsplit.
+    If the array currently fails, the last remedy leaves it unsplit.
 
     Attributes:
         items: the remedies.
-        want: the wish.
+        want: the request.
         why: why there is no remedy; None if there is one.
 
     >>> wish = SplitWish("w")
@@ -505,13 +506,13 @@ class Remedies(Displayed, Sequence[Remedy]):
 
     @property
     def reason(self) -> str | None:
-        """One sentence on why there is no remedy; None if there is one."""
+        """A sentence on why there is no remedy; None if there is one."""
         if self.why is None:
             return None
         return sentence(self.why)
 
     def explain(self) -> str:
-        """All remedies, one line each, or why there is none."""
+        """Lists all remedies, one per line, or explains why there is none."""
         return explanation(self)
 
     def __repr__(self) -> str:

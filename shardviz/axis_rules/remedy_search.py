@@ -1,9 +1,9 @@
-"""The search for remedies: tries single edits of a table, and keeps those that help.
+"""RemedySearch: tries single edits of a rule table, and keeps those that help.
 
-Each edit is made and the array is resolved again; if that grants the wish, the other
-arrays that the edit may change are resolved, too, and the edit is dropped if one of them
-can no longer be laid out. `rule_remedies.py` has the edits of tables of names,
-`path_remedies.py` those of tables of paths.
+After each edit, the array is resolved again. If the result fulfils the request, all
+other arrays that the edit can affect are resolved too; if one of them can no longer be
+laid out, the edit is dropped. `rule_remedies.py` has the edits of Rules,
+`path_remedies.py` those of PathRules.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from shardviz.base.layout import Layout, lay_out_parsed
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 
-MOST = 8  # remedies
-MOST_CHECKED = 200  # edits that grant the wish and are checked on the other arrays
+MOST = 8  # remedies to return
+MOST_CHECKED = 200  # most edits to check on the other arrays
 
 Shape = tuple[int, ...] | None
 LineT = TypeVar("LineT", Rule, PathRule)
@@ -57,7 +57,7 @@ DialectT = TypeVar("DialectT", NameDialect, PathDialect)
 
 
 class AuditRow(Protocol):
-    """What the search reads of a `Request`, the row of an audit.
+    """The attributes of `Request`, a row of an audit, that the search needs.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> row: AuditRow = audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2").rows[0]
@@ -72,62 +72,62 @@ class AuditRow(Protocol):
 
     @property
     def path(self) -> str:
-        """Its path in the tree."""
+        """The array's path in the tree."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """The array's shape."""
         ...
 
     @property
     def dtype(self) -> str:
-        """The name of its element type."""
+        """The name of the array's dtype."""
         ...
 
     @property
     def names(self) -> Names | None:
-        """Its logical names, or None."""
+        """The array's logical names, or None."""
         ...
 
     @property
     def spec(self) -> Spec | None:
-        """The spec that counts, or None if it is unknown."""
+        """The resulting spec; None if unknown."""
         ...
 
     @property
     def layout(self) -> Layout | None:
-        """Its layout, or None if it cannot be laid out."""
+        """The array's layout; None if unknown or impossible."""
         ...
 
     @property
     def partner(self) -> str | None:
-        """The path of its parameter, if an optimizer keeps it."""
+        """The path of the parameter, if this is an optimizer array."""
         ...
 
     @property
     def by_path(self) -> object | None:
-        """The matched patterns, if the table is one of paths."""
+        """How PathRules match the array's path; None for Rules."""
         ...
 
     @property
     def table_spec(self) -> Spec | None:
-        """The spec that the table alone gives."""
+        """The spec from the table, ignoring the array's own spec."""
         ...
 
     @property
     def lacks_names(self) -> bool:
-        """True if it is replicated since it has no logical names."""
+        """Whether the array is replicated because it has no logical names."""
         ...
 
     @property
     def spec_wins(self) -> bool:
-        """True if it has its own spec, which overrides the table."""
+        """Whether the array has its own spec, which overrides the table."""
         ...
 
 
 class Leaf(NamedTuple):
-    """The array to be split differently; None for parts that are unknown."""
+    """The array for which remedies are searched; `path` and `shape` can be unknown."""
 
     path: str | None
     names: Names
@@ -136,10 +136,10 @@ class Leaf(NamedTuple):
 
 
 class Arrays:
-    """The rows of an audit that its table splits, grouped by how it splits them.
+    """The rows of an audit that its table can split, grouped by equal results.
 
-    A group has the same names, shape and dtype; in a table of paths each array is a
-    group.
+    With Rules, a group's arrays have equal names, shape and dtype. With PathRules, each
+    array is its own group.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> model = audit([("a", (8,), "mlp"), ("b", (8,), "mlp")], [("mlp", "x")], "x=2")
@@ -148,9 +148,9 @@ class Arrays:
     """
 
     def __init__(self, rows: Iterable[AuditRow] = ()):
-        self.groups: dict[Hashable, list[AuditRow]] = {}  # by path in a table of paths
+        self.groups: dict[Hashable, list[AuditRow]] = {}  # PathRules: path -> row
         self.unnamed: list[AuditRow] = []
-        self._parameters: dict[str, str] = {}  # path of a moment to its parameter's
+        self._parameters: dict[str, str] = {}  # moment's path -> parameter's path
         self._matched: dict[tuple[str, PathDialect], frozenset[str] | None] = {}
         for row in rows:
             if row.partner is not None:
@@ -158,8 +158,8 @@ class Arrays:
             if row.lacks_names:
                 self.unnamed.append(row)
                 continue
-            # No table decides about an array with its own spec, or about one that
-            # cannot be laid out whatever spec its path gets.
+            # Skip arrays with their own spec, and arrays that fail although the table
+            # has a spec for their path: no edit of the table affects them.
             if row.spec_wins or (row.spec is None and row.by_path and row.table_spec):
                 continue
             if row.by_path:
@@ -169,24 +169,24 @@ class Arrays:
                 self.groups.setdefault(key, []).append(row)
 
     def of(self, names: set[str]) -> list[list[AuditRow]]:
-        """The groups that have one of these logical names."""
+        """Returns the groups that use any of these logical names."""
         groups = self.groups.values()
         return [g for g in groups if not names.isdisjoint(g[0].names or ())]
 
     @cached_property
     def names(self) -> frozenset[str | None]:
-        """All their logical names."""
+        """The logical names of all groups."""
         names: set[str | None] = set()
         for group in self.groups.values():
             names.update(group[0].names or ())
         return frozenset(names)
 
     def kind(self, path: str) -> str:
-        """A key that is equal for an array in every layer and a parameter's moments."""
+        """Returns a key shared by the same array of all layers, and by its moments."""
         return _without_numbers(self._parameters.get(path, path))
 
     def matched(self, pattern: str, dialect: PathDialect) -> frozenset[str] | None:
-        """The paths that a pattern matches; None if it is not a regular expression."""
+        """Returns the paths that a pattern matches; None if the pattern is invalid."""
         key = (pattern, dialect)
         if key not in self._matched:
             paths: list[str] = []
@@ -202,11 +202,11 @@ class Arrays:
 
     @cached_property
     def _text(self) -> str:
-        """All paths in one text: searching it once rules out most patterns."""
+        """All paths joined, so that one search rules out most patterns."""
         return "\n".join(map(str, self.groups))
 
 
-@lru_cache(maxsize=1 << 14)  # each remedy looks at the paths of all arrays that change
+@lru_cache(maxsize=1 << 14)  # used for every changed array of every remedy
 def _without_numbers(path: str) -> str:
     return re.sub(r"[0-9]+", "0", path)
 
@@ -219,7 +219,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         rules: the table.
         mesh: the mesh, or None.
         dialect: the library that reads the table.
-        arrays: all known arrays that the table splits.
+        arrays: all known arrays that the table can split.
     """
 
     def __init__(
@@ -233,11 +233,11 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         self.leaf, self.rules, self.mesh, self.dialect = leaf, rules, mesh, dialect
         self.arrays = arrays or Arrays()
         self._layouts: dict[tuple[Shape, str, Spec], Layout | str | None] = {}
-        #: The first array that an edit broke.
+        #: The first edit that broke another array.
         self._broken: BreaksOthers | None = None
         self._checked = 0
 
-    # Each kind of table implements these.
+    # Subclasses implement these for their kind of table.
 
     @property
     def lines(self) -> tuple[LineT, ...]:
@@ -245,45 +245,45 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         raise NotImplementedError
 
     def concerns(self, line: LineT) -> bool:
-        """True if the line may decide about the array."""
+        """Whether the line can decide how the array is split."""
         raise NotImplementedError
 
     def table(self, lines: tuple[LineT, ...]) -> TableT:
-        """The table with these lines."""
+        """Creates a table with these lines."""
         raise NotImplementedError
 
     def edits(self, wish: Wish) -> Iterator[Action]:
-        """The edits that may grant the wish, the preferred ones first."""
+        """Yields edits that could fulfil the request, preferred ones first."""
         raise NotImplementedError
 
     def resolve(self, lines: tuple[LineT, ...], names: Names) -> Spec | None:
-        """The spec of the array with these names, or None if that raises an error."""
+        """Resolves the array's spec from lines and names; None if that is an error."""
         raise NotImplementedError
 
     def resolved(
         self, lines: tuple[LineT, ...], touched: Sequence[LineT]
     ) -> Iterator[tuple[list[AuditRow], object]]:
-        """The groups that the touched lines may change, each with its new spec.
+        """Yields groups that the touched lines can affect, each with its new spec.
 
-        If a group cannot be resolved, the error takes the place of its spec.
+        If a group cannot be resolved, it is yielded with the error instead of a spec.
         """
         raise NotImplementedError
 
     @property
     def alike(self) -> Sequence[AuditRow]:
-        """The rows of arrays whose dimensions are renamed together with this one's."""
+        """Rows of arrays that are renamed together with this array."""
         return ()
 
     # The search.
 
     @cached_property
     def now(self) -> Spec | None:
-        """How the table splits the array, or None if it cannot be resolved."""
+        """The array's current spec from the table; None if it cannot be resolved."""
         return self.resolve(self.lines, self.leaf.names)
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes of more than one device; without a mesh those of the table."""
+        """Mesh axes of size 2 or more; without a mesh, the axes in the table."""
         if self.mesh is not None:
             return tuple(a for a, size in self.mesh.shape.items() if size > 1)
         axes: dict[str, None] = {}
@@ -292,11 +292,11 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return tuple(axes)
 
     def find(self, want: object, limit: int = MOST) -> Remedies:
-        """The remedies, at most so many, the best first.
+        """Finds remedies, best first.
 
         Args:
-            want: as `Wish.of` reads it.
-            limit: how many remedies to return.
+            want: the request, in any form that `Wish.of` accepts.
+            limit: the maximum number of remedies.
         """
         leaf = self.leaf
         wish = Wish.of(want, leaf.names, self.mesh, self.dialect, leaf.path)
@@ -314,7 +314,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return Remedies(tuple(remedies), wish)
 
     def _best(self, wish: Wish) -> list[Remedy]:
-        """One remedy for each effect, the best first."""
+        """Returns the best remedy for each different effect, best first."""
         self._checked = 0
         tried: set[Hashable] = set()
         ranked: dict[Hashable, tuple[tuple, Remedy]] = {}
@@ -331,7 +331,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
                 continue
             tried.add(attempt)
             effect: Hashable = attempt
-            # "Move rule 15 before 14" and "move rule 14 after 15" are one remedy.
+            # "Move rule 15 before 14" and "move rule 14 after 15" have the same effect.
             if isinstance(action, MoveLine):
                 effect = MoveLine, tuple(line for line in lines if self.concerns(line))
             rank = self._rank(remedy, len(ranked))
@@ -340,14 +340,14 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return [remedy for _, remedy in sorted(ranked.values(), key=lambda r: r[0])]
 
     def _after(self, action: Action) -> tuple[tuple[LineT, ...], Names]:
-        """The lines of the table and the names of the array after an edit."""
+        """Returns the table's lines and the array's names after an edit."""
         if isinstance(action, NameDimension):
             return self.lines, action.apply(self.leaf.names)
         assert isinstance(action, TableAction)
         return cast(tuple[LineT, ...], action.apply(self.lines)), self.leaf.names
 
     def _fails(self, dim: int | None) -> bool:
-        """True if the array cannot be laid out, and that dimension would be split."""
+        """Whether the array can't be laid out now although its table splits `dim`."""
         if self.now is None:
             return True
         if not isinstance(self._layout_now(), str):
@@ -355,46 +355,46 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return dim is None or bool(self.now.dims[dim])
 
     def meets(self, spec: Spec, wish: Wish) -> bool:
-        """True if the array can be laid out by this spec and that grants the wish."""
+        """Whether the array can be laid out with `spec`, which fulfils the request."""
         if len(spec.dims) > len(self.leaf.names):
             return False
         layout = self.layout(self.leaf.shape, self.leaf.dtype, spec)
         return not isinstance(layout, str) and wish.met(spec, layout, self.mesh)
 
     def _rank(self, remedy: Remedy, number: int) -> tuple:
-        """A key by which the better of two remedies is smaller."""
+        """Returns a sort key; the better of two remedies has the smaller key."""
         action, others_changed = remedy.action, 0
-        if not action.typo:  # a correction is meant for every array that it reaches
+        if not action.typo:  # a correction is meant for all arrays that it affects
             kind = self.arrays.kind(self.leaf.path or "")
             others_changed = sum(
                 self.arrays.kind(path) != kind for path in remedy.others
             )
         order, several_axes, new_here = action.order, False, False
         if isinstance(action, TableAction):
-            # Few people want several axes in one dimension.
+            # Users rarely want several mesh axes in one dimension.
             line = getattr(action, "new", None)
             several_axes = line is not None and len(line.axes) > 1
-            # The pattern may be meant for arrays that are not in this tree, so adding a
-            # pattern is safer.
+            # The existing pattern may be meant for arrays outside this tree, so prefer
+            # adding a pattern.
             if isinstance(action, RetargetLine) and isinstance(line, PathRule):
                 order = RemoveLine.order
         if isinstance(action, NameDimension):
-            # A name that other arrays have is likelier than one for activations.
+            # Prefer names that other arrays have; the rest may be for activations.
             new_here = action.new not in self.arrays.names
         lost, saved = self._unsplit(remedy.spec), remedy.bytes_saved or 0
         likely = (not action.typo, several_axes, lost, others_changed)
         return (*likely, order, new_here, -saved, number)
 
     def _unsplit(self, spec: Spec) -> int:
-        """How many dimensions are split now and not by `spec`."""
-        # If the array fails now, no dimension of it is split.
+        """Counts the dimensions that are split now but not by `spec`."""
+        # If the array currently fails, none of its dimensions is split.
         if self.now is None or isinstance(self._layout_now(), str):
             return 0
         pairs = zip(self.now.dims, spec.padded(self.now.rank), strict=False)
         return sum(bool(before) and not after for before, after in pairs)
 
     def corrected(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes, with the nearest mesh axis for each one that the mesh lacks."""
+        """Replaces axes that the mesh doesn't have by the nearest mesh axis."""
         if self.mesh is None:
             return axes
         mesh_axes = self.mesh.axis_names
@@ -413,14 +413,14 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         spec: Spec,
         wish: Wish,
     ) -> Remedy | None:
-        """The remedy with its effect on all arrays; None if it breaks one of them.
+        """Creates a remedy with its effect on all arrays; None if it breaks an array.
 
         Args:
             action: the edit.
-            lines: the lines of the table after it.
-            names: the names of the array after it.
-            spec: the spec of the array after it.
-            wish: the wish that it grants.
+            lines: the table's lines after the edit.
+            names: the array's names after the edit.
+            spec: the array's spec after the edit.
+            wish: the request that the edit fulfils.
         """
         self._checked += 1
         alike: Sequence[AuditRow] = ()
@@ -462,27 +462,27 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         )
 
     def _changed(self, row: AuditRow, spec: object) -> Layout | str | None:
-        """The new layout of another array, or its error; None if it does not change."""
+        """Returns another array's new layout or error; None if it doesn't change."""
         if spec == row.spec:
             return None
         if not isinstance(spec, Spec):
-            # It may have been unresolvable before the edit, too.
+            # An error is no change if the array was unresolvable before the edit.
             return None if row.spec is None else str(spec)
         layout = self.layout(row.shape, row.dtype, spec)
-        # P('x', None) is as good as P('x'), if that could be laid out.
+        # Equivalent specs such as P('x', None) and P('x') are no change.
         equivalent = row.spec is not None and spec.equivalent(row.spec)
         if equivalent and (row.layout is None) == isinstance(layout, str):
             return None
         return layout
 
     def layout(self, shape: Shape, dtype: str, spec: Spec) -> Layout | str | None:
-        """The Layout, the error that prevents it, or None if too little is known."""
+        """Returns the Layout, or an error; None if the mesh or shape is unknown."""
         key = (shape, dtype, spec)
         if key not in self._layouts:
             layout: Layout | str | None = None
             try:
                 if self.mesh is None:
-                    # Any mesh with these axes reveals an axis that is used twice.
+                    # Any mesh with these axes is enough to detect a repeated axis.
                     names = tuple(dict.fromkeys(spec.axes))
                     Spec(spec.dims).check(MeshSpec(names, (1,) * len(names)))
                 elif shape is None:
@@ -495,12 +495,12 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return self._layouts[key]
 
     def _layout_now(self) -> Layout | str | None:
-        """The layout of the array by its current spec, which must be known."""
+        """Returns the array's layout with its current spec, which must not be None."""
         assert self.now is not None
         return self.layout(self.leaf.shape, self.leaf.dtype, self.now)
 
     def _saves(self, spec: Spec) -> int | None:
-        """How many bytes per device this spec saves on the array; None if unknown."""
+        """Returns the bytes per device that `spec` saves; None if unknown."""
         shape, dtype = self.leaf.shape, self.leaf.dtype
         after = self.layout(shape, dtype, spec)
         if shape is None or not isinstance(after, Layout):
@@ -513,7 +513,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return before - after.bytes_per_device
 
     def _why_not(self, wish: Wish) -> NoRemedy | None:
-        """Why no edit is tried: the wish is granted, or no table can ever grant it."""
+        """Returns why a search is pointless (fulfilled or impossible), or None."""
         spec, leaf = self.now, self.leaf
         if spec is not None and self.meets(spec, wish):
             layout = self._layout_now()
@@ -530,7 +530,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return None if self.axes else NoAxes(wish)
 
     def _too_small(self, wish: Wish) -> NoRemedy | None:
-        """The reason if no spec can give the requested bytes per device; else None."""
+        """Returns the reason if no spec saves enough bytes per device; else None."""
         if not isinstance(wish, BytesWish):
             return None
         least = min(size for size, _ in self.splits())
@@ -539,11 +539,11 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return TooSmall(wish, least)
 
     def splits(self) -> list[tuple[int, Spec]]:
-        """The bytes of every possible shard shape, each with a spec of few axes."""
+        """Returns (bytes, spec) of every possible shard shape."""
         assert self.mesh is not None
         assert self.leaf.shape is not None
         shape = self.leaf.shape
-        # By shard shape: which axes produce it does not change its bytes.
+        # Keyed by shard shape: the bytes don't depend on the axes that produce it.
         shards: dict[tuple[int, ...], tuple] = {shape: ((),) * len(shape)}
         for axis in self.axes:
             parts = self.mesh.shape[axis]
@@ -561,15 +561,15 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
 
 
 def _form(action: Action) -> Hashable:
-    """A key for edits of which one is enough if they give the array the same spec."""
-    # The text of a new pattern does not matter here, only the axes that it leads to.
+    """Returns a key; of edits with equal keys and equal specs, only one is proposed."""
+    # For a new pattern, only its axes matter, not its text.
     new = getattr(action, "new", None)
     subject = getattr(action, "index", getattr(action, "dim", None))
     return type(action), subject, getattr(new, "axes", new)
 
 
 def _stored(row: AuditRow) -> int:
-    """Bytes per device; an array that cannot be laid out counts as not split."""
+    """Returns bytes per device; an array without a layout is counted as replicated."""
     if row.layout is None:
         return row.array.bytes
     return row.layout.bytes_per_device

@@ -1,8 +1,8 @@
-"""Requests: the spec and the layout that one array of a program or a tree asks for.
+"""Requests: the requested spec and layout of one array of a program or a tree.
 
-They come from its own sharding, from its names by rules, or from its path by patterns.
-A failure becomes a `problem` and is never raised: one bad array must not hide the
-others.
+The spec comes from the array's own sharding, its logical names (by rules) or its path
+(by patterns). A failure becomes the Request's `problem` instead of an error, so that
+one bad array doesn't hide the others.
 """
 
 from __future__ import annotations
@@ -33,29 +33,28 @@ from shardviz.base.partition_spec import Spec
 
 @dataclass(frozen=True)
 class Request(Displayed):
-    """The spec that one array asks for, and the resulting layout.
+    """The requested spec of one array, and the resulting layout.
 
     Attributes:
         array: the array.
-        resolution: the resolved rules, if the array has logical names and there are
+        resolution: how rules resolve the array's logical names; None without names or
             rules.
-        spec: the spec that counts: the array's own, else that of the rules, else one
-            that splits no dimension. None if the names cannot be resolved, and if
-            nothing determines how the array is split.
-        layout: the Layout, or None if the array cannot be laid out, or nothing
+        spec: the array's own spec, else the rules' spec, else one that splits no
+            dimension. None if the names cannot be resolved, or if nothing determines
+            how the array is split.
+        layout: the Layout; None if the array cannot be laid out, or if nothing
             determines how.
-        problem: the sentence on why not, or None.
-        partner: the path of the parameter that the array is a moment, a gradient or a
-            copy of, or None.
-        group: its group in a train state: `"parameters"`, `"gradients"`, `"optimizer
-            state"` or `"other"`.
-        audit: the Audit with this row, or None.
-        by_path: the matched patterns, if the table is one of paths; then `resolution`
-            is None.
-        few_names: `"live"` or `"abstract"` if an nnx Variable of such an array has
-            fewer names than dimensions, else `""`.
-        of_leaf: True if its own spec is the sharding of an array of a tree; False if a
-            user wrote it.
+        problem: a sentence on why the array cannot be laid out, or None.
+        partner: if the array is a moment, gradient or copy of a parameter, the
+            parameter's path; else None.
+        group: the array's group in a train state: `"parameters"`, `"gradients"`,
+            `"optimizer state"` or `"other"`.
+        audit: the Audit that contains this row, or None.
+        by_path: how PathRules match the array's path; None for Rules. `resolution` is
+            then None.
+        few_names: see `LeafMetadata.few_names`.
+        of_leaf: True if the array's own spec is a sharding found in a tree; False if
+            the user wrote it.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
@@ -77,12 +76,12 @@ class Request(Displayed):
 
     @property
     def spec_wins(self) -> bool:
-        """True if the array has its own spec, which overrides the rules."""
+        """Whether the array has its own spec, which overrides the rules."""
         return self.array.spec is not None
 
     @property
     def lacks_names(self) -> bool:
-        """True if the array is replicated because it has no names that rules could map."""
+        """Whether the array is replicated because it has no logical names."""
         if self.spec is None or self.by_path is not None:
             return False
         if (
@@ -95,7 +94,7 @@ class Request(Displayed):
 
     @property
     def table_spec(self) -> Spec | None:
-        """The spec that the table alone gives the array, or None."""
+        """The spec from the rule table, ignoring the array's own spec; or None."""
         if self.by_path is not None:
             return self.by_path.spec
         if self.resolution is not None:
@@ -104,10 +103,10 @@ class Request(Displayed):
 
     @property
     def follows_table(self) -> bool:
-        """True if the array is split as in the table.
+        """Whether the array is split as in the table.
 
-        An array with its own sharding may be split differently. Axes of size 1 split
-        nothing.
+        False if the array has its own sharding and that differs; mesh axes of size 1
+        are ignored.
         """
         if not self.spec_wins:
             return True
@@ -122,9 +121,12 @@ class Request(Displayed):
     def placed(
         self, name: str, group: str = "other", partner: str | None = None
     ) -> Request:
-        """A copy for an array of the same kind under another name, already checked."""
-        # The constructor of a frozen dataclass makes a Python call for each field, and
-        # audits make thousands of these.
+        """Copies the Request for an array that differs only in name, group and partner.
+
+        The name is not checked again.
+        """
+        # Audits create thousands of these, and a frozen dataclass' constructor calls a
+        # Python function per field.
         copy = object.__new__(Request)
         fields = self.__dict__.copy()
         fields["array"] = self.array.renamed(name, checked=True)
@@ -134,34 +136,34 @@ class Request(Displayed):
 
     @property
     def path(self) -> str:
-        """The name of the array; in a tree, its path."""
+        """The array's name, which in a tree is its path."""
         return self.array.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The global shape of the array, in elements."""
+        """The array's global shape, in elements."""
         return self.array.shape
 
     @property
     def dtype(self) -> str:
-        """The name of its element type."""
+        """The name of the array's dtype."""
         return self.array.dtype
 
     @property
     def names(self) -> tuple[str | None, ...] | None:
-        """Its names, one per dimension, or None."""
+        """The array's logical names, one per dimension, or None."""
         return self.array.logical
 
     @property
     def bytes_per_device(self) -> int | None:
-        """The bytes on each device that holds it; None if unknown."""
+        """The bytes on each device that holds a shard; None if unknown."""
         return None if self.layout is None else self.layout.bytes_per_device
 
     @property
     def wasted_bytes(self) -> int:
-        """The bytes on each device beyond an even share; 0 if unknown.
+        """The bytes per device beyond an even split over all devices; 0 if unknown.
 
-        Arrays in another memory than the device's own use none of it.
+        0 for arrays in another memory than the device's own.
         """
         layout = self.layout
         if layout is None or self.spec is None or self.array.memory_kind is not None:
@@ -170,26 +172,26 @@ class Request(Displayed):
 
     @property
     def replicas(self) -> int | None:
-        """How many devices hold each of its shards; None if unknown."""
+        """How many devices hold each shard; None if unknown."""
         return None if self.layout is None else self.layout.replicas
 
     def remedies(self, want: object) -> Remedies:
-        """The smallest edits that split the array as requested, for `sv.remedies`.
+        """Finds the smallest edits that split the array as requested.
 
         Raises:
-            ShardvizError: for a wish that cannot be read.
+            ShardvizError: `want` cannot be parsed.
         """
         array, source = self.array, self.audit or self.resolution
         arrays = Arrays()
         if self.audit is not None:
             arrays = self.audit.arrays
-        # If the table gives the path a spec and the row has none, no edit of the table
-        # helps.
+        # If the row has no spec although the table has one for the path, no edit of the
+        # table helps.
         if self.by_path is not None and not self.spec_wins:
             if self.spec is not None or self.by_path.spec is None:
                 return self.by_path.remedies(want, array.dtype, arrays)
         names = array.logical or (None,) * array.rank
-        # A dimension without a name can get one that has a rule.
+        # An edit can also give an unnamed dimension a name that has a rule.
         by_rules = self.by_path is None and array.rank > 0
         by_rules = by_rules and (self.lacks_names or not self.spec_wins)
         if by_rules and source is not None and (array.logical or len(source.rules)):
@@ -204,10 +206,10 @@ class Request(Displayed):
 
 
 class Requests(Sequence[Request]):
-    """The Requests of many arrays, created when they are first read.
+    """The Requests of many arrays, created lazily from one Request per signature.
 
-    Arrays of one signature differ only in their names, and a large model has thousands
-    of arrays and a few dozen signatures.
+    Arrays with equal signatures differ only in name, group and partner. A large model
+    has thousands of arrays but only a few dozen signatures.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> kind = request(ArraySpec("x", (8,)), make_mesh(data=4), None)
@@ -228,21 +230,21 @@ class Requests(Sequence[Request]):
 
     @cached_property
     def kinds(self) -> tuple[tuple[Request, int], ...]:
-        """One Request of each signature, and how many arrays have it."""
-        # By identity, since comparing two Requests is slow.
+        """One (Request, number of arrays) pair per signature."""
+        # Compare by identity, because comparing two Requests is slow.
         times = Counter(map(id, self._kinds))
         by_id = {id(kind): kind for kind in self._kinds}
         return tuple((kind, times[key]) for key, kind in by_id.items())
 
     def of_audit(self, audit: Any) -> Requests:
-        """The same rows as rows of an audit, so that their remedies see its other rows."""
+        """Returns a copy with `audit` set, whose other rows remedies need."""
         kinds_by_id = {id(kind): replace(kind, audit=audit) for kind, _ in self.kinds}
         kinds = [kinds_by_id[id(kind)] for kind in self._kinds]
         return Requests(self._names, kinds, self._groups, self._partners)
 
     @cached_property
     def _made(self) -> tuple[Request, ...]:
-        # Every array has a group and a partner, or none has.
+        # Groups and partners are given together or not at all.
         placed = [self._groups, self._partners] if self._partners else []
         return tuple(map(Request.placed, self._kinds, self._names, *placed))
 
@@ -260,14 +262,14 @@ class Requests(Sequence[Request]):
 
 
 def of_audit(rows: Sequence[Request], audit: Any) -> Sequence[Request]:
-    """The rows as those of an audit; the given rows do not change."""
+    """Returns copies of the rows with `audit` set."""
     if isinstance(rows, Requests):
         return rows.of_audit(audit)
     return tuple(replace(row, audit=audit) for row in rows)
 
 
 def kinds_of(rows: Iterable[Request]) -> Sequence[tuple[Request, int]]:
-    """One Request of each signature with the number of its arrays, if known."""
+    """Returns (Request, number of arrays) pairs, one per signature if known."""
     if isinstance(rows, Requests):
         return rows.kinds
     return [(row, 1) for row in rows]
@@ -281,7 +283,7 @@ def request(
 ) -> Request:
     """Resolves the names of one array and lays it out.
 
-    An error is kept in the `problem` of the Request.
+    An error becomes the Request's `problem`.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh, rules = make_mesh(data=4, model=2), Rules.of(("mlp", "model"))
@@ -298,7 +300,7 @@ def request(
             )
         except ShardvizError as error:
             problem = str(error)
-    # Its own spec counts even if its names cannot be resolved.
+    # The array's own spec is used even if its names cannot be resolved.
     spec = array.spec
     if spec is None:
         if problem is not None:
@@ -316,7 +318,7 @@ def requests(
     rules: Rules | None,
     dialect: NameDialect = Dialect.LINEN,
 ) -> tuple[Request, ...]:
-    """One Request per array, in order."""
+    """Creates one Request per array, in order."""
     return tuple(request(a, mesh, rules, dialect) for a in arrays)
 
 
@@ -326,11 +328,10 @@ def on_mesh(
     rules: Rules | None,
     dialect: NameDialect = Dialect.LINEN,
 ) -> ArraySpec:
-    """The array of a leaf; if its names are mesh axes, with the spec that they form.
+    """Returns a leaf's array; if its names are mesh axes, they become its spec.
 
-    Names beside an array are for the rules. They are mesh axes if none of them has a
-    rule and the mesh has them all, as in flax's `get_partition_spec`. nnx decides that
-    itself, name by name.
+    As in flax's `get_partition_spec`, names are mesh axes if none of them has a rule
+    and the mesh has all of them. The nnx dialect decides this for each name instead.
     """
     array = leaf.array
     named = [n for n in array.logical or () if isinstance(n, str)]
@@ -361,12 +362,12 @@ def path_requests(
     rules: PathRules,
     dialect: PathDialect,
 ) -> Iterator[Request]:
-    """One Request per array of a tree, from its path; its own sharding wins.
+    """Yields one Request per array, from its own sharding or else its path.
 
     Raises:
         RuleError: the dialect raises an error for an array; the message has its path.
     """
-    # A large model has many arrays and few shapes and specs.
+    # Large models have many arrays but few different shapes and specs.
     layouts: dict[Any, tuple[Layout | None, str | None]] = {}
     for path, leaf in leaves:
         array = leaf.array
@@ -387,10 +388,10 @@ def path_requests(
 
 
 def read_path_as(row: Request, mesh: MeshSpec, dialect: PathDialect) -> Request:
-    """The row as another dialect of paths reads the table; nothing is raised."""
+    """Matches a row's path again in another dialect; errors become its `problem`."""
     if row.by_path is None or row.spec_wins:
         return row
-    # The new dialect matches the path again, and its spec gives the layout.
+    # The replaced PathResolution matches the path again.
     match = replace(row.by_path, dialect=dialect)
     layout, problem = _lay_out(row.array, match.spec, mesh)
     if match.problem is not None:

@@ -1,7 +1,8 @@
 """resolve() -> Resolution: which rule decided each dimension, and why others did not.
 
-`matching.py` finds the winners, which is fast; verdicts are created when they are first
-read. This is the first stage of a program, computed without jax after every edit.
+`matching.py` finds the winning rules quickly; verdicts are created when first read.
+This is the first stage of a program. It doesn't need jax, and the Explorer computes it
+after every edit.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from shardviz.base.partition_spec import MAX_RANK, Spec
 
 @dataclass(frozen=True, repr=False)
 class Resolution(Displayed):
-    """How one array's logical names became a spec; made by `shardviz.resolve`.
+    """How one array's logical names became a spec; returned by `shardviz.resolve`.
 
     Attributes:
         names: the logical names, one per dimension.
@@ -51,7 +52,7 @@ class Resolution(Displayed):
         dialect: the library that reads the table.
         mesh: the mesh that verdicts are checked against, or None.
         shape: the shape that verdicts are checked against, or None.
-        winners: per dimension the index of the rule that decided, or None.
+        winners: for each dimension, the index of the rule that decided, or None.
         spec: the resulting Spec.
 
     >>> rules = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None))
@@ -85,7 +86,7 @@ class Resolution(Displayed):
         verdicts = tuple(self.verdict(dim, i) for i in range(len(self.rules)))
         passed = isinstance(name, str) and winner is None
         passed = passed and self.dialect.unknown_name_is_axis
-        # A rule for the name may have lost its axes to another dimension.
+        # A name that has rules is not an axis, even if they lost to other dimensions.
         passed = passed and name not in self.rules.by_name
         axes = self.spec.dims[dim]
         return Decision(
@@ -93,7 +94,7 @@ class Resolution(Displayed):
         )
 
     def verdict(self, dimension: int, rule: int) -> Verdict:
-        """The verdict on one rule for one dimension, without creating all others."""
+        """Returns one rule's verdict for one dimension, without creating the others."""
         entry, name = self.rules.entries[rule], self.names[dimension]
         winner = self.winners[dimension]
         if rule == winner:
@@ -113,7 +114,7 @@ class Resolution(Displayed):
         return Taken(rule, entry, taken)
 
     def _holders(self, rule: int) -> tuple[Holder, ...]:
-        """The axes of a rule that rules before it gave to other dimensions."""
+        """Returns the rule's axes that earlier rules assigned to other dimensions."""
         holders = []
         for axis in dict.fromkeys(self.rules[rule].axes):
             for dim, by in enumerate(self.winners):
@@ -128,7 +129,7 @@ class Resolution(Displayed):
         verdict = deciding(
             index, rule, (rule.axes,), sizes, self.mesh, self.dialect, self.spec.axes
         )
-        # Without a look at the other dimensions, they may have the same axes.
+        # If dimensions are resolved independently, others may use the same axes.
         shared: list[Holder] = []
         for other_dim, axes in enumerate(self.spec.dims):
             if other_dim != dim and self.dialect.dimensions_apart:
@@ -141,13 +142,13 @@ class Resolution(Displayed):
 
     @cached_property
     def failures(self) -> tuple[Problem, ...]:
-        """Why the mesh cannot have this spec."""
+        """The reasons why this spec is invalid on the mesh."""
         problems: list[Problem] = []
         shared = False
         for decision in self.decisions:
             verdict = decision.deciding
             if verdict is not None and verdict.outcome in BROKEN:
-                # Axes that two dimensions share are one problem of the spec.
+                # Axes that several dimensions share are reported once, for the spec.
                 if isinstance(verdict, AxisShared):
                     shared = True
                 else:
@@ -162,26 +163,26 @@ class Resolution(Displayed):
         return tuple(problems)
 
     def _is_no_axis(self, decision: Decision) -> bool:
-        """True if the dialect took its name for a mesh axis that the mesh lacks."""
+        """Whether the name was used as a mesh axis that the mesh doesn't have."""
         if not decision.passed_through or self.mesh is None:
             return False
         return decision.logical not in self.mesh.shape
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the mesh cannot have this spec, one sentence each."""
+        """The reasons in `failures`, one sentence each."""
         return tuple(map(str, self.failures))
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The logical names of the array that have no rule."""
+        """The array's logical names that have no rule."""
         rules_by_name = self.rules.by_name
         return tuple(
             n for n in self.names if isinstance(n, str) and n not in rules_by_name
         )
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
-        """The dimensions whose name has no rule: (dimension, name, nearest name)."""
+        """Returns (dimension, name, nearest name with a rule) for names without one."""
         unmatched = []
         for dim, name in enumerate(self.names):
             if name in self.unknown and name is not None:
@@ -189,10 +190,10 @@ class Resolution(Displayed):
         return tuple(unmatched)
 
     def remedies(self, want: object, dtype: str = "float32") -> Remedies:
-        """The smallest edits that split the array as requested, for `sv.remedies`.
+        """Finds the smallest edits that split the array as requested.
 
         Raises:
-            ShardvizError: the request cannot be read.
+            ShardvizError: the request cannot be parsed.
 
         >>> found = resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
         >>> found.remedies("split 0")[0].edit
@@ -205,10 +206,10 @@ class Resolution(Displayed):
         return RuleSearch(leaf, self.rules, self.mesh, self.dialect)
 
     def first_remedy(self) -> tuple[int, Remedy] | None:
-        """The first dimension that fails or lost its axes, with an edit that splits it.
+        """Returns a dimension that fails or lost its axes, and an edit that splits it.
 
-        Dimensions that a rule leaves unsplit on purpose are skipped, and so are
-        dimensions without a name beside others with one.
+        Failing dimensions come first. Skips dimensions that a rule leaves unsplit on
+        purpose, and dimensions without a name unless no dimension has one.
         """
         fails, asks = [], []
         for decision in self.decisions:
@@ -220,22 +221,22 @@ class Resolution(Displayed):
                 rules_for_it = self.rules.by_name.get(decision.logical or "")
                 if unnamed or decision.near or rules_for_it:
                     asks.append(decision)
-        # One search serves all dimensions, as it caches layouts.
+        # Share one search between all dimensions, because it caches layouts.
         search = self._search()
         for decision in fails + asks:
             dim = decision.dimension
             remedies = search.find(f"split {dim}", limit=1)
-            # A rule for a name that looks misspelt would make the mistake permanent.
+            # If a name looks misspelt, don't suggest adding a rule for it.
             if remedies and not (decision.near and remedies[0].names == self.names):
                 return dim, remedies[0]
         return None
 
     def explain(self) -> str:
-        """The explanation of every dimension, and an edit that would split another."""
+        """Explains every dimension, and suggests an edit that would split one more."""
         return explanation(self)
 
     def explain_dimension(self, dimension: int) -> str:
-        """The explanation of one dimension, in one line."""
+        """Explains one dimension in one line."""
         return sentence(self.decisions[dimension])
 
     def __repr__(self) -> str:
@@ -251,17 +252,17 @@ def resolve(
     shape: Any = None,
     dialect: object = Dialect.LINEN,
 ) -> Resolution:
-    """Turns logical names into a spec, with a verdict for every rule.
+    """Resolves logical names to a spec, with a verdict for every rule.
 
     Raises:
-        RuleError: a name occurs twice in `names` (nnx allows that), names, rules or the
-            dialect cannot be read, or the number of names is not the rank of the shape.
+        RuleError: a name occurs twice in `names` (nnx allows that); `names`, `rules` or
+            `dialect` cannot be parsed; or the number of names differs from the rank.
     """
     if not isinstance(dialect, NameDialect):
         dialect = Dialect.of(dialect, paths=False)
     if not isinstance(rules, Rules):
         rules = Rules.of(rules)
-    # Parsed values are not parsed again: audits resolve thousands of arrays.
+    # Audits resolve thousands of arrays, so values are not parsed twice.
     if type(names) is not tuple or len(names) > MAX_RANK:
         names = read_names(names)
     if shape is not None:
@@ -273,8 +274,8 @@ def resolve(
                 " dimension; write None for a dimension without one."
             )
     winners, spec = match_rules(names, rules, mesh, dialect)
-    # The constructor of a frozen dataclass makes a Python call for each field, which
-    # would double the time of resolve().
+    # A frozen dataclass' constructor calls a Python function per field, which would
+    # double the time of resolve().
     resolution = object.__new__(Resolution)
     fields = resolution.__dict__
     fields["names"], fields["rules"], fields["dialect"] = names, rules, dialect

@@ -1,7 +1,7 @@
-"""The edits of a table of names that may split an array as requested.
+"""Edits of Rules, or of an array's logical names, that could split it as requested.
 
-A rule is moved, added, removed or given other axes, or a misspelt name in it is corrected;
-or a dimension of the array gets a name or has its misspelt name corrected.
+An edit moves, adds or removes a rule, changes its mesh axes, or corrects a misspelt
+name in it. Or it names a dimension of the array, or corrects that name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from shardviz.axis_rules.rules import Rule, Rules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
 
-MOST_AXES = 3  # in one rule, if the wish is a number of bytes
+MOST_AXES = 3  # per rule, if the request is a number of bytes
 
 
 class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
-    """A search under a table of logical names."""
+    """A search for edits of Rules and of logical names."""
 
     @property
     def lines(self) -> tuple[Rule, ...]:
@@ -60,7 +60,7 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
     ) -> Iterator[tuple[list[AuditRow], object]]:
         rules = Rules(lines)
         groups = self.arrays.of({rule.logical for rule in touched})
-        if self._broken is not None:  # this edit will most likely break it, too
+        if self._broken is not None:  # try the array that an edit broke before
             broken_path = self._broken.path
             groups.sort(key=lambda group: broken_path != group[0].path)
         for group in groups:
@@ -109,14 +109,14 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
             yield RemoveLine(rules, i)
 
     def _corrections(self) -> Iterator[Action]:
-        """Misspelt names and axes, in the table and in the array, corrected."""
+        """Yields corrections of misspelt names and axes, in the table and the array."""
         rules, names = self.lines, self.leaf.names
         rule_names = tuple(dict.fromkeys(rule.logical for rule in rules))
         unknown = tuple(n for n in names if isinstance(n, str) and n not in rule_names)
         names_in_use = self.arrays.names
         for i, rule in enumerate(rules):
-            # Without the other arrays, a rule for another name may well be meant for one
-            # of them.
+            # If the other arrays are unknown, a rule for another name may be meant for
+            # one of them.
             if names_in_use and rule.logical not in names_in_use:
                 close = near(rule.logical, unknown)
                 if close is not None:
@@ -135,11 +135,11 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
                 yield self._name(d, close, name)
 
     def _named(self) -> Iterator[Action]:
-        """A dimension without a name gets one that a splitting rule is for."""
+        """Yields edits that name an unnamed dimension after a rule that splits."""
         names = self.leaf.names
         candidates: dict[str, None] = {}
         for rule in self.lines:
-            # An axis of size 1 splits nothing, so its rule would not help.
+            # Skip rules whose mesh axes all have size 1, because they split nothing.
             if rule.logical not in names and set(rule.axes) & set(self.axes):
                 candidates[rule.logical] = None
         for d, name in enumerate(names):
@@ -151,9 +151,9 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
         return NameDimension(dim, new, old, self.leaf.path, len(self.alike))
 
     def _targets(self, wish: Wish) -> list[Rule]:
-        """The rules that the names of the array may get for this wish."""
+        """Returns rules for the array's names that could fulfil the request."""
         choices: list[tuple[str, ...]] = []
-        # One axis splits a dimension; several are tried only to save bytes.
+        # One axis is enough to split a dimension; try several only to save bytes.
         most_axes = MOST_AXES if isinstance(wish, BytesWish) else 1
         if not isinstance(wish, UnsplitWish):
             for count in range(1, most_axes + 1):

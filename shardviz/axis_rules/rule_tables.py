@@ -1,8 +1,8 @@
 """read_rules(): reads rule tables from files, text and objects.
 
-Those are a MaxText YAML, JSON, a literal in Python with `P(...)` in it, typed lines, a
-`LayoutMap` of Keras, and pairs. Nothing is evaluated: Python and JSON are parsed and
-their literals are read, YAML is loaded safely.
+Supported forms are MaxText YAML, JSON, Python literals with `P(...)`, typed lines, a
+Keras `LayoutMap`, and pairs. No code is evaluated: Python and JSON are parsed for
+literals, and YAML is loaded with the safe loader.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from shardviz.base.parse import (
 )
 from shardviz.base.partition_spec import Spec
 
-# The keys of MaxText's configurations, and of its records of shardings.
+# The keys in MaxText's configurations and in its records of shardings.
 KEYS = ("logical_axis_rules", "rules")
 _SUFFIXES = (".yaml", ".yml", ".json", ".txt", ".py")
 _CALL = re.compile(r"\b(?:P|PS|PartitionSpec)\(")
-#: A value in brackets, which may have a name; typed lines have no bracket.
+#: A value in brackets, optionally with `name =`; typed lines don't start like this.
 _LITERAL = re.compile(r"\s*(?:[^\W\d]\w*\s*=\s*)?(?=[\[({])")
 _YAML = re.compile(rf"^(?:{'|'.join(KEYS)})\s*:", re.MULTILINE)
 
 
 def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
-    """The table in a value, a file or a text.
+    """Reads a table from a value, a file or text.
 
     Args:
-        value: pairs, a `LayoutMap`, the path to a file (`.yaml`, `.yml`, `.json`,
+        value: pairs, a `LayoutMap`, the path of a file (`.yaml`, `.yml`, `.json`,
             `.txt`, `.py`), or text.
-        dialect: the library that reads it; by default the table decides: it is one of
-            paths if its right sides are PartitionSpecs.
+        dialect: the library that reads the table. If None, a table whose right sides
+            are PartitionSpecs is read as PathRules, any other table as Rules.
 
     Raises:
-        RuleError: it is not a table; the message has the file and the line.
+        RuleError: `value` is not a table; the message has the file and the line.
 
     >>> read_rules("transformer/wte/embedding -> P('model', 'fsdp')")
     PathRules(1 pattern: "transformer/wte/embedding → P('model', 'fsdp')")
@@ -81,17 +81,17 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
 
 
 def dialect_of(rules: object, dialect: object) -> Dialect:
-    """The dialect that reads a table: Keras's for a `LayoutMap`, else the given one.
+    """Returns the dialect for a table: Keras for a `LayoutMap`, else the given one.
 
     Args:
         rules: the table, in any form that `read_rules` accepts.
-        dialect: the dialect that the user chose, or the default.
+        dialect: the user's choice, or the default.
 
     Raises:
-        RuleError: there is no such dialect.
+        RuleError: the dialect is unknown.
     """
     reader = Dialect.of(dialect)
-    # Only a LayoutMap has its own mesh.
+    # PathRules with a mesh come from a LayoutMap.
     mesh = rules.mesh if isinstance(rules, PathRules) else None
     if not reader.by_path and (mesh is not None or _is_layout_map(rules)):
         return Dialect.KERAS
@@ -103,11 +103,11 @@ def _is_layout_map(value: object) -> bool:
 
 
 def _read(value: Any, paths: bool | None) -> Rules | PathRules:
-    """A table of paths or of names; if `paths` is None, the table decides."""
+    """Reads PathRules or Rules as `paths` requires; if None, by the content."""
     if isinstance(value, os.PathLike) or _is_file_name(value):
         return _from_file(Path(value), paths)
     if _is_layout_map(value):
-        # Its items() would look each key up as a path.
+        # Iterating with items() would look each key up as a path.
         layouts = attribute(value, "_layout_map") or value
         return PathRules.of(layouts, mesh_of(attribute(value, "device_mesh")))
     if isinstance(value, str):
@@ -116,10 +116,10 @@ def _read(value: Any, paths: bool | None) -> Rules | PathRules:
 
 
 def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
-    """Rejects a table that the library of the dialect could not use for some path."""
+    """Rejects tables that would fail for some path in the dialect's library."""
     first_index: dict[str, int] = {}
     for index, rule in enumerate(rules):
-        # A library that looks paths up as keys may never match the pattern.
+        # If the library looks paths up as keys, it may never match the pattern.
         if not dialect.key_first:
             try:
                 compiled(rule.pattern, dialect.ignores_case)
@@ -134,7 +134,7 @@ def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
 
 
 def _table(value: Any, paths: bool | None) -> Rules | PathRules:
-    """The table in what a file holds: the value of one of KEYS, or the value itself."""
+    """Reads the table from a file's content, under a key in KEYS if it has one."""
     if isinstance(value, Pairs):
         mapping = dict(value)
         key = next((key for key in KEYS if key in mapping), None)
@@ -145,7 +145,7 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
                 f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], mapping)}"
             )
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-        # The lines are read twice, and may come from an iterator.
+        # The lines are read twice, so copy them if they come from an iterator.
         value = limited(value, MAX_RULES, "The rules of a table", RuleError)
     pairs = value
     if isinstance(value, dict):
@@ -156,7 +156,7 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
 
 
 def _has_specs(value: object) -> bool:
-    """True if any right side is a PartitionSpec, as only in tables of paths."""
+    """Whether any right side is a spec, which only occurs in path tables."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return False
     for pair in value:
@@ -170,7 +170,7 @@ def _has_specs(value: object) -> bool:
 
 
 def _is_file_name(value: Any) -> bool:
-    """True for text that names a file: one line, one word, a known suffix."""
+    """Whether `value` is text that looks like a file name with a known suffix."""
     if not isinstance(value, str) or len(value) > 4096 or not value.isprintable():
         return False
     has_syntax = re.search(r"->|[=→\"'\[{(,]", value)
@@ -180,7 +180,7 @@ def _is_file_name(value: Any) -> bool:
 def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
     name = str(path)
     if len(name) > 60:
-        name = f"…{name[-56:]}"  # the end identifies the file
+        name = f"…{name[-56:]}"  # the end identifies a file best
     name = shown(name)
     try:
         text = read_text_file(path, MAX_TEXT)
@@ -200,12 +200,12 @@ def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
 
 
 def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
-    """A table from text in any supported form."""
+    """Reads a table from text in any supported form."""
     if _YAML.search(text):
         return _table(read_yaml(text), paths)
     has_specs = paths or (paths is None and _CALL.search(text) is not None)
     value = _LITERAL.match(text)
-    # Pairs of names may also come without a bracket around them all.
+    # Rules.parse reads pairs of names, also without an outer bracket.
     if value is not None and (
         has_specs or text[value.end()] == "{" or value[0].strip()
     ):
@@ -216,12 +216,12 @@ def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
 
 
 def _lines(text: str) -> Iterator[tuple[str, Any]]:
-    """Parses lines `pattern -> spec`; a pattern may be in quotes."""
+    """Parses lines `pattern -> spec`; the pattern can be in quotes."""
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip().rstrip(",;")
         if not line or line.startswith("#"):
             continue
-        arrow = max(("->", "→"), key=line.rfind)  # a pattern may hold one, too
+        arrow = max(("->", "→"), key=line.rfind)  # the pattern can contain an arrow too
         pattern, between, right = map(str.strip, line.rpartition(arrow))
         if not between:
             raise RuleError(
@@ -237,7 +237,7 @@ def _lines(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def read_yaml(text: str) -> Any:
-    """The first document of a YAML text.
+    """Loads the first document in YAML text.
 
     Raises:
         RuleError: the text is not YAML, or has tags that would create objects.
@@ -254,7 +254,7 @@ def read_yaml(text: str) -> Any:
         RecursionError,
         TypeError,
         ValueError,
-    ) as error:  # PyYAML's own constructors let all of these through
+    ) as error:  # PyYAML's constructors raise all of these
         mark, why = attribute(error, "problem_mark"), attribute(error, "problem")
         where = clause(" in line {}", mark and mark.line + 1)
         why = why or "it holds or nests what cannot be read"
@@ -267,15 +267,15 @@ def read_yaml(text: str) -> Any:
 
 
 def _first_document(yaml: Any, text: str) -> Any:
-    """The value of a YAML text; some configurations end with a second document.
+    """Loads the first YAML document; some configurations have a second one at the end.
 
     Raises:
         ValueError: the text would need unbounded time or memory.
     """
-    # PyYAML reads 1:30:00 as a number, in quadratic time.
+    # PyYAML reads 1:30:00 as a base-60 number, in quadratic time.
     if max(map(len, re.findall("[0-9:_]+", text)), default=0) > MAX_PATTERN:
         raise ValueError("a number that is too long")
-    # PyYAML's parser in Python is 5 times slower.
+    # Prefer the C loader, which is 5 times faster.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
         if not loader.check_node():
@@ -289,16 +289,16 @@ def _first_document(yaml: Any, text: str) -> Any:
 
 
 def _size(node: Any, sizes: dict[int, float]) -> float:
-    """How many values a node of a YAML document has once its aliases are written out.
+    """Counts the values in a YAML node, with all aliases expanded.
 
     Args:
-        node: a node of PyYAML.
-        sizes: the sizes of nodes that were counted before, by id.
+        node: a PyYAML node.
+        sizes: id of a node -> its size, for nodes that were counted before; updated.
     """
     if isinstance(node.value, str):
         return 1
     if id(node) not in sizes:
-        sizes[id(node)] = math.inf  # for an alias of a list or mapping that it is in
+        sizes[id(node)] = math.inf  # for a node that contains an alias of itself
         size = 1.0
         for entry in node.value:
             for child in entry if isinstance(entry, tuple) else (entry,):

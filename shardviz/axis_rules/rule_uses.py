@@ -1,6 +1,6 @@
-"""The effect of each rule or pattern of a table on many arrays.
+"""Summarises the effect of each rule or pattern of a table on many arrays.
 
-Arrays of one signature share their Resolution, and with it the effects of the rules.
+Arrays with equal signatures share a Resolution. Its effects are computed only once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from shardviz.base.format import nearest
 
 @dataclass(frozen=True)
 class Idle(Fact):
-    """Why a rule or pattern decides nothing in any array. Each kind is a subclass.
+    """Why a rule or pattern decides nothing in any array.
+
+    Each kind of reason is a subclass.
 
     Attributes:
         code: the kind of reason.
@@ -40,7 +42,7 @@ class Idle(Fact):
 
 @dataclass(frozen=True)
 class NoSuchName(Idle):
-    """No array has the logical name; `near` is the nearest that one has, or None."""
+    """No array has the logical name; `near` is the nearest name in use, or None."""
 
     code = "no such name"
     near: str | None = None
@@ -48,7 +50,7 @@ class NoSuchName(Idle):
 
 @dataclass(frozen=True)
 class RuledBefore(Idle):
-    """The rules `by` decide every dimension of that name."""
+    """The earlier or overriding rules `by` decide every dimension with this name."""
 
     code = "decided before"
     by: tuple[int, ...]
@@ -56,9 +58,11 @@ class RuledBefore(Idle):
 
 @dataclass(frozen=True)
 class LosesAxes(Idle):
-    """Other dimensions use its axes; `verdict` is that of the first array.
+    """Other dimensions use the rule's axes.
 
-    In other arrays the rules `by` decide the dimension.
+    Attributes:
+        verdict: the rule's verdict in the first such array.
+        by: the rules that decide the dimension in other arrays.
     """
 
     code = "loses"
@@ -68,7 +72,7 @@ class LosesAxes(Idle):
 
 @dataclass(frozen=True)
 class OwnSpecs(Idle):
-    """Each array that it is for has its own spec that differs, or unresolvable names."""
+    """Every array with this name or path has its own spec, or fails to resolve."""
 
     code = "own specs"
 
@@ -83,7 +87,7 @@ class NoSuchPath(Idle):
 
 @dataclass(frozen=True)
 class ShadowedPattern(Idle):
-    """The patterns `by` decide for each path that it matches."""
+    """The patterns `by` decide for every path that this pattern matches."""
 
     code = "shadowed"
     by: tuple[int, ...]
@@ -94,14 +98,14 @@ class RuleUse:
     """The effect of one rule or pattern.
 
     Attributes:
-        index: its position in the table, counted from 0.
-        rule: the rule.
-        decides: the arrays in which it decides how a dimension is split.
-        leaves_unsplit: the arrays in which it ends the search and splits nothing.
-        lost: the arrays in which other dimensions use its axes, each with the Verdict.
-        broken: the arrays in which it decides and that cannot be laid out then, each
-            with the Verdict.
-        never: why it decides nothing anywhere; None if it decides something.
+        index: the rule's index in the table, from 0.
+        rule: the rule or pattern.
+        decides: names of arrays in which the rule splits a dimension.
+        leaves_unsplit: names of arrays in which the rule decides not to split.
+        lost: arrays in which other dimensions use the rule's axes: (name, Verdict).
+        broken: arrays in which the rule decides but makes the spec invalid: (name,
+            Verdict).
+        never: why the rule decides nothing in any array; None if it decides something.
 
     >>> RuleUse(0, Rule("batch", ("data",)), decides=("x",)).never is None
     True
@@ -116,16 +120,16 @@ class RuleUse:
     never: Idle | None = None
 
 
-#: The effect of a rule on all arrays that share a Resolution: its index, a field of its
-#: RuleUse and the Verdict for that; or `"by"` and the rule that decided before it.
+#: A rule's effect on all arrays that share a Resolution: (rule index, field of RuleUse,
+#: Verdict or None), or (rule index, `"by"`, index of the rule that decides instead).
 #: RuleUse and the Verdict for that; or `"by"` and the rule that decided before it.
 _Effect = tuple[int, str, Any]
 
 
 def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ...]:
-    """One RuleUse per rule, in table order.
+    """Returns one RuleUse per rule, in table order.
 
-    An array with its own spec counts if the rules give the same.
+    An array with its own spec counts only if the rules give the same spec.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
@@ -138,7 +142,7 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
     >>> uses[1].lost[0][1].taken
     (('model', 1, 0),)
     """
-    # Dicts instead of sets, which have no order; in nnx a name may occur twice.
+    # Dicts serve as ordered sets: in nnx, an array can have a name twice.
     effects_of: list[dict[str, dict[Any, None]]] = [{} for _ in rules]
     effects: dict[int, list[_Effect]] = {}
     named: dict[str, None] = {}
@@ -168,8 +172,8 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
             elif rule.logical in unresolved:
                 never = OwnSpecs(rule)
             else:
-                # The rule is for a name that no array has. Beside a name without a
-                # rule, it is most likely a typo.
+                # No array has the rule's name. If one has a similar name, the rule is
+                # most likely misspelt.
                 close = nearest(rule.logical, named)
                 never = NoSuchName(rule, close)
         fields = {kind: tuple(entries) for kind, entries in kinds.items()}
@@ -178,7 +182,7 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
 
 
 def _effects(resolution: Resolution) -> Iterator[_Effect]:
-    """The effects of the rules for these names on each array with them."""
+    """Yields the effects of all rules for the names in a Resolution."""
     by_name = resolution.rules.by_name
     last_wins = resolution.dialect.last_repeat_wins
     for dim, name in enumerate(resolution.names):
@@ -187,7 +191,7 @@ def _effects(resolution: Resolution) -> Iterator[_Effect]:
             continue
         indices = by_name.get(name, ())
         for index in indices:
-            # Large tables have many rules that are never looked up: no verdict is made.
+            # Don't create a verdict for the many rules that are never looked up.
             if last_wins and index != indices[-1]:
                 yield index, "by", indices[-1]
                 continue
@@ -206,7 +210,7 @@ def _effects(resolution: Resolution) -> Iterator[_Effect]:
 
 
 def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse, ...]:
-    """One RuleUse per pattern of a table of paths, in table order."""
+    """Returns one RuleUse per pattern, in table order."""
     rows: list[tuple[Request, PathResolution]] = []
     won: dict[int | None, list[tuple[Request, PathResolution]]] = {}
     for row in requests:
@@ -236,12 +240,12 @@ def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse
 def _why_idle(
     rule: PathRule, rows: list[tuple[Request, PathResolution]], text: str
 ) -> Idle:
-    """Why a pattern decides nothing.
+    """Returns the reason why a pattern decides nothing.
 
     Args:
         rule: the pattern.
-        rows: the arrays.
-        text: all their paths: one search through it rules out most patterns.
+        rows: the arrays, with how their paths match the table.
+        text: all paths joined, so that one search rules out most patterns.
     """
     fitting = []
     dialect = rows[0][1].dialect if rows else Dialect.REGEX
@@ -252,7 +256,7 @@ def _why_idle(
         if row.follows_table and resolution.winner is not None:
             by.add(resolution.winner)
     if fitting:
-        # Without their own specs, the pattern might decide for some arrays.
+        # All matching arrays have their own specs, which hide the pattern's effect.
         if not any(row.follows_table for row, _ in fitting):
             return OwnSpecs(rule)
         return ShadowedPattern(rule, tuple(sorted(by)))
@@ -261,7 +265,7 @@ def _why_idle(
         return NoSuchPath(rule, nearest(word, words))
     matching_all = f".*{rule.pattern}.*"
     for _, resolution in rows:
-        # It may have matched in older versions, which searched.
+        # Older library versions searched in paths, so the pattern may have matched.
         if resolution.dialect.searched_once and _fits(matching_all, resolution):
             return NoSuchPath(rule, matching_all)
     return NoSuchPath(rule)
@@ -276,7 +280,7 @@ def _fits(pattern: str, resolution: PathResolution) -> bool:
 
 
 def no_pattern(rows: Iterable[Request]) -> list[str]:
-    """The paths of the arrays that no pattern matches, except those with a problem."""
+    """Returns the paths of arrays that no pattern matches and that have no problem."""
     paths = []
     for row in rows:
         match = row.by_path

@@ -1,7 +1,6 @@
 """Rules and PathRules: the two kinds of rule table.
 
-`Rules` lead from logical axis names to mesh axes, `PathRules` from patterns of paths to
-specs.
+`Rules` map logical axis names to mesh axes; `PathRules` map path patterns to specs.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ MAX_RULES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the table.
+    """One rule of a table.
 
     Attributes:
-        logical: the logical axis name it is for.
-        axes: the mesh axes it asks for, major to minor; `()` leaves the dimension
+        logical: the logical axis name that the rule is for.
+        axes: the mesh axes that split the dimension, major to minor; `()` leaves it
             unsplit.
-        free: True if it leads to `P.UNCONSTRAINED`: the compiler decides.
+        free: True for `P.UNCONSTRAINED`: the compiler decides.
 
     >>> print(Rule("mlp", ("model", "expert")))
     mlp → (model, expert)
@@ -59,7 +58,7 @@ class Rule:
 
     @property
     def target(self) -> str:
-        """The right side as users write it: `None`, `data`, `(data, model)`."""
+        """The rule's right side as users write it: `None`, `data`, `(data, model)`."""
         if self.free:
             return "UNCONSTRAINED"
         if not self.axes:
@@ -67,9 +66,9 @@ class Rule:
         return _in_brackets(self.axes)
 
     def __iter__(self) -> Iterator[Any]:
-        """The pair that flax takes: the name, and `None`, an axis or a tuple of axes."""
+        """Yields flax's pair: the name, then `None`, an axis or a tuple of axes."""
         yield self.logical
-        if self.free:  # the jax form of such a spec holds UNCONSTRAINED
+        if self.free:  # obtain UNCONSTRAINED from a spec in jax form
             yield next(iter(Spec.trusted(((),), frozenset({0})).to_jax()))
         elif len(self.axes) > 1:
             yield self.axes
@@ -82,9 +81,9 @@ class Rule:
 
 @dataclass(frozen=True, repr=False)
 class Rules(Displayed, tuple[Rule, ...]):
-    """An ordered table of rules, repeats allowed; build one with `shardviz.rules`.
+    """An ordered table of rules, repeats allowed; create one with `shardviz.rules`.
 
-    It is a tuple, since flax accepts no other table: `nn.logical_axis_rules(rules)`.
+    A tuple subclass, because `nn.logical_axis_rules(rules)` accepts only tuples.
 
     >>> table = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
     >>> len(table), str(table[1]), table.logical_names
@@ -93,13 +92,13 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     entries: tuple[Rule, ...] = ()
 
-    # A tuple is built in __new__; the dataclass provides its field and equality.
+    # __new__ fills the tuple; the dataclass adds the field and equality.
     def __new__(cls, entries: tuple[Rule, ...] = ()) -> Rules:
         return super().__new__(cls, entries)
 
     @staticmethod
     def of(*pairs: Any) -> Rules:
-        """Rules from pairs, from one list or dict of pairs, or from typed text.
+        """Creates Rules from pairs, from one list or dict of pairs, or from text.
 
         Raises:
             RuleError: a pair is malformed.
@@ -111,7 +110,7 @@ class Rules(Displayed, tuple[Rule, ...]):
             return table
         if isinstance(table, str):
             return Rules.parse(table)
-        # Haliax has its tables in dicts.
+        # Haliax tables are dicts.
         if isinstance(table, Mapping):
             table = list(table.items())
         if not isinstance(table, (tuple, list)):
@@ -123,13 +122,13 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     @staticmethod
     def parse(text: str) -> Rules:
-        """Rules from typed or pasted text; nothing is evaluated.
+        """Parses typed or pasted text; no code is evaluated.
 
-        One rule per line, as `batch -> data`, `mlp: (model, expert)`, `embed -> None`;
-        or pairs as in Python or YAML, `("batch", "data"), ["mlp", ["model"]]`.
+        The text has one rule per line, such as `batch -> data`, `mlp: (model, expert)`
+        or `embed -> None`; or pairs as in Python or YAML, such as `("batch", "data")`.
 
         Raises:
-            RuleError: the text cannot be read; the message has the position.
+            RuleError: the text cannot be parsed; the message has the position.
 
         >>> print(Rules.parse("batch -> data\\nembed -> None"))
         batch → data
@@ -141,28 +140,28 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     @cached_property
     def logical_names(self) -> tuple[str, ...]:
-        """Every logical name of the table, in order, once each."""
+        """The table's logical names, in order and without repeats."""
         return tuple(self.by_name)
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[int, ...]]:
-        """Logical name to the indices of its rules, in table order."""
+        """Logical name -> indices of its rules, in table order."""
         indices_of: dict[str, list[int]] = {}
         for index, rule in enumerate(self.entries):
             indices_of.setdefault(rule.logical, []).append(index)
-        # Tuples, since all callers share them.
+        # Tuples, because callers share the cached result.
         return {name: tuple(indices) for name, indices in indices_of.items()}
 
     def nearest(self, name: str) -> str | None:
-        """The logical name closest in spelling to a name without a rule."""
+        """Returns the table's logical name that is closest in spelling to `name`."""
         return near(name, self.logical_names)
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
-        """The table as pairs, `(name, None | axis | tuple of axes)`."""
+        """Returns the table as pairs, `(name, None | axis | tuple of axes)`."""
         return tuple(map(tuple, self))
 
     def text(self) -> str:
-        """The table as users type it, one rule per line: the inverse of `Rules.parse`."""
+        """Formats the table with one rule per line; `Rules.parse` parses it back."""
         lines = []
         for rule in self.entries:
             target = rule.target
@@ -178,9 +177,9 @@ class Rules(Displayed, tuple[Rule, ...]):
         return _repr(self, "Rules", "rule")
 
 
-@lru_cache(maxsize=1 << 14)  # an audit asks for the same few names again and again
+@lru_cache(maxsize=1 << 14)  # an audit repeats the same few names often
 def near(name: str, names: tuple[str, ...]) -> str | None:
-    """The nearest of these names in spelling, or None."""
+    """Returns the name closest in spelling, or None; cached."""
     return nearest(name, names)
 
 
@@ -193,11 +192,11 @@ def _repr(table: Rules | PathRules, name: str, line: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
-    """One line of a table of paths.
+    """One rule of a path table.
 
     Attributes:
-        pattern: a regular expression; in a `LayoutMap` it may be a path itself.
-        spec: the spec of arrays whose path it matches.
+        pattern: a regular expression; in a `LayoutMap`, it can also be a literal path.
+        spec: the spec of arrays whose path matches the pattern.
 
     >>> print(PathRule("mlp/.*/kernel", Spec.parse("None, model")))
     mlp/.*/kernel → P(None, 'model')
@@ -208,7 +207,7 @@ class PathRule:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every mesh axis of the spec, in order."""
+        """The spec's mesh axes, in order."""
         return self.spec.axes
 
     def __str__(self) -> str:
@@ -217,11 +216,11 @@ class PathRule:
 
 @dataclass(frozen=True, repr=False)
 class PathRules(Displayed):
-    """An ordered table from patterns of paths to specs, by `shardviz.rules`.
+    """An ordered table from path patterns to specs; create one with `shardviz.rules`.
 
     Attributes:
-        entries: the lines, in order.
-        mesh: the mesh that a `LayoutMap` keeps beside them, or None.
+        entries: the rules, in order.
+        mesh: the mesh of a `LayoutMap`, or None.
 
     >>> table = PathRules.of([("mlp/.*/kernel", (None, "model")), (".*", ())])
     >>> len(table), str(table[0].spec)
@@ -233,16 +232,16 @@ class PathRules(Displayed):
 
     @staticmethod
     def of(pairs: Any, mesh: MeshSpec | None = None) -> PathRules:
-        """A table from pairs of pattern and spec, or from a dict of these.
+        """Creates a table from (pattern, spec) pairs or from a dict.
 
         Raises:
-            RuleError: a pair cannot be read.
+            RuleError: a pair cannot be parsed.
         """
         if isinstance(pairs, PathRules):
             return pairs
         if isinstance(pairs, Mapping):
             pairs = list(pairs.items())
-        # A set has no order, so it cannot be a table.
+        # A set is rejected, because it has no order.
         if isinstance(pairs, (Rules, str, bytes, Set)):
             raise RuleError(
                 "A table of paths is pairs such as ('mlp/.*/kernel', (None, 'model'));"
@@ -253,19 +252,19 @@ class PathRules(Displayed):
 
     @cached_property
     def patterns(self) -> Mapping[str, int]:
-        """Each pattern and the index of its first line."""
-        # Keras looks a path up among the keys before it matches any.
+        """Pattern -> index of its first rule."""
+        # Keras looks for a path among the keys before it matches patterns.
         first_index: dict[str, int] = {}
         for index, rule in enumerate(self.entries):
             first_index.setdefault(rule.pattern, index)
         return first_index
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
-        """The table as EasyLM accepts it: pattern and `PartitionSpec`."""
+        """Returns the table in EasyLM's form: (pattern, `PartitionSpec`) pairs."""
         return tuple((r.pattern, r.spec.to_jax()) for r in self.entries)
 
     def text(self) -> str:
-        """The table as users type it, one line per pattern; `sv.rules` parses it back."""
+        """Formats the table with one pattern per line; `sv.rules` parses it back."""
         return "\n".join(f"{quoted(r.pattern)} -> {r.spec}" for r in self.entries)
 
     def __len__(self) -> int:
@@ -301,7 +300,7 @@ def _path_rule(index: int, pair: object) -> PathRule:
 
 
 def _both(index: int, pair: object, example: str) -> tuple[Any, Any]:
-    """The two parts of a line."""
+    """Returns the left and right side of a rule."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise RuleError(
             f"Rule {index + 1} must be a pair such as {example}; got {shown(pair)}."
@@ -310,7 +309,7 @@ def _both(index: int, pair: object, example: str) -> tuple[Any, Any]:
 
 
 def _spec(value: Any) -> Spec:
-    """The right side of a line, in any supported form."""
+    """Converts a rule's right side, in any supported form, to a Spec."""
     if isinstance(value, Spec):
         return value
     if isinstance(value, str):
@@ -322,7 +321,7 @@ def _spec(value: Any) -> Spec:
         return spec_of_call(value)
     if is_partition_spec(value):
         return spec_of(value)
-    # A sharding may be a named tuple, which is not a tuple of axes.
+    # A named tuple may be a sharding, so it is not read as a tuple of axes.
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return Spec.of(*limited(value, MAX_RANK, "the entries of a spec", SpecError))
     pair = named_sharding(value)
@@ -335,7 +334,7 @@ def _spec(value: Any) -> Spec:
 
 
 def is_pair(value: Any) -> bool:
-    """True for one line of a table, False for a table."""
+    """Whether `value` is one rule, rather than a table of rules."""
     pair = isinstance(value, (tuple, list)) and len(value) == 2
     return pair and isinstance(value[0], str)
 
@@ -349,7 +348,7 @@ def _rule(index: int, pair: object) -> Rule:
         return Rule(logical, ())
     if is_unconstrained(target):
         return Rule(logical, (), free=True)
-    # Flax reads a single axis like a tuple of one.
+    # For flax, a single axis is the same as a tuple of one.
     if isinstance(target, str):
         target = (target,)
     if not isinstance(target, (tuple, list)):
@@ -366,13 +365,13 @@ def _rule(index: int, pair: object) -> Rule:
     )
 
 
-# A call such as `fsdp(axis="data")`, which big_vision has in its tables.
+# A call such as `fsdp(axis="data")`, as in big_vision's tables.
 _CALL = re.compile(r"[^\W\d][\w.]*\(.*\)", re.DOTALL)
 _SPEC_CALL = re.compile(r"(?:\w+\.)*(?:P|PS|PartitionSpec)\(")
 
 
 def _check_no_call(text: str, error: type[ShardvizError], where: str = "") -> None:
-    """Rejects a function call, by which big_vision splits each array."""
+    """Rejects function calls, which big_vision uses to split arrays by shape."""
     if _CALL.fullmatch(text) and not _SPEC_CALL.match(text):
         raise error(
             f"{where}{shown(text)} is no mesh axis but a function of each array's shape."
@@ -387,8 +386,8 @@ def _in_brackets(names: Iterable[str]) -> str:
     return f"({', '.join(words)})"
 
 
-# A comment, text in quotes, and the end of a rule. No rule can have an unclosed quote,
-# so it takes the rest of its line.
+# Quoted text, a comment, the end of a rule, or other text. An unclosed quote, an error
+# in any rule, extends to the end of its line.
 _PART = re.compile(
     rf"({QUOTED})|#[^\n]*|[;\n]|[^;\n'\"#]+|'(?:[^'\\\n]|\\.)*+|\"(?:[^\"\\\n]|\\.)*+"
 )
@@ -397,7 +396,7 @@ _DASH = re.compile(r"\A\s*+-\s*+(?=[\[(]|$)")
 
 
 def _parse(text: str) -> Iterator[Rule]:
-    # A table pasted from Python or YAML: pairs, with or without a dash.
+    # Handle pairs pasted from Python or YAML, with or without leading dashes.
     pasted = text
     if _DASH.match(text):
         lines = [_DASH.sub("", line, count=1) for line in text.split("\n")]
@@ -408,7 +407,7 @@ def _parse(text: str) -> Iterator[Rule]:
             value = value[0]
         yield from Rules.of(list(value))
         return
-    # Many kinds of arrows are accepted, since tables are pasted from YAML, JSON and
+    # _LINE accepts many kinds of arrows, because users paste tables from YAML, JSON and
     # chats.
     lines = limited(_lines(text), MAX_RULES, "The rules of a table", RuleError)
     for index, line in enumerate(lines):
@@ -423,7 +422,7 @@ def _parse(text: str) -> Iterator[Rule]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The rules of a text, without comments; a `;` in quotes does not end a rule."""
+    """Splits text into rules, without comments; a quoted `;` does not end a rule."""
     line = ""
     for part in scan(_PART, f"{text}\n;", RuleError, "a rule"):
         if part[0] in (";", "\n"):

@@ -1,4 +1,4 @@
-"""The remedy for arrays of an optimizer that lost the names of their parameters."""
+"""The remedy for optimizer arrays that lost their parameters' logical names."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from shardviz.axis_rules.requests import Request
 
 
 def with_names_of_parameter(row: Request, want: object) -> Remedies | None:
-    """The remedy for an array of an optimizer that lost its names, or None.
+    """Returns the remedy if `row` is an optimizer array that lost its names, or None.
 
-    An optimizer that is given bare arrays, instead of flax's boxes, loses the names.
+    An optimizer loses the names if it is initialised with bare arrays instead of flax's
+    metadata wrappers.
 
     Args:
         row: a row of an audit.
-        want: what is requested, as `shardviz.remedies` reads it.
+        want: the request, in any form that `shardviz.remedies` accepts.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> w, moment = ((512, 8), "embed mlp"), ((512, 8), None)
@@ -31,7 +32,7 @@ def with_names_of_parameter(row: Request, want: object) -> Remedies | None:
         parameter = by_path.get(moment.partner or "")
         if parameter is None or parameter.names is None or parameter.layout is None:
             continue
-        # A moment with its own names or spec did not lose them.
+        # Moments that have names or a spec did not lose them.
         if moment.names is not None or moment.spec_wins or moment.layout is None:
             continue
         if parameter.shape != moment.shape or parameter.spec_wins:

@@ -1,7 +1,8 @@
 """Verdicts: what one rule did for one dimension, or one pattern for one path, and why.
 
-Each kind of verdict is a class with the facts of its sentence. `docs/semantics.md`
-explains the kinds and names their sources; `axis_rules/words/rules.py` has the sentences.
+Each kind of verdict is a class whose fields are the facts that its sentence needs.
+`docs/semantics.md` explains each kind and names its source; the sentences are in
+`axis_rules/words/rules.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from shardviz.base.layout import Misfit
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import WrongRank
 
-#: A mesh axis, the dimension that it splits, and the index of the rule that gave it.
+#: A mesh axis, the dimension that it splits, and the index of the deciding rule.
 Holder = tuple[str, int, int | None]
 
 
@@ -49,7 +50,7 @@ class Outcome(enum.Enum):
     INVALID = "no regular expression"
 
 
-#: The outcomes of a line that decides although the array cannot be laid out that way.
+#: Outcomes of a deciding rule with which the array cannot be laid out.
 BROKEN = (
     Outcome.WRONG_RANK,
     Outcome.INDIVISIBLE,
@@ -60,15 +61,15 @@ BROKEN = (
 
 @dataclass(frozen=True, repr=False)
 class Verdict(Fact):
-    """What one line of a table did, and why. `str` of it is the sentence.
+    """What one line of a rule table did, and why; `str()` gives the sentence.
 
-    In a table of names it is about one dimension, in one of paths about a whole array.
-    Each kind is a subclass.
+    With Rules, a verdict is about one dimension; with PathRules, about a whole array.
+    Each kind of verdict is a subclass.
 
     Attributes:
         outcome: the kind of verdict.
         rule: the index of the line in the table, from 0.
-        line: the line: a rule or a pattern.
+        line: the line itself: a Rule or a PathRule.
 
     >>> verdict = DecidedBefore(4, Rule("embed", ("data",)), by_rule=3)
     >>> verdict
@@ -85,22 +86,22 @@ class Verdict(Fact):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes that the line asks for."""
+        """The mesh axes that the line names."""
         return self.line.axes
 
     @property
     def decides(self) -> bool:
-        """True if this line decided, even if the array cannot be laid out that way."""
+        """Whether this line decided, even if the array cannot be laid out that way."""
         return isinstance(self, Deciding)
 
     @property
     def kind(self) -> str:
-        """The outcome in words, such as `"axis taken"`."""
+        """The outcome as text, such as `"axis taken"`."""
         return self.outcome.value
 
     @property
     def reason(self) -> str:
-        """The sentence without the line."""
+        """The sentence, without the rule at its beginning."""
         return explanation(self)
 
     def __repr__(self) -> str:
@@ -111,20 +112,20 @@ class Verdict(Fact):
 
 
 class Deciding(Verdict):
-    """The line decided."""
+    """Base class of verdicts on the line that decided."""
 
 
 @dataclass(frozen=True, repr=False)
 class Applied(Deciding):
-    """The dimension is split over the axes of the rule, or left to the compiler.
+    """The dimension is split over the rule's axes, or left to the compiler.
 
     Attributes:
         mesh: the mesh that the rule was checked against, or None.
-        drops_size_one: as in `NameDialect`.
+        drops_size_one: see `NameDialect.drops_size_one`.
     """
 
     outcome = Outcome.APPLIED
-    # Only the sentence uses these: verdicts that differ in them are equal.
+    # Used only for the sentence, so verdicts that differ here compare equal.
     mesh: MeshSpec | None = field(default=None, compare=False)
     drops_size_one: bool = field(default=False, compare=False)
 
@@ -138,28 +139,28 @@ class SizeOne(Applied):
 
 @dataclass(frozen=True, repr=False)
 class Unsplit(Deciding):
-    """The rule leads to None: the dimension is not split and the search ends."""
+    """The rule maps to None: the dimension stays unsplit, later rules are ignored."""
 
     outcome = Outcome.UNSPLIT
 
 
 @dataclass(frozen=True, repr=False)
 class Matched(Deciding):
-    """The pattern gives the spec of the array."""
+    """The pattern determines the array's spec."""
 
     outcome = Outcome.MATCHED
 
 
 @dataclass(frozen=True, repr=False)
 class OneElement(Deciding):
-    """The pattern matches, but the dialect leaves arrays of one element unsplit."""
+    """The pattern matches, but the dialect doesn't split arrays of one element."""
 
     outcome = Outcome.ONE_ELEMENT
 
 
 @dataclass(frozen=True, repr=False)
 class RankMismatch(Deciding):
-    """The spec of the pattern has more entries than the array has dimensions."""
+    """The pattern's spec has more entries than the array has dimensions."""
 
     outcome = Outcome.WRONG_RANK
     wrong_rank: WrongRank
@@ -167,11 +168,11 @@ class RankMismatch(Deciding):
 
 @dataclass(frozen=True, repr=False)
 class Indivisible(Deciding):
-    """The number of shards does not divide the size of a dimension.
+    """A dimension's size is not divisible by the number of shards.
 
     Attributes:
-        misfit: the sizes, and the sizes that would divide.
-        dimension: the dimension, counted among those that the line decides.
+        misfit: the sizes, and alternatives that would divide.
+        dimension: 0 for a Rule; the array dimension for a PathRule.
     """
 
     outcome = Outcome.INDIVISIBLE
@@ -181,7 +182,7 @@ class Indivisible(Deciding):
 
 @dataclass(frozen=True, repr=False)
 class MissingAxis(Deciding):
-    """The mesh lacks the axes `absent`."""
+    """The mesh doesn't have the axes in `absent`."""
 
     outcome = Outcome.MISSING_AXIS
     absent: tuple[str, ...]
@@ -190,17 +191,17 @@ class MissingAxis(Deciding):
 
 @dataclass(frozen=True, repr=False)
 class AxisTwice(Deciding):
-    """The line names an axis twice."""
+    """The line names a mesh axis twice."""
 
     outcome = Outcome.REPEATED
 
 
 @dataclass(frozen=True, repr=False)
 class AxisShared(Deciding):
-    """Other dimensions have the axes of the rule, too, which nnx does not prevent.
+    """Other dimensions also use the rule's axes; nnx does not prevent this.
 
     Attributes:
-        taken: these axes and dimensions.
+        taken: the shared axes, each with the other dimension.
     """
 
     outcome = Outcome.REPEATED
@@ -212,7 +213,7 @@ class AxisShared(Deciding):
 
 @dataclass(frozen=True, repr=False)
 class OtherName(Verdict):
-    """The rule is for another name than `name`, that of the dimension."""
+    """The rule is for another name than the dimension's `name`."""
 
     outcome = Outcome.OTHER_NAME
     name: str | None = None
@@ -220,7 +221,7 @@ class OtherName(Verdict):
 
 @dataclass(frozen=True, repr=False)
 class DecidedBefore(Verdict):
-    """The earlier rule `by_rule` for the same name decided."""
+    """An earlier rule for the same name, `by_rule`, decided."""
 
     outcome = Outcome.DECIDED
     by_rule: int
@@ -228,10 +229,10 @@ class DecidedBefore(Verdict):
 
 @dataclass(frozen=True, repr=False)
 class Taken(Verdict):
-    """Other dimensions use all axes of the rule.
+    """Other dimensions already use all of the rule's axes.
 
     Attributes:
-        taken: the axes in use, each with its dimension and the rule that gave it.
+        taken: the axes in use, each with its dimension and the rule that decided it.
     """
 
     outcome = Outcome.TAKEN
@@ -240,14 +241,14 @@ class Taken(Verdict):
 
 @dataclass(frozen=True, repr=False)
 class PartTaken(Taken):
-    """Other dimensions use some axes of the rule, which needs all of them."""
+    """Other dimensions use some of the rule's axes, but it needs all of them."""
 
     outcome = Outcome.PART_TAKEN
 
 
 @dataclass(frozen=True, repr=False)
 class Overridden(Verdict):
-    """The later rule `by_rule` for the same name replaces it, as in a dict."""
+    """A later rule for the same name, `by_rule`, replaces this one, as in a dict."""
 
     outcome = Outcome.OVERRIDDEN
     by_rule: int
@@ -256,10 +257,10 @@ class Overridden(Verdict):
 
 @dataclass(frozen=True, repr=False)
 class Shadowed(Verdict):
-    """The pattern matches, but the pattern `by_rule` decides.
+    """The pattern matches, but another pattern, `by_rule`, decides.
 
     Attributes:
-        by_key: True if that pattern is the path itself, which `library` takes first.
+        by_key: True if the other pattern equals the path; `library` prefers such keys.
     """
 
     outcome = Outcome.SHADOWED
@@ -270,7 +271,7 @@ class Shadowed(Verdict):
 
 @dataclass(frozen=True, repr=False)
 class SeveralMatch(Verdict):
-    """All patterns of `several` match, and `library` allows one."""
+    """All patterns in `several` match, but `library` allows only one match."""
 
     outcome = Outcome.SEVERAL
     several: tuple[int, ...]
@@ -282,9 +283,9 @@ class NoMatch(Verdict):
     """The pattern does not match the path.
 
     Attributes:
-        lacks: words of the pattern that are not in the path.
-        wider: a pattern that matches the path, if this one matches only a part of it
-            and older versions of `library` allowed that; else `""`.
+        lacks: words in the pattern that are not in the path.
+        wider: a pattern that matches the whole path, if this one matches only a part of
+            it and older versions of `library` allowed that; else `""`.
     """
 
     outcome = Outcome.NO_MATCH
@@ -295,7 +296,7 @@ class NoMatch(Verdict):
 
 @dataclass(frozen=True, repr=False)
 class Invalid(Verdict):
-    """The pattern cannot be matched because of `error`."""
+    """The pattern is invalid because of `error`."""
 
     outcome = Outcome.INVALID
     error: str
@@ -334,26 +335,26 @@ def deciding(
     dialect: Dialect,
     used: tuple[str, ...],
 ) -> Verdict:
-    """The verdict on the line that decided: can this mesh split these sizes that way?
+    """Returns the verdict on the line that decided, which can still be a failure.
 
     Args:
-        index: the position of the line.
+        index: the line's index in the table.
         line: the rule or pattern.
-        dims: the axes of each dimension that it decides.
-        sizes: the sizes of these dimensions, or None if they are unknown.
+        dims: the mesh axes of each dimension that the line decides.
+        sizes: the sizes of these dimensions, or None if unknown.
         mesh: the mesh, or None.
         dialect: the library that reads the table.
-        used: the axes that split any dimension of the array; they are not suggested.
+        used: mesh axes that split any dimension of the array; never suggested.
     """
     axes = line.axes
-    # First problems on every mesh, then problems of this mesh, then sizes.
+    # Check for problems on any mesh first, then this mesh, then the sizes.
     if len(set(axes)) < len(axes):
         return AxisTwice(index, line)
     if mesh is not None:
         absent = tuple(a for a in dict.fromkeys(axes) if a not in mesh.shape)
         if absent:
             return MissingAxis(index, line, absent, mesh)
-        # An axis splits an array once, so an axis in use is not an alternative.
+        # Don't suggest axes in use: an axis can split an array only once.
         free = tuple(a for a in mesh.axis_names if a not in used)
         for dim, (size, over) in enumerate(zip(sizes or (), dims, strict=False)):
             misfit = Misfit.find(size, over, mesh, free)
@@ -374,15 +375,15 @@ def deciding(
 
 @dataclass(frozen=True, repr=False)
 class Decision(Fact):
-    """How one dimension is split, and which rule decided it. `str` of it is one line.
+    """How one dimension is split, and which rule decided it; `str()` gives one line.
 
     Attributes:
-        dimension: its position in the array.
-        logical: its logical name, or None.
-        axes: the mesh axes that split it; `()` if it is not split.
+        dimension: the dimension's number in the array.
+        logical: the dimension's logical name, or None.
+        axes: the mesh axes that split the dimension; `()` if it is not split.
         rule: the index of the rule that decided, or None.
         verdicts: one Verdict per rule, in table order.
-        passed_through: True if the dialect took a name without a rule for a mesh axis.
+        passed_through: True if the name has no rule and was used as a mesh axis.
         rules: the table.
         dialect: the library that reads the table.
 
@@ -412,12 +413,12 @@ class Decision(Fact):
 
     @property
     def unknown(self) -> bool:
-        """True if it has a name without a rule."""
+        """Whether the dimension has a name without a rule."""
         return isinstance(self.logical, str) and self.logical not in self.rules.by_name
 
     @property
     def near(self) -> str | None:
-        """For a name without a rule, the nearest name that has one, if any."""
+        """For a name without a rule, the nearest name in the table, if any."""
         if not self.unknown or self.logical is None:
             return None
         return self.rules.nearest(self.logical)
@@ -432,9 +433,9 @@ class Decision(Fact):
 
 @dataclass(frozen=True)
 class Problem(Fact):
-    """Why a mesh cannot have the spec of an array, or why the array has no spec.
+    """Why an array's spec is invalid on the mesh, or why the array has no spec.
 
-    Each kind is a subclass; `str` of it is the sentence.
+    Each kind of problem is a subclass; `str()` gives the sentence.
 
     Attributes:
         code: the kind of problem.
@@ -448,7 +449,7 @@ class Problem(Fact):
 
 @dataclass(frozen=True)
 class VerdictProblem(Problem):
-    """The rule that decided a dimension cannot be carried out."""
+    """The rule that decided a dimension cannot be applied on the mesh."""
 
     code = "verdict"
     decision: Decision
@@ -456,7 +457,7 @@ class VerdictProblem(Problem):
 
 @dataclass(frozen=True)
 class AxisNameProblem(Problem):
-    """The dialect took a logical name for a mesh axis that the mesh lacks."""
+    """The dialect used a logical name as a mesh axis that the mesh doesn't have."""
 
     code = "name is no axis"
     decision: Decision
@@ -464,7 +465,7 @@ class AxisNameProblem(Problem):
 
 @dataclass(frozen=True)
 class SpecProblem(Problem):
-    """The spec as a whole does not fit the mesh, because of `error`."""
+    """The spec as a whole is invalid on the mesh, because of `error`."""
 
     code = "spec"
     error: str
@@ -480,7 +481,7 @@ class NoMatchProblem(Problem):
 
 @dataclass(frozen=True)
 class SeveralMatchProblem(Problem):
-    """Several patterns match the path, and `library` allows one."""
+    """Several patterns match the path, but `library` allows only one match."""
 
     code = "several match"
     patterns: tuple[str, ...]
@@ -489,7 +490,7 @@ class SeveralMatchProblem(Problem):
 
 @dataclass(frozen=True)
 class UnreadableProblem(Problem):
-    """The path or a pattern cannot be read, because of `error`."""
+    """The path or a pattern cannot be parsed, because of `error`."""
 
     code = "unreadable"
     error: str

@@ -1,4 +1,4 @@
-"""Audits: the bytes of a model's arrays on each device, as text and picture."""
+"""Draws audits: the bytes per device of a model's arrays, as text and picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardviz.draw.page import and_more, paragraphs, side_by_side, titled, unfol
 from shardviz.draw.picture import Picture
 from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
-# Rows of the picture, and lines of the text.
+# Maximum rows of the picture, and maximum lines of the text.
 MOST_ROWS, MOST_LINES = 40, 20
 MOST_DIFFERENCES = 12
 HEADS = ("bytes per device", "array", "type and shape", "spec")
@@ -22,18 +22,18 @@ HEADS = ("bytes per device", "array", "type and shape", "spec")
 def draw_audit(
     audit: Audit, limit: int = MOST_ROWS, title: str | None = None
 ) -> Picture:
-    """The bytes of the arrays on each device, largest first.
+    """Draws the arrays' bytes per device, largest first.
 
-    Arrays without a layout come last. Arrays that differ only in the number of their
-    layer are one bar.
+    Arrays without a layout come last. Arrays that differ only in their layer number
+    share a bar.
 
     Args:
         audit: the audit.
-        limit: how many rows to show; the smaller arrays become one row.
-        title: the title of the picture.
+        limit: maximum number of rows; the remaining, smaller arrays share one row.
+        title: replaces the default title; `""` for no title.
     """
     rows = _largest(audit, limit)
-    # A legend is needed only if a bar has the other colour.
+    # A legend is needed only if bars differ in colour.
     legend, groups = (), {row.group for row in rows}
     if HIGHLIGHTED in groups:
         legend = ((NORMAL, "split"), (HIGHLIGHTED, "replicated"))
@@ -61,13 +61,13 @@ def draw_audit(
 
 
 def audit_text(audit: Audit, width: int, full: bool = False) -> str:
-    """The findings of an audit, then the arrays, the largest first.
+    """Formats the findings of an audit, then its arrays, largest first.
 
     Args:
         audit: the audit.
-        width: letters per line.
-        full: True for a line per array; otherwise arrays that differ only in the number
-            of their layer are one line, and the smaller ones are counted.
+        width: maximum number of characters per line.
+        full: True for a line per array. Otherwise, arrays that differ only in their
+            layer number share a line, and small arrays are only counted.
     """
     rows = _largest(audit, MOST_LINES)
     if full:
@@ -78,14 +78,14 @@ def audit_text(audit: Audit, width: int, full: bool = False) -> str:
                 text = bytes_text(size)
             rows.append(Bar(size, text, (row.path, row.array.short, _spec(row))))
     lines = audit.explain().split("\n")
-    # The explanation of a single array already has its size.
+    # For a single array, the explanation already has its size.
     if len(audit.rows) > 1 and rows:
         lines += [wording.LARGEST_FIRST, *Table(HEADS, tuple(rows)).lines()]
     return paragraphs(lines, width)
 
 
 def _largest(audit: Audit, limit: int) -> list[Bar]:
-    """The arrays with a layout; beyond `limit` rows the smaller ones share one."""
+    """Returns bars for arrays with a layout; after `limit` bars, the rest share one."""
     rows = []
     for layers in audit.largest_folds[:limit]:
         row, group = layers.items[0], NORMAL
@@ -114,12 +114,12 @@ def _failed(layers: Fold[Request]) -> Bar:
 
 
 def _spec(row: Request) -> str:
-    """The spec of an array, or why it is unknown."""
+    """Formats an array's spec, or its problem."""
     if row.problem:
         return str(row.problem)
     if row.layout is None:
         return "unknown"
-    # Live arrays on one device have a sharding without mesh axes.
+    # A live array that is not on the mesh has a layout but no spec.
     words = str(row.spec or wording.NOT_ON_MESH)
     if row.array.memory_kind:
         words += f" in {row.array.memory_kind}"
@@ -127,7 +127,7 @@ def _spec(row: Request) -> str:
 
 
 def _groups(audit: Audit) -> Picture:
-    """The bytes of parameters, gradients and optimizer state, and of replication."""
+    """Draws each group's bytes per device, copies, and the cost of replication."""
     rows = []
     for group in (*audit.groups, audit.total):
         size = group.bytes_per_device

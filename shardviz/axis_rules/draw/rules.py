@@ -1,6 +1,7 @@
-"""Pictures of specs, rule tables and resolutions: a verdict in every cell.
+"""Pictures of specs, rule tables and resolutions.
 
-Tables of names have a verdict per rule and dimension, tables of paths one per pattern.
+A resolution is drawn as a matrix of verdicts. With Rules, there is one per rule and
+dimension; with PathRules, one per pattern.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from shardviz.draw.tables import (
 )
 
 MOST_ROWS = 200
-FULL_ROWS = 24  # in longer tables, rules for other names share one line
-WIDE = 92.0  # points: the least width of a column of verdicts
-# The colours of verdicts: good, lost, broken, other.
+FULL_ROWS = 24  # in longer tables, rules for other names share a note
+WIDE = 92.0  # points: the minimum width of a column of verdicts
+# Groups of the colormap "verdicts": good, lost, broken, other.
 DECIDES, LOST, BROKEN, OTHER = 0, 1, 2, 3
 LEGEND = (
     (DECIDES, "decides"),
@@ -70,7 +71,7 @@ _WORDS = {
 
 
 def draw_spec(spec: Spec, title: str | None = None) -> Picture:
-    """A spec: a tile per dimension, with the mesh axes that split it, major to minor."""
+    """Draws a spec as one tile per dimension, with the mesh axes that split it."""
     groups, tiles, x, labels = _axis_groups([spec]), [], 0.0, []
     height = 38.0
     for dim, axes in enumerate(spec.dims):
@@ -94,7 +95,7 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
 
 
 def spec_text(spec: Spec, width: int) -> str:
-    """A spec, then the axes that split each dimension."""
+    """Formats a spec, and the mesh axes that split each dimension."""
     return paragraphs(_spec_lines(spec), width)
 
 
@@ -111,7 +112,7 @@ def _spec_lines(spec: Spec) -> list[str]:
 
 
 def _split_by(spec: Spec, dim: int) -> str:
-    """The mesh axes that split a dimension, or its state without any."""
+    """Formats the mesh axes that split a dimension, or notes that none does."""
     if spec.dims[dim]:
         return ", ".join(spec.dims[dim])
     if dim in spec.unconstrained:
@@ -125,7 +126,7 @@ def _marks(spec: Spec) -> list[tuple[str, str]]:
 
 
 def _axis_groups(specs: Sequence[Spec | Rule | PathRule]) -> dict[str, int]:
-    """Mesh axis to the number of its colour, in the order of their first use."""
+    """Returns mesh axis -> group of its colour, in order of first use."""
     groups: dict[str, int] = {}
     for spec in specs:
         for axis in spec.axes:
@@ -134,7 +135,7 @@ def _axis_groups(specs: Sequence[Spec | Rule | PathRule]) -> dict[str, int]:
 
 
 def _group(groups: dict[str, int], axes: Sequence[str]) -> int:
-    """The colour of a dimension: that of its major axis."""
+    """Returns the colour group of a dimension's major mesh axis."""
     if not axes:
         return NOT_SPLIT_GROUP
     return groups[axes[0]]
@@ -145,14 +146,13 @@ def _numbered(number: int, count: int, words: object) -> str:
 
 
 def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
-    """A table: a row per line, and a tile for each mesh axis that it names.
+    """Draws a table with one row per rule or pattern, and a tile for each mesh axis.
 
-    The columns of rules are the mesh axes; those of patterns are the dimensions of
-    specs.
+    For Rules, columns are mesh axes; for PathRules, columns are dimensions.
     """
     lines = rules.entries[:MOST_ROWS]
     groups = _axis_groups(lines)
-    # Axes are in the order of their first use.
+    # The columns are mesh axes in order of first use.
     columns = [*groups, "not split"]
     if isinstance(rules, PathRules):
         rank = max((rule.spec.rank for rule in rules.entries[:MOST_ROWS]), default=0)
@@ -170,11 +170,11 @@ def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
         names.append(_numbered(row + 1, len(lines), line.logical))
         remarks.append(_repeats(line, earlier.setdefault(line.logical, [])))
         earlier[line.logical].append(row + 1)
-        # A rule without axes has a tile, too: it ends the search.
+        # A rule without axes also gets a tile, because it decides too.
         if not line.axes:
             cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP))
         for place, axis in enumerate(dict.fromkeys(line.axes), 1):
-            # The number shows which of several axes is the major one.
+            # Number the axes, so that the major one is recognisable.
             text = axis
             if len(line.axes) > 1:
                 text += f" {place}"
@@ -185,7 +185,7 @@ def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
         columns,
         cells,
         remarks=remarks,
-        least=72.0,  # for the heads
+        least=72.0,  # for the column heads
         title=titled(title, count),
         notes=and_more(len(rules) - len(names), noun),
         alt=sentences([count, *map(str, lines)]),
@@ -205,7 +205,7 @@ def _noun(rules: Rules | PathRules) -> str:
 
 
 def rules_text(rules: Rules | PathRules, width: int) -> str:
-    """A numbered line per rule or pattern."""
+    """Formats a table as one numbered line per rule or pattern."""
     lines = [plural(len(rules), _noun(rules))]
     for number, line in enumerate(rules.entries, 1):
         lines.append(_numbered(number, len(rules), line))
@@ -213,9 +213,9 @@ def rules_text(rules: Rules | PathRules, width: int) -> str:
 
 
 def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture:
-    """The rules and the dimensions of one array, with the spec at the end."""
+    """Draws the verdict of every rule on every dimension of an array."""
     rules, columns, outcome, verdicts = resolution.rules, [], [], []
-    # In a long table most rules are for other names; one line lists those.
+    # In a long table, most rules are for other names; a note lists these.
     rows = list(range(len(rules)))
     if len(rules) > FULL_ROWS:
         rows = [i for i in rows if rules[i].logical in resolution.names]
@@ -244,7 +244,7 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
 def draw_path_resolution(
     resolution: PathResolution, title: str | None = None
 ) -> Picture:
-    """The verdicts of the patterns for one path; in a long table, of those that match."""
+    """Draws the patterns' verdicts for a path; in a long table, only matching ones."""
     verdicts, count = list(resolution.verdicts), len(resolution.rules)
     if count > FULL_ROWS:
         verdicts = [v for v in verdicts if v.outcome is not Outcome.NO_MATCH]
@@ -274,7 +274,7 @@ def draw_path_resolution(
 
 
 def _without(rows: Sequence[int], count: int) -> str:
-    """The numbers of the lines of a table that are not shown."""
+    """Formats the numbers of the rules that are not shown."""
     hidden = [i + 1 for i in range(count) if i not in rows]
     return ids_text(hidden) if hidden else ""
 
@@ -285,7 +285,7 @@ def _verdicts(
     verdicts: Sequence[Sequence[Verdict]],
     **options: Any,
 ) -> Picture:
-    """A row per line of a table, a column per list of verdicts on these."""
+    """Draws verdicts as a matrix: a row per rule, a column per list of verdicts."""
     cells = []
     for row, of_row in enumerate(zip(*verdicts, strict=True)):
         for column, verdict in enumerate(of_row):
@@ -296,8 +296,8 @@ def _verdicts(
 
 
 def _group_of(verdict: Verdict) -> int:
-    """The colour of a verdict."""
-    # Several matches and wrong patterns are errors in Keras.
+    """Returns the colour group of a verdict."""
+    # Several matches, and invalid patterns, are errors in Keras.
     if verdict.outcome in (*BROKEN_OUTCOMES, Outcome.SEVERAL, Outcome.INVALID):
         return BROKEN
     if verdict.decides:
@@ -308,7 +308,7 @@ def _group_of(verdict: Verdict) -> int:
 
 
 def verdict_word(verdict: Verdict) -> str:
-    """A verdict in few enough words for a cell."""
+    """Formats a verdict briefly enough for a cell."""
     word = _WORDS.get(verdict.outcome, verdict.kind)
     match verdict:
         case Applied(outcome=Outcome.APPLIED):
@@ -327,6 +327,6 @@ def verdict_word(verdict: Verdict) -> str:
 
 
 def resolution_text(resolution: Resolution, width: int) -> str:
-    """The explanation of a resolution, then its problems."""
+    """Formats the explanation of a resolution, then its problems."""
     problems = [f"✗ {problem}" for problem in resolution.problems]
     return paragraphs([resolution.explain(), *problems], width)

@@ -1,4 +1,4 @@
-"""The Model view: the leaves of a model, their bytes, and the constraints in its program."""
+"""The Model view: a model's leaves, their bytes, and the program's constraints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardviz.plans.plan import Plan
 
 
 class ModelPanel(Panel):
-    """All leaves of a model; the Rules view lists their paths."""
+    """Sends all leaves of a model; the Rules view also uses their paths."""
 
     name = "model"
     traits = {"leaves": {}, "model_data": {}}
@@ -22,7 +22,7 @@ class ModelPanel(Panel):
     def __init__(self, page: Page):
         super().__init__(page)
         self._leaves: tuple[Leaves, JsonDict] | None = None
-        # The last view of the model, and the document and plan that it shows.
+        # The document and plan of the last view, and the view's data.
         self._shown: tuple[Document, Plan | None, JsonDict] | None = None
 
     def intents(self) -> Mapping[str, Handler]:
@@ -43,11 +43,11 @@ class ModelPanel(Panel):
         return {"leaves": view, "model_data": self._shown[2]}
 
     def _show_all(self, intent: Intent) -> None:
-        """Sends the leaves to a page that searches them, whichever view it shows."""
+        """Sends the leaves, which the page can search without the Model view."""
         self.page.show(**self.saved())
 
     def _leaves_view(self) -> tuple[Leaves, JsonDict]:
-        """The leaves, and the part of their data that only another model changes."""
+        """Returns the leaves and their data; cached until another model is loaded."""
         document = self.page.session.now
         leaves = document.model or Leaves(document.arrays)
         if self._leaves is None or self._leaves[0].arrays != leaves.arrays:

@@ -1,7 +1,8 @@
 """The Model view as plain data: the leaves of a model, and the sharding of each kind.
 
-Leaves of the same names, shape and type are one kind. Paths and kinds are sent once; an
-edit resolves and sends only the kinds. Even the largest models have a few dozen kinds.
+Leaves with equal names, shape and dtype are one kind. Paths are sent once; after an
+edit, only the kinds are resolved and sent again. Even the largest models have only a
+few dozen kinds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 
 MOST_CONSTRAINTS = 400
-# Parts that are named next to the memory bar; all others are summed up.
+# Groups of leaves listed next to the memory bar; the others are summed up.
 MOST_PARTS = 5
 
 
@@ -37,10 +38,10 @@ class Leaves:
     """The leaves of a model.
 
     Attributes:
-        arrays: one ArraySpec for each, with its path as name.
-        partners: by path, the parameter that a leaf is a moment or a copy of.
-        unknown: the paths of leaves without a spec or rules.
-        by_path: the paths of leaves whose spec came from a table of paths, which the
+        arrays: one ArraySpec per leaf, with the leaf's path as name.
+        partners: path of a moment or copy -> path of its parameter.
+        unknown: paths of leaves for which nothing determines the spec.
+        by_path: paths of leaves whose spec comes from the audit's path table, which the
             session does not have.
     """
 
@@ -51,7 +52,7 @@ class Leaves:
 
     @staticmethod
     def of_audit(audit: Audit) -> Leaves:
-        """The leaves that were audited."""
+        """Creates the leaves from an audit's rows."""
         partners, unknown, by_path = {}, set(), set()
         arrays = []
         for row in audit.rows:
@@ -60,8 +61,7 @@ class Leaves:
                 partners[row.path] = row.partner
             if row.spec is None and not row.problem:
                 unknown.add(row.path)
-            # A session cannot hold a table of paths, so the leaf stores the spec that the
-            # audit's table gave it.
+            # A session cannot hold a path table, so the leaf stores the resulting spec.
             if audit.dialect.by_path and row.spec:
                 array = array.replace(spec=row.spec)
                 if not row.spec_wins:
@@ -71,7 +71,7 @@ class Leaves:
 
     @cached_property
     def kind_of(self) -> tuple[int, ...]:
-        """The number of the kind of each leaf."""
+        """The kind number of each leaf."""
         numbers: dict[Hashable, int] = {}
         kind_of = []
         for a in self.arrays:
@@ -82,7 +82,7 @@ class Leaves:
 
     @cached_property
     def kinds(self) -> tuple[ArraySpec, ...]:
-        """An ArraySpec of each kind of leaf."""
+        """One leaf of each kind."""
         first: dict[int, ArraySpec] = {}
         for array, kind in zip(self.arrays, self.kind_of, strict=True):
             first.setdefault(kind, array)
@@ -90,14 +90,14 @@ class Leaves:
 
     @cached_property
     def groups(self) -> Mapping[str, Counter[int]]:
-        """The number of leaves of each kind, by the first part of their paths."""
+        """First path segment -> number of leaves of each kind."""
         groups: dict[str, Counter[int]] = {}
         for array, kind in zip(self.arrays, self.kind_of, strict=True):
             groups.setdefault(_head(array.name), Counter())[kind] += 1
         return groups
 
     def edited(self, arrays: Iterable[ArraySpec]) -> Leaves:
-        """The leaves, with these arrays replacing the leaves of the same names."""
+        """Returns a copy in which `arrays` replace the leaves with the same names."""
         new = {array.name: array for array in arrays}
         edited = tuple(new.get(old.name, old) for old in self.arrays)
         changed, described = set(), set()
@@ -112,7 +112,7 @@ class Leaves:
         return replace(self, arrays=edited, unknown=unknown, by_path=by_path)
 
     def requests(self, program: Program) -> list[Request]:
-        """How each kind is split under the rules of a program, on its mesh."""
+        """Resolves each kind with a program's rules, on its mesh."""
         rows = []
         for kind in self.kinds:
             if kind.name in self.unknown:
@@ -124,7 +124,7 @@ class Leaves:
 
 
 def _head(path: str) -> str:
-    """The first part of a path."""
+    """Returns the first segment of a path; `"arrays"` for long names without one."""
     for mark in ("/", ".", "["):
         if mark in path.strip(mark):
             return path.strip(mark).split(mark)[0]
@@ -134,7 +134,7 @@ def _head(path: str) -> str:
 
 
 def audit_of(program: Program, leaves: Leaves | None) -> Audit:
-    """The leaves of a model under the rules of a program, and the other arrays."""
+    """Audits a model's leaves and a program's other arrays with the program's rules."""
     rows: Sequence[Request] = program.requests
     if leaves is not None:
         kinds = leaves.requests(program)
@@ -145,7 +145,7 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
         rows = Requests(
             names,
             [*(kinds[number] for number in leaves.kind_of), *beside],
-            # The Explorer does not show groups of arrays.
+            # Not needed, because the Explorer shows no groups of arrays.
             ["other"] * len(names),
             [leaves.partners.get(name) for name in names],
         )
@@ -153,7 +153,7 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
 
 
 def leaves_view(leaves: Leaves) -> JsonDict:
-    """The data that edits of rules or mesh do not change: paths, kinds, and layers."""
+    """Returns data that edits of rules or mesh don't change: paths, kinds, folds."""
     arrays = leaves.arrays
     numbers, kind_of = range(len(arrays)), leaves.kind_of
     folded = []
@@ -165,7 +165,7 @@ def leaves_view(leaves: Leaves) -> JsonDict:
     for array in arrays:
         partner = leaves.partners.get(array.name)
         partners.append(position.get(partner or "", -1))
-        # Moments and copies of a parameter do not count as elements of the model.
+        # Don't count the elements of moments and copies.
         if partner is None:
             elements += math.prod(array.shape)
     return {
@@ -182,8 +182,8 @@ def leaves_view(leaves: Leaves) -> JsonDict:
 def model_view(
     program: Program, target: str, leaves: Leaves, plan: Plan | None
 ) -> JsonDict:
-    """How every kind of leaf is split, the bytes of all, and the constraints."""
-    # A model of 10,000 leaves has a few dozen kinds.
+    """Returns how each kind of leaf is split, the bytes of all, and the constraints."""
+    # Resolve kinds, not leaves: a model with 10,000 leaves has a few dozen kinds.
     requests = leaves.requests(program)
     rows = [_kind_view(kind_request, program.mesh) for kind_request in requests]
     times = Counter(leaves.kind_of)
@@ -198,7 +198,7 @@ def model_view(
 
 
 def _kind_view(kind_request: Request, mesh: MeshSpec) -> JsonDict:
-    """A kind of leaf: its shape and names, how it is split, and its bytes per device."""
+    """Returns a kind's shape, names, split and bytes per device."""
     array, layout = kind_request.array, kind_request.layout
     view: JsonDict = {"short": array.short, "bytes": 0, "waste": 0}
     view.update(spec="", dims=[])
@@ -226,10 +226,10 @@ def _kind_view(kind_request: Request, mesh: MeshSpec) -> JsonDict:
 
 
 def _dims(spec: Spec, mesh: MeshSpec) -> list[list[list[int]]]:
-    """The axes of each dimension as [number in the mesh, size]."""
+    """Returns the mesh axes of each dimension as [number in the mesh, size]."""
     names, dims = mesh.axis_names, []
     for axes in spec.dims:
-        # A rule may name an axis that the mesh lacks.
+        # Skip axes that the mesh doesn't have, which a rule can name.
         mesh_axes = [axis for axis in axes if axis in names]
         dims.append([[names.index(axis), mesh.shape[axis]] for axis in mesh_axes])
     return dims
@@ -238,7 +238,7 @@ def _dims(spec: Spec, mesh: MeshSpec) -> list[list[list[int]]]:
 def _memory(
     target: str, leaves: Leaves, rows: Sequence[JsonDict], left_out: Uncounted
 ) -> JsonDict:
-    """The bytes of the leaves on each device, by the first part of their paths."""
+    """Returns the leaves' bytes per device, grouped by first path segment."""
     sizes: Counter[str] = Counter()
     waste = 0
     for name, times in leaves.groups.items():
@@ -271,7 +271,7 @@ def _memory(
 
 
 def _constraints(plan: Plan | None) -> list[JsonDict]:
-    """The calls that constrain activations, and the effect of each."""
+    """Returns the calls that constrain activations, and the effect of each."""
     if plan is None:
         return []
     rows = []

@@ -1,4 +1,4 @@
-"""The Rules view: the rules in use, the chosen dimension, and remedies that can be applied."""
+"""The Rules view: the effect of each rule, a chosen dimension, and its remedies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
 
 @dataclass(frozen=True)
 class _ShownRemedies:
-    """The remedies of one dimension, with the revision that they were searched for."""
+    """The remedies of one dimension, and the document revision that they are for."""
 
     revision: int = -1
     cell: str = ""
@@ -32,7 +32,7 @@ class RulesPanel(Panel):
     """Every rule with its effect, and why the chosen dimension is split or not.
 
     Attributes:
-        cell: the chosen dimension, `array:dimension`.
+        cell: the chosen dimension, as `array:dimension`.
         shown: the remedies that the page shows.
     """
 
@@ -47,7 +47,7 @@ class RulesPanel(Panel):
         self.shown = _ShownRemedies()
         # The array that was selected when the dimension was chosen.
         self._selected = page.session.now.selected
-        # The sentence about the last remedy, and the revision that it made.
+        # The revision after the last applied remedy, and a sentence about the remedy.
         self._applied = (-1, "")
         self._remedy_plans = RemedyPlans(lambda: page.refresh(self))
 
@@ -62,7 +62,7 @@ class RulesPanel(Panel):
         document = self.page.session.now
         applied_revision, sentence = self._applied
         remedies, steps = None, []
-        # Remedies hold only for the program that they were searched for.
+        # Remedies are only valid for the revision that they were searched for.
         if (self.shown.revision, self.shown.cell) == (document.revision, self.cell):
             remedies, steps = self.shown.remedies, self._remedy_plans.steps
         if applied_revision != document.revision:
@@ -83,18 +83,18 @@ class RulesPanel(Panel):
     def _choose(self, cell: str) -> None:
         """Chooses a dimension, and searches for edits that would split it."""
         document = self.page.session.now
-        # An array alone means the dimension of it that most likely needs an edit.
+        # For just an array, choose the dimension that most likely needs an edit.
         if cell.isdecimal() and int(cell) < len(document.arrays):
             cell = first_cell(document, int(cell))
         self.cell = cell
-        # Set before the search: if that fails, the page must not ask again and again.
+        # Set before the search, so that the page doesn't repeat a search that fails.
         self.shown = _ShownRemedies(document.revision, cell)
         remedies = cell_remedies(self.page.session, cell)
         self.shown = _ShownRemedies(document.revision, cell, remedies)
         self._remedy_plans.ask(document, cell, remedies.edits, self.page.planner.state)
 
     def _keep_cell(self) -> None:
-        """Chooses a dimension if none is chosen, or another array was selected since."""
+        """Chooses a new dimension if there is none or another array was selected."""
         document, cell = self.page.session.now, Cell.parse(self.cell)
         if document.selected not in (self._selected, cell.array):
             self._choose(first_cell(document, document.selected))
@@ -103,7 +103,7 @@ class RulesPanel(Panel):
         self._selected = document.selected
 
     def _apply(self, intent: Intent) -> None:
-        """Applies the remedy `cell number` that the page shows, if it is still current."""
+        """Applies a remedy, given as `cell number`, if it is still current."""
         session, shown = self.page.session, self.shown
         cell, number = intent.text.split(" ")
         if (shown.revision, shown.cell) != (session.now.revision, cell):

@@ -1,4 +1,4 @@
-"""The Rules view as plain data: the cascade of a dimension, and its remedies."""
+"""The Rules view as plain data: the rules for one dimension, and its remedies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardviz.explorer.session import Session
 from shardviz.explorer.session_view import filled
 
 MOST_REMEDIES = 5
-#: Limits of a saved page: dimensions with a cascade, and those with remedies.
+#: Limits of a saved page: dimensions with their rules, and those with remedies.
 MOST_SAVED_CELLS = 400
 MOST_SAVED_REMEDIES = 24
 
@@ -29,12 +29,12 @@ MOST_SAVED_REMEDIES = 24
 
 
 def rule_rows(session: Session) -> JsonDict:
-    """The effect of every rule, each with the number of its line of text.
+    """Returns the effect of every rule, with the number of its line in the text.
 
-    Rows are shown only if the text has one rule per line.
+    There are rows only if the text has exactly one rule per line.
     """
     document = session.now
-    # Over the whole model: a rule that no array needs may be for another leaf.
+    # Use all leaves of the model, because a rule can be for any of them.
     kinds = [kind for kind, _ in kinds_of(session.audit.rows)]
     uses = rule_summary(kinds, document.rules)
     lines = []
@@ -48,7 +48,7 @@ def rule_rows(session: Session) -> JsonDict:
 
 
 def _row(use: RuleUse) -> JsonDict:
-    """Whether a rule decides nothing, and the arrays that it does not decide."""
+    """Returns a note if a rule decides nothing, and where it loses or fails."""
     reasons = [
         f"{name}: {verdict.reason}" for name, verdict in (*use.broken, *use.lost)
     ]
@@ -57,17 +57,17 @@ def _row(use: RuleUse) -> JsonDict:
     return filled(idle=idle, note=note)
 
 
-# --- the cascade of one dimension -----------------------------------------------------
+# --- the rules for one dimension ------------------------------------------------------
 
-#: The states of a dimension that are failures, and losses.
+#: States of a dimension that are failures, and states that are losses.
 _FAILS = ("fails", "axis missing", "axis twice", "unknown")
 _LOSES = ("axis taken",)
-#: Ranks: how likely a dimension needs an edit.
+#: Ranks of how likely a dimension needs an edit.
 _FAILING, _MISSPELT, _FREE_AXIS, _UNSPLIT, _FINE = 4, 3, 2, 1, 0
 
 
 def dimension_state(request: Request, dim: int, mesh: MeshSpec) -> str:
-    """The state of a dimension, a key of `wording.STATES`."""
+    """Returns the state of a dimension, a key of `wording.STATES`."""
     spec, resolution = request.spec, request.resolution
     if spec is None:
         return "unknown" if request.problem else "not split"
@@ -95,7 +95,7 @@ def dimension_state(request: Request, dim: int, mesh: MeshSpec) -> str:
 
 
 def _failure(request: Request, dim: int, mesh: MeshSpec) -> str:
-    """The state of a dimension because of which an array cannot be laid out, or `""`."""
+    """Returns the state if this dimension prevents a layout, else `""`."""
     spec, sizes = request.spec or Spec(), request.array.shape
     dims = spec.padded(len(sizes))
     if any(axis not in mesh.shape for axis in dims[dim]):
@@ -106,10 +106,10 @@ def _failure(request: Request, dim: int, mesh: MeshSpec) -> str:
 
 
 def first_cell(document: Document, array: int | None = None) -> str:
-    """The dimension that most likely needs an edit, of all arrays or of one.
+    """Returns the dimension of one or all arrays that most likely needs an edit.
 
-    In this order: a dimension that fails; one whose name no rule has and that looks
-    misspelt; an unsplit one for which an axis is free, most bytes first.
+    Preferred are dimensions that fail, then those whose name looks misspelt, then
+    unsplit ones that a free mesh axis could split. Larger arrays come first.
     """
     numbers = range(len(document.arrays))
     if array is not None:
@@ -131,7 +131,7 @@ def looks_wrong(request: Request, mesh: MeshSpec) -> bool:
 
 
 def _urgency(request: Request, dim: int, mesh: MeshSpec) -> tuple[float, float]:
-    """How likely a dimension needs an edit: a rank, and the bytes per device."""
+    """Returns a sort key for how likely an edit is needed: (rank, bytes)."""
     state = dimension_state(request, dim, mesh)
     if state in _FAILS:
         return _FAILING, request.array.bytes
@@ -150,32 +150,32 @@ def _urgency(request: Request, dim: int, mesh: MeshSpec) -> tuple[float, float]:
 
 
 class Cell(NamedTuple):
-    """A dimension of an array, each by its number."""
+    """A dimension of an array: the array's number and the dimension's number."""
 
     array: int
     dim: int
 
     @staticmethod
     def parse(text: str) -> Cell:
-        """A dimension as the page names it, `array:dimension`."""
+        """Parses the page's form of a cell, `array:dimension`; (-1, -1) if invalid."""
         array, _, dim = text.partition(":")
         if not (array.isdecimal() and dim.isdecimal()):
             return Cell(-1, -1)
         return Cell(int(array), int(dim))
 
     def request(self, document: Document) -> Request | None:
-        """The array of the dimension; None if the dimension no longer exists."""
+        """Returns the array's Request; None if the dimension no longer exists."""
         requests = document.program.requests
         if not 0 <= self.array < len(requests):
             return None
-        # A scalar has no dimension, and is shown as dimension 0.
+        # A scalar is addressed as dimension 0.
         if not 0 <= self.dim < max(1, requests[self.array].array.rank):
             return None
         return requests[self.array]
 
 
 def _by_path(document: Document, cell: Cell) -> bool:
-    """Whether the spec of a cell's array comes from a table of paths."""
+    """Whether the spec of a cell's array comes from a path table."""
     model = document.model
     return model is not None and document.arrays[cell.array].name in model.by_path
 
@@ -184,7 +184,10 @@ def _by_path(document: Document, cell: Cell) -> bool:
 class CellRemedies:
     """The smallest edits that split a dimension, and their data for the page.
 
-    The reason explains why there are none; `""` if the dimension is split already.
+    Attributes:
+        edits: the edits, best first.
+        views: each edit as data for the page.
+        reason: why there is no edit; `""` if the dimension is already split.
     """
 
     edits: tuple[Remedy, ...] = ()
@@ -199,14 +202,14 @@ def cell_view(
     applied: str = "",
     steps: Sequence[JsonDict] = (),
 ) -> JsonDict:
-    """Why a dimension is split or not: a sentence, and every rule for its name.
+    """Explains a dimension's split: a sentence, and every rule for its name.
 
     Args:
-        document: the current one.
-        text: the dimension, as the page names it.
-        remedies: the edits that split it; None if they are unknown.
+        document: the current document.
+        text: the dimension, as `array:dimension`.
+        remedies: the edits that split the dimension; None if not searched.
         applied: a sentence about the last applied remedy.
-        steps: the effect of each remedy on the program, by its plan; empty if unknown.
+        steps: the effect of each remedy on the program's plan; empty if unknown.
     """
     cell = Cell.parse(text)
     request = cell.request(document)
@@ -233,7 +236,7 @@ def cell_view(
 
 
 def _card(request: Request, dim: int, mesh: MeshSpec) -> JsonDict:
-    """A dimension of an array: its name, size, state and axes."""
+    """Returns a dimension's name, size, state and mesh axes."""
     state = dimension_state(request, dim, mesh)
     loses = state in _LOSES
     if state == "no rule" and request.resolution is not None:
@@ -248,9 +251,9 @@ def _card(request: Request, dim: int, mesh: MeshSpec) -> JsonDict:
 
 
 def _lines(request: Request, dim: int, by_path: bool) -> list[JsonDict]:
-    """The rules for a dimension's name, in order, and the verdict of each.
+    """Returns the rules for a dimension's name, in order, each with its verdict.
 
-    A spec of the array comes first, because it overrides all rules.
+    The array's own spec comes first, because it overrides all rules.
     """
     lines: list[JsonDict] = []
     if request.spec_wins:
@@ -272,7 +275,7 @@ def _lines(request: Request, dim: int, by_path: bool) -> list[JsonDict]:
 
 
 def cell_remedies(session: Session, text: str) -> CellRemedies:
-    """The edits that split a dimension, by resolving the whole model again."""
+    """Finds edits that split a dimension, checked on all arrays of the model."""
     document, cell = session.now, Cell.parse(text)
     request = cell.request(document)
     if request is None or not request.array.rank:
@@ -286,12 +289,12 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
         return CellRemedies(reason=wording.PATHS_NOT_EDITABLE.format(leaf, cell.dim))
     if request.spec_wins:
         return CellRemedies(reason=wording.SPEC_NOT_EDITED)
-    # The sentence reports already that there are no names.
+    # The view's sentence already explains that there are no names.
     if request.array.logical is None and not (request.problem or document.rules):
         return CellRemedies()
     search = row.remedies(f"split {cell.dim}")
     remedies, views = search.items[:MOST_REMEDIES], []
-    # The last one may leave a failing dimension unsplit, which is always on offer.
+    # Always offer the remedy that leaves a failing dimension unsplit.
     if len(search) > MOST_REMEDIES and search[-1].leaves_unsplit:
         remedies = (*remedies[:-1], search[-1])
     for remedy in remedies:
@@ -303,7 +306,7 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
 
 
 def saved_cells(session: Session, first: str) -> JsonDict:
-    """The cascades that a saved page can show, including the chosen dimension."""
+    """Returns the views of dimensions for a saved page, the chosen one first."""
     document = session.now
     keys = {first: None}
     for number, array in enumerate(document.arrays):

@@ -1,7 +1,7 @@
-"""Why one dimension is split the way it is: a sentence, and a few words on each rule.
+"""Explains how one dimension is split: a sentence, and a short note on each rule.
 
-The Explorer's Rules view shows these. Only mesh axes are quoted: the page shows
-them in their colours.
+These texts are for the Explorer's Rules view. Only mesh axes are in quotes, so that the
+page can show them in their colours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from shardviz.base.layout import Misfit
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec, is_unconstrained
 
-#: The state of a dimension without axes to show, in its card.
+#: State -> text that a dimension's card shows in place of mesh axes.
 STATES = {
     "fails": "does not fit",
     "axis missing": "no such axis",
@@ -62,7 +62,7 @@ STATES = {
 
 
 def title(names: Sequence[object] | None, dim: int) -> str:
-    """The title of a dimension: its logical name, or else its number."""
+    """Returns a dimension's logical name, or else `dimension` and its number."""
     name = names[dim] if names and dim < len(names) else None
     if isinstance(name, str):
         return name
@@ -70,12 +70,12 @@ def title(names: Sequence[object] | None, dim: int) -> str:
 
 
 def near(resolution: Resolution, dim: int) -> str | None:
-    """The name that a dimension without a rule most likely means, or None."""
+    """Returns the table's name that an unknown name most likely means, or None."""
     name = resolution.names[dim]
     if not isinstance(name, str) or name in resolution.rules.by_name:
         return None
     close = resolution.rules.nearest(name)
-    # No two dimensions of an array have the same meaning.
+    # The array already has a dimension with that name.
     return None if close in resolution.names else close
 
 
@@ -83,7 +83,7 @@ def near(resolution: Resolution, dim: int) -> str | None:
 
 
 def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]:
-    """The state of a dimension, and why; `by_path` if a table of paths decided.
+    """Returns how a dimension is split, and why; `by_path` if a path table decided.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
@@ -118,7 +118,7 @@ def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]
 
 
 def _lead(request: Request, dim: int, name: str) -> str:
-    """The state of a dimension."""
+    """Formats how a dimension is split."""
     spec = request.spec or Spec()
     axes = spec.padded(request.array.rank)[dim]
     if name == title(None, dim):
@@ -139,7 +139,7 @@ def _own_spec(request: Request, by_path: bool) -> str:
 
 
 def _without_rules(request: Request) -> str:
-    """Why no rule was looked up for an array without a spec of its own."""
+    """Explains why an array without its own spec has no resolution."""
     if request.problem:
         return request.problem
     if request.array.logical is None:
@@ -151,7 +151,7 @@ def _without_rules(request: Request) -> str:
 
 
 def _undecided(decision: Decision, resolution: Resolution) -> str:
-    """Why no rule decides a dimension."""
+    """Explains why no rule decides a dimension."""
     name = decision.logical
     if name is None:
         return "It has no logical name, and rules are for names."
@@ -175,7 +175,7 @@ def _undecided(decision: Decision, resolution: Resolution) -> str:
 
 
 def _wins(fact: Verdict, resolution: Resolution) -> str:
-    """The effect of the rule that decides, as the rest of a sentence."""
+    """Formats the deciding rule's effect, as the rest of a sentence."""
     wants = f"wins and asks for {listed(fact.axes)}"
     match fact:
         case Indivisible(misfit=misfit):
@@ -217,7 +217,7 @@ def _twice(fact: AxisTwice | AxisShared, resolution: Resolution) -> str:
 
 
 def _holders(taken: tuple[Holder, ...], resolution: Resolution) -> str:
-    """Which rules gave these axes to which other dimensions."""
+    """Lists the rules that assigned these axes to other dimensions."""
     axes_of: dict[tuple[int, int], list[str]] = {}
     for axis, dim, by in taken:
         axes_of.setdefault((dim, (by or 0) + 1), []).append(shown(axis))
@@ -229,11 +229,11 @@ def _holders(taken: tuple[Holder, ...], resolution: Resolution) -> str:
     return joined(causes)
 
 
-# --- a few words on each rule ---------------------------------------------------------
+# --- a short note on each rule --------------------------------------------------------
 
 
 def verdict(fact: Verdict, resolution: Resolution) -> str:
-    """The effect of one rule on a dimension with its name.
+    """Formats the effect of one rule on a dimension with the rule's name.
 
     >>> from shardviz.axis_rules.resolution import resolve
     >>> found = resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
@@ -267,7 +267,7 @@ def verdict(fact: Verdict, resolution: Resolution) -> str:
 
 
 def misfit(fact: Misfit) -> str:
-    """The remainder, and the nearest sizes that divide.
+    """Formats the remainder of a division, and the nearest sizes that divide.
 
     >>> misfit(Misfit(34, ("tensor",), 4))
     '34 = 4 × 8 + 2; 32 and 36 would'
@@ -279,15 +279,15 @@ def misfit(fact: Misfit) -> str:
     )
 
 
-#: Stands beside the rules of an array whose own spec wins.
+#: Shown next to each rule, if the array's own spec overrides them.
 OVERRULED = "not asked: the array's own PartitionSpec wins"
-#: The line above them, like the style of an element itself in a browser.
+#: Shown above the rules, if the array's own spec overrides them.
 OWN_SPEC = "its own PartitionSpec: wins over every rule"
 BY_PATH = "from the audit's table of paths"
 
 
 def idle(fact: Idle) -> str:
-    """A few words on a rule that decides nothing."""
+    """Formats a short note on a rule that decides nothing."""
     if isinstance(fact, NoSuchName):
         return f"matches no array here{clause('; {} is near', fact.near)}"
     return "decides nothing here"
@@ -305,16 +305,16 @@ CHOOSE = "Choose a dimension to see which rule decided it."
 
 
 def applied(remedy: Remedy, name: str, memory: str) -> str:
-    """The change by a remedy that was applied."""
+    """Reports the change by a remedy that was just applied."""
     return f"Done: {name} is now {remedy.spec}{clause(', {}', memory)}."
 
 
-#: Why there are no remedies for an array with a spec of its own.
+#: Explains why an array with its own spec has no remedies.
 SPEC_NOT_EDITED = (
     "No rule changes that. Edit its PartitionSpec in the view Layout; without one, the"
     " rules decide."
 )
-#: Why there are no remedies for a leaf whose spec a table of paths gave.
+#: Explains why a leaf whose spec comes from a path table has no remedies.
 PATHS_NOT_EDITABLE = (
     "The Explorer cannot edit a table of paths. What to change in it is what"
     " sv.remedies(audit.rows[{}], 'split {}') finds."
@@ -322,10 +322,10 @@ PATHS_NOT_EDITABLE = (
 
 
 def remedy_memory(remedy: Remedy, row: Request) -> str:
-    """The effect of a remedy on the memory of a device."""
+    """Formats a remedy's effect on the memory of each device."""
     saved = remedy.bytes_saved
     if row.layout is None and remedy.leaf_bytes_saved is not None:
-        # It takes nothing as long as it cannot be laid out, so nothing is saved.
+        # The array has no layout yet, so show its new size instead of a saving.
         size = row.array.bytes - remedy.leaf_bytes_saved
         return f"takes {bytes_text(size)} on every device"
     if saved is None:
@@ -340,12 +340,12 @@ PLANNING = "The step is being planned with this change."
 
 
 def remedy_refused(message: str) -> str:
-    """A remedy with which the program cannot be planned."""
+    """Reports that the program cannot be planned with a remedy."""
     return f"The step cannot be planned with this change: {message}"
 
 
 def remedy_others(remedy: Remedy) -> str:
-    """The other arrays that a remedy changes."""
+    """Lists the other arrays that a remedy changes."""
     if not remedy.others:
         return "changes no other array"
     return f"changes {plural(len(remedy.others), 'other array')}: {joined(remedy.others, limit=3)}"

@@ -1,4 +1,4 @@
-"""Sentences on whether arrays or a program fit in the memory of a device."""
+"""Sentences on whether arrays or a program fit in a device's memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shardviz.base.format import bytes_text, clause, plural
 
 
 def fit(fact: Fit) -> str:
-    """Whether it fits, in one sentence.
+    """Formats a Fit as one sentence.
 
     >>> fit(Fit(3 << 30, 4 << 30))
     'Fits: 3 GiB of 4 GiB per device.'
@@ -16,7 +16,7 @@ def fit(fact: Fit) -> str:
     """
     needed = f"{bytes_text(fact.needed)} per device"
     note = uncounted(fact.uncounted)
-    # Activations need memory in addition to the arrays.
+    # Activations will need more memory.
     if fact.arrays_only:
         note += ", before activations"
     if fact.code == "too large":
@@ -29,7 +29,7 @@ def fit(fact: Fit) -> str:
         )
     if fact.capacity is None:
         return f"{needed}{note}; the capacity of a device is not known."
-    # If arrays are left out, the sentence must not claim that all of them fit.
+    # If some arrays are not counted, don't claim that all of them fit.
     head = "Fits:"
     if fact.uncounted:
         head = "At least"
@@ -38,7 +38,7 @@ def fit(fact: Fit) -> str:
 
 
 def uncounted(fact: Uncounted) -> str:
-    """The arrays that a number of bytes leaves out, as the end of a sentence, or `""`.
+    """Returns the end of a sentence about arrays that are not counted, or `""`.
 
     >>> uncounted(Uncounted(1, 16384))
     ', not counting 1 array (16 KiB)'
@@ -52,7 +52,7 @@ def uncounted(fact: Uncounted) -> str:
 
 
 def largest_arrays(fact: LargestArrays) -> str:
-    """The arrays that take most of each device, and how they are split, or `""`."""
+    """Lists the largest arrays and how they are split; `""` if there are none."""
     if not fact.arrays:
         return ""
     return f"The largest arrays: {'; '.join(map(_large_array, fact.arrays))}."
@@ -67,7 +67,7 @@ def _large_array(fact: LargeArray) -> str:
     if layout.num_blocks == 1:
         return f"{name}, {size} per device, not split"
     split = f"split {layout.num_blocks:,} ways"
-    # A layout built from shard indices has no spec.
+    # Layouts that were created from shard indices have no spec.
     if layout.spec is not None:
         split += clause(" over {}", " × ".join(dict.fromkeys(layout.spec.axes)))
     return f"{name}, {size} per device, {split}"

@@ -1,4 +1,4 @@
-"""Sentences on remedies: what to change, what that does, and why nothing helps."""
+"""Sentences on remedies: the edit, its effect, or why there is no remedy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from shardviz.base.format import (
 
 
 def decapitalised(text: str) -> str:
-    """A sentence as a part of another one.
+    """Returns a sentence with a lower-case start, for use inside another sentence.
 
     >>> decapitalised("Remove rule 1")
     'remove rule 1'
@@ -53,7 +53,7 @@ def decapitalised(text: str) -> str:
 
 
 def wish(fact: Wish) -> str:
-    """The wish, to complete a sentence that begins with "to"."""
+    """Formats the request so that it can follow "to"."""
     title = fact.path or "the array"
     match fact:
         case SpecWish(spec=spec):
@@ -70,7 +70,7 @@ def wish(fact: Wish) -> str:
 
 
 def action(fact: Action) -> str:
-    """What to do.
+    """Formats an edit as an instruction, without a full stop.
 
     >>> table = (Rule("embed", ("data",)), Rule("mlp", ()))
     >>> action(MoveLine(table, 1, 0))
@@ -78,7 +78,7 @@ def action(fact: Action) -> str:
     """
     match fact:
         case KeepParameterNames(names=names, path=path):
-            # Flax's boxes have the names, and some optimizers get the arrays in them.
+            # Flax's wrappers hold the names; some optimizers keep the wrappers.
             return (
                 "Make the optimizer's state from parameters that have their names"
                 f" ({joined(map(shown, names))} for {path}), not from bare arrays"
@@ -91,7 +91,7 @@ def action(fact: Action) -> str:
         case RemoveLine(table, index):
             return f"Remove {_numbered(table, index)}"
         case MoveLine(table, index, place):
-            # If a line moves down, the lines that it passes move up.
+            # A line that moves down goes after the line at `place`.
             side = "before" if place < index else "after"
             return f"Move {_numbered(table, index)} {_position(table, place, side)}"
         case RenameLine(table, index, Rule(logical=name)):
@@ -127,7 +127,7 @@ def _retarget(fact: RetargetLine) -> str:
 
 
 def _position(table: tuple[Line, ...], place: int, side: str) -> str:
-    """The new position of a line, relative to the lines of the table before the edit."""
+    """Formats a line's new position, relative to the table before the edit."""
     if place == len(table):
         return "at the end"
     if isinstance(table[place], PathRule):
@@ -148,7 +148,7 @@ def _numbered(table: tuple[Line, ...], index: int) -> str:
 
 
 def edit(fact: Remedy) -> str:
-    """What to do, and whether the array is then left unsplit."""
+    """Formats a remedy's edit, and notes if the array is then left unsplit."""
     words = action(fact.action)
     if fact.leaves_unsplit:
         return f"Leave it unsplit: {decapitalised(words)}"
@@ -156,13 +156,13 @@ def edit(fact: Remedy) -> str:
 
 
 def effect(fact: Remedy) -> str:
-    """The effect of a remedy."""
+    """Formats a remedy's effect: the new spec, saved bytes, other changed arrays."""
     parts = [str(fact.spec)]
     if fact.leaf_bytes_saved is not None and fact.bytes_saved is not None:
         parts.append(_saved(fact.leaf_bytes_saved, fact.bytes_saved))
     if fact.others:
         verb = by_count(len(fact.others), "changes", "change")
-        # A rule often changes the same array in every layer.
+        # Fold layers, because a rule often changes the same array in each of them.
         names = joined((layers.name for layers in fold(fact.others, str)), limit=4)
         parts.append(f"{plural(len(fact.others), 'other array')} {verb}: {names}")
     return "; ".join(parts)
@@ -173,7 +173,7 @@ def _saved(here: int, everywhere: int) -> str:
     if here == everywhere:
         return words
     in_all = _saving(everywhere)
-    # Do not repeat the verb.
+    # Avoid repeating "saves".
     if here > 0 and everywhere > 0:
         in_all = bytes_text(everywhere)
     return f"{words} here and {in_all} in all"
@@ -188,12 +188,12 @@ def _saving(count: int) -> str:
 
 
 def remedy(fact: Remedy) -> str:
-    """A remedy with its effect."""
+    """Formats a remedy's edit and effect as one sentence."""
     return f"{edit(fact)}: {effect(fact)}."
 
 
 def no_remedy(fact: NoRemedy) -> str:
-    """Why there is no remedy."""
+    """Explains why there is no remedy."""
     title = fact.wish.path or "the array"
     match fact:
         case AlreadySplit(spec=spec, bytes=size):
@@ -237,7 +237,7 @@ def no_remedy(fact: NoRemedy) -> str:
 
 
 def remedies(value: Remedies) -> str:
-    """All remedies, one line each, or why there is none."""
+    """Lists all remedies, one per line, or explains why there is none."""
     if value.why is not None:
         return no_remedy(value.why)
     lines = [f"To {wish(value.want)}:"]

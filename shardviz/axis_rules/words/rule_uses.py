@@ -1,4 +1,4 @@
-"""Sentences on the lines of a table over many arrays, and on different tables."""
+"""Sentences on the effects of rules on many arrays, and on differing tables."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from shardviz.base.format import (
     shown,
 )
 
-SHOWN = 5  # names in a list
+SHOWN = 5  # most names in a list
 
 
 def idle(fact: Idle) -> str:
-    """Why a rule or pattern decides nothing, as the rest of a sentence about it."""
+    """Explains why a rule decides nothing; the text follows the rule in a sentence."""
     match fact:
         case OwnSpecs(rule=PathRule()):
             return (
@@ -45,7 +45,7 @@ def idle(fact: Idle) -> str:
             patterns = by_count(len(by), "pattern", "patterns")
             verb = by_count(len(by), "decides", "decide")
             deciding = f"{patterns} {ids_text([i + 1 for i in by])}"
-            # If several match, Keras lets none of them decide.
+            # In Keras, if several patterns match, none of them decides.
             if not by:
                 deciding, verb = "others", "match"
             return f"is shadowed: {deciding} {verb} each path that it matches, too"
@@ -76,7 +76,7 @@ def _idle_rule(fact: Idle) -> str:
 
 
 def rule_uses(uses: Sequence[RuleUse]) -> str:
-    """The rules or patterns that decide nothing, and why."""
+    """Lists the rules or patterns that decide nothing, and why."""
     count, idles = len(uses), [use for use in uses if use.never is not None]
     if not count:
         return "The table is empty."
@@ -86,7 +86,7 @@ def rule_uses(uses: Sequence[RuleUse]) -> str:
     if isinstance(idles[0].rule, PathRule):
         noun, verb = "pattern", "decide nothing"
     head = f"{len(idles):,} of {plural(count, noun)} {verb}"
-    # A table for many models has dozens of names that this model lacks.
+    # A table for many models can have dozens of names that this model doesn't use.
     names, lines = [], []
     for use in idles:
         if isinstance(use.rule, Rule) and isinstance(use.never, NoSuchName):
@@ -102,14 +102,14 @@ def rule_uses(uses: Sequence[RuleUse]) -> str:
 
 
 def difference(fact: SpecDifference) -> str:
-    """Why two audits differ about an array, a sentence per dimension."""
+    """Explains why two audits split an array differently, dimension by dimension."""
     sentences = []
     for dim in fact.dimensions:
         sides = []
         for label, row in zip(fact.labels, fact.rows, strict=True):
             sides.append(f"{label} {_decided(row, dim)}")
         words = f"{'; '.join(sides)}."
-        # Patterns and specs decide for all dimensions together.
+        # A pattern or a spec decides all dimensions together.
         if dim is not None:
             words = f"Dimension {dim}: {words}"
         sentences.append(words)
@@ -117,10 +117,10 @@ def difference(fact: SpecDifference) -> str:
 
 
 def few(names: Iterable[str]) -> str:
-    """A few names, with those of all layers as one; the others are counted."""
+    """Lists a few names, with layer numbers folded, and counts the others."""
     folds = fold(names, str)
     parts = [layers.name for layers in folds[:SHOWN]]
-    # Counted by name, since the reader does not see the folds.
+    # Count names, not folds, because readers can't know what a fold is.
     hidden = sum(len(layers.items) for layers in folds[SHOWN:])
     if hidden:
         parts.append(f"{hidden:,} more")
@@ -128,7 +128,7 @@ def few(names: Iterable[str]) -> str:
 
 
 def _decided(row: Request, dim: int | None) -> str:
-    """The rule, pattern or spec that decided an array or one of its dimensions."""
+    """Names the rule, pattern or spec that decided a dimension or the whole array."""
     names, paths = row.resolution, row.by_path
     if dim is not None and names is not None:
         winner, axes = names.winners[dim], names.spec.dims[dim]
@@ -151,7 +151,7 @@ def _decided(row: Request, dim: int | None) -> str:
 
 
 def beside_table(value: AuditDiff) -> str:
-    """The arrays that are split differently from the table, grouped by how."""
+    """Lists arrays that are not split as in the table, grouped by equal differences."""
     if not value.rows:
         return ""
     alike: dict[str, list[str]] = {}
@@ -167,12 +167,12 @@ def beside_table(value: AuditDiff) -> str:
 
 
 def audit_diff(value: AuditDiff) -> str:
-    """Each difference and its cause; arrays that differ alike share a line."""
+    """Explains each difference; arrays with the same difference share a line."""
     first, second = value.labels
     verb = by_count(len(value.rows), "differs", "differ")
     count = plural(len(value.rows) + value.alike, "array")
     lines = [f"{len(value.rows):,} of {count} {verb} between {first} and {second}."]
-    # The layers of a model usually differ in the same way.
+    # All layers of a model usually have the same difference.
     groups: dict[str, list[str]] = {}
     for row in value.rows:
         first_spec, second_spec = row.first or "unknown", row.second or "unknown"

@@ -51,11 +51,11 @@ from shardviz.base.format import (
 from shardviz.base.partition_spec import Spec, is_unconstrained
 from shardviz.base.words.layout import misfit, wrong_rank
 
-FEW_PATTERNS = 8  # up to so many are named each if they do not match
+FEW_PATTERNS = 8  # patterns without a match: up to this many get their own line
 
 
 def verdict(fact: Verdict) -> str:
-    """What one rule did for one dimension, or one pattern for one array."""
+    """Formats the effect of one rule on a dimension, or of one pattern on an array."""
     if isinstance(fact.line, PathRule):
         words = (
             f"pattern {fact.rule + 1} ({shown(fact.line.pattern)} → {fact.line.spec})"
@@ -66,12 +66,12 @@ def verdict(fact: Verdict) -> str:
 
 
 def verdict_reason(fact: Verdict) -> str:
-    """The same without the line of the table, as the rest of a sentence.
+    """Formats a verdict without its rule, as the rest of a sentence.
 
     >>> print(verdict_reason(Applied(0, Rule("mlp", ("model",)))))
     splits over 'model'.
     """
-    # Rules have numbers from 1 on in sentences, and from 0 on in values.
+    # Sentences number rules from 1, values from 0.
     match fact:
         case Applied():
             return _applied(fact)
@@ -160,7 +160,7 @@ def _matched(spec: Spec) -> str:
 
 
 def holders(taken: tuple[Holder, ...]) -> str:
-    """Which rules already use the axes that a rule asks for."""
+    """Lists the rules that already use some axes, and for which dimensions."""
     causes = []
     for axis, dim, by in taken:
         rule = f"rule {(by or 0) + 1}"
@@ -181,7 +181,7 @@ def _taken(fact: Taken) -> str:
 
 
 def decision(fact: Decision) -> str:
-    """One line on one dimension: which rule decided, and which could not apply."""
+    """Explains in one line which rule decided a dimension, and which could not."""
     name, head = fact.logical, f"dimension {fact.dimension}"
     if is_unconstrained(name):
         return f"{head} is left to the compiler."
@@ -199,7 +199,7 @@ def decision(fact: Decision) -> str:
     if fact.unknown:
         hint = clause(" Did you mean “{}”?", fact.near)
         return f"{head} is not split: no rule knows “{name}”.{hint}"
-    # Earlier rules for the name, which could not have their axes.
+    # Earlier rules for this name, whose axes were already in use.
     before = [str(lost) for lost in fact.verdicts if isinstance(lost, Taken)]
     winner = fact.deciding
     if winner is None:
@@ -216,7 +216,7 @@ def decision(fact: Decision) -> str:
 
 
 def problem(fact: Problem) -> str:
-    """Why a mesh cannot have the spec of an array, or why the array has no spec."""
+    """Explains why a spec is invalid on the mesh, or why an array has no spec."""
     match fact:
         case VerdictProblem(decision=Decision(dimension=dim, deciding=winner)):
             return f"Dimension {dim}: {winner}"
@@ -242,18 +242,17 @@ def problem(fact: Problem) -> str:
 
 
 def resolution_findings(value: Resolution) -> list[str]:
-    """The spec, then a line per dimension, then other problems."""
+    """Returns lines: the spec, then one per dimension, then other problems."""
     count = plural(len(value.rules), "rule")
     lines = [f"{value.spec}  ({value.dialect.name} rules, {count})"]
-    # Dimensions are in order, as in the spec above them.
     lines += map(decision, value.decisions)
-    # The line of a dimension already has its verdict.
+    # The dimensions' lines already contain these verdicts.
     lines += [problem(p) for p in value.failures if not isinstance(p, VerdictProblem)]
     return lines
 
 
 def resolution(value: Resolution) -> str:
-    """How names became a spec, and an edit for a dimension that is not split."""
+    """Explains how names became a spec, and suggests an edit to split a dimension."""
     lines = resolution_findings(value)
     first = value.first_remedy()
     if first is not None:
@@ -266,8 +265,8 @@ def resolution(value: Resolution) -> str:
 
 
 def path_resolution(value: PathResolution) -> str:
-    """Which pattern decides for a path, and why each of the others does not."""
-    # Without a spec the library raises an error, but an audit goes on.
+    """Explains which pattern decides for a path, and why the others do not."""
+    # Where the library raises an error, an audit continues without a spec.
     spec = "unknown" if value.spec is None else str(value.spec)
     count = plural(len(value.rules), "pattern")
     lines = [f"{value.path} → {spec}  ({value.dialect.name}, {count})"]

@@ -1,4 +1,4 @@
-"""Sentences on the audit of a model: sizes, problems, the optimizer's arrays."""
+"""Sentences on a model's audit: sizes, problems, and optimizer arrays."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 
 SHOWN = 5
-# Copies along an axis that cost less than this share of a device are not listed.
+# Copies along an axis are listed from this share of the audit's bytes per device.
 LEAST_SHARE = 0.01
 GIVE = "Give a sharding, names beside the arrays, or names= to sv.audit."
 ADD_NAMES = (
     "Name their dimensions where they are made, in flax by"
     " nn.with_logical_partitioning(init, names) or nnx's out_sharding=names."
 )
-# The order of kinds of differences: lost splits first, free ones last.
+# The order in which kinds of differences are listed.
 _RANK = ("lost", "unknown", "otherwise", "few names", "dtype")
 
 
 def summary(audit: Audit) -> str:
-    """The number of arrays, their table, and their bytes per device."""
+    """Summarises an audit: number of arrays, mesh, table, bytes per device."""
     trouble = clause(", {:,} unknown", len(audit.unknown))
     if audit.problems:
         trouble += f", {plural(len(audit.problems), 'problem')}"
@@ -57,7 +57,7 @@ def summary(audit: Audit) -> str:
 
 
 def explain(audit: Audit) -> str:
-    """All findings, one paragraph each."""
+    """Explains all findings, one paragraph each."""
     fits = ""
     if audit.capacity is not None:
         fits = fit(audit.fit)
@@ -80,13 +80,13 @@ def explain(audit: Audit) -> str:
 
 
 def fold_bytes(layers: Fold[Request]) -> str:
-    """The bytes of alike arrays on each device: `32 × 2 MiB`."""
+    """Formats the bytes per device of folded arrays: `32 × 2 MiB`."""
     return f"{layers.count}{bytes_text(layers.items[0].bytes_per_device or 0)}"
 
 
 def group(fact: GroupBytes) -> str:
-    """The bytes of a group of arrays, in one line."""
-    # Not a whole number if the arrays of a group are split differently.
+    """Formats the bytes of a group of arrays in one line."""
+    # A fraction, if the group's arrays have different numbers of copies.
     copies = f"{fact.copies:,.3g} copies"
     if copies == "1 copies":
         copies = "1 copy"
@@ -100,7 +100,7 @@ def group(fact: GroupBytes) -> str:
 
 
 def difference(fact: Difference) -> str:
-    """How an array of the optimizer is stored differently from its parameter.
+    """Explains how an optimizer array is stored differently from its parameter.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> tree = {"params": {"w": ((8,), "x", "bfloat16")}, "opt": {"mu": {"w": ((8,), "x")}}}
@@ -112,7 +112,7 @@ def difference(fact: Difference) -> str:
 
 
 def difference_lines(differences: Iterable[Difference]) -> list[str]:
-    """One line for each difference, all layers together; lost splits first."""
+    """Returns a line per difference, with layers folded, in the order of `_RANK`."""
     alike: dict[tuple[str, str, str], list[Difference]] = {}
     for fact in differences:
         alike.setdefault((fact.kind, fact.role, _how(fact)), []).append(fact)
@@ -130,7 +130,7 @@ def difference_lines(differences: Iterable[Difference]) -> list[str]:
 
 
 def _how(fact: Difference) -> str:
-    """The difference, to follow the name of the array."""
+    """Formats the difference, to follow the array's name."""
     row, parameter = fact.row, fact.parameter
     comparison = f"while the parameter is split {parameter.spec}"
     if fact.kind == "unknown":
@@ -182,7 +182,7 @@ def _sizes(audit: Audit) -> str:
 
 
 def _unknown(audit: Audit) -> list[str]:
-    """The arrays that the rules do not, or not fully, decide about."""
+    """Lists arrays with an unknown split, off the mesh, or from another mesh."""
     lines = []
     if audit.unknown:
         no_rule = ""
@@ -227,7 +227,7 @@ def _unknown(audit: Audit) -> list[str]:
 def _problems(audit: Audit) -> str:
     if not audit.problems:
         return ""
-    # Arrays of one shape fail for one reason, which is given once.
+    # Arrays with the same problem share a line.
     alike: dict[str, list[str]] = {}
     for name, why in audit.problems.items():
         alike.setdefault(str(why), []).append(name)
@@ -263,7 +263,7 @@ def _optimizer(audit: Audit) -> str:
 
 
 def few_names(row: Request) -> str:
-    """What fewer names than dimensions mean, and what to do."""
+    """Explains the effect of fewer names than dimensions, and what to do."""
     names = [name for name in row.names or () if name is not None]
     count, rank = plural(len(names), "name"), row.array.rank
     return (
@@ -284,7 +284,7 @@ def _few_names(audit: Audit) -> str:
 
 
 def _groups(audit: Audit) -> str:
-    # A single group is the total, which is in the first line.
+    # With a single group, its bytes are already in the first line.
     if len(audit.groups) < 2:
         return ""
     lines = [f"  {group(one)}" for one in (*audit.groups, audit.total)]
@@ -292,7 +292,7 @@ def _groups(audit: Audit) -> str:
 
 
 def axis_copies(fact: AxisCopies) -> str:
-    """The arrays that an axis does not split, and the cost of their copies."""
+    """Lists the arrays that a mesh axis does not split, and their copies' cost."""
     costs = _with_sizes(fact.rows, lambda row: copy_cost(row, fact.copies))
     size = bytes_text(fact.bytes_per_device)
     names = joined(costs, limit=SHOWN)
@@ -305,7 +305,7 @@ def axis_copies(fact: AxisCopies) -> str:
 def _with_sizes(
     rows: Iterable[Request], size_of: Callable[[Request], int]
 ) -> list[str]:
-    """The names of arrays, each with a size, with all layers as one."""
+    """Returns array names, each with a size; layers are folded."""
     names = []
     for layers in fold(rows, lambda row: row.path, size_of):
         size = bytes_text(size_of(layers.items[0]))
@@ -326,7 +326,7 @@ def _unnamed(audit: Audit) -> str:
     if not audit.unnamed:
         return ""
     paths = {row.path for row in audit.unnamed}
-    # A moment has no names if its parameter has none.
+    # Moments without names are listed with their parameters.
     rows = [row for row in audit.unnamed if row.partner not in paths]
     names = _with_sizes(rows, lambda row: row.array.bytes)
     has, object_pronoun = (
@@ -355,7 +355,7 @@ def _replicated(audit: Audit) -> str:
 
 
 def why(row: Request) -> str:
-    """Why an array is split the way it is, and an edit if it is not split."""
+    """Explains how an array is split, and suggests an edit if it is not split."""
     lines = [_why(row)]
     if row.resolution is not None:
         lines += resolution_findings(row.resolution)
@@ -375,7 +375,7 @@ def why(row: Request) -> str:
 
 
 def _why(row: Request) -> str:
-    """The reason of an array's split, in one sentence."""
+    """Explains an array's split in one sentence."""
     if row.problem:
         return f"{row.path} cannot be laid out. {row.problem}"
     if row.spec is None and row.layout is not None:
@@ -398,7 +398,7 @@ def _why(row: Request) -> str:
 
 
 def _takes(row: Request, layout: Layout) -> str:
-    """The bytes of an array on each device, and the axes along which it has copies."""
+    """Formats an array's bytes per device, and the mesh axes with copies."""
     head = f"Each device holds {bytes_text(layout.bytes_per_device)} of it"
     if row.spec is None or layout.replicas == 1:
         return f"{head}."
@@ -410,7 +410,7 @@ def _takes(row: Request, layout: Layout) -> str:
 
 
 def _axes(mesh: MeshSpec) -> str:
-    """The mesh; axes of size 1, of which large models have dozens, are only counted."""
+    """Formats the mesh; if it has many axes of size 1, these are only counted."""
     split = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
     unsplitting = len(mesh.shape) - len(split)
     if unsplitting < 3:
@@ -425,7 +425,7 @@ def _lines(audit: Audit) -> str:
 
 
 def _count(arrays: Sequence[object], noun: str, form: str | None = None) -> str:
-    """`1 array is`, `2 arrays are`."""
+    """Formats a count with a verb: `1 array is`, `2 arrays are`."""
     return f"{plural(len(arrays), noun, form)} {by_count(len(arrays), 'is', 'are')}"
 
 
