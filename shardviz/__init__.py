@@ -1,7 +1,7 @@
 """shardviz: how is my array, my model, my program laid out over these devices, and why?
 
-The public names are listed in `__init__.pyi`. Importing shardviz imports
-nothing heavier than numpy: a name imports its module when it is first used (PEP 562).
+The public names are listed in `__init__.pyi`. Importing shardviz imports nothing
+heavier than numpy: a name imports its module when it is first used (PEP 562).
 PYTEST_DONT_REWRITE: the package contains a pytest plugin, and pytest would otherwise
 warn if shardviz is imported before the plugin.
 """

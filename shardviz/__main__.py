@@ -191,9 +191,9 @@ def _check(options: argparse.Namespace) -> int:
     subject = _subject(options.what, options)
     expected = expect(subject, target=options.target, stage=options.stage)
     results = []
-    for name, ask in checks:
+    for name, run_check in checks:
         try:
-            message = ask(expected)
+            message = run_check(expected)
             results.append({"check": name, "ok": True, "message": message})
         except ContractError as error:
             results.append({"check": name, "ok": False, "message": str(error)})
@@ -248,11 +248,11 @@ def _checks(options: argparse.Namespace) -> list[Check]:
     checks: list[Check] = []
 
     def add(name: str, method: str, *arguments: Any, **more: Any) -> None:
-        def ask(expected: Expectation) -> str:
+        def run_check(expected: Expectation) -> str:
             getattr(expected, method)(*arguments, **more)
             return ""
 
-        checks.append((name, ask))
+        checks.append((name, run_check))
 
     for typed in options.no:
         kind, axes = _split(typed, "over")

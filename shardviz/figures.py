@@ -1,4 +1,4 @@
-"""Any value as a matplotlib figure, or as a PNG or SVG file."""
+"""Draws any value as a matplotlib figure, or as a PNG or SVG file."""
 
 from __future__ import annotations
 

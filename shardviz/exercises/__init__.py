@@ -96,7 +96,7 @@ class Text(str, Displayed):
 
 @dataclass(frozen=True, repr=False)
 class Check(_InText):
-    """The grade of an answer; true if it is right.
+    """The grade of an answer; truthy if the answer is right.
 
     Attributes:
         exercise: the name of the exercise.

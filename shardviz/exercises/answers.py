@@ -27,7 +27,7 @@ from shardviz.programs.program import Program
 
 # Users may pass any object: text, or a value of shardviz, jax or numpy.
 Answer: TypeAlias = Any
-MOST = 10_000  # entries that are read from an answer
+MOST = 10_000  # maximum number of entries read from an answer
 _EXPLORER = "shardviz.explorer.explorer"
 
 
@@ -72,7 +72,9 @@ def check_mesh(mesh: MeshSpec, exercise_mesh: MeshSpec) -> None:
 
 
 def read_mesh(answer: Answer) -> MeshSpec:
-    """Returns an answer's mesh: anything that `sv.mesh` accepts, or a value's mesh.
+    """Returns the mesh of an answer.
+
+    The answer can be anything that `sv.mesh` accepts, or a value with a mesh.
 
     Raises:
         ShardvizError: if the answer has no mesh.
@@ -91,7 +93,9 @@ def _is_named(answer: Answer) -> bool:
 
 
 def read_spec(answer: Answer, array: ArraySpec, mesh: MeshSpec) -> Spec:
-    """Returns an array's spec in an answer: a spec, or a value that has one.
+    """Returns the spec of an array in an answer.
+
+    The answer can be a spec, or a value with a spec for this array.
 
     Raises:
         Wrong: if the answer is on another mesh, or is a program without the array.
@@ -225,7 +229,9 @@ def read_result(answer: Answer, mesh: MeshSpec) -> Spec | None:
 
 
 def read_table(answer: Answer, mesh: MeshSpec) -> Rules:
-    """Returns an answer's rules: anything that `sv.rules` accepts, or a value's rules.
+    """Returns the rules of an answer.
+
+    The answer can be anything that `sv.rules` accepts, or a value with rules.
 
     Raises:
         Wrong: for path rules or an empty table, or for a program on another mesh.
@@ -302,7 +308,7 @@ def rounding(answer: Answer, unit: str) -> float:
     typed = re.fullmatch(r"([\d.]+)\s*([a-zµ]+)", _plain(answer, unit))
     if typed is None or len(typed[1].replace(".", "").lstrip("0")) < 3:
         return 0.0
-    # For 16.8 MB, the rounding error is half of 00.1 MB.
+    # One unit of the last digit: 00.1 MB for 16.8 MB.
     last = re.sub(r"\d", "0", typed[1])[:-1] + "1"
     return (_typed_number(f"{last} {typed[2]}", unit) or 0.0) / 2
 
@@ -320,7 +326,7 @@ def _typed_number(answer: str, unit: str) -> float | None:
     if unit == "bytes":
         return float(parse_bytes(text, "This", ShardvizError))
     typed = _TYPED.fullmatch(text)
-    # Other numbers have no unit.
+    # Only seconds may have a unit here; bytes are parsed above.
     if typed is None or (typed[2] and unit != "seconds"):
         return None
     return float(typed[1]) * _SECONDS[typed[2] or "s"]
@@ -340,7 +346,7 @@ def check_number(
         right: the right number.
         unit: `"bytes"`, `"seconds"`, or the plural of what is counted, such as
             `"tokens"`.
-        mistakes: answer / right answer, for a common mistake -> a hint.
+        mistakes: hints about common mistakes, by the ratio of wrong to right answer.
         tolerance: the allowed relative error. Rounding to at least three digits is
             always allowed.
 

@@ -61,7 +61,7 @@ def _laid_out(
     for name, problem in audited.problems.items():
         raise Wrong(f"Read as {dialect}, {name} cannot be laid out so: {problem}")
     row = audited.largest[0]
-    assert row.layout is not None  # problems were raised above
+    assert row.layout is not None  # a problem was raised above
     size = audited.bytes_per_device * copies
     does = words.takes(row.path, row.layout.spec, size, mesh, len(audited.rows))
     return _Arrays(row.layout, size, does)
@@ -619,13 +619,13 @@ def _tree(misspelt: str = "") -> tuple[ArraySpec, ...]:
 
 
 def _state(*without_names: str) -> tuple[ArraySpec, ...]:
-    """Returns parameters and Adam's moments; given paths get no logical names."""
+    """Returns parameters and Adam's moments, without logical names at some paths."""
     arrays = list(_tree())
     for moment in ("mu", "nu"):
         for a in _tree():
             path = f"opt_state/0/{moment}/{a.name.removeprefix('params/')}"
             logical = a.logical
-            # As when an optimizer is created from arrays without logical names.
+            # An optimizer that was created from bare arrays has no logical names.
             if path in without_names:
                 logical = None
             arrays.append(ArraySpec(path, a.shape, logical))

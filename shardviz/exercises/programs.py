@@ -1,6 +1,6 @@
 """Exercises that plan or compile programs (lessons 2, 3, 5 and 6, and one of lesson 8).
 
-An exercise is graded by XLA's partitioner if the plan may differ from it.
+If a plan can differ from XLA's partitioner, the partitioner's collectives are graded.
 """
 
 from __future__ import annotations
@@ -411,7 +411,7 @@ def collectives_all_rings(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 5: kinds of parallelism, with different mesh axis names from the lesson's.
+# Lesson 5: kinds of parallelism. The mesh axis names differ from the lesson's.
 
 
 def _training(name: str) -> Setup:
@@ -427,7 +427,7 @@ def _split_by(answer: Answer, setup: Setup) -> tuple[Program, dict[str, Layout]]
         raise Wrong(problem)
     layouts = {}
     for row in changed.requests:
-        assert row.layout is not None  # problems were raised above
+        assert row.layout is not None  # a problem was raised above
         layouts[row.path] = row.layout
     return changed, layouts
 
@@ -767,7 +767,7 @@ def compiler_no_rematerialisation(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 8: its only exercise about a program.
+# Lesson 8: the exercise about a program.
 
 
 def _mistaken() -> Setup:

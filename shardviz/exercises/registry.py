@@ -24,7 +24,7 @@ from shardviz.programs.program import Program
 
 
 class Setup(SimpleNamespace):
-    """The meshes, arrays, rules and programs of an exercise, by name: `setup.mesh`.
+    """An exercise's meshes, arrays, rules and programs as attributes: `setup.mesh`.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> Setup(mesh=make_mesh(x=4), devices=4)
@@ -142,7 +142,7 @@ def subject_of(name: str) -> str:
 
 
 def names(lesson: int | str | None = None) -> tuple[str, ...]:
-    """Lists the names of all exercises, or of a lesson's, in course order.
+    """Lists the names of all exercises, or of one lesson's exercises, in course order.
 
     Args:
         lesson: the number of a lesson, from 1, or its subject, such as `"rules"`.

@@ -124,7 +124,7 @@ def says(layout: Layout) -> str:
 
 
 def unknown_names(names: Iterable[str]) -> str:
-    """Names the logical names that no dimension has; `""` for none."""
+    """Lists logical names that no dimension has; `""` if there are none."""
     return clause(" No dimension is called {}.", listed(sorted(names), "or"))
 
 

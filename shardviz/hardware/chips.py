@@ -128,7 +128,7 @@ class Chip:
         return self.peak_bf16
 
     def wraps(self, shape: Shape) -> tuple[bool, ...]:
-        """Returns which axes of a slice of this shape close to a ring.
+        """Returns whether each axis of a slice of this shape closes to a ring.
 
         Follows the scaling book, part 2. TPU v4, v5p and 7x consist of cubes of 4x4x4
         chips, joined by optical switches that also close the rings. In v5e and v6e, an
@@ -158,7 +158,7 @@ NOT_PUBLISHED: Final = None
 def _values_and_sources(
     figures: Mapping[str, tuple[float | Shape, str] | None],
 ) -> tuple[dict[str, float | Shape], dict[str, str]]:
-    """Splits figures into values and sources, by field of `Chip`."""
+    """Splits figures into dicts of values and of sources, keyed by field of `Chip`."""
     values: dict[str, float | Shape] = {}
     cited: dict[str, str] = {}
     for name, figure in figures.items():

@@ -44,8 +44,8 @@ ROUTED = tuple(name for name, kind in KINDS.items() if kind.route is not Route.U
 class Torus:
     """The chips of a topology and the links between neighbours.
 
-    Chips are numbered by slice, within a slice x fastest. GPU clusters have no links
-    between neighbours, because switches join their hosts.
+    Chips are numbered slice by slice, with x changing fastest. GPU clusters have no
+    links between neighbours, because switches join their hosts.
 
     Attributes:
         topology: the described TPU slice or GPU cluster.
@@ -64,7 +64,7 @@ class Torus:
 
     @property
     def wraps(self) -> tuple[bool, ...]:
-        """Which axes close to a ring."""
+        """Whether each axis closes to a ring."""
         return self.topology.wraps[: len(self.shape)]
 
     @property
@@ -158,7 +158,7 @@ class LinkUse:
     def times(self, size: float) -> dict[str, float | None]:
         """Returns the least seconds on each kind of link, for `size` bytes per device.
 
-        Omits kinds without a load; None if a kind's rate is not published.
+        Omits kinds without a load. A time is None if the rate is not published.
 
         >>> links = route(Topology.parse("gpu:h100:2x8"), [range(16)], "all-gather")
         >>> {name: round(s * 1e6) for name, s in links.times(1 << 30).items()}
@@ -252,7 +252,7 @@ def _single_group(chips: np.ndarray, group: np.ndarray, count: int) -> np.ndarra
 
 @dataclass(frozen=True)
 class _Part:
-    """Replica groups cut at slices (GPUs: hosts) into parts; here, parts of equal size.
+    """Equally large parts of replica groups, each within one slice or GPU host.
 
     Attributes:
         chips: int64 [parts, chips]: the distinct chips of each part.
@@ -290,7 +290,7 @@ def _parts(torus: Torus, chips: np.ndarray, group: np.ndarray) -> Iterator[_Part
 def _by_part(
     part: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray, int], np.ndarray]]:
-    """Returns the distinct parts, their member counts, and a function for members.
+    """Returns the distinct parts, their member counts, and a function to find members.
 
     The function takes indices of parts with `count` members each, and returns the
     positions of these members: int64 [parts, count].
@@ -371,7 +371,7 @@ def _add_exchange(links: LinkUse, part: _Part) -> None:
 def _blocks(
     torus: Torus, chips: np.ndarray
 ) -> Iterator[tuple[np.ndarray, tuple[int, ...] | None]]:
-    """Yields groups with equal block sizes, and these sizes; None if not a block."""
+    """Yields the groups of each block size, and that size; None for no block."""
     # [groups, members, axes], with coordinates sorted separately for each axis
     coords = np.sort(torus.coords[chips], axis=1)
     sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
@@ -405,7 +405,7 @@ def _capacity(
 
 
 def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
-    """Adds sends from each member to the next and the previous, half a share each."""
+    """Adds the load of rings: members send half to the next, half to the previous."""
     members, following = lines.reshape(-1), np.roll(lines, -1, axis=1).reshape(-1)
     half = np.repeat(share / 2, lines.shape[1])
     _add(links, members, following, half)
@@ -413,9 +413,9 @@ def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
 
 
 def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
-    """Adds sends from each member of a line to every other; returns the most hops.
+    """Adds the load of sends within lines, from each member to all others.
 
-    Processes lines in batches to limit memory.
+    Returns the largest number of hops. Processes lines in batches to limit memory.
     """
     source, target = np.nonzero(~np.eye(lines.shape[1], dtype=bool))
     step, farthest = max(1, MOST_PAIRS // max(1, len(source))), 0
@@ -428,7 +428,7 @@ def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
 
 
 def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
-    """Adds sends between chips: over links within a slice or host, else the network."""
+    """Adds the load of sends: on links within a slice or host, else on the network."""
     source, target = pairs.T
     torus = links.torus
     inside = torus.slice_of[source] == torus.slice_of[target]
@@ -443,7 +443,7 @@ def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
 def _add(
     links: LinkUse, source: np.ndarray, target: np.ndarray, share: np.ndarray
 ) -> int:
-    """Adds sends along x, then y, then z; returns the largest number of hops.
+    """Adds the load of sends along x, then y, then z; returns the most hops.
 
     On a ring, data takes the shorter direction. If both are equally long, half goes
     each way.
@@ -533,7 +533,7 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
 
 
 def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
-    """Returns int64 [groups, members]: groups of mesh positions along these axes.
+    """Returns int64 [groups, members]: mesh positions that differ only along `axes`.
 
     Raises:
         MeshError: for an axis that the mesh lacks.
@@ -577,13 +577,13 @@ def collective_link_use(
             return None
         if not all(axis in mesh.shape for axis in axes):
             return None
-        # Which devices form groups smaller than the axes is unknown.
+        # If groups are smaller than the axes, their members are unknown.
         if collective.group_size not in (0, group_size(axes, mesh)):
             return None
     return _link_use(collective.kind, collective.groups, axes, mesh, topology)
 
 
-# Many collectives, also after an edit, have the same routes.
+# Cached, because many collectives, and successive edits, have the same routes.
 @lru_cache(maxsize=32)
 def _link_use(
     kind: str,

@@ -25,7 +25,7 @@ from shardviz.base.errors import TargetError
 from shardviz.base.format import shown, suggestion
 from shardviz.hardware.chips import Chip, find_chip
 
-# In all slices together.
+# Maximum number of chips, in all slices together.
 MAX_CHIPS = 1 << 18
 EXAMPLES = (
     "tpu:v5e:4x4",
@@ -193,12 +193,12 @@ def _factors(number: int, parts: int) -> list[Shape]:
     return products
 
 
-# With several slices: the first slice's first device id, and the step to the next.
+# With several slices: the first device id, and the difference between slices.
 FIRST_ID = 100_000
 
 
-class _Places(NamedTuple):
-    """The location of every device: int64 [devices], and coords [devices, 3]."""
+class _DeviceTable(NamedTuple):
+    """Properties of all devices: int64 [devices] each, coords [devices, 3]."""
 
     ids: np.ndarray
     coords: np.ndarray
@@ -207,7 +207,7 @@ class _Places(NamedTuple):
     slices: np.ndarray
 
 
-def _tpu_places(topology: Topology) -> _Places:
+def _tpu_devices(topology: Topology) -> _DeviceTable:
     x, y, z = (*topology.shape, 1, 1)[:3]
     a, b, c = (*topology.host_shape, 1, 1)[:3]
     cores, slices = topology.chip.devices, topology.slices
@@ -219,15 +219,15 @@ def _tpu_places(topology: Topology) -> _Places:
     ids = first + core + cores * (cx + x * (cy + y * cz))
     hosts = (z // c) * (y // b) * (x // a)
     process = slice_index * hosts + (hz * (y // b) + hy) * (x // a) + hx
-    return _Places(ids, np.stack([cx, cy, cz], axis=1), core, process, slice_index)
+    return _DeviceTable(ids, np.stack([cx, cy, cz], axis=1), core, process, slice_index)
 
 
-def _gpu_places(topology: Topology) -> _Places:
+def _gpu_devices(topology: Topology) -> _DeviceTable:
     """Numbers GPUs host by host; their coordinates are (GPU, host, 0)."""
     host, gpu = np.indices(topology.shape, dtype=np.int64).reshape(2, -1)
     zeros = np.zeros_like(host)
     coords = np.stack([gpu, host, zeros], axis=1)
-    return _Places(np.arange(len(host)), coords, zeros, host, zeros)
+    return _DeviceTable(np.arange(len(host)), coords, zeros, host, zeros)
 
 
 @dataclass(frozen=True, repr=False, eq=True)
@@ -319,26 +319,26 @@ class Topology(Displayed):
 
     @cached_property
     def wraps(self) -> tuple[bool, ...]:
-        """Which axes of a slice close to a ring."""
+        """Whether each axis of a slice closes to a ring."""
         # GPUs are joined by switches and form no torus.
         if not self.chip.axes:
             return (False,) * len(self.shape)
         return self.chip.wraps(self.shape)
 
     @cached_property
-    def _places(self) -> _Places:
-        make = _tpu_places
+    def _table(self) -> _DeviceTable:
+        make = _tpu_devices
         if self.chip.platform == "gpu":
-            make = _gpu_places
-        places = make(self)
-        for array in places:
+            make = _gpu_devices
+        table = make(self)
+        for array in table:
             array.flags.writeable = False
-        return places
+        return table
 
     @property
     def device_ids(self) -> np.ndarray:
         """int64 `[devices]`: the id of each device, in jax's device order."""
-        return self._places.ids
+        return self._table.ids
 
     @property
     def coords(self) -> np.ndarray:
@@ -347,22 +347,22 @@ class Topology(Displayed):
         >>> Topology.parse("gpu:h100:2x8").coords[9].tolist()
         [1, 1, 0]
         """
-        return self._places.coords
+        return self._table.coords
 
     @property
     def cores(self) -> np.ndarray:
         """int64 `[devices]`: the index of each device on its chip."""
-        return self._places.cores
+        return self._table.cores
 
     @property
     def process_indices(self) -> np.ndarray:
         """int64 `[devices]`: the host of each device, counted over all slices."""
-        return self._places.processes
+        return self._table.processes
 
     @property
     def slice_indices(self) -> np.ndarray:
         """int64 `[devices]`: the slice of each device."""
-        return self._places.slices
+        return self._table.slices
 
     @property
     def jax_options(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Caches compiled programs by fingerprint; `cache` is the instance of shardviz."""
+"""Caches compiled programs by fingerprint; `cache` is shardviz's global cache."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ExecutableCache:
                     self._in_progress[key] = started = _InProgress()
                     self.misses += 1
                     break
-                # Shown with the entry, to explain why this thread did not compile.
+                # Recorded in the entry, to explain why this thread did not compile.
                 self.waited += 1
                 in_progress.waited.append(threading.current_thread().name)
             in_progress.finished.wait()
@@ -154,8 +154,8 @@ class ExecutableCache:
             return tuple(replace(row) for row in self._entries.values())
 
     def _unlock(self) -> None:
-        # The parent's other threads don't exist in a forked child, so none of them can
-        # release the lock or finish a value there.
+        # In a forked child, the threads that held the lock or were creating values no
+        # longer exist.
         self._lock, self._in_progress = threading.Lock(), {}
 
     def clear(self) -> None:

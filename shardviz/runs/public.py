@@ -64,7 +64,7 @@ def run(
     with needed_by("sv.run"):
         from shardviz.programs.backend import calls
     if isinstance(program, Program):
-        # `program.fn` has `values` if it is a bound call, which knows its static ones.
+        # A bound call has `values`, and knows which arguments are static.
         if keywords or (values and hasattr(program.fn, "values")):
             values = calls.values_of(program.fn, values, keywords)
     else:
@@ -83,7 +83,7 @@ def run(
 def _positional(
     values: tuple[PyTree, ...], keywords: Mapping[str, Any]
 ) -> tuple[PyTree, ...]:
-    """Returns a function's positional arguments, which `args=` can also pass."""
+    """Returns positional arguments, which the caller can also pass as `args=`."""
     return values or tuple(keywords.get("args") or ())
 
 
@@ -153,7 +153,7 @@ def hosts(
 
 
 def targets() -> Targets:
-    """Lists the targets that this kernel can compile programs for or run them on.
+    """Lists the targets for which this kernel can compile or run programs.
 
     >>> import shardviz as sv
     >>> len(sv.targets()) >= 1

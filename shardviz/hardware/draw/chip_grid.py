@@ -36,19 +36,19 @@ _SIZES = (
     (16384, (4.0, 4.0), 3.0),
     (1 << 62, (2.4, 2.4), 1.8),
 )
-# For three axes: maximum number of chips -> width of a chip plus gap, in points.
+# For three axes: maximum number of chips -> pitch (chip width plus gap), in points.
 _PITCHES = ((64, 54.0), (256, 36.0), (1024, 24.0), (4096, 11.0), (1 << 62, 6.0))
 # Fractions of the pitch: the width of a chip, the shift to the right from one row of a
 # plane to the next, and the extra distance between chips of different hosts.
 _CHIP, _ROW_SHIFT, _HOST = 0.68, 0.38, 0.16
-# The rise from one row to the next, for a steeper and a flatter view. Multiples of the
-# rise: the height of a chip, and the gap between planes.
+# In pitches: the rise from one row of a plane to the next, for two views. In rises: the
+# height of a chip, and the gap between planes.
 _TILTS, _CHIP_HEIGHT, _PLANE_GAP = (0.48, 0.36), 0.84, 1.5
 # Width and height of the page for three axes, in points.
 _PAGE = (300.0, 340.0)
 # Penalty factors for arrangements with several columns, or with reordered axes.
 _COLUMNS_COST, _ORDER_COST = 0.75, 0.85
-# The preferred ratio of width to height of the drawing.
+# The preferred ratio of width to height of the page.
 _WIDE = 0.9
 # With more hosts, frames would be too fine to see.
 MOST_FRAMES = 512
@@ -63,8 +63,8 @@ class ChipGrid:
         cell: width and height of a chip.
         gap: the distance between chips.
         corners: float64 [2, chips]: the top left corner of every chip.
-        stubs: float64 [axes, 2]: vector of the short line that stands for a wraparound
-            link, from the middle of an axis's last chip.
+        stubs: float64 [axes, 2]: for each axis, the vector of the short line that marks
+            a wraparound link, from the middle of the last chip.
         breaks: for each axis, the number of chips after which the row continues in
             another column of the page; 0 for never.
         frames: outlines around hosts and slices.
@@ -94,7 +94,7 @@ class ChipGrid:
 
 
 def chip_grid(topology: Topology) -> ChipGrid:
-    """Places a topology's chips on a page; with fewer chips, they are larger.
+    """Places a topology's chips on a page; the fewer chips, the larger they are.
 
     >>> from shardviz.hardware.topology import Topology
     >>> grid = chip_grid(Topology.parse("tpu:v5e:4x4"))
@@ -180,15 +180,15 @@ def _hosts_of_gpus(torus: Torus) -> ChipGrid:
         across * (width + gap) - gap + 2 * margin,
         rows * (height + gap) - gap + 2 * margin,
     )
-    places, size = _side_by_side(count, extent, 13.0 * (count > 1), gap)
+    host_corners, size = _side_by_side(count, extent, 13.0 * (count > 1), gap)
     host, number = np.divmod(np.arange(torus.chips), gpus)
-    corners = places[host].T + margin
+    corners = host_corners[host].T + margin
     corners[0] += number % across * (width + gap)
     corners[1] += number // across * (height + gap)
     grid = ChipGrid(torus, (width, height), gap, corners, np.zeros((0, 2)), size)
     labels = []
     if count > 1 and extent[0] >= 30:
-        for index, (x, y) in enumerate(places.tolist()):
+        for index, (x, y) in enumerate(host_corners.tolist()):
             labels.append(Label(x, y - 8, f"host {index}", "start", "tick"))
     frames = _host_frames(grid, (across, rows))
     return replace(grid, frames=tuple(frames), labels=tuple(labels))
@@ -199,7 +199,7 @@ def _hosts_of_gpus(torus: Torus) -> ChipGrid:
 
 @dataclass(frozen=True)
 class _Stack:
-    """An arrangement of stacked planes; lengths are multiples of the pitch.
+    """An arrangement of stacked planes; lengths are in pitches (chip width plus gap).
 
     Attributes:
         order: the torus axes that are drawn to the right, to the back and upwards.
@@ -221,7 +221,7 @@ class _Stack:
         return -(-self.sizes[2] // self.columns)
 
     def along(self, axis: int, index: np.ndarray) -> np.ndarray:
-        """Returns the positions of chips along an axis."""
+        """Returns the positions of chips along an axis, in pitches."""
         host = self.hosts[axis]
         # No extra distance along an axis on which every chip has a different host.
         return index + _HOST * (index // host) * (host > 1)
@@ -336,10 +336,10 @@ def _slices(grid: ChipGrid) -> ChipGrid:
     """Repeats the grid of one slice for all slices of the topology."""
     topology = grid.topology
     distance = max(18.0, 1.6 * grid.gap)
-    places, size = _side_by_side(topology.slices, grid.size, 16.0, distance)
+    slice_corners, size = _side_by_side(topology.slices, grid.size, 16.0, distance)
     corners, frames, labels = [], [], []
     hosts = topology.hosts // topology.slices
-    for number, (x, y) in enumerate(places.tolist()):
+    for number, (x, y) in enumerate(slice_corners.tolist()):
         name = f"slice {number}"
         corners.append(grid.corners + np.array([[x], [y]]))
         labels.append(Label(x, y - 8, name, "start"))

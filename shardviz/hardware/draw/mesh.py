@@ -61,10 +61,14 @@ _SIZES = (
     (262144, (3.0, 3.0), 0.6),
     (1 << 62, (1.2, 1.2), 0.2),
 )
-MOST_COLOURS = 10  # groups; more than these are coloured by a ramp, without a legend
-MOST_HOST_LINES = 32  # hosts listed in a text
-MOST_NAMED = 256  # devices; with more, the frames of hosts have no names
-MOST_FRAMES = 1024  # hosts; with more, frames would be too fine to see
+# If there are more groups, they get a colour ramp without a legend.
+MOST_COLOURS = 10
+# Maximum number of hosts listed in a text.
+MOST_HOST_LINES = 32
+# If there are more devices, the frames of hosts have no names.
+MOST_NAMED = 256
+# If there are more hosts, frames would be too fine to see.
+MOST_FRAMES = 1024
 
 
 def draw_mesh(
@@ -112,7 +116,7 @@ def draw_mesh(
         stride = math.prod(mesh.axis_sizes[mesh.positions[colour] + 1 :])
         groups = tiles.first // stride % count
     legend: list[tuple[int, str]] = []
-    # No legend for a single host, but one for a mesh axis of size 1.
+    # A single host needs no legend, but a mesh axis of size 1 gets a legend.
     if count <= MOST_COLOURS and (count > 1 or colour is not None):
         legend = list(enumerate(names))
     return _devices(
@@ -148,7 +152,7 @@ def draw_layout_devices(
     check_drawable(layout)
     _check_order(by, ("mesh", "host"))
     tiles = DeviceTiles(layout.mesh, tile_counts(layout.mesh.axis_sizes))
-    # Numbered, and so coloured, like the blocks in the picture of the array.
+    # Use the block numbers, and so the colours, of the array's picture.
     groups, entries = tiles.blocks(layout), []
     if legend and 1 < layout.num_blocks <= MOST_COLOURS:
         for block in range(layout.num_blocks):
@@ -252,10 +256,12 @@ def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 # Tile corners (float64 [2, tiles]), labels, frames, rulers, and the page size.
-_Placed = tuple[np.ndarray, list[Label], list[Frame], list[Ruler], tuple[float, float]]
+_Arrangement = tuple[
+    np.ndarray, list[Label], list[Frame], list[Ruler], tuple[float, float]
+]
 
 
-def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Placed:
+def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Arrangement:
     mesh = tiles.mesh
     grid = arrange(tiles.counts, cell, gap, shown_axes(tiles.counts))
     frames = host_frames(mesh, grid.corners(), cell, gap)
@@ -290,7 +296,7 @@ def range_words(first: int, last: int) -> str:
     return f"{first}–{last}"
 
 
-def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Placed:
+def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Arrangement:
     """Arranges each host's devices as a small grid, and the hosts as a larger grid."""
     processes = tiles.mesh.processes
     host = np.searchsorted(processes, tiles.hosts)
@@ -300,7 +306,7 @@ def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
     number[order] = np.arange(len(host)) - np.repeat(np.cumsum(counts) - counts, counts)
     most = int(counts.max())
     across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
-    # Don't fold the grid of a host; only the grid of hosts is folded.
+    # Let a host's grid be any size: only the grid of hosts is wrapped to the page.
     inner = arrange((-(-most // across), across), cell, gap, (0, 1), page=(1e9, 1e9))
     # Leave space for the host's name on the upper edge of its frame.
     head, name_width = 0.0, 0.0
@@ -384,7 +390,7 @@ def _hosts_text(hosts: list[int]) -> str:
 
 
 def _ranges(mesh: MeshSpec, width: int) -> list[str]:
-    """Writes ids as ranges, with a line per coordinate of the outer axes that fit."""
+    """Writes ids as ranges: a line per coordinate of as many leading axes as fit."""
     names, sizes, outer = mesh.axis_names, mesh.axis_sizes, 0
     while outer < len(sizes) - 1 and math.prod(sizes[: outer + 1]) <= MOST_LINES // 2:
         outer += 1
@@ -393,13 +399,13 @@ def _ranges(mesh: MeshSpec, width: int) -> list[str]:
     lines = []
     for index in np.ndindex(*sizes[:outer]):
         pairs = zip(names, index, strict=False)
-        place = ", ".join(f"{name} {number}" for name, number in pairs)
-        lines += wrapped(f"{place}: {mesh_ids_text(mesh, index)}", width, "  ")
+        coordinate = ", ".join(f"{name} {number}" for name, number in pairs)
+        lines += wrapped(f"{coordinate}: {mesh_ids_text(mesh, index)}", width, "  ")
     return lines
 
 
 def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
-    """Lists hosts in one line if each has consecutive devices; else one line each."""
+    """Lists hosts in one line if each has consecutive devices; else in a line each."""
     count = len(mesh.processes)
     if count < 2:
         return []

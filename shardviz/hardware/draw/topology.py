@@ -51,7 +51,7 @@ def draw_position(
     links: LinkUse | None = None,
     bare: bool = False,
 ) -> Picture:
-    """Draws a mesh's devices at their positions in a topology, with links of chips.
+    """Draws a mesh's devices at their positions in a topology, and the links.
 
     Args:
         mesh: the mesh.
@@ -90,8 +90,8 @@ def draw_position(
     along = None
     if bare and has_edges(grid, links):
         along = _axes_of_links(mesh, grid.torus, rows)
-        # For a collective over one mesh axis, all links get its colour: its bytes may
-        # pass through chips that differ along another axis.
+        # For a collective over one mesh axis, give all links that axis's colour: bytes
+        # may pass through chips that differ along another axis.
         if collective is not None and len(collective.mesh_axes) == 1:
             name = collective.mesh_axes[0].split(":(")[0]
             along[:] = mesh.positions.get(name, MANY_GROUPS)
@@ -115,7 +115,7 @@ def draw_position(
         size=grid.size,
         edges=edges,
         alt=sentences([wording.by_position(mesh, topology), *notes]),
-        **_look(count, axis),
+        **_colours(count, axis),
     )
 
 
@@ -133,11 +133,11 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
         size=grid.size,
         edges=connection_edges(grid, None),
         alt=wording.topology_alt(topology),
-        **_look(count),
+        **_colours(count),
     )
 
 
-def _look(count: int, axis: int = -1) -> dict[str, Any]:
+def _colours(count: int, axis: int = -1) -> dict[str, Any]:
     """Returns arguments of `page` to colour groups by a mesh axis, or grey for -1."""
     colormap = "blocks" if count <= MOST_COLOURS else "ramp"
     return {
@@ -179,7 +179,7 @@ def _by_group(links: LinkUse, rows: np.ndarray) -> tuple[np.ndarray, int, str]:
 
 
 def _axes_of_links(mesh: MeshSpec, torus: Torus, rows: np.ndarray) -> np.ndarray:
-    """Returns int64 [chips, axes]: the mesh axis along which neighbours differ.
+    """Returns int64 [chips, axes]: the mesh axis along which two chips differ.
 
     The value is MANY_GROUPS if they differ along several mesh axes.
     """
@@ -201,11 +201,11 @@ def _tiles(
     ids: np.ndarray,
     mesh: MeshSpec | None = None,
 ) -> Tiles:
-    """Creates a tile per device; the devices of a chip divide its cell.
+    """Creates a tile per device; the devices of a chip share its cell.
 
     Args:
         grid: the positions of the chips.
-        rows: int64 [devices]: the row of each device in the topology.
+        rows: int64 [devices]: each device's position in the topology's device order.
         groups: int64 [devices]: the group of each device.
         ids: int64 [devices]: the id of each device.
         mesh: if given, tiles with enough space show mesh coordinates in a second line.

@@ -49,7 +49,7 @@ def account_of(job: Job, devices: Sequence[Device], call: str) -> Account:
     """Describes the call that this process is about to make."""
     program, first = job.program, devices[0]
     requests = program.requests
-    # With a different `repeat`, a process would run its collectives more often.
+    # With different `repeat`, processes would run different numbers of collectives.
     options = {**program.options, "repeat": job.repeat}
     platform = " ".join(first.client.platform_version.split())
     fields = {

@@ -38,7 +38,7 @@ from shardviz.runs.cached import (
 )
 
 _Error = TypeVar("_Error", bound=Exception)
-# From jax's error for an array whose memory layout differs from the compiled one.
+# In jax's error for an array whose memory layout differs from the compiled one.
 _OTHER_LAYOUT = "layouts that disagree"
 
 
@@ -85,7 +85,7 @@ class CachedFunction:
         functools.update_wrapper(self, fn, updated=())
         self.jitted = jax.jit(fn, **options)
         self.name = str(getattr(fn, "__name__", type(fn).__name__))
-        # Inspecting a function takes longer than everything else in a call.
+        # Cached, because inspecting a function is the slowest part of a call.
         self._names = functools.cache(functools.partial(parameter_names, fn))
         self._cache = ExecutableCache(size)
         self._settings = jit_settings(self.jitted)
@@ -93,8 +93,8 @@ class CachedFunction:
         self._forget()
 
     def _forget(self) -> None:
-        # Has twice the size of the cache, to recognise signatures that the cache has
-        # dropped.
+        # Keeps twice as many signatures as the cache, to recognise those that the cache
+        # has dropped.
         self._history: OrderedDict[Hashable, _Compiled] = OrderedDict()
         self._fallbacks: Counter[str] = Counter()
         self._latest: Miss | None = None

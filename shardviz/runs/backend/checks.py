@@ -171,7 +171,7 @@ def with_spec(layout: Layout) -> Layout:
             if number is not None and mesh.axis_sizes[axis] > 1:
                 along = np.moveaxis(number, axis, 0)
                 steps[name] = int(along[1].flat[0] - along[0].flat[0])
-        # The axis with the largest step between block numbers is the major one.
+        # The major axis has the largest step between block numbers.
         axes = sorted((name for name in steps if steps[name]), key=lambda n: -steps[n])
         dims.append(tuple(axes))
     try:
@@ -228,7 +228,7 @@ def spec_checks(
     """Compares the spec requested for each output with the compiler's layout."""
     checks = []
     for output, requested in zip(outputs, specs, strict=True):
-        # The compiler could choose the sharding.
+        # No spec was requested for this output.
         if requested is None:
             continue
         compiled = layouts.get(output.name)

@@ -407,8 +407,8 @@ def _cost(stage: jax.stages.Compiled) -> dict[str, float]:
 def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
     """Returns the positions of donated leaves whose memory an output reuses.
 
-    Returns None if nothing is donated. jax warns of donated arguments that it can't use
-    itself, but not of those that the compiler can't use. The module shows both.
+    Returns None if nothing is donated. Reads the compiled module, because jax does not
+    warn if the compiler can't use a donated argument.
     """
     if not donated_leaves(program):
         return None

@@ -32,7 +32,7 @@ class Capacity:
     total: int | None = None
 
     def per_device(self, devices: int) -> int | None:
-        """Free bytes of one device, or its even share of the host's.
+        """Returns the free bytes per device; devices share host memory evenly.
 
         >>> Capacity(800, shared=True).per_device(8)
         100
@@ -42,7 +42,7 @@ class Capacity:
         return self.free // devices
 
     def total_per_device(self, devices: int) -> int | None:
-        """Total bytes of one device, or its even share of the host's."""
+        """Returns the total bytes per device; devices share host memory evenly."""
         return Capacity(self.total, self.shared).per_device(devices)
 
 

@@ -109,10 +109,10 @@ class Here(Runner[Lowered, Executable]):
             self.job.note(roofline=roofline(self.job.report, chip))
 
     def inputs(self, lowered: Lowered, executable: Executable) -> Inputs:
-        """Returns the arguments of a run, still to be placed."""
+        """Collects the arguments of a run; does not place them yet."""
         job, positive = self.job, self.positive(lowered.traced)
         shardings = _input_shardings(executable)
-        # position -> sharding that the compiler chose for an argument
+        # Argument position -> sharding that the compiler chose.
         compiled: dict[int, Sharding] = {}
         for position in left_to_compiler(job.program):
             sharding = shardings[position]
@@ -121,7 +121,7 @@ class Here(Runner[Lowered, Executable]):
         return Inputs(job.program, self.mesh, job.leaves, positive, compiled)
 
     def before_compile(self, lowered: Lowered) -> None:
-        """A hook to refuse a program that must not be compiled in this process."""
+        """A hook for rejecting programs that must not be compiled in this process."""
 
     # Compiling.
 

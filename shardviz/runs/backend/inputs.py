@@ -23,11 +23,11 @@ from shardviz.programs.backend.bridge import jax_dtype, key_implementation
 from shardviz.programs.backend.trace import donated_leaves, placed_spec
 from shardviz.programs.program import Program
 
-_SLICE_ELEMENTS = 1 << 22  # elements computed at a time
+_SLICE_ELEMENTS = 1 << 22  # number of elements computed at a time
 
 
 def copies_allowed() -> ContextDecorator:
-    """Allows our copies despite `jax_transfer_guard`, as a context or decorator."""
+    """Returns a context manager that allows copies despite `jax_transfer_guard`."""
     return jax.transfer_guard("allow")
 
 

@@ -32,7 +32,7 @@ _DURATIONS = {
 
 
 class JaxEvent(NamedTuple):
-    """One trace, lowering or compile that no jax cache could avoid.
+    """A trace, lowering or compile whose result was not in jax's caches.
 
     Attributes:
         kind: `"trace"`, `"lower"` or `"compile"`; reading an executable from disk
@@ -131,7 +131,7 @@ def compare_meshes(
     on_second = _placed(second_mesh, spec, arrays)
     return MeshComparison(
         first=_counted_call(jitted, on_first),
-        # The second call separates the cost of a new mesh from that of any call.
+        # A repeated call on the same mesh, to compare with the call on a new mesh.
         again=_counted_call(jitted, on_first),
         second=_counted_call(jitted, on_second),
     )

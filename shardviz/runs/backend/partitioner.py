@@ -189,7 +189,7 @@ def _try_to_write(folder: Path) -> None:
 def _compile(lowered: Lowered, options: Mapping[str, Any], path: Path) -> Dumped:
     added = {_TO: str(path), _AS_PROTO: True, "xla_dump_hlo_pass_re": PASSES}
     if _TO in options and _AS_PROTO not in options:
-        # The user set no format, so expects XLA's default, text, besides our proto.
+        # The user set no dump format, and so expects text, XLA's default.
         added["xla_dump_hlo_as_text"] = True
     old_partitioned, old_final = _dumped(path, _PARTITIONED), _dumped(path, _FINAL)
     clock, begun = time.time(), time.perf_counter()
@@ -221,7 +221,7 @@ def _compile(lowered: Lowered, options: Mapping[str, Any], path: Path) -> Dumped
 
 def _final_module(path: Path, old_files: _DumpedFiles) -> bytes | None:
     """Reads the final module and its buffers from a compile's dump; None if missing."""
-    # Host code of a program with offloading is not in a separate file.
+    # Programs that offload to the host have no separate file for the host's code.
     files = sorted(_dumped(path, _FINAL) - old_files)
     return files[-1][2].read_bytes() if files else None
 

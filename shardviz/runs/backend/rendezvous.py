@@ -33,7 +33,7 @@ WAIT = "SHARDVIZ_WAIT"
 _LIMIT = 30.0  # seconds to wait for a missing process
 _SLICE = 0.25  # seconds to wait for a key between checks for failures
 _POLL = 1.0  # seconds between checks for failures during a run
-# Processes -> counter of their joint calls, which is the same in all of them.
+# Group of processes -> counter of its calls, equal in all its processes.
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
 
@@ -99,12 +99,12 @@ class Rendezvous:
         """Compares the accounts of all processes.
 
         Raises:
-            Disagreement: with the first difference, or the missing processes.
+            Disagreement: if accounts differ or processes are missing.
         """
         self._write("account", account.text)
         texts = self._all("account", self._limit)
         if self._number and self.process == self.processes[0]:
-            # All processes have reached this call, so none reads the previous one.
+            # All processes have reached this call, so the previous one is finished.
             self._store.key_value_delete(f"{self._group}/{self._number - 1}/")
         different = difference([Account.read(text) for text in texts.values()])
         if different is not None:
@@ -160,7 +160,7 @@ class Rendezvous:
 
     def fail(self, stage: str, message: str) -> None:
         """Reports to the other processes that this process failed."""
-        with contextlib.suppress(Exception):  # the failure may be that of the store
+        with contextlib.suppress(Exception):  # the store itself may have failed
             self._write("failed", json.dumps([stage, message]))
 
     def _all(self, name: str, limit: float | None) -> dict[int, str]:

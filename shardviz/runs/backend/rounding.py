@@ -110,8 +110,8 @@ class Measured:
         blocks: the difference of each shard.
         exact: True if all elements must be equal, as for integers.
         allowed: the tolerance, relative to the largest value.
-        noise: for each shard, how much perturbed arguments change the reference, from
-            the largest change of each element in any draw; empty without draws.
+        noise: for each shard, how much the reference changes with perturbed arguments
+            (largest change of each element in any draw); empty without draws.
         draws: number of runs with perturbed arguments.
     """
 
@@ -147,14 +147,14 @@ class Measured:
 
     @property
     def passes(self) -> bool:
-        """True if the result is right without considering noise."""
+        """True if the result is right even without allowing for noise."""
         if self.exact:
             return not self.total.unlike
         return self.within_tolerance and not self.hides_a_block
 
     @property
     def cancels(self) -> bool:
-        """True if the exact result is 0, so that both results are rounding errors."""
+        """True if values cancel to about 0: both results are only rounding errors."""
         is_noise = MARGIN * self.total_noise.worst >= self.total.scale
         return is_noise and self.total.worst <= _ZERO
 
@@ -176,7 +176,7 @@ class Measured:
 
     @property
     def is_decided(self) -> bool:
-        """True if more draws would not, or are unlikely to, change the verdict."""
+        """True if further draws are not expected to change the verdict."""
         if self.passes:
             return True
         if self.draws < _LEAST_DRAWS:
@@ -289,7 +289,7 @@ class Comparison:
 
     @property
     def decided(self) -> bool:
-        """True if more draws would not, or are unlikely to, change the verdict."""
+        """True if further draws are not expected to change the verdict."""
         return self.measured is None or self.measured.is_decided
 
     def add(self, moved: jax.Array) -> None:
@@ -421,7 +421,7 @@ def moved_result(
         inputs: the arguments, before perturbation.
         step: the minimum relative step; the step of an argument's dtype is used if it
             is larger.
-        draw: number of the draw; seeds the choice of elements to increase.
+        draw: number of the draw, which seeds the choice between up and down.
     """
     moved = [_moved(value, step, 1000 * draw + i) for i, value in enumerate(inputs)]
     return list(jax.block_until_ready(run(*moved)))

@@ -158,7 +158,7 @@ class Job:
         """Ends the job if it was cancelled.
 
         Args:
-            cause: the point of the job, stored in the exception.
+            cause: the current point of the job, for the exception.
 
         Raises:
             Cancelled: if the job was cancelled.
@@ -284,7 +284,6 @@ def _lowered(job: Job, runner: Runner[_Lowered, Any]) -> _Lowered:
     job.enter("trace")
     traced = runner.trace()
     job.note(effects=traced.effects)
-    # The notes of the trace describe how it was made.
     job.add_notes(traced.notes)
     # jax supports some ordered effects only on one device.
     effects = traced.stage.jaxpr.effects

@@ -4,7 +4,7 @@ Programs run in this kernel on attached devices: accelerators, or the CPU as a s
 device. A worker process simulates more CPU devices, so that a crash of XLA doesn't end
 the kernel. The worker also compiles for described devices (a TPU slice or a GPU
 cluster). If the user has made jax simulate CPU devices in the kernel, `"attached"`
-means those.
+means these devices.
 
 Compilers create the devices of described hardware (`jax.experimental.topologies`). This
 loads the TPU or GPU compiler into the process, so only the worker does it.
@@ -67,7 +67,7 @@ def _here() -> list[Target]:
     devices, cpus = attached_devices(None), count_of("cpu")
     platform, count = devices[0].platform, len(devices)
     if platform == "cpu":
-        # jax simulates all CPU devices but one.
+        # All CPU devices except one are simulated.
         cpus = count if count > 1 else 0
         count = 1
     attached = Target("attached", platform, count)
@@ -75,7 +75,7 @@ def _here() -> list[Target]:
 
 
 def described(text: str) -> Target:
-    """Parses the text of a target of described hardware.
+    """Parses the text of a described target.
 
     >>> str(described("tpu:v5p:8x8x16"))
     'TPU v5p 8×8×16, described'
@@ -179,7 +179,7 @@ def choose(text: TargetLike, needed: int) -> Target:
     platform = devices[0].platform
     if word or (platform != "cpu" and len(devices) >= needed):
         refuse_too_few(platform, len(devices), needed)
-        # Use no more CPU devices than needed, because all but one are simulated.
+        # Use no more CPU devices than needed, because all except one are simulated.
         count = needed if platform == "cpu" else len(devices)
         return Target("attached", platform, count)
     if needed == 1 or jax.process_count() > 1:
@@ -253,7 +253,7 @@ _CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
 
 
 def missing(platform: str) -> TargetError | None:
-    """Returns an error if no compiler for `"tpu"` or `"gpu"` is installed, or None."""
+    """Returns an error if no compiler for a platform is installed, else None."""
     if _installed(platform):
         return None
     return TargetError(
@@ -326,7 +326,7 @@ def compile_only_devices(topology: Topology) -> list[Device]:
             f" {str(topology)!r}: {reason} Try another shape or generation, or another"
             f" version of jax and of shardviz[{platform}]."
         ) from error
-    # This plugin may count devices differently than our table of chips.
+    # This plugin may count devices differently from our table of chips.
     if len(devices) != topology.devices:
         raise TargetError(
             f"The compiler makes {plural(len(devices), 'device')} of {str(topology)!r}, and"

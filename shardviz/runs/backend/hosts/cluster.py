@@ -47,7 +47,7 @@ class EngineLost(TargetError):
     """An engine ended, or does not answer.
 
     Attributes:
-        end: why the engine ended; the message of this error is its sentence.
+        end: the cause, which also provides the error message.
     """
 
     def __init__(self, end: ProcessEnd) -> None:
@@ -85,7 +85,7 @@ def stage_of(call: AsyncResult) -> str:
 
 
 def publish(stage: str) -> None:
-    """Publishes from an engine to the kernel that a stage begins."""
+    """Reports the start of a stage from an engine to the kernel."""
     from ipyparallel.datapub import publish_data
 
     publish_data({"stage": stage})
@@ -127,7 +127,7 @@ class Engines:
 
         Args:
             rank: the rank of the engine.
-            request: a callable; pickled, so its class must be importable there.
+            request: a callable whose class the engine can import.
         """
         return self.client[self.ids[rank]].apply_async(request)
 

@@ -62,7 +62,7 @@ class Request:
     Attributes:
         function: the name of the function.
         arguments: the pickled arguments.
-        log: the file for the process's output during the call; `""` to not redirect.
+        log: the file for the process's output during the call; `""` for no redirection.
     """
 
     function: str
@@ -81,7 +81,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Place:
+class EngineInfo:
     """An engine before it joins a group.
 
     Attributes:
@@ -151,7 +151,7 @@ _PREPARED: list[tuple[HereForKernel, Lowered, Executable]] = []
 _LOG: list[str] = []
 
 
-def describe() -> Place:
+def describe() -> EngineInfo:
     """Describes this engine, without starting jax's backend."""
     versions = {
         "Python": system.python_version().rpartition(".")[0],
@@ -160,7 +160,9 @@ def describe() -> Place:
         "shardviz": sys.modules["shardviz"].__version__,
     }
     group = _GROUP[0].group if _GROUP else ""
-    return Place(socket.gethostname(), os.getpid(), versions, backend_started(), group)
+    return EngineInfo(
+        socket.gethostname(), os.getpid(), versions, backend_started(), group
+    )
 
 
 def coordinator_address(name: str) -> str:
@@ -262,7 +264,7 @@ def prepare(
 
     def steps() -> None:
         job.enter("target")
-        # Find this process's device objects by id, which is all the kernel sends.
+        # The kernel sends only device ids, so look up the devices.
         by_id = {device.id: device for device in jax.devices()}
         devices = [by_id[int(i)] for i in exported.mesh.device_ids.ravel()]
         runner = HereForKernel(job, exported, None, mesh_of(devices, exported.mesh))

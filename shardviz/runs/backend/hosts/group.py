@@ -1,4 +1,4 @@
-"""Hosts: several processes as one target; calls and monitors them together."""
+"""Hosts: joins several processes into one target, and calls and monitors them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shardviz.programs.failure import (
 )
 from shardviz.runs.backend.hosts import cluster, engine
 from shardviz.runs.backend.hosts.cluster import EngineLost, Engines
-from shardviz.runs.backend.hosts.engine import Joining, Place, ProcessAnswer
+from shardviz.runs.backend.hosts.engine import EngineInfo, Joining, ProcessAnswer
 from shardviz.runs.backend.runner import Failed
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class Hosts(ProcessGroup):
     def _join(self, devices: int | None, platform: str) -> None:
         """Joins the engines with `jax.distributed`, and starts jax on them."""
         ranks = range(len(self._engines.ids))
-        places = self.call("describe", dict.fromkeys(ranks, ()))
-        for rank, place in places.items():
+        engine_infos = self.call("describe", dict.fromkeys(ranks, ()))
+        for rank, info in engine_infos.items():
             # Process ids are only meaningful for engines on this machine.
-            if place.host == engine.describe().host:
-                self._engines.pids[rank] = place.pid
-        group = _group_of(places) or uuid.uuid4().hex
-        hosts = {place.host for place in places.values()}
+            if info.host == engine.describe().host:
+                self._engines.pids[rank] = info.pid
+        group = _group_of(engine_infos) or uuid.uuid4().hex
+        hosts = {info.host for info in engine_infos.values()}
         name = "127.0.0.1" if len(hosts) == 1 else ""
         # The coordinator runs in the first process, so find a free port there.
         address = self.call("coordinator_address", {0: (name,)})[0]
@@ -254,7 +254,7 @@ class Hosts(ProcessGroup):
         return self._lost(rank, end, pending.get(rank))
 
     def _ended_from_outside(self, ranks: Iterable[int]) -> tuple[int, ProcessEnd]:
-        """Finds the process that a signal has ended, else the first ended one.
+        """Finds the process that most likely ended first, such as by a signal.
 
         If one process is lost, the others abort, so several may have ended by now.
         """
@@ -276,7 +276,7 @@ class Hosts(ProcessGroup):
         """Checks that the group is usable and all its engines are running.
 
         Raises:
-            TargetError: if not; names the ended process, and what to do.
+            TargetError: if not; the message names the process, and what to do.
         """
         if os.getpid() != self._engines.kernel:
             raise TargetError(GroupForked(self.name))
@@ -324,10 +324,10 @@ class Hosts(ProcessGroup):
 class _FailedProcess(NamedTuple):
     rank: int
     failure: Failure
-    time: float  # of its report, in seconds of the monotonic clock
+    time: float  # time.monotonic() when the failure was reported
 
 
-def _group_of(places: Mapping[int, Place]) -> str:
+def _group_of(engine_infos: Mapping[int, EngineInfo]) -> str:
     """Returns the group that all engines have already joined; `""` for none.
 
     Raises:
@@ -335,24 +335,24 @@ def _group_of(places: Mapping[int, Place]) -> str:
             jax, or only some have joined a group.
     """
     kernel_versions = engine.describe().versions
-    for rank, place in places.items():
-        for package, version in place.versions.items():
+    for rank, info in engine_infos.items():
+        for package, version in info.versions.items():
             kernel_version = kernel_versions[package]
             if version != kernel_version:
                 raise TargetError(
-                    f"Engine {rank} on {place.host} has {package} {version}, and this"
+                    f"Engine {rank} on {info.host} has {package} {version}, and this"
                     f" kernel has {kernel_version}. A program is sent as its lowered"
                     " module, which other versions may not read: install the same there."
                 )
-    groups = {place.group for place in places.values()}
+    groups = {info.group for info in engine_infos.values()}
     # All engines are already in one group; they can't join twice.
     if len(groups) == 1 and groups != {""}:
         return groups.pop()
-    for rank, place in places.items():
-        if place.started or place.group:
+    for rank, info in engine_infos.items():
+        if info.started or info.group:
             raise TargetError(
-                f"jax has started its devices in engine {rank} (pid {place.pid} on"
-                f" {place.host}) already, and cannot join others any more. Restart the"
+                f"jax has started its devices in engine {rank} (pid {info.pid} on"
+                f" {info.host}) already, and cannot join others any more. Restart the"
                 " engines, and use sv.hosts before anything else runs on them."
             )
     return ""
@@ -379,7 +379,7 @@ def keep_started(hosts: Hosts, by_text: bool = False) -> None:
 
     Args:
         hosts: the Hosts.
-        by_text: True if they were started by text: then the registry keeps them alive.
+        by_text: True if text started them; they are then kept alive until closed.
     """
     if by_text:
         _BY_TEXT.append(hosts)

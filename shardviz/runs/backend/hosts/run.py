@@ -41,7 +41,7 @@ from shardviz.runs.backend.worker import run as worker_run
 from shardviz.runs.backend.worker.export import ExportedProgram
 from shardviz.runs.backend.worker.run import Elsewhere
 
-MOST_GATHERED = 64 << 20  # bytes of outputs that are sent to the kernel
+MOST_GATHERED = 64 << 20  # maximum bytes of outputs sent to the kernel
 _TEXT = re.compile(
     r"\s*(\d{1,3})\s*hosts?\s*[x×*]\s*(\d{1,4})\s*(?:,\s*local)?\s*", re.IGNORECASE
 )
@@ -252,7 +252,7 @@ class OnHosts(Elsewhere):
         job, mesh = self.job, self.job.report.mesh
 
         def progress(stage: str) -> None:
-            # Show the latest stage of any process: slow processes enter stages later.
+            # Skip stages that a faster process has already passed.
             if _ORDER.get(stage, -1) > _ORDER.get(job.stage, -1):
                 job.enter(stage)
 
@@ -268,7 +268,7 @@ class OnHosts(Elsewhere):
         processes = tuple(answers[rank].process for rank in self.ranks)
         report = prepared_report(answers[self.ranks[0]].report, processes)
         self.take_over(report, "cache_hit", "compile_s", "processes", "error")
-        job.note(mesh=mesh)  # unlike the processes' mesh, it has process indices
+        job.note(mesh=mesh)  # keep this kernel's mesh, which has process indices
         if job.report.error is not None:
             raise Failed(job.report.error)
         return answers

@@ -285,7 +285,7 @@ def sent_program(exported: ExportedProgram, folder: str) -> Program:
         out_specs=exported.out_specs or None,
         options=options,
         name=exported.name,
-        # For arguments without a sharding, if no other argument names the mesh.
+        # Provides the mesh if no argument's sharding names it.
         context=MeshContext(current=mesh, abstract=mesh) if exported.free else None,
         mesh_from="context" if exported.free else "given",
     )

@@ -166,8 +166,8 @@ class ProgramCallbacks:
     """The callbacks of an exported program, which stay in this process.
 
     Attributes:
-        program: the sharded program's callbacks; the position is the callback's number.
-        unsharded: the unsharded function's callbacks, likewise.
+        program: the sharded program's callbacks, in the order of the module.
+        unsharded: the unsharded function's callbacks, in the order of its module.
     """
 
     program: tuple[HostCallback, ...] = ()
@@ -272,7 +272,7 @@ def callback_names(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[str, ...]:
 def _lowered(
     traced: Traced, platform: str
 ) -> tuple[Lowered, LoweredModule, tuple[HostCallback, ...]]:
-    """Lowers a trace; returns also the module to send and the callbacks to keep."""
+    """Lowers a trace; returns the result, the module to send, and the callbacks."""
 
     def for_all_devices(lowered: jax.stages.Lowered) -> None:
         # Otherwise jax runs a program on one device if it reads no argument.

@@ -58,7 +58,7 @@ from shardviz.runs.cache import ExecutableCache
 
 # Target platform -> jax's name of the lowering platform, if different.
 _LOWERED_FOR = {"gpu": "cuda"}
-# The worker's stages that are shown. The kernel has shown its own for the rest.
+# The worker's stages to show; the kernel has already shown its own earlier stages.
 _SHOWN = ("worker", "compile", "place", "run", "check")
 # Seconds to wait after a callback raises: XLA either ends the run immediately, or
 # aborts only after the other devices have waited for 40 s.
@@ -314,7 +314,7 @@ class _DumpReader:
 
 
 def _callback_failure(error: BaseException | None) -> Failure:
-    """Creates the failure of a run that XLA did not end after a callback raised."""
+    """Creates the failure for a callback that raised without XLA ending the run."""
     error = error or RuntimeError()
     return Failure("run", in_words(error), source_of(error), CallbackRaised())
 
