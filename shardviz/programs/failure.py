@@ -198,7 +198,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnd(Fact):
-    """How a process ended, or was ended, before it answered.
+    """How a process ended or was killed before it answered.
 
     Attributes:
         stage: the stage that the process was in; `""` if none.

@@ -124,7 +124,7 @@ _Relations = Sequence[Relation | None]  # None if unknown
 def result_relations(
     on_block: AnyJaxpr, on_whole: AnyJaxpr, axis: str, size: int
 ) -> list[Relation | None]:
-    """Returns the relation of each result of a body.
+    """Returns the relation of each result in a body to its unsharded value.
 
     Args:
         on_block: jaxpr of the body on one device's shards.

@@ -302,7 +302,7 @@ class Returned:
         tree: structure of the result.
         non_arrays: leaves that aren't arrays, by position in `tree`.
         before: names of the arguments changed in place, whose new values are returned
-            before the result; `""` for an array that is neither.
+            before the result; `""` for the marker of filter_jit.
     """
 
     tree: PyTreeDef

@@ -446,7 +446,7 @@ def read_call(
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
     positional = (*jitted.bound, *args)
-    # In jax's order of arrays: by position, then by name.
+    # jax orders arrays by position, then by name.
     parsed = _arguments(jitted, positional, {**jitted.keywords, **keywords})
     # For each argument, its index among those with arrays.
     indices: list[int | None] = []

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
 AnyJaxprT = TypeVar("AnyJaxprT", "ClosedJaxpr", "Jaxpr", "ClosedJaxpr | Jaxpr")
-_NO_MESHES = (type(None), str, int, tuple, list, dict)  # types of most parameters
+_NO_MESHES = (type(None), str, int, tuple, list, dict)  # parameter types without a mesh
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def without_shardings(jaxpr: AnyJaxprT) -> AnyJaxprT:
     def change(equation: JaxprEqn) -> list[JaxprEqn]:
         equation = without_context_mesh(equation)
         if equation.primitive.name in (names.CONSTRAINT, names.RESHARD):
-            # A copy keeps the result a separate value.
+            # Replaced by a copy, so that the result stays a separate value.
             return [equation.replace(primitive=jax.lax.copy_p, params={})]
         equation = with_inner(equation, without_shardings)
         params = dict(equation.params)
@@ -252,7 +252,7 @@ _THROUGH_OTHERS = frozenset({"qr"})
 
 
 def depends_on_platform(jaxpr: AnyJaxpr) -> tuple[str, ...]:
-    """Returns operations with lowering rules for single platforms, sorted by name.
+    """Returns the operations with platform-specific lowering rules, sorted by name.
 
     >>> import jax
     >>> depends_on_platform(jax.make_jaxpr(jax.numpy.linalg.qr)(jax.numpy.ones((2, 2))))
@@ -309,7 +309,7 @@ def results_from_host(jaxpr: AnyJaxpr, calls: Collection[str]) -> bool:
 
 
 _ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
-# If all their operands have the same sign, the result has that sign, too.
+# Primitives whose result has the sign of their operands, if all have one sign.
 _SIGN_PRESERVING = {
     "add", "add_any", "mul", "div", "select_n", "reduce_sum", "reduce_max", "reduce_min",
     "convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy",

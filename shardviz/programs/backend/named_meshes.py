@@ -40,7 +40,7 @@ def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
         ProgramError: with both lists of devices, and the line that names the second.
     """
     for named, equation in device_meshes_in(jaxpr):
-        # Computed inside the loop: most programs name no mesh, and meshes may be large.
+        # Computed here, because most programs name no mesh, and meshes may be large.
         expected = mesh.device_ids.ravel().tolist()
         devices = [device.id for device in named.devices.flat]
         if devices == expected:
@@ -121,7 +121,7 @@ def noting_conflict(fn: Callable[..., T], conflict: MeshConflict) -> Callable[..
         try:
             return fn(*args)
         except ValueError as error:
-            # Read here, because jax removes its own frames from the error further up.
+            # Read here, because jax removes its own frames before the caller sees the error.
             conflict.named = _named(error, conflict.context)
             conflict.source = source_of(error)
             raise

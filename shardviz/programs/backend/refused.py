@@ -65,7 +65,7 @@ def typed_form(
 ) -> TypedForm:
     """Finds all operations of a program that jax refuses for their types.
 
-    The form is empty if its first refusal isn't `error`. In that case the program
+    Returns an empty form if the first refusal isn't `error`. In that case the program
     cannot be traced without these types, or behaves differently without them.
 
     Args:

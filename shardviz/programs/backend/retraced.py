@@ -195,7 +195,7 @@ def without_prints(traced: Traced) -> tuple[Traced, str]:
 def _traced_again(
     traced: Traced, jaxpr: Any, out_specs: Sequence[Spec | None]
 ) -> Traced:
-    """Traces another jaxpr in place of a program's, in the same context."""
+    """Retraces a program with another jaxpr, in the same context."""
     program, mesh = traced.program, traced.mesh
     arguments = argument_structs(program, mesh)
     options: dict[str, Any] = {}

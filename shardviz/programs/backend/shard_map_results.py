@@ -86,7 +86,7 @@ class ShardMapResults:
     """A call of a `shard_map`, and edits of its results.
 
     Attributes:
-        bodies: returns the body for a mesh.
+        bodies: a function that returns the body for a mesh.
         mesh: mesh of the `shard_map`.
         in_specs: one per leaf of the arguments.
         out_specs: the user's specs for the pytree of results.

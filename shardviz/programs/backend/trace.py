@@ -145,7 +145,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             try:
                 traced = _trace_where_accepted(program.replace(fn=called), mesh)
             except _READS_NUMBERS as error:
-                # The user's own call raises the first error.
+                # Keep the first error, because the user's own call raises it.
                 first = first or error
                 continue
             return replace(traced, program=program, notes=(*notes, *traced.notes))
@@ -279,7 +279,7 @@ def _trace_without_mesh(
     if isinstance(outcome, Traced):
         if not _asks_when_lowered(outcome):
             return outcome
-        # jax raises this error when it lowers such a program.
+        # The error that jax would raise at lowering.
         error = ValueError("Please enter your `jit` into a mesh context.")
         return _FailedWithoutMesh(error, asks_for_mesh=True)
     if isinstance(outcome.error, ShardvizError):
@@ -295,7 +295,7 @@ def _trace_with_mesh(
 ) -> Traced | _NamesOtherMesh | _Failed:
     """Traces a program with the program's mesh in context."""
     enter = functools.partial(in_context, mesh)
-    # With the mesh in force, jax binds a shard_map as in the user's own call.
+    # If the mesh is already in force, jax binds shard_maps as in the user's call.
     copies = mesh.abstract_mesh != mesh_in_force
     context = _TracingContext(mesh, mesh.abstract_mesh, enter, copies)
     return _attempt(program, context, notes)

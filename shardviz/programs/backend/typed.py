@@ -1,9 +1,10 @@
-"""Evaluates a jaxpr again under types that jax refuses, and tries edits.
+"""Evaluates a jaxpr with types that jax refuses, and tries edits.
 
-jax stops at the first operation that it refuses. We take a jaxpr that was traced
-without these types, and bind its operations one by one with them: on Explicit axes, or
-in a `shard_map` with `check_vma`. If jax refuses an operation, edits are tried, and the
-evaluation continues with an accepted one. This traces the edited program.
+The types are specs on Explicit axes, or varying axes in a `shard_map` with `check_vma`.
+jax stops at the first operation that it refuses. We therefore trace the program without
+these types, and bind the operations of its jaxpr one by one with them. If jax refuses
+an operation, edits are tried, and the evaluation continues with an accepted edit. The
+result is a trace of the edited program.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Unanswered(Exception):
 
 
 class TypedEvaluation:
-    """Evaluates jaxprs under types, and records the operations that jax refuses.
+    """Evaluates jaxprs with types, and records the operations that jax refuses.
 
     Args:
         mesh: mesh with Explicit axes; None in a `shard_map`.
@@ -103,7 +104,7 @@ class TypedEvaluation:
         values.update(zip(body.invars, arguments, strict=True))
 
         def read(variable: Atom) -> Any:
-            if is_literal(variable):  # the type of a literal names the old mesh
+            if is_literal(variable):  # drops its type, which has a mesh
                 return np.asarray(variable.val, array_type(variable).dtype)
             return values[variable]
 

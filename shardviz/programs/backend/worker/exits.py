@@ -40,7 +40,7 @@ _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 
 
 class WorkerError(TargetError):
-    """The worker ended, or was ended, before it answered.
+    """The worker ended or was killed before it answered.
 
     Attributes:
         end: why it ended; also provides the text of the error.
