@@ -110,7 +110,7 @@ class Constraint:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A grouping key: calls with equal keys, as in layers, are shown once."""
+        """The key for grouping: calls with equal keys are shown as one."""
         return self.effect, self.call, self.source, self.names, self.spec, self.shape
 
     @property

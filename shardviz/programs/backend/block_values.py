@@ -42,8 +42,8 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 _READERS = _ELEMENTWISE | {"add", "sub", "mul", "div"}
 _LINEAR = frozenset({"neg", "copy", "stop_gradient", "reduce_precision"})
-# Reductions, and the relation of their result if the reduced dimension is split (`""`
-# if unknown).
+# Reductions, and the relation of their result if the reduced dimension is split; `""`
+# if that is unknown.
 _REDUCTIONS: Mapping[str, Literal["sum", "max", "min", ""]] = {
     "reduce_sum": "sum",
     "reduce_max": "max",
@@ -726,5 +726,5 @@ _RULES: Mapping[str, _Rule] = {
     names.CONCATENATE: _concatenated,
     names.GATHER: _looked_up,
 }
-#: Operations with a rule for their relations.
+#: Primitives that have a rule in this module.
 PRIMITIVES = frozenset({*_RULES, *_LINEAR, *_ELEMENTWISE, *_REDUCTIONS})

@@ -71,7 +71,8 @@ _WATCHED = (
     ("flax.linen.spmd", LOGICAL),
     ("flax.core.spmd", "shard_value"),
 )
-_RAISED = object()  # replaces the result of a call that raised an exception
+# Replaces the result of a call that raised an exception.
+_RAISED = object()
 # Constraint calls of traced functions, by the function's file and line, from the last
 # plan that traced it. jax may cache the jaxprs for the lifetime of the process.
 _recorded: dict[str, tuple[Constraint, ...]] = {}
@@ -108,7 +109,7 @@ class ConstraintCalls(CallListener):
         self.raised: Constraint | None = None
         self._open: list[_Call] = []
         self._bottom: FrameType | None = None
-        # Maps each traced function's line to False if jax needed only result shapes.
+        # Line of each traced function; False if jax only needed its result shapes.
         self._traced: dict[str, bool] = {}
         # Maps each function's line to its calls, including traces for shapes only.
         self._calls: dict[str, list[Constraint]] = {}

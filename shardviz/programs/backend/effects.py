@@ -155,8 +155,8 @@ def _read(effects: Effects, jaxpr: ClosedJaxpr) -> Effects:
         nesting = []
         for operation in innermost:
             kinds = {effect_class(e) for e in operation.equation.effects}
-            # If a ref is made inside, its reads and writes have other effects than the
-            # jaxpr.
+            # A ref created in the jaxpr has one effect there, and others for its reads
+            # and writes.
             on_refs = kind in REF_EFFECTS and not kinds.isdisjoint(REF_EFFECTS)
             if kind in kinds or on_refs:
                 nesting.append(operation.nesting)

@@ -155,9 +155,8 @@ def in_users_context(context: MeshContext) -> Iterator[None]:
         TargetError: if devices of the recorded context aren't attached here.
     """
     with contextlib.ExitStack() as entered, warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # the user wrote `with mesh:`
+        # `with mesh:` is deprecated, but the user chose it.
+        warnings.simplefilter("ignore", DeprecationWarning)
         if mesh_context().in_force == "none":
             if context.entered is not None:
                 entered.enter_context(to_jax(context.entered))
@@ -194,7 +193,8 @@ def as_in(
             devices = mesh_of_names(program_mesh)
         with contextlib.ExitStack() as entered:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # the user wrote it
+                # `with mesh:` is deprecated, but the user chose it.
+                warnings.simplefilter("ignore", DeprecationWarning)
                 entered.enter_context(devices)
             yield
 

@@ -121,7 +121,7 @@ def noting_conflict(fn: Callable[..., T], conflict: MeshConflict) -> Callable[..
         try:
             return fn(*args)
         except ValueError as error:
-            # Read here, because jax removes its own frames before the caller sees the error.
+            # Read here, because jax removes its own frames from the error afterwards.
             conflict.named = _named(error, conflict.context)
             conflict.source = source_of(error)
             raise

@@ -236,7 +236,8 @@ def _trace_where_accepted(program: Program, mesh: Mesh | AbstractMesh) -> Traced
     if is_set(users):
         mesh_in_force = users_mesh(users)
         if isinstance(mesh, AbstractMesh) and mesh_in_force is not None and not notes:
-            mesh = mesh_in_force  # has a device kind, which jax compares
+            # This mesh has a device kind, which jax compares.
+            mesh = mesh_in_force
     # jax takes the mesh from the arguments; without arrays it must be in context.
     elif not program.arrays:
         notes = (str(NoArrayArguments()),)

@@ -87,11 +87,16 @@ class TypedEvaluation:
     def __init__(self, mesh: AbstractMesh | None, chosen: Mapping[int, int]) -> None:
         self.mesh, self.chosen = mesh, chosen
         self.refusals: dict[tuple[str, str], TypeRefusal] = {}
-        self._line = ""  # source line of the operation, or of the call around it
-        self._operands: dict[str, list[Any]] = {}  # forward-pass operands, by line
-        self._numbers: dict[int, Any] = {}  # broadcast scalars, by id
-        self._backward: set[int] = set()  # ids of equations and jaxprs in a gradient
-        self._ends: dict[int, list[Any]] = {}  # result types, by id of the jaxpr
+        # The source line of the current operation, or of the call around it.
+        self._line = ""
+        # Operands in the forward pass, by source line.
+        self._operands: dict[str, list[Any]] = {}
+        # Broadcast scalars, by id.
+        self._numbers: dict[int, Any] = {}
+        # Ids of equations and jaxprs in a gradient.
+        self._backward: set[int] = set()
+        # Types of each jaxpr's results, by id of the jaxpr.
+        self._ends: dict[int, list[Any]] = {}
 
     def run(self, jaxpr: AnyJaxpr, *arguments: Any) -> list[Any]:
         """Evaluates a jaxpr and returns its results.

@@ -161,8 +161,10 @@ def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
 
 
 _lock = threading.Lock()
-_watches: list[_Watch] = []  # of all threads; a thread's innermost watch is last
-_codes: list[CodeType] = []  # code objects with events turned on
+# Watches of all threads. A thread's innermost watch is last.
+_watches: list[_Watch] = []
+# Code objects with events turned on.
+_codes: list[CodeType] = []
 _TOOL = "shardviz"
 # Tool ids of `sys.monitoring`, in order of preference. Python assigns no purpose to 3
 # and 4.

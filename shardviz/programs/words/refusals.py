@@ -25,7 +25,8 @@ from shardviz.programs.refusals import (
     TypeRefusal,
 )
 
-_MOST = 5  # refusals described in addition to the first
+# How many refusals to describe in addition to the first.
+_MOST = 5
 # Conditions under which an edit is right, for edits whose results are often wrong.
 _CONDITIONS = {
     "psum": "if each device holds a part of a sum",

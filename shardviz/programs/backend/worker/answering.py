@@ -71,7 +71,8 @@ def _answer(message: bytes) -> bytes:
     except Exception as error:  # noqa: BLE001  any error is raised again in the kernel
         try:
             answer = pickle.dumps(Answer(error=error))
-            pickle.loads(answer)  # some exceptions can be pickled but not unpickled
+            # Some exceptions can be pickled but not unpickled.
+            pickle.loads(answer)
         except Exception:  # noqa: BLE001  many exceptions cannot be pickled
             answer = pickle.dumps(Answer(error=TargetError(in_words(error))))
         return answer

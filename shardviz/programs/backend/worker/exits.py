@@ -10,9 +10,11 @@ from typing import BinaryIO
 from shardviz.base.errors import TargetError
 from shardviz.programs.failure import Exited, ProcessEnd
 
-_MOST_READ = 1 << 16  # bytes of a worker's output: this many at each end
-_LINES, _LONGEST = 3, 300  # number of lines; characters per line
-# The log prefix with severity, time, thread and source line, as in
+# Bytes to read at the beginning and at the end of a worker's output.
+_MOST_READ = 1 << 16
+# Maximum number of lines in a cause, and of characters per line.
+_LINES, _LONGEST = 3, 300
+# The prefix of a log line, with severity, time, thread and source line, as in
 # `F1122 03:44:06.391162   21499 fft_handler.cc:117] Check failed`.
 _GLOG = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ ")
 # Lines around the cause: other log lines, stack traces, and additions by Python's fault

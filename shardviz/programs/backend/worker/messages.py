@@ -66,8 +66,10 @@ class Answer:
 
 
 _LISTS = ("host_callbacks", "keepalive")
-_BACKLOG = 1024  # all devices may call at the same time
-_MOST_OF_ROOT = 50  # bytes of a path to which folder and socket names are added
+# Pending connections: all devices may call at the same time.
+_BACKLOG = 1024
+# Bytes of a path to which our folder's and the socket's names are added.
+_MOST_OF_ROOT = 50
 HostCallback = Callable[..., Any]
 
 
@@ -262,8 +264,8 @@ def refuse_in_callback(worker: bool) -> None:
     """
     if worker:
         waits = getattr(_THREAD, "calls", False)
-    else:  # the callback runs in a thread that XLA started
-        # In such a thread, jax is the outermost frame.
+    else:
+        # XLA runs callbacks in its own threads, in which jax is the outermost frame.
         frames = [frame for frame, _ in traceback.walk_stack(None)]
         waits = frames[-1].f_code.co_filename.startswith(os.path.dirname(jax.__file__))
     if waits:
