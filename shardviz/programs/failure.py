@@ -83,7 +83,7 @@ class ProcessLost(FailureCause):
 
 @dataclass(frozen=True)
 class MissingPlatform(FailureCause):
-    """jax finds no device for the platforms in an environment variable.
+    """jax finds no device for the platforms named in an environment variable.
 
     Attributes:
         variable: name of the environment variable.

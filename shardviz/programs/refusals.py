@@ -16,11 +16,11 @@ Combination = Literal["psum", "pmean", "pmax", "pmin"]
 class TypeEdit(Fact):
     """An edit that makes jax accept an operation.
 
-    Every edit was tried before it is proposed, except `CombineBeforeRead`.
+    Every edit is tried before it is proposed, except `CombineBeforeRead`.
 
     Attributes:
-        is_right: True if the edited program computes the same values as on whole
-            arrays; None if unknown.
+        is_right: True if the edited program computes the values of the unsharded
+            program; None if unknown.
         bytes: bytes that each device sends in the program with this edit and the best
             edits of earlier refusals, as XLA's partitioner plans it; None if not
             compiled.

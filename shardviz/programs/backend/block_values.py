@@ -145,7 +145,7 @@ class _Comparison:
     """Compares two jaxprs of one body.
 
     Args:
-        axis: the mesh axis that only `on_block` is split over.
+        axis: the mesh axis that only the first jaxpr is split over.
         size: number of devices along this axis.
     """
 

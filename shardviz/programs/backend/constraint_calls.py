@@ -193,7 +193,7 @@ class ConstraintCalls(CallListener):
             self.found += calls
 
     def _around(self, frame: FrameType) -> tuple[set[str], bool]:
-        """Returns the lines of enclosing functions, and if jax needs only shapes."""
+        """Returns lines of enclosing functions, and whether jax needs only shapes."""
         lines, for_shapes = set(), False
         inside, around = frame, frame.f_back
         while around is not None and around is not self._bottom:

@@ -191,7 +191,7 @@ def source_of(error: BaseException) -> str:
     for frame, line in traceback.walk_tb(error.__traceback__):
         frames.append((frame.f_code.co_filename, line))
     if isinstance(error, RuntimeError):
-        # The text contains the traceback of a failed callback.
+        # If a callback failed, the text contains its traceback.
         frames += _FRAME.findall(str(error))
     return _user_line(reversed(frames))
 

@@ -440,10 +440,10 @@ def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:
 
 
 def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
-    """Returns notes on results split over an axis over which their operand isn't split.
+    """Returns notes on `shard_map` results that repeat the rows of an operand.
 
-    Without the axis in `in_specs`, devices along it compute the same rows, and the
-    result repeats them. An operand and a result share rows if a dimension has the same
+    Such an operand isn't split over an axis that splits the result. Devices along this
+    axis then compute the same rows, and the result repeats them. An operand and a result share rows if a dimension has the same
     size in the body. There is no note if another operand with as many rows is split
     over the axis, because that explains the split of the result.
     """

@@ -40,7 +40,7 @@ def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
         ProgramError: with both lists of devices, and the line that names the second.
     """
     for named, equation in device_meshes_in(jaxpr):
-        # Computed here, because most programs name no mesh, and meshes may be large.
+        # Computed only if the program names a mesh, because meshes may be large.
         expected = mesh.device_ids.ravel().tolist()
         devices = [device.id for device in named.devices.flat]
         if devices == expected:

@@ -180,7 +180,7 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
         except Exception:  # noqa: BLE001
             for operation in operations(base):
                 if jax_compat.is_backward(operation.equation):
-                    # With check_vma, jax derives another gradient.
+                    # With check_vma, jax derives another gradient than this jaxpr has.
                     return TypedForm()
             try:
                 results = ShardMapResults(evaluated, mesh, *arguments, types, line)

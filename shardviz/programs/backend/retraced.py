@@ -75,7 +75,7 @@ def trace_unsharded(
     try:
         return for_one_device(on_one(single))
     except Exception as refused:
-        # Only Explicit axes allow partial sums, which one device doesn't have.
+        # The function may use partial sums, which need Explicit axes.
         if "Explicit" in program.mesh.axis_types:
             with contextlib.suppress(Exception):  # the first error is more useful
                 jaxpr = without_shardings(

@@ -471,7 +471,7 @@ def left_to_compiler(program: Program) -> frozenset[int]:
 
 
 def placed_spec(spec: Spec) -> Spec:
-    """Returns an argument's spec, in which unconstrained dimensions aren't split."""
+    """Returns the spec to place an argument with, without unconstrained dimensions."""
     return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
 
 

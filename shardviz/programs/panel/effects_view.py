@@ -11,7 +11,7 @@ from shardviz.programs.words.effects import effect_rows
 
 
 class EffectsReader(LatestView[tuple[Program, int]]):
-    """Reads the effects of the latest program, in a thread because it must trace.
+    """Reads the effects of the latest program in a thread, because it must be traced.
 
     The `state` of the view is `"none"`, `"reading"` or `"done"`.
     """

@@ -40,7 +40,7 @@ _NO_CHECK_CONDITION = (
 
 
 def edit(fact: TypeEdit) -> str:
-    """Describes an edit as code and where to put it.
+    """Describes an edit: the code, and where to put it.
 
     >>> print(edit(CastCarry((0, 2), ("x",))))
     jax.lax.pcast(..., ('x',), to='varying') of values 0 and 2 of the carry, before the loop

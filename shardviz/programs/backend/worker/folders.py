@@ -26,7 +26,7 @@ _REMOVED: set[Path] = set()
 def dump_root() -> str:
     """Returns a folder for dumps, in memory if enough is free, otherwise on disk.
 
-    A CPU compile dumps about 1 MiB. Writing that to disk takes longer than the rest.
+    A CPU compile dumps about 1 MiB. Writing it to disk takes longer than compiling.
 
     >>> os.path.isdir(dump_root())
     True

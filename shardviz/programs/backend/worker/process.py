@@ -122,7 +122,7 @@ class Process:
             self._folder = None
 
     def end(self) -> None:
-        """Kills the worker. A process that did not start it only forgets it."""
+        """Kills the worker. In a process that did not start it, only calls `forget`."""
         self.alive = False
         if os.getpid() == self._maker:
             with self._starting:
@@ -193,7 +193,7 @@ class Process:
         """Sends a call and waits for its answer, a limit, or an error from `poll`."""
         connection = self._connection
         assert connection is not None
-        self._log.seek(0)  # also moves the worker's position, which is shared
+        self._log.seek(0)  # the worker shares this file position
         self._log.truncate()
         # Sent in a thread, because a hanging worker reads nothing, and a cancellation
         # must still work.
@@ -202,7 +202,7 @@ class Process:
         while True:
             try:
                 message = connection.recv() if connection.poll(limits.poll) else None
-            except (OSError, EOFError) as error:  # the worker ended or was ended
+            except (OSError, EOFError) as error:  # the worker exited or was killed
                 raise WorkerError(self._how_it_ended(stage)) from error
             if isinstance(message, messages.Answer):
                 return message
