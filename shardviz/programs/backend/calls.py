@@ -116,6 +116,7 @@ def unjitted(fn: UserFunction) -> Jitted:
         return Jitted(fn, compiles=True, unreadable="jax.jit")
     if by_jax:
         return Jitted(fn.__wrapped__, settings, compiles=True, by_jax=True)  # type: ignore[attr-defined]
+
     # nnx.jit's shardings are for its internal states, so only positions are used.
     settings = replace(settings, in_shardings=None, out_shardings=None, options={})
     return Jitted(fn, settings, compiles=True)

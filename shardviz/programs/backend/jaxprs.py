@@ -317,6 +317,7 @@ _SIGN_PRESERVING = {
     "optimization_barrier", "name", "sharding_constraint", "reshard", "device_put",
     "reduce_precision",
 }  # fmt: skip
+
 #: Primitives with a rule for the sign of their results.
 SIGN_PRIMITIVES = frozenset({*_ROOTS, *_SIGN_PRESERVING})
 # Maps each variable to the positions of arguments that determine its sign.
@@ -443,9 +444,10 @@ def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
     """Returns notes on `shard_map` results that repeat the rows of an operand.
 
     Such an operand isn't split over an axis that splits the result. Devices along this
-    axis then compute the same rows, and the result repeats them. An operand and a result share rows if a dimension has the same
-    size in the body. There is no note if another operand with as many rows is split
-    over the axis, because that explains the split of the result.
+    axis then compute the same rows, and the result repeats them. An operand and a result
+    share rows if a dimension has the same size in the body. There is no note if another
+    operand with as many rows is split over the axis, because that explains the split of
+    the result.
     """
     notes = []
     for operation in operations(jaxpr):

@@ -166,9 +166,8 @@ class TypedEvaluation:
         accepted: dict[TypeEdit, _Call] = {}
         for edit, edited in self._edits(equation, call, operands):
             if self._results(edited, operands) is not None:
-                # jax's message names a method of .at with the same effect. Under
-                # `jax.vmap` it doesn't apply, because the user's array has fewer
-                # dimensions.
+                # jax's message names an equivalent method of .at. Under `jax.vmap` its
+                # spec would be wrong, because the user's array has fewer dimensions.
                 is_mapped = "vmap(" in str(equation.source_info.name_stack)
                 if isinstance(edit, AutoAxes) and ".at[" in message and not is_mapped:
                     method = AtGet if name == names.GATHER else AtSet
