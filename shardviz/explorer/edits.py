@@ -47,7 +47,7 @@ from shardviz.programs.program import Program
 
 # Attributes of a Document that are kept when another program is opened.
 _KEPT = ("target", "own", "revision", "by")
-AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # for axes added with a button
+AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # names for new axes
 
 
 def apply(
@@ -379,7 +379,7 @@ def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
 
 
 def _opened(document: Document, program: Program, entry: str) -> Document:
-    """Returns the Document of another program, with the attributes in `_KEPT`."""
+    """Returns the Document of another program, and keeps the attributes in `_KEPT`."""
     parts = {name: getattr(document, name) for name in _KEPT}
     return Document.of(program, entry, **parts)
 

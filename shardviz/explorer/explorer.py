@@ -124,7 +124,7 @@ class Explorer(anywidget.AnyWidget):
         self._receiving = self._edited = False
         self._follows = False
         self._beats: threading.Event | None = None
-        # The last restorable state sent to the page: its revision and last message.
+        # Revision and last message at the time when the page last got a restore line.
         self._line_of: tuple[int, JsonDict] | None = None
         # Client id of a page -> the view that it shows.
         self._shown: dict[str, str] = {"": session.now.view or "Layout"}
@@ -484,7 +484,7 @@ class Explorer(anywidget.AnyWidget):
             NotImplementedError: outside Jupyter; IPython then displays one output with
                 all MIME types.
         """
-        # Jupyter servers set this variable, even in Colab, which has another front end.
+        # Jupyter servers set this variable. Colab does, too, but its front end differs.
         if "JPY_SESSION_NAME" not in os.environ or "google.colab" in sys.modules:
             raise NotImplementedError
         from IPython.display import display

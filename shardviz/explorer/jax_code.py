@@ -128,7 +128,7 @@ def _identifier(text: str, used: set[str]) -> str:
 
 
 def _mesh_code(mesh: MeshSpec) -> str:
-    """Returns code for the mesh, on the first devices or on devices with its ids."""
+    """Returns code that creates the mesh from the first devices, or from device ids."""
     types = " ".join(f"AxisType.{kind}," for kind in mesh.axis_types)
     needed, listed, note = mesh.size, f"devices[:{mesh.size}]", ""
     if not mesh.ids_are_positions and mesh.size > MOST_TILES:
@@ -257,7 +257,7 @@ def _option_code(program: Program, above: list[str], imports: set[str]) -> list[
 
 
 def line_to_restore(session: Session) -> str:
-    """Returns one line of code that restores the state elsewhere; `""` if too long.
+    """Returns a line that restores the state in another kernel; `""` if too long.
 
     >>> from shardviz.explorer.state import session_on
     >>> line_to_restore(session_on(None))[:33]

@@ -101,7 +101,7 @@ def _written(value: PyTree, imports: set[str]) -> PyTree:
 
 @dataclass(frozen=True)
 class FunctionCode:
-    """The source of a function, and the expression that calls it.
+    """The source of a function, and an expression that refers to it.
 
     Attributes:
         source: the import or definition of the function, or a comment; can be empty.

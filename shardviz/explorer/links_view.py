@@ -60,7 +60,7 @@ def _not_drawn(request: LinkRequest, error: BaseException) -> JsonDict:
 
 
 def link_view(request: LinkRequest) -> JsonDict:
-    """Returns page data for a collective's links: lines and a sentence.
+    """Returns page data for a collective's links: lines to draw, and a sentence.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.explorer.targets import device_placement

@@ -85,9 +85,10 @@ class StageResults:
     """The latest results of all stages, with their revisions and target.
 
     Attributes:
-        plan, plan_revision: the plan and its program's revision; None before the first.
-        report, report_revision: the report and its program's revision; None before the
-            first compile.
+        plan: the latest plan; None before the first plan.
+        plan_revision: the revision of the planned program.
+        report: the latest report; None before the first compile.
+        report_revision: the revision of the compiled program.
         target: the target of the report.
         not_run: why the partitioner does not run automatically; `""` if it does.
         program: the program of the report.
@@ -194,7 +195,7 @@ class Planner:
         """Plans this program unless it has a plan; waits at most `timeout` seconds."""
         requested = self._requested is not None and self._requested.revision == revision
         if self.state.plan_revision != revision and not requested:
-            # This isn't the requested revision, so the partitioner won't run after it.
+            # No page requested this revision, so the partitioner won't run after the plan.
             self._plans.request(Job("", program, revision, ""))
         self._plans.wait(timeout)
 
@@ -259,7 +260,7 @@ class Planner:
         self._partition(job)
 
     def _partition(self, job: Job) -> None:
-        """Starts the partitioner on the planned program, or stores why not."""
+        """Starts the partitioner on the planned program, or stores why it can't run."""
         plan, state = self.state.plan, self.state
         not_run = why_not_automatic(job.program, job.target)
         # A program that cannot be traced or lowered cannot be compiled either.
@@ -436,7 +437,7 @@ def why_not_automatic(program: Program, target: str) -> str:
     if not is_simulated(target):
         return wording.not_run("described", target_title(target))
     if program.mesh.size == 1 and not _backend_started():
-        return wording.not_run("attached")  # one simulated CPU is the kernel's own
+        return wording.not_run("attached")  # one CPU is the kernel's device
     if program.mesh.size > MOST_AUTOMATIC:
         return wording.not_run("too many", devices=program.mesh.size)
     return ""

@@ -9,7 +9,7 @@ from shardviz.explorer.pictures import PictureCache, palettes
 from shardviz.explorer.protocol import Event, Page, Panel
 from shardviz.explorer.session_view import array_trait, layout_trait, session_view
 
-# Array traits are declared for this many arrays at a time.
+# Number of arrays whose traits are declared together.
 ARRAYS_AT_ONCE = 8
 
 

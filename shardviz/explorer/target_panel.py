@@ -10,7 +10,7 @@ from shardviz.explorer.targets import local_options, target_view
 
 
 class MenusPanel(Panel):
-    """The options of all menus; only running multi-host targets can change."""
+    """The options of all menus; only the list of running process groups changes."""
 
     name = "menus"
     traits = {"menus": {}}

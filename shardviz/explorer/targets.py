@@ -116,7 +116,7 @@ def checked_target(text: str) -> str:
 
 
 def is_simulated(target: str) -> bool:
-    """Whether a target uses simulated CPUs; `""` (this machine) does if necessary."""
+    """Whether a target can use simulated CPU devices: `cpu`, `cpu:N`, or `""`."""
     return target == "" or _SIMULATED.fullmatch(target) is not None
 
 
@@ -228,7 +228,7 @@ def local_options() -> list[dict[str, str]]:
 
 
 def target_view(target: str, error: str = "") -> JsonDict:
-    """Returns data for the selected target; the menus have the options."""
+    """Returns the page's data for the selected target, without the menu options."""
     view = {"value": target}
     # Targets in the menus already have a label.
     if target not in (*_PLAIN, *EXAMPLES) and hosts_of(target) is None:
@@ -341,5 +341,5 @@ class DeviceAssignments:
 
 
 def _key(mesh: MeshSpec, target: str) -> Hashable:
-    """Returns a key for the device order, which ignores axis names and types."""
+    """Returns the cache key of a device order; ignores axis names and types."""
     return target, mesh.axis_sizes, mesh.device_ids.tobytes()

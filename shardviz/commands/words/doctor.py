@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from shardviz.base.format import plural
 
-# The consequence if this jax lacks one of these primitives or changed its parameters.
+# The consequence if jax lacks one of these primitives, or changed its parameters.
 _LOST_WITHOUT_OPERATIONS = (
     (
         "Constraints of traced programs are not seen.",

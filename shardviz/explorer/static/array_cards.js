@@ -152,7 +152,7 @@ export class ArrayCards {
     return { ...row, add, node, key: "" };
   }
 
-  /** @param {string} axis @param {string} colour @param {number} dim that it splits */
+  /** @param {string} axis @param {string} colour @param {number} dim the dimension that the axis splits */
   tag(axis, colour, dim) {
     const node = axisTag(axis, colour);
     Object.assign(node.dataset, { axis, dim: String(dim) });

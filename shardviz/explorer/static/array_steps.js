@@ -1,5 +1,5 @@
 // @ts-check
-// Menus for the dimensions shown as rows and columns, and for the shown block of each other one.
+// Menus for the dimensions shown as rows and columns, and for the blocks of other dimensions.
 import { Choice } from "./controls.js";
 import { fill, h, isNew } from "./dom.js";
 
@@ -30,7 +30,7 @@ export class ArraySteps {
     const [rows, columns] = ["rows", "columns"].map((word, side) => {
       const choose = (/** @type {string} */ value) => {
         const chosen = Number(value);
-        // If the chosen dimension is already the other of rows and columns, swap the two.
+        // If the chosen dimension is already on the other side, swap rows and columns.
         const paired = dims[1 - side] === chosen ? dims[side] : dims[1 - side];
         this.edit("dims", side ? [paired, chosen] : [chosen, paired]);
       };

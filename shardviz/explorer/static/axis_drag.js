@@ -100,7 +100,7 @@ class AxisDrag {
     return { node: chip, place: [...(chip.parentNode?.children ?? [])].indexOf(chip) };
   }
 
-  /** Shows the effect of dropping the axis here. @param {Drop | null} drop */
+  /** Shows the effect of dropping the axis on a target. @param {Drop | null} drop */
   aim(drop) {
     if (this.drop) toggle(this.drop.node, "sv-droptarget", false);
     this.drop = drop;

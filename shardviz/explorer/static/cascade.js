@@ -52,7 +52,7 @@ import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from 
  *   and keep after the edit; missing without a program.
  */
 
-/** A rule of the table; `idle` explains why it decides nothing, if so. @typedef {{rule: number, text: string, idle?: string}} TableLine */
+/** A rule of the table. `idle`: why the rule decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
 
 const QUOTED = /'([^']+)'/;
 const SEPARATORS = /[(), ]+/;

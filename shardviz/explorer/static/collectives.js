@@ -343,7 +343,7 @@ export function shareBar(share) {
   return h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style }));
 }
 
-/** The title of a column, with its width if the width is fixed. @typedef {string | [text: string, width: string]} Title */
+/** A column title, optionally with a fixed width. @typedef {string | [text: string, width: string]} Title */
 
 /** @param {Title[]} titles @param {Node[]} rows @param {string} [style] @param {string} [label] */
 export function table(titles, rows, style = "", label) {

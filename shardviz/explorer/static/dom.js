@@ -132,7 +132,7 @@ export function focusedNear(node) {
 }
 
 /**
- * Returns the range of rows of a long list to create: its first row, and the row after its last.
+ * Returns which rows of a long list to create, as [first, end]; `end` is exclusive.
  * @param {Element} scroller
  * @param {number} row its height in pixels
  * @param {number} count of all rows

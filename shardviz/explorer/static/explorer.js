@@ -223,7 +223,7 @@ class Page {
     if (tab !== undefined) this.program.open(tab);
   }
 
-  /** Focuses a field with invalid text: one of the given array, or the first on the page. @param {number} [array] */
+  /** Focuses the first field with invalid text, in the given array or on the page. @param {number} [array] */
   goToField(array) {
     if (array !== undefined) this.goTo({ view: "Layout", array });
     else if (this.view?.rules.error) this.views.show("Rules");

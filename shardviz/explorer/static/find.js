@@ -198,7 +198,7 @@ export class Find {
 }
 
 /**
- * Parses a device id, or an array element, whose block is then found.
+ * Finds a device by id, or the block that has an array element, from typed text.
  * @param {string} query `device 553`, `w[37, 1200]`
  * @param {import("./highlight.js").Highlight} highlight
  * @param {(at: import("./highlight.js").Pointing, array?: number) => void} point

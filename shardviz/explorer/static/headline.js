@@ -1,5 +1,5 @@
 // @ts-check
-// The headline of a program: its least time, what bounds that time, and its memory.
+// The headline of a program: least time, the bound of that time, and memory.
 import { axisNumber, muted } from "./collectives.js";
 import { axisColour } from "./colours.js";
 import { button, fill, h, isNew } from "./dom.js";

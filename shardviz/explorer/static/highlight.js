@@ -173,7 +173,7 @@ export class Highlight {
     this.changed();
   }
 
-  /** Points at an element, unless another one is pinned. @param {Pointing} pointing */
+  /** Highlights an element, unless another element is pinned. @param {Pointing} pointing */
   hover(pointing) {
     if (!this.pinned) this.point(pointing, false);
   }

@@ -64,7 +64,8 @@ export class IntentQueue {
   }
 
   /**
-   * Returns the index of a queued older text of the same field without a later command, or -1.
+   * Returns the index of the queued edit that this intent can replace, or -1. This is older text of
+   * the same field, with no command queued after it.
    * @param {Intent} intent
    */
   replaceable(intent) {

@@ -20,7 +20,7 @@ export class KernelWatch {
     /** True once the kernel has answered a message. */
     this.met = false;
     this.looked = Date.now();
-    /** The line of code that restores the state, from the last beat that had one. */
+    /** The latest line of code that restores the state, as sent with a beat. */
     this.line = "";
     this.text = h("span");
     this.field = h("input", {

@@ -120,7 +120,7 @@ export class MemoryPanel {
     for (let n = 0; n <= LINES; n++) mark(n / LINES, bytesText((top * n) / LINES));
     if (capacity && capacity <= top)
       mark(capacity / top, "capacity", { right: 0, transform: "none" });
-    // The slider, too, ranges from the middle of the first column to the middle of the last.
+    // Match the slider: from the middle of the first column to the middle of the last column.
     const viewBox = `0.5 0 ${Math.max(where.length - 1, 0.5)} 1`;
     const look = { viewBox, preserveAspectRatio: "none", "aria-hidden": "true" };
     fill(this.picture, svg("svg", look, ...paths, this.life), ...labels, this.slider);

@@ -184,7 +184,7 @@ class AxisChip {
     this.node = h("span", { ...props, ...OWN_KEYS, on }, ...parts);
   }
 
-  /** @param {MeshAxis} axis @param {number} number @param {string} words about its type */
+  /** @param {MeshAxis} axis @param {number} number @param {string} words about the axis type */
   show({ size }, number, words) {
     this.place = number;
     this.meshSize = String(size);

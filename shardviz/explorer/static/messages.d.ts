@@ -102,7 +102,7 @@ export interface Answer {
   seq: number;
   client: string;
   revision: number;
-  /** True if there is an edit to undo; `redo` likewise. */
+  /** Whether there are edits to undo or redo. */
   undo?: true;
   redo?: true;
   /** Error messages from the kernel. */
@@ -125,7 +125,7 @@ export interface SentMesh {
   text: string;
   error?: string;
   hosts: string;
-  /** Text that the target fixes the hosts, if it does. */
+  /** Explains that the target fixes the number of hosts; missing if it does not. */
   hostsOf?: string;
   hostsError?: string;
   types: string;
@@ -200,7 +200,7 @@ export interface Target {
   label?: string;
   error?: string;
   words?: string;
-  /** Why programs cannot run on the target, if so. */
+  /** Why programs cannot run on the target; missing if they can. */
   noRun?: string;
 }
 

@@ -35,7 +35,7 @@ export class MovementPicture {
     const about = { role: "img", tabindex: "0", class: "sv-movementbox", ...OWN_KEYS };
     this.node = h("div", about, this.drawing);
     this.moving = svg("g");
-    /** Set by the first call of `show`, like the theme. @type {MovementSteps} */
+    /** Set by the first call of `show`. @type {MovementSteps} */
     this.steps;
     /** @type {import("./colours.js").Theme} */ this.theme;
     this.step = 0;
@@ -81,7 +81,7 @@ export class MovementPicture {
     this.node.setAttribute("aria-label", `After ${step} steps. ${every.join(". ")}`);
   }
 
-  /** @param {Box} box @param {number} device @param {boolean} sends whether the next step moves */
+  /** @param {Box} box @param {number} device @param {boolean} sends whether to hide the chunks that the next step sends */
   device(box, device, sends) {
     const { steps, step } = this;
     const id = steps.data.devices[device];

@@ -32,8 +32,8 @@ export function readPicture({ data, buffers = [] }) {
 }
 
 /**
- * Returns the bounding box of tiles, frames and strokes, in points; the full size of an empty
- * picture.
+ * Returns the bounding box of tiles, frames and strokes, in points; of an empty picture, the full
+ * size.
  * @param {Tiles} tiles
  * @param {ReturnType<typeof readFrame>[]} frames
  * @param {Edges | null} edges

@@ -238,7 +238,7 @@ export class PicturePainter {
       if (i >= p.x.length) continue;
       const [colour, text] = [colours.fill(p.group[i]), colours.text(p.group[i])];
       const isStrong = strong.has(i);
-      // Fill small tiles instead: outlines of thousands would hide everything else.
+      // Fill small tiles: outlines of thousands of tiles would hide everything else.
       const filled = small && !isStrong;
       const fill = filled ? mix(colour, theme.text, 0.5) : colour;
       const width = isStrong ? 3 : filled ? 1 : 1.5;
@@ -368,7 +368,7 @@ export class PicturePainter {
   }
 
   /**
-   * Returns the largest font size at which the last tile's text fits; it is usually the longest.
+   * Returns the largest font size at which the last tile's text, usually the longest, fits.
    * @param {number} tall
    * @param {number} wide
    */

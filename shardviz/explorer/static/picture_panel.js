@@ -206,7 +206,8 @@ export class PicturePanel {
   }
 
   /**
-   * Returns the selected collective's links; null while the page still has those of another one.
+   * Returns the selected collective's links; null while the page still has those of another
+   * collective.
    * @param {Shown} shown
    */
   currentLinks({ links }) {
@@ -278,7 +279,7 @@ export class PicturePanel {
     [...this.thumbs.children].forEach((node, i) => node.toggleAttribute("hidden", i >= thumbCount));
   }
 
-  /** @param {number} i the array that a small picture shows */
+  /** @param {number} i the array that the thumbnail shows */
   thumb(i) {
     const hooks = { ...this.blockHooks(() => i), lines: () => [] };
     const view = new PictureView("", hooks, { plain: true });

@@ -1,5 +1,5 @@
 // @ts-check
-// The data of a plan: values, their shardings, and the origin of each axis. Draws nothing.
+// The data of a plan: values, their shardings, and the origin of each axis.
 
 /** @typedef {NoPlan | Plan} PlanView */
 

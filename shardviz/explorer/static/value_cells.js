@@ -52,7 +52,7 @@ function shardingWords(dims) {
   return words.join("; ") || "a scalar";
 }
 
-/** Shows where each axis came from; italic unless from an argument or a result. @param {Value} value */
+/** Shows where each axis came from. Values that are not arguments or results are italic. @param {Value} value */
 function originTags({ origins }) {
   return origins.map(({ axis, number, kind, name, source }, i) => {
     const title = `${axis} from ${kind} ${name}${source ? ` (${source})` : ""}`;

@@ -149,7 +149,7 @@ def model_waste(size: int) -> str:
 
 
 def bytes_in(size: int, memory_kind: str) -> str:
-    """Formats the bytes of a leaf in another memory than the device's default."""
+    """Formats the bytes of a leaf that is not in the device's default memory."""
     return f"{bytes_text(size)} in {memory_kind}"
 
 
@@ -158,5 +158,5 @@ def bytes_in(size: int, memory_kind: str) -> str:
 
 #: Error message for a panel or an intent that failed.
 FAILED = "“{}” failed, and what was shown before stays: {}"
-#: Error message for an intent from a newer or older page.
+#: Error message if the page comes from another version of shardviz.
 UNKNOWN_INTENT = "The page asked for {}, which this version of shardviz does not know."
