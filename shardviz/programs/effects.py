@@ -12,7 +12,7 @@ from shardviz.base.format import shown
 
 @dataclass(frozen=True)
 class EffectUse:
-    """A kind of side effect in a program, or `pure_callback`, which has none.
+    """A kind of side effect in a program; also used for `pure_callback`.
 
     Attributes:
         name: name of the effect, such as `"io callback, ordered"`.

@@ -123,10 +123,7 @@ def unjitted(fn: UserFunction) -> Jitted:
 
 
 def is_of(value: object, library: str, name: str) -> bool:
-    """True if the value's class has this name and is defined in this library.
-
-    The library isn't imported.
-    """
+    """True if a value's class has this name and is defined in this library."""
     kind = type(value)
     return kind.__name__ == name and kind.__module__.partition(".")[0] == library
 
@@ -449,7 +446,7 @@ def read_call(
     positional = (*jitted.bound, *args)
     # jax orders arrays by position, then by name.
     parsed = _arguments(jitted, positional, {**jitted.keywords, **keywords})
-    # For each argument, its index among those with arrays.
+    # For each argument, its index among the arguments with arrays.
     indices: list[int | None] = []
     arguments, names, mapped, meshes = [], [], [], []
     for i, argument in enumerate(parsed):

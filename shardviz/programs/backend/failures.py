@@ -186,7 +186,7 @@ def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:
 
 
 def source_of(error: BaseException) -> str:
-    """Returns the innermost user line that an exception passed through, or `""`."""
+    """Returns the innermost line of user code that an exception passed, or `""`."""
     frames: list[tuple[str, int | str]] = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         frames.append((frame.f_code.co_filename, line))
@@ -197,6 +197,6 @@ def source_of(error: BaseException) -> str:
 
 
 def calling_line() -> str:
-    """Returns the innermost user line on the current stack, or `""`."""
+    """Returns the innermost line of user code on the current stack, or `""`."""
     stack = traceback.walk_stack(None)
     return _user_line((frame.f_code.co_filename, line) for frame, line in stack)

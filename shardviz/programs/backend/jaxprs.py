@@ -209,7 +209,7 @@ def has_partial_sums(jaxpr: AnyJaxpr) -> bool:
 
 
 def users_line(equation: JaxprEqn) -> str:
-    """Returns the innermost user line that created an operation, or `""`."""
+    """Returns the innermost line of user code that created an operation, or `""`."""
     for frame in line_frames(equation):
         if is_user_file(frame.file_name):
             return line_in_words(frame.file_name, frame.line_num)

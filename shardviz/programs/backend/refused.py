@@ -48,7 +48,7 @@ class TypedForm:
         program: the program with an edit for each refusal; None if one has no edit.
         base: the program without these types; None if `program` is None.
         meaning: the edited program with one device along the axes over which results
-            differed, which computes the correct values; None if unavailable.
+            differed, to compute the correct values; None if unavailable.
         is_part: True if these programs cover only the `shard_map` that jax refuses,
             because the user's function around it cannot be edited.
     """

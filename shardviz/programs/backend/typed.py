@@ -74,7 +74,7 @@ class Unanswered(Exception):
 
 
 class TypedEvaluation:
-    """Evaluates jaxprs with types, and records the operations that jax refuses.
+    """Evaluates jaxprs with specs or varying axes, and records refused operations.
 
     Args:
         mesh: mesh with Explicit axes; None in a `shard_map`.

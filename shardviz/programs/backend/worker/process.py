@@ -165,8 +165,8 @@ class Process:
                         env=environment,
                         # numpy cannot be imported if the current folder was removed.
                         cwd=_working_folder() or tempfile.gettempdir(),
-                        # Keyboard interrupts are for the kernel only. Jupyter kernels
-                        # also wait for all processes of their group before they end.
+                        # Keyboard interrupts should reach the kernel only. Also, a
+                        # Jupyter kernel waits for its process group before it ends.
                         start_new_session=True,
                     )
                 except Exception as error:  # noqa: BLE001  raised below
