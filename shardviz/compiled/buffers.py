@@ -48,14 +48,14 @@ class _Value(NamedTuple):
 
     size: int  # in bytes, padding included
     maker: Instruction
-    index: tuple[int, ...]  # position in the maker's result tuple
+    index: tuple[int, ...]  # index of the value in the maker's result tuple
 
 
 @dataclass(eq=False)
 class _Life:
     """A value's lifetime, from its first position to its last use."""
 
-    size: int  # of the memory that holds the value, in bytes
+    size: int  # bytes of the memory that holds the value
     value: _Value
     kind: str = ""
     start: int = 0
@@ -198,7 +198,7 @@ def _handed_on(part: Part) -> list[Part]:
     if instruction.opcode == "bitcast":
         return [(instruction.operands[0], index)]
     if instruction.opcode.endswith("-done"):
-        # A done returns the start's result, or its first or second element.
+        # An async done returns its start's result, or the first or second element.
         return [(instruction.operands[0], place) for place in ((), (0,), (1,))]
     return []
 
@@ -215,7 +215,7 @@ def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
         for event in trace.messages(1):
             number, kind = event.number(EVENT["value"]), event.number(EVENT["kind"])
             if number not in values:
-                break  # each kind of memory has a separate trace
+                break  # this trace describes another kind of memory
             if kind == _FREED:
                 owner = first[number]
                 users[owner] -= 1
@@ -319,7 +319,7 @@ class _Owners:
         else:
             sources = [source, inside.source, behind.source, maker.source]
             if behind.moved in KINDS:
-                sources = []  # earlier operations are split differently
+                sources = []  # earlier operations have another sharding
         places: dict[tuple[str, str], None] = {}
         for source in sources:
             # XLA joins the names of merged operations with semicolons.

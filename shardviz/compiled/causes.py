@@ -467,7 +467,7 @@ def _operand_behind(place: _Place) -> _Place:
         return _Place(instruction.operands[0], path)
     if not path:
         return _Place(instruction.operands[0])
-    # Result i of a start belongs to operand i.
+    # Result i of an async start belongs to operand i.
     return _Place(instruction.operands[min(path[0], len(instruction.operands) - 1)])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from shardviz.base.display import Fact
 from shardviz.base.format import plural
 
-Bounds = tuple[tuple[int, int], ...]  # start and stop in each dimension
+Bounds = tuple[tuple[int, int], ...]  # (start, stop) of a block in each dimension
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class ValuesEqual(Finding):
 
 @dataclass(frozen=True)
 class HiddenBlock:
-    """One block's median difference is as large as its values; other blocks hide that."""
+    """One block's median difference is as large as its values; other blocks hide it."""
 
     median: float
 

@@ -51,7 +51,7 @@ class CollectiveChange(Fact):
     @property
     def bytes_per_device(self) -> int:
         """The larger of the total bytes before and after, over all executions."""
-        # Either stage may have no collectives, or fewer executions outside a loop.
+        # Collectives may be missing before or after, or be moved out of a loop.
         return max(total_bytes(self.before), total_bytes(self.after))
 
     @property

@@ -13,7 +13,7 @@ from shardviz.base.collective_matching import amount, comes_from, match
 def inherited(
     before: Sequence[Collective], after: Sequence[Collective]
 ) -> tuple[Collective, ...]:
-    """Adds facts to the later collectives that only the earlier stage shows.
+    """Adds facts from the earlier stage to the collectives of the later stage.
 
     The partitioner's module shows whether a gather rematerialises; the final module
     doesn't always. A later collective inherits the operand and cause of the earlier

@@ -209,7 +209,7 @@ class _Values:
         return _without_ones(local_shape(match.value.shape, match.spec, self.mesh))
 
     def _told_apart(self, buffer: Buffer, matches: list[_Match]) -> list[_Match]:
-        """Narrows matches by dtype, devices, arguments and results."""
+        """Prefers matches with the buffer's dtype, devices, arguments and results."""
         tests = (
             _same_type, _is_main, _same_devices, self._same_reads, self._same_leads
         )  # fmt: skip
@@ -251,7 +251,7 @@ class _Values:
                 if parent_axis(axis) not in used:
                     extra_axes.add(axis)
         parts, size = group_size(extra_axes, self.mesh), None
-        # One dimension must be divisible by all extra axes together.
+        # A single dimension must be divisible by the product of all extra axes.
         fits = parts == 1 or any(length % parts == 0 for length in _dims(buffer))
         if neighbours and fits:
             size = buffer.bytes // parts

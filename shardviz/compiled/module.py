@@ -261,7 +261,7 @@ class Instruction:
     @cached_property
     def frontend(self) -> dict[str, str]:
         """The frontend attributes by name; XLA's passes preserve them."""
-        # Attributes of a start override those of the operation that it wraps.
+        # An async start's attributes override those of the wrapped operation.
         by_name: dict[str, str] = {}
         for message in (self.attributes, self._message):
             entries = message.message(INSTRUCTION["frontend_attributes"])
@@ -491,7 +491,7 @@ class Module:
 
     @cached_property
     def _frames(self) -> tuple[list[str], list[Message], list[Message]]:
-        """The files, locations and frames of all stacks, which refer to one another."""
+        """The file names, locations and stack frames, linked by 1-based indices."""
         index = self._message.message(MODULE["stack_frames"])
         files = [name.decode(errors="replace") for name in index.each(1)]
         return files, index.messages(3), index.messages(4)

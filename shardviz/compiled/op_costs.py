@@ -28,6 +28,7 @@ _FREE = frozenset({
     "get_tuple_element", "while", "case", "if", "call", "custom_call", "composite",
     "return", "after_all", "create_token",
 })  # fmt: skip
+
 # Results that XLA doesn't store: their readers compute them, or read the operand.
 _NOT_STORED = ("constant", "iota", "broadcast_in_dim", "reshape", "convert")
 # JAX's names for the branches of `lax.cond` and `lax.switch`.
@@ -244,8 +245,9 @@ class _Traffic:
         self.feeding = _feeding_products(plan)
         self.derived = _derived_from_products(plan)
         self.results: set[str] = set()
-        self.carried: set[str] = set()  # loop carries at the start of an iteration
-        self.carried_on: set[str] = set()  # loop carries at the end of an iteration
+        # Loop carries at the start of an iteration, and at its end.
+        self.carried: set[str] = set()
+        self.carried_on: set[str] = set()
         self.read: set[str] = set()
         for op in plan.ops:
             if op.kind == "result":

@@ -25,8 +25,10 @@ from shardviz.programs.failure import Failure
 
 #: The stages of a process, in order.
 STAGES = ("lower", "compile", "place", "run", "check")
-_VERDICTS = (False, None, True)  # from worst to best
-_MOST_FINDINGS = 4  # listed when processes disagree
+# Results of a check, from worst to best.
+_VERDICTS = (False, None, True)
+# The most findings to list when processes disagree.
+_MOST_FINDINGS = 4
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,7 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
         ok = min((check.ok for _, check in checks), key=_VERDICTS.index)
         findings = [(rank, check.finding) for rank, check in checks if check.ok is ok]
         finding = findings[0][1]
-        # If every process has the same verdict, the first one's finding is enough.
+        # If every process has the same verdict, the first finding is enough.
         if ok is not True and len(findings) < len(processes):
             finding = InProcesses(tuple(findings[:_MOST_FINDINGS]))
         merged.append(Check(about, ok, finding, shards, array=array))
@@ -319,7 +321,7 @@ def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
     if not failed:
         return None
     error = failed[0].error
-    assert error is not None  # `failed` has only processes with an error
+    assert error is not None  # every process in `failed` has an error
     ranks = processes_text(process.rank for process in failed)
     return replace(error, processes=ranks)
 

@@ -96,7 +96,8 @@ class _Reader:
                 ("-done", "-update")
             ):
                 # The TPU compiler splits a collective into parts that share a channel
-                # and a chain, and fuses each with other work. Only the first counts.
+                # and a chain, and fuses each part with other work. We count only the
+                # first part.
                 chain = _chain(instruction)
                 if chain is None or chain not in chains:
                     collectives.append(instruction)
@@ -294,7 +295,7 @@ def _chain(instruction: Instruction) -> Hashable:
     channel = instruction.attributes.number(INSTRUCTION["channel_id"])
     if number is None or not channel:
         return None
-    # Find the computation that calls the fusion around a part.
+    # Find the computation that calls the part's fusion.
     host = instruction.computation
     for _ in range(4):
         calls = [c for c in host.callers if c.opcode in ("fusion", "async-start")]

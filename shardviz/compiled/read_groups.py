@@ -205,7 +205,7 @@ class Slices:
     def crossing(self, target: str) -> Groups:
         """Parses the groups or pairs that a send between slices names.
 
-        XLA uses one of three notations for the hosts:
+        XLA uses one of three notations:
 
             {1,2}x{0:3}                      slices 1 and 2, devices 0 to 3 of each
             {{100000,200003},{100001,…}}     groups of device ids

@@ -26,6 +26,7 @@ _ELEMENTWISE = frozenset({
     "rsqrt", "select", "shift-left", "shift-right-arithmetic", "shift-right-logical",
     "sign", "sine", "sqrt", "stochastic-convert", "subtract", "tan", "tanh", "xor",
 })  # fmt: skip
+
 # Opcodes whose operand and result can have the same sharding.
 _KEEPS_ANY_SPLIT = _ELEMENTWISE | {"transpose", "broadcast"}
 _SHAPES_ONLY = {"reshape", "slice", "pad", "concatenate", "reverse"}

@@ -124,11 +124,11 @@ class Report(Displayed):
     checks: tuple[Check, ...] = ()
     error: Failure | None = None
     partition_s: float | None = None
-    roofline: Any = None  # a Roofline; its module imports this one
+    roofline: Any = None  # Any: Roofline's module imports this one
     notes: tuple[Fact | str, ...] = ()
     mesh: MeshSpec | None = None
     loops: int = 0
-    processes: tuple[Any, ...] = ()  # ProcessReports; their module imports this one
+    processes: tuple[Any, ...] = ()  # Any: ProcessReport's module imports this one
     of: Program | None = field(default=None, compare=False)
     on: Target | None = field(default=None, compare=False)
 

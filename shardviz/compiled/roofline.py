@@ -63,7 +63,7 @@ class Bound:
             `"network"`, or `""`.
         amount: FLOP or bytes of one execution.
         trips: number of executions; None if unknown, which counts as 1. Compute and
-            memory totals have 1; a separate row with None has their share in loops of
+            memory totals have 1, except for a separate row with their share in loops of
             unknown length.
         source: the user's file and line.
         note: an assumption, or why the time is unknown; None if there is neither.

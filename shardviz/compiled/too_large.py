@@ -20,7 +20,7 @@ _SMALL, _TINY = 100, 10_000
 
 @dataclass(frozen=True)
 class LargeValue:
-    """Buffers of one size and shape that are alive at the peak, for one source line.
+    """Buffers from one source line, of equal size and shape, alive at the peak.
 
     Attributes:
         titles: operations that compute the buffers; names for arguments and results.

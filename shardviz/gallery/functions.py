@@ -75,10 +75,10 @@ def mixture_of_experts(router, w_in, w_out, x):
     """
     batch, length, _ = x.shape
     experts, picks = router.shape[1], 2
-    capacity = 2 * picks * length // experts  # twice an even share of each sequence
+    capacity = 2 * picks * length // experts  # room for twice an even share
 
-    # At full precision, because rounding in a sum must not affect which expert is
-    # chosen.
+    # Full precision is needed here: rounding in a sum must not affect which expert
+    # is chosen.
     logits = jnp.einsum("bse,en->bsn", x, router, precision="highest")
     weight, best = jax.lax.top_k(jax.nn.softmax(logits), picks)
     chosen = jax.nn.one_hot(best.reshape(batch, -1), experts)

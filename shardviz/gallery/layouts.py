@@ -309,8 +309,9 @@ head_dim -> None
 norm -> None
 """
 
-# Like MaxText's base configuration: separate names for activations and weights, and
-# tuples of axes. A shorter tuple follows for arrays that already use one of the axes.
+# Like MaxText's base configuration, this table has separate names for activations and
+# weights. A rule with a tuple of axes is followed by rules with shorter tuples, for
+# arrays that already use one of the axes.
 _LONG = """
 # activations
 activation_batch -> (data, fsdp, expert)

@@ -28,7 +28,7 @@ from shardviz.gallery.layouts import Example, Registry, meshes, rules
 from shardviz.programs.program import Program
 
 DEFAULT = "MLP"
-# The imports to put above the sources.
+# The imports that the functions need when they are pasted.
 IMPORTS = """\
 import jax
 import jax.numpy as jnp

@@ -112,7 +112,7 @@ def sharded_jit(
     if not isinstance(numbers, Iterable):
         numbers = (numbers,)
     statics = [check_size(n, "Each of static_argnums", ProgramError) for n in numbers]
-    count_of(requests)  # rejects contradictions before any call
+    count_of(requests)  # raises before any call if they differ
     return ShardedJit(fun, in_parts, out_parts, requests, statics)
 
 
@@ -301,7 +301,7 @@ class _PartitionedCall:
 
     @functools.cached_property
     def fn(self) -> UserFunction:
-        """The function with only its non-static arguments."""
+        """The user's function, with only its non-static arguments as parameters."""
         static, total = self.static, len(self.parameters)
 
         def partial(*dynamic: PyTree) -> PyTree:
@@ -325,7 +325,7 @@ class _PartitionedCall:
 
     @functools.cached_property
     def body(self) -> UserFunction:
-        """The function to run; it needs the mesh of parts as JAX's mesh in context."""
+        """The function to run, while the mesh of parts is JAX's context mesh."""
         if not self.indirect:
             return self.fn
 
@@ -377,7 +377,7 @@ class _PartitionedCall:
             return self._out_tree.unflatten(jitted(*leaves))
         placed = [_place(leaf, s) for leaf, s in zip(leaves, ins, strict=True)]
         results = list(jitted(*placed))
-        # A gradient must have the results' shardings, because jit accepts no others.
+        # Constrain traced results, because jit accepts gradients only in this sharding.
         if any(isinstance(r, Tracer) for r in results):
             results = map(jax.lax.with_sharding_constraint, results, outs)
         return self._out_tree.unflatten(results)
@@ -401,12 +401,12 @@ class _PartitionedCall:
         around = abstract_mesh(mesh_over(self.sizes))
 
         def flat(*leaves: PyTree) -> tuple[PyTree, ...]:
-            # Constraints read the mesh from the context, which is in JAX's cache key.
+            # Constraints read the context mesh, which is part of JAX's cache key.
             with jax.sharding.use_abstract_mesh(around), inside():
                 return tuple(jax.tree.leaves(self.body(*self.tree.unflatten(leaves))))
 
         functools.update_wrapper(flat, self._fun, updated=())
-        # JAX would follow `__wrapped__` to the names of other arguments.
+        # JAX would follow `__wrapped__` and report the wrong argument names.
         del flat.__wrapped__
         return ins, outs, jax.jit(flat, in_shardings=ins, out_shardings=outs)
 
@@ -422,7 +422,8 @@ def _place(leaf: PyTree, sharding: Any) -> PyTree:
         return jax.device_put(leaf, sharding)
     try:
         return jax.lax.with_sharding_constraint(leaf, sharding)
-    except ValueError:  # in a gradient, with an array committed to other devices
+    except ValueError:
+        # Under grad, the array may be committed to other devices.
         moved = jax.device_put(leaf, replicated_on(sharding.mesh))
         return jax.lax.with_sharding_constraint(moved, sharding)
 

@@ -215,8 +215,8 @@ def mesh_sizes(
     """
     strides, unfit = sorted({1, count}), []
     for parts in partitions:
-        # Every dimension must end where a mesh axis ends, counted in devices from the
-        # major side. Such axes exist if each of these counts divides the next one.
+        # Each product of a partition's leading numbers must be a product of leading
+        # axis sizes. Such axes exist if each of these products divides the next one.
         ends = sorted({*strides, *itertools.accumulate(parts or (), int.__mul__)})
         if all(b % a == 0 for a, b in itertools.pairwise(ends)):
             strides = ends

@@ -17,10 +17,13 @@ from shardviz.draw.picture import Frame, Label, Picture, make_tiles
 from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
 COLUMNS = 350
-LEFT, ABOVE, WIDE, HIGH = 70.0, 14.0, 700.0, 200.0  # points: margins, then chart size
-MOST_BUFFERS, MOST_LINES = 30, 8  # in the picture, in the text
+# The margins and the size of the chart, in points.
+LEFT, ABOVE, WIDE, HIGH = 70.0, 14.0, 700.0, 200.0
+# The most buffers in the picture, and the most lines in the text.
+MOST_BUFFERS, MOST_LINES = 30, 8
 TICKS = 4
-BEYOND = 4  # a capacity above this multiple of the peak would flatten the chart
+# A capacity above this multiple of the peak is not drawn: it would flatten the chart.
+BEYOND = 4
 
 
 def draw_memory(report: Report, title: str | None = None) -> Picture:

@@ -36,8 +36,10 @@ from shardviz.plans.plan_folds import fold_collectives, fold_line, name_of_fold
 from shardviz.programs.failure import NeedsMoreMemory
 
 MOST_ROWS, MOST_MEMBERS = 40, 3
-MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of text
-WIDE = 700.0  # points; longer sentences are wrapped
+# The most lines in text output.
+MOST_FOLDS, MOST_CHECKS = 20, 12
+# Sentences longer than this are wrapped, in points.
+WIDE = 700.0
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _TONES = {"✓": "good", "✗": "bad"}
 

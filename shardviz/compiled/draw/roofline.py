@@ -83,7 +83,7 @@ def _picture(rows: Sequence[Bound], heading: str, limit: int) -> Picture:
 
 
 def _amount(row: Bound) -> str:
-    """Formats a row's work or bytes and its trips: `2 G flops`, `16 MiB × 12`."""
+    """Formats a row's work or bytes and its trip count: `2 G flops`, `16 MiB × 12`."""
     text = bytes_text(int(row.amount))
     if row.bound == "FLOP/s":
         text = f"{count_text(row.amount)} flops"

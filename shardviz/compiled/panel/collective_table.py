@@ -20,7 +20,7 @@ MOST_STACK = 12
 #: Groups with more members in total are not sent to the page.
 MOST_MEMBERS = 2048
 
-# The number of a stage, and the number of one of its collectives.
+# (number of a stage, number of a collective at that stage)
 _Node = tuple[int, int]
 
 
@@ -52,7 +52,8 @@ class CollectiveTable:
         self._stages = [tuple(collectives or ()) for collectives in stages]
         self._meshes = meshes
         self.shown = [_by_bytes(collectives) for collectives in self._stages]
-        # A collective's numbers at each stage. Matched collectives share these lists.
+        # (stage, number) of a collective -> the numbers of its matches at each stage.
+        # Matched collectives share these lists.
         self._cells: dict[_Node, list[list[int]]] = {}
         self._most = 1
         for stage, collectives in enumerate(self._stages):

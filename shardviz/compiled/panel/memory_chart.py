@@ -11,8 +11,10 @@ from shardviz.compiled.report import Report
 from shardviz.compiled.words.memory import about_buffer
 from shardviz.draw import words as wording
 
-MOST_COLUMNS = 240  # more columns would be too narrow to click
-MOST_ALIVE = 16  # buffers sent for each column; the page adds up the others
+# More columns would be too narrow to click.
+MOST_COLUMNS = 240
+# The most buffers that are sent for a column. The page adds up the others.
+MOST_ALIVE = 16
 
 
 def chart_view(report: Report) -> JsonDict | None:

@@ -133,7 +133,7 @@ def headline_view(
         view["memory"] = wording.memory_needed(report.fit)
         view.update(memoryTitle=wording.memory(report), over=report.fit.ok is False)
     if roofline is None or roofline.seconds is None:
-        if report.collectives is None:  # not compiled, or not yet
+        if report.collectives is None:  # the compile failed or has not run
             view["note"] = not_run if report.error is None else ""
         else:
             view["note"] = wording.NO_CHIP if roofline is None else wording.NO_COST
@@ -182,7 +182,7 @@ def _axes_of(
     """Returns the sets of mesh axes that communicate, with their shares of the time."""
     axes: dict[str, tuple[str, ...]] = {}
     for collective in collectives:
-        # Part of an axis has the colour of the full axis.
+        # A sub-axis has the colour of its full axis.
         parents = dict.fromkeys(map(parent_axis, collective.mesh_axes))
         axes[collective.name_with_axes] = tuple(parents)
     seconds: dict[tuple[str, ...], float] = {}

@@ -34,8 +34,10 @@ from shardviz.programs.program import Program
 
 NAMES = ("propagated", "partitioned", "compiled")
 PAIRS = ((0, 1), (1, 2), (0, 2))
-MOST_LINES = 12  # in the tooltip that lists changes
-PLAN_S = 60.0  # seconds that a saved page waits for its plan
+# The most lines in the tooltip that lists changes.
+MOST_LINES = 12
+# Seconds that a saved page waits for its plan.
+PLAN_S = 60.0
 #: The most values whose explanations a saved page includes.
 MOST_EXPLANATIONS = 300
 
@@ -99,7 +101,7 @@ def _meshes(results: StageResults) -> tuple[MeshSpec | None, ...]:
     if results.report is not None:
         compiled = results.report.mesh
     if topology_of(results.target) is not None:
-        # For described hardware, the compiled mesh has the hosts.
+        # For described hardware, only the compiled mesh has each device's host.
         both_known = compiled is not None and planned is not None
         if not both_known or compiled.size != planned.size:  # type: ignore[union-attr]
             return None, compiled, compiled
@@ -319,7 +321,7 @@ class StageViews:
         return stages
 
     def saved_values(self) -> JsonDict:
-        """Returns a saved page's values and explanations, or why it has none."""
+        """Returns a saved page's values and explanations, or why it has no plan."""
         plan = self._planner.state.plan
         if plan is not None:
             return values_view(plan, MOST_EXPLANATIONS)
@@ -331,5 +333,5 @@ def _has_jax() -> bool:
 
 
 def _why_no_plan() -> str:
-    """Explains why a saved page has no plan: no jax, or planning exceeded PLAN_S."""
+    """Explains why a saved page has no plan: jax is missing, or it took over PLAN_S."""
     return wording.without_plan(PLAN_S if _has_jax() else None)

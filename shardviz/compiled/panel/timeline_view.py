@@ -42,8 +42,8 @@ class TimelineRequest:
         results: the plan and the report that the stages show.
         mesh: the current mesh.
         target: the chosen target, already validated.
-        placement: the mesh on the target's devices; None if it has no coordinates
-            there.
+        placement: the mesh on the target's devices; None if the mesh has no
+            coordinates there.
     """
 
     results: StageResults

@@ -9,7 +9,8 @@ from shardviz.base.format import bytes_text, clause, joined
 from shardviz.compiled.memory import Buffer, MemoryPeak
 
 _MOST_KINDS = 3
-_SMALL = 10  # saved values below 1/10 of the peak don't explain the peak
+# Saved values below 1/10 of the peak are too small to explain the peak.
+_SMALL = 10
 
 
 def peak(fact: MemoryPeak) -> str:
