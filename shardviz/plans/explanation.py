@@ -1,6 +1,6 @@
-"""How one value of a plan got its sharding, line by line, and the steps of all values.
+"""Explains how one value got its sharding, and replays the propagation step by step.
 
-Each line is a fact; `words/plan.py` has its sentence.
+Each line of an explanation is a fact; `words/plan.py` has its sentence.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from shardviz.plans.plan_values import (
     arrival,
 )
 
-#: How many lines the summary of an explanation has at most.
+#: The maximum number of lines in the summary of an explanation.
 MOST_SENTENCES = 12
-#: Operations that carry values across their border, without a sharding rule.
+#: Operations without a sharding rule that pass values into and out of their regions.
 CARRIES = ("while", "case", "if", "optimization_barrier", "shard_map")
 
 
 @dataclass(frozen=True)
 class ValueLine(Fact):
-    """The kind of a value, its sharding, and the rule of the operation that makes it."""
+    """The kind of a value, its sharding, and the sharding rule of its operation."""
 
     op: PlannedOp
 
@@ -38,10 +38,10 @@ class SplitLine(Fact):
     """A dimension is split over an axis.
 
     Attributes:
-        dim, size: the dimension.
+        dim, size: the index and the size of the dimension.
         axis: the mesh axis.
-        origin: the origin of the axis; None if it is not known.
-        requested: whether this sharding of the value itself is requested.
+        origin: the origin of the axis; None if not known.
+        requested: whether the program requests the axis on this value.
     """
 
     dim: int
@@ -56,14 +56,14 @@ class StepLine(Fact):
     """One step of the propagation towards the value.
 
     Attributes:
-        number: of the step.
-        axis: the mesh axis that moved.
-        origin, target: from which value to which.
-        code: what the axis crossed: a `"result"` (of the program), one of `CARRIES`, an
-            operation that is `"elementwise"`, or another `"op"`.
-        op: the operation that it crossed, if it does not make the target.
+        number: the number of the step.
+        axis: the mesh axis that propagated.
+        origin, target: the names of the values that the axis came from and reached.
+        code: what the axis crossed: a `"result"` of the program, one of `CARRIES`, an
+            `"elementwise"` operation, or another `"op"`.
+        op: the name of the crossed operation; `""` if it is the target.
         source: the line of the operation, or `""`.
-        formula: the sharding rule that was followed; `""` if it adds nothing.
+        formula: the sharding rule of the operation; `""` if elementwise or unknown.
 
     >>> StepLine(1, "model", "w", "h").code
     'op'
@@ -81,10 +81,10 @@ class StepLine(Fact):
 
 @dataclass(frozen=True)
 class NotSplitLine(Fact):
-    """No axis splits a dimension; each reason is a subclass.
+    """No axis splits a dimension; each subclass is one reason.
 
     Attributes:
-        dim, size: the dimension.
+        dim, size: the index and the size of the dimension.
     """
 
     dim: int
@@ -103,10 +103,10 @@ class UnreachedLine(NotSplitLine):
 
 @dataclass(frozen=True)
 class RequestedLine(NotSplitLine):
-    """The program asks for a dimension that is not split.
+    """The program requests that the dimension not be split.
 
     Attributes:
-        source: the line that asks for it, or `""`.
+        source: the line of the request, or `""`.
     """
 
     source: str
@@ -125,12 +125,12 @@ class NoRuleLine(NotSplitLine):
 
 @dataclass(frozen=True)
 class AxisInUseLine(NotSplitLine):
-    """The axis that splits the dimension in an operand splits another dimension here.
+    """The axis that splits the dimension in an operand splits another one of the value.
 
     Attributes:
         axis: the mesh axis.
-        operand: the value in which the axis splits the dimension.
-        other_dim: the dimension that the axis splits instead.
+        operand: the name of the operand.
+        other_dim: the dimension of the value that the axis splits instead.
     """
 
     axis: str
@@ -140,11 +140,11 @@ class AxisInUseLine(NotSplitLine):
 
 @dataclass(frozen=True)
 class StoppedLine(NotSplitLine):
-    """Shardy let no axis cross the operation, for example because several axes conflict.
+    """Shardy let no axis cross the operation, for example because axes conflict.
 
     Attributes:
         op: the name of the value.
-        splits: each axis that splits the dimension in an operand, and the operand.
+        splits: pairs of an axis and the operand in which it splits the dimension.
     """
 
     op: str
@@ -153,7 +153,7 @@ class StoppedLine(NotSplitLine):
 
 @dataclass(frozen=True)
 class UnreducedLine(Fact):
-    """A value is not summed over an axis yet."""
+    """The value is unreduced over an axis: its sum over the axis is still pending."""
 
     axis: str
 
@@ -170,8 +170,8 @@ class LeftOutLine(Fact):
     """Lines that a summary leaves out.
 
     Attributes:
-        count: how many.
-        alike: whether they are steps, all of them element by element.
+        count: the number of lines.
+        alike: whether all of them are steps through elementwise operations.
     """
 
     count: int
@@ -208,7 +208,7 @@ class Explanation(Displayed):
     def summary(self) -> tuple[str, ...]:
         """The explanation in at most MOST_SENTENCES lines.
 
-        A long one lacks the steps through operations that work element by element.
+        Leaves out steps through elementwise operations if there are more lines.
         """
         facts = list(self.facts)
         if len(facts) > MOST_SENTENCES:
@@ -236,12 +236,11 @@ def _is_alike(fact: Fact) -> bool:
 
 
 def explain_value(plan: Record, op: PlannedOp) -> Explanation:
-    """Explains one value: every axis back to its origin, and why other dimensions are
-    not split.
+    """Traces each axis of a value to its origin; explains its unsplit dimensions.
 
     Args:
         plan: the plan.
-        op: one of its values.
+        op: a value of the plan.
     """
     facts: list[Fact] = [ValueLine(op)]
     for dim, size in enumerate(op.shape):
@@ -262,16 +261,16 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
 
 
 def steps_to(plan: Record, op: PlannedOp, axis: str) -> list[tuple[Step, str]]:
-    """The steps by which an axis reached a value, each with the value it led to."""
+    """The steps by which an axis reached a value, each with the value reached."""
     reached = op.name
     if op.kind == "result" and arrival(plan.arrivals, reached, axis) is None:
-        # It came with the value that is returned.
+        # The axis came with the returned value.
         reached = next(iter(op.operands), reached)
     steps: list[tuple[Step, str]] = []
     visited = {op.name}
     while True:
         step = arrival(plan.arrivals, reached, axis)
-        # In a loop an axis may return to a value.
+        # In a loop, an axis may return to a value.
         if step is None or step.origin in visited:
             return steps[::-1]
         steps.append((step, reached))
@@ -280,7 +279,6 @@ def steps_to(plan: Record, op: PlannedOp, axis: str) -> list[tuple[Step, str]]:
 
 
 def _step_line(plan: Record, step: Step, target: str) -> StepLine:
-    """One step: from where to where, by what rule."""
     line = StepLine(step.number, step.axis, step.origin, target)
     op = plan.by_name.get(step.op)
     if op is None or op.kind == "result":
@@ -288,7 +286,7 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
     if op.opcode in CARRIES:
         return replace(line, code=op.opcode)
     line = replace(line, source=op.source)
-    # The line already names the operation that makes the target.
+    # Name the operation only if it isn't the target, which the line already names.
     if step.op != target:
         line = replace(line, op=step.op)
     rule = op.factors
@@ -300,7 +298,7 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
 
 
 def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
-    """Why no axis splits a dimension: none was requested or reached it, or it stopped."""
+    """Finds the reason why no axis splits a dimension."""
     size = op.shape[dim]
     if size == 1:
         return SizeOneLine(dim, size)
@@ -326,7 +324,7 @@ def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
 def _operands_by_axis(
     plan: Record, op: PlannedOp, rule: ShardingRule, factors: tuple[str, ...]
 ) -> dict[str, str]:
-    """Each mesh axis to the operand in which it splits one of these factors."""
+    """Mesh axis -> first operand in which the axis splits one of these factors."""
     operands: dict[str, str] = {}
     for name, tensor in zip(op.operands, rule.operands, strict=False):
         value = plan.by_name.get(name)
@@ -348,12 +346,12 @@ def _axes(op: PlannedOp, dim: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ReplayStep:
-    """The moves of one step of a propagation, across one operation.
+    """The axes that crossed one operation in one step of the propagation.
 
     Attributes:
-        number: of the step, as in `PlannedOp.steps`.
-        op: the operation whose sharding rule was followed.
-        moves: which axis went from which value to which.
+        number: the number of the step, as in `PlannedOp.steps`.
+        op: the name of the operation.
+        moves: one line for each axis and each value that the axis reached.
 
     >>> ReplayStep(0, "dot_general", ()).words
     ''
@@ -365,12 +363,12 @@ class ReplayStep:
 
     @property
     def words(self) -> str:
-        """A sentence per move."""
+        """One sentence per move, as one text."""
         return " ".join(map(str, self.moves))
 
 
 def replay_of(plan: Record) -> tuple[ReplayStep, ...]:
-    """Every step of a propagation, in order."""
+    """Returns every step of the propagation of a plan, in order."""
     distinct = {step for op in plan.ops for step in op.steps}
     in_order = sorted(distinct, key=lambda s: (s.number, s.op, s.axis))
     replay = []
@@ -383,15 +381,15 @@ def replay_of(plan: Record) -> tuple[ReplayStep, ...]:
 
 
 def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
-    """The values of a plan with the axes that they had after a step of the propagation.
+    """Returns the values with the axes that they had after a step of the propagation.
 
     Args:
         plan: the plan.
-        number: the number of the last step that counts; -1 for the requested shardings.
+        number: the number of the step; -1 for the requested shardings.
     """
     values = []
     for op in plan.ops:
-        # An axis that came later is left out, though the plan ends with it.
+        # Leave out axes that arrived in a later step.
         later_axes = set()
         for axis in op.spec.axes:
             steps = steps_to(plan, op, axis)

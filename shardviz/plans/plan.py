@@ -1,4 +1,4 @@
-"""Plan: what the propagated stage decided about every value of a program, and its cost."""
+"""Plan: the propagated sharding of every value of a program, and estimated costs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from shardviz.programs.constraints import Constraint
 
 @dataclass(frozen=True, repr=False)
 class Plan(Record, Displayed):
-    """The propagated stage of a program: every value's sharding, its origin, an
-    estimate.
+    """The propagated stage of a program: the sharding of every value, and its origin.
 
     Attributes:
         program, mesh, ops, collectives, error: as in Record.
-        trace_s, lower_s, propagate_s: seconds of each stage.
-        notes: facts about values that are not covered and parts that were left out;
-            `str` of each is a sentence.
-        constraints: one Constraint per call in the program that may constrain an array,
-            and array.
+        trace_s, lower_s, propagate_s: the seconds that each stage took.
+        notes: facts about the whole plan, such as values that it does not cover; `str`
+            of each is a sentence.
+        constraints: one Constraint for each array in each call of the program that may
+            constrain arrays.
         of: the `Program` that was planned.
 
     >>> from shardviz.base.mesh import make_mesh
@@ -56,15 +55,15 @@ class Plan(Record, Displayed):
 
     @property
     def seconds(self) -> float:
-        """Seconds in all: trace, lower, propagate."""
+        """Total seconds for tracing, lowering and propagation."""
         return sum(s or 0.0 for s in (self.trace_s, self.lower_s, self.propagate_s))
 
     def why(self, value: Any) -> Explanation:
-        """Explains one value, step by step: its requested sharding, and the axes that
-        reached it.
+        """Explains the sharding of one value: requested axes, and axes that reached it.
 
         Args:
-            value: its name, number, a PlannedOp, or a collective that it causes.
+            value: the value's name or number, a PlannedOp, or a collective that the
+                value needs.
 
         Raises:
             ProgramError: if the plan has no such value.
@@ -72,11 +71,11 @@ class Plan(Record, Displayed):
         return explain_value(self, self.op(value))
 
     def replay(self) -> tuple[ReplayStep, ...]:
-        """The propagation step by step: which value got which axis, and why."""
+        """Returns the propagation steps: which axis reached which value, and why."""
         return replay_of(self)
 
     def after(self, step: int) -> Plan:
-        """The plan after a step of the propagation.
+        """Returns the plan as it was after a step of the propagation.
 
         Collectives are known only for the last step, so they are left out.
 
@@ -85,7 +84,7 @@ class Plan(Record, Displayed):
                 the first step.
 
         Raises:
-            ProgramError: if `step` isn't a whole number, or there is no plan.
+            ProgramError: if `step` isn't a whole number, or if planning failed.
         """
         number = check_size(step, "A propagation step", ProgramError)
         if self.error is not None:
@@ -100,10 +99,10 @@ class Plan(Record, Displayed):
         )
 
     def diff(self, other: Plan) -> PlanDiff:
-        """The changes from this plan to another, such as the plan after an edit.
+        """Returns the changes from this plan to another, such as one after an edit.
 
         Raises:
-            ProgramError: if `other` is no Plan.
+            ProgramError: if `other` is not a Plan.
         """
         return plan_difference(self, other)
 

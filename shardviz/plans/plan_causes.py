@@ -1,6 +1,6 @@
-"""Why Shardy plans a collective: which value is summed or moved, and for what.
+"""Facts that explain a planned collective: which value it sums or moves, and why.
 
-Each is a fact; `words/estimate.py` has its sentence.
+`words/estimate.py` has the sentence for each fact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class PlanCause(Fact):
 
     Attributes:
         value: the name of the value that is summed or moved.
-        axes: the mesh axes that it runs over.
+        axes: the mesh axes that the collective runs over.
 
     >>> PlanCause("h", ("model",)).axes
     ('model',)
@@ -29,13 +29,13 @@ class PlanCause(Fact):
 
 @dataclass(frozen=True)
 class SumCause(PlanCause):
-    """Each device has a part of a result, since an operand is split.
+    """An operand is split, so each device has only a partial result to be combined.
 
     Attributes:
         code: the kind of operation: `"inner"` (a product or convolution), `"reduce"`,
             `"gather"`, `"scatter"` or `"other"`.
-        dims: for a reduction, the dimensions of its operand that are split.
-        reducer: for a reduction, the operation that combines values: `"add"`,
+        dims: for a reduction, the reduced dimensions that are split.
+        reducer: for a reduction, the operation that combines values, such as `"add"` or
             `"maximum"`; `""` if unknown.
         kept: whether each device keeps only its shard of the result.
 
@@ -54,15 +54,15 @@ class MoveCause(PlanCause):
     """A value is needed with another sharding than it has.
 
     Attributes:
-        kind: the kind of collective, `"all-gather"`.
-        before, after: its sharding, and the one that is needed.
-        code: the reason: a `"constraint"`, `"reshard"`, `"shard_map"` or `"loop"` that
-            asks for it, the `"result"` of the program, an `"op"`, or a `"call"` that
+        kind: the kind of collective, such as `"all-gather"`.
+        before, after: the value's sharding, and the needed one.
+        code: what needs the new sharding: a `"constraint"`, `"reshard"`, `"shard_map"`
+            or `"loop"`, the `"result"` of the program, an `"op"`, or a `"call"` that
             the partitioner does not split.
-        user: the name of the operation that needs it, or `""`.
-        source: the line that asks for it, or `""`.
-        through: the elementwise operation that reads the value, if the sharding is
-            needed of its result; `""` otherwise.
+        user: the name of the operation that needs the new sharding, or `""`.
+        source: the line that requests the new sharding, or `""`.
+        through: the elementwise operation that reads the value, if only its result
+            needs the new sharding; else `""`.
 
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
     >>> MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort").user
@@ -80,10 +80,10 @@ class MoveCause(PlanCause):
 
 @dataclass(frozen=True)
 class PrintCause(PlanCause):
-    """All of a value is gathered for a call of Python, such as `jax.debug.print`.
+    """A value is gathered for a Python callback, such as `jax.debug.print`.
 
     Attributes:
-        user: the name of the call.
+        user: the name of the callback.
     """
 
     user: str
@@ -91,15 +91,15 @@ class PrintCause(PlanCause):
 
 @dataclass(frozen=True)
 class WrittenCause(PlanCause):
-    """The program contains the collective itself, or grad added it.
+    """The program itself calls the collective, or `jax.grad` added it.
 
     Attributes:
-        op: the collective, as jax names it; `value` is the last part of that.
-        inside: the name of the operation around it, such as `shard_map`.
+        op: jax's name of the collective; `value` is the last component of that name.
+        inside: the name of the enclosing operation, such as `shard_map`.
         source: the line of the user's code, or `""`.
-        gradient_of: for a sum that grad adds, the argument whose gradient it is; `""`
-            if that is not known.
-        kind: the kind of collective.
+        gradient_of: for a sum that `jax.grad` added, the argument whose gradient is
+            summed; `""` if not known.
+        kind: the kind of collective; `""` unless `jax.grad` added it.
     """
 
     op: str

@@ -1,4 +1,4 @@
-"""The changes of an edit in a plan: values, origins of axes, collectives."""
+"""PlanDiff: the values, axis origins and collectives that differ between two plans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardviz.plans.plan_values import PlannedOp, Record
 
 @dataclass(frozen=True)
 class ValueChange(Fact):
-    """One value of both plans whose sharding, or the origin of an axis, differs.
+    """A value whose sharding, or the origin of an axis, differs between the plans.
 
     Attributes:
         before, after: the value in each plan.
@@ -54,7 +54,7 @@ class GoneValue(Fact):
 
 
 class CollectiveChange(Fact):
-    """A collective that only one of the plans has, or that has another size.
+    """A collective that only one of the plans has, or whose size differs.
 
     >>> GainedCollective(Collective("all-gather", ("data",), 8)).sent_before
     0
@@ -107,7 +107,7 @@ class LostCollective(CollectiveChange):
 
 @dataclass(frozen=True)
 class ResizedCollective(CollectiveChange):
-    """A collective that has another size in the second plan."""
+    """A collective whose size differs between the plans."""
 
     before: Collective
     after: Collective
@@ -123,7 +123,7 @@ class ResizedCollective(CollectiveChange):
 
 @dataclass(frozen=True)
 class OtherMesh(Fact):
-    """The plans are on two meshes."""
+    """The plans are for different meshes."""
 
     before: MeshSpec
     after: MeshSpec
@@ -131,7 +131,7 @@ class OtherMesh(Fact):
 
 @dataclass(frozen=True)
 class BytesSent(Fact):
-    """How many bytes each device sends in each plan."""
+    """The bytes that each device sends in each plan."""
 
     before: int
     after: int
@@ -142,8 +142,8 @@ class NoPlan(Fact):
     """One of the plans failed, so there is nothing to compare.
 
     Attributes:
-        side: which of the plans.
-        error: why it failed.
+        side: the plan that failed.
+        error: why that plan failed.
     """
 
     side: Literal["before", "after"]
@@ -157,11 +157,11 @@ class NothingChanges(Fact):
 
 @dataclass(frozen=True)
 class Counts(Fact):
-    """How many collectives and values changed.
+    """The number of collectives and values that changed.
 
     Attributes:
-        collectives: how many were `"gained"`, `"lost"`, `"resized"`.
-        values: how many are `"changed"`, `"new"`, `"gone"`.
+        collectives: `"gained"`, `"lost"` or `"resized"` -> number of collectives.
+        values: `"changed"`, `"new"` or `"gone"` -> number of values.
     """
 
     collectives: Mapping[str, int]
@@ -174,11 +174,12 @@ class PlanDiff(Displayed):
 
     Attributes:
         before, after: the plans.
-        added, removed: the values that one of them lacks.
-        changed: the values whose sharding, or the origin of an axis, changed; those
-            with another sharding first.
-        gained, lost: the collectives that one of them lacks, the largest first.
-        resized: the collectives of another size: before and after.
+        added, removed: the values that only the second, or only the first, plan has.
+        changed: the values whose sharding, or the origin of an axis, changed. Changed
+            shardings come first.
+        gained, lost: the collectives that only the second, or only the first, plan has;
+            largest first.
+        resized: pairs of a collective before and after, if its size changed.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> plan = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
@@ -197,10 +198,8 @@ class PlanDiff(Displayed):
 
     @property
     def head(self) -> list[Fact]:
-        """The changes in numbers; or why there is nothing to compare; or that nothing
-        changes.
-        """
-        # Without a plan on one side all values would seem to be new or gone.
+        """The number of changes, or the plan that failed, or that nothing changes."""
+        # Compared with a failed plan, all values would count as new or gone.
         if self.before.error is not None:
             return [NoPlan("before", self.before.error)]
         if self.after.error is not None:
@@ -223,7 +222,7 @@ class PlanDiff(Displayed):
 
     @property
     def moves(self) -> list[CollectiveChange]:
-        """The collectives that are new or gone, and those of another size."""
+        """The collectives that are gained, lost, or resized."""
         facts: list[CollectiveChange] = [GainedCollective(c) for c in self.gained]
         facts += [LostCollective(c) for c in self.lost]
         facts += [ResizedCollective(old, new) for old, new in self.resized]
@@ -231,7 +230,7 @@ class PlanDiff(Displayed):
 
     @property
     def values(self) -> list[Fact]:
-        """The values that changed, new ones, and those that are gone."""
+        """The values that are changed, new, or gone."""
         facts: list[Fact] = [*self.changed]
         facts += [NewValue(op) for op in self.added]
         facts += [GoneValue(op) for op in self.removed]
@@ -239,12 +238,12 @@ class PlanDiff(Displayed):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The changes: first in numbers, then collectives, then values."""
+        """The changes: counts first, then collectives, then values."""
         return (*self.head, *self.moves, *self.values)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The difference, one sentence a line."""
+        """The changes, one sentence per line."""
         return tuple(map(str, self.facts))
 
     def __str__(self) -> str:
@@ -261,13 +260,13 @@ def _counted(**groups: Sequence[object]) -> dict[str, int]:
 
 
 def plan_difference(before: Record, after: Record) -> PlanDiff:
-    """The changes from one plan to another.
+    """Returns the changes from one plan to another.
 
-    Values are matched by their name in jax and their order among values of that name,
-    so that lines of the program may move.
+    Pairs values by jax's name of the operation, and by order among values of that name.
+    Source lines don't count, so the user's code may move.
 
     Raises:
-        ProgramError: if either isn't a Plan.
+        ProgramError: if `before` or `after` isn't a Plan.
     """
     for plan in (before, after):
         if not isinstance(plan, Record):
@@ -278,8 +277,8 @@ def plan_difference(before: Record, after: Record) -> PlanDiff:
     if before.error is not None or after.error is not None:
         return PlanDiff(before, after)
     values = pair(before.ops, after.ops, _value_key, _value_key)
-    # The collectives of the first plan are compared under the names that their values
-    # have in the second.
+    # Names of values may differ between the plans. Compare the collectives of the first
+    # plan by the names that their values have in the second.
     names = {old.name: new.name for old, new in values.paired}
     collectives = pair(
         before.collectives,
@@ -314,8 +313,8 @@ def _largest_first(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
 def _value_key(op: PlannedOp) -> Hashable:
     if op.kind != "op":
         return op.kind, op.name
-    # The number in a name changes with any edit, so it is dropped. The `[index]` that tells
-    # the results of one operation apart is kept.
+    # Any edit can change the number in a name, so drop it. Keep the `[index]`, which
+    # distinguishes the results of one operation.
     _, bracket, index = op.name.partition("[")
     return op.kind, op.opcode, op.op, f"{bracket}{index}", op.region, len(op.shape)
 
@@ -323,6 +322,6 @@ def _value_key(op: PlannedOp) -> Hashable:
 def _differs(old: PlannedOp, new: PlannedOp, names: Mapping[str, str]) -> bool:
     if not old.spec.equivalent(new.spec):
         return True
-    # The line of an origin does not count, since it moves with every edit.
+    # Ignore the source line of an origin, which moves with any edit.
     first = {a: (o.kind, names.get(o.name, o.name)) for a, o in old.origins.items()}
     return first != {a: (o.kind, o.name) for a, o in new.origins.items()}

@@ -1,9 +1,9 @@
-"""How the values and collectives of a plan are folded, and which calls are around them.
+"""Folds the repeated values and collectives of a plan, and finds their enclosing calls.
 
-Values that all layers have in common are written once: `blocks_{0..31}/Mlp_0/Dense_0`,
-32 times. jax names the scopes that a program names (`jax.named_scope`, modules, nested
-jit) and wraps them in its transformations: `transpose(jvp(mlp))`. If a program names no
-scopes, its functions are used instead.
+Values that repeat in every layer are listed once: `blocks_{0..31}/Mlp_0/Dense_0`, 32
+times. The enclosing calls are the scopes that a program names (`jax.named_scope`,
+modules, nested jit). jax adds its transformations to these names, as in
+`transpose(jvp(mlp))`. If a program names no scopes, its functions are used instead.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from shardviz.plans.plan_values import PlannedOp
 
 Path = tuple[str, ...]
 
-FEWEST_VALUES = 4  # a call with fewer values has no row of its own
-NAMED_SHARE = 1 / 3  # of the operations must be in named scopes, or functions are used
+FEWEST_VALUES = 4  # a call with fewer values gets no separate row
+NAMED_SHARE = 1 / 3  # of operations; with fewer in named scopes, functions are used
 BACKWARD, LOOP = "backward pass", "loop"
 
-_NUMBERED_CALL = re.compile(r" \(\d+\)$")  # of a repeated call: `relu (2)`
+_NUMBERED_CALL = re.compile(r" \(\d+\)$")  # suffix of a repeated call, as in `relu (2)`
 _WRAPPED = re.compile(r"(\w+)\((.*)\)")
 _NAME = re.compile(r"[A-Za-z][\w.\-]*")
-# The transformations that jax wraps the names of scopes in.
+# Transformations whose names jax wraps around scope names.
 _WRAPPERS = frozenset({
     "jit", "pjit", "jvp", "transpose", "vmap", "checkpoint", "remat", "linearize",
     "partial_eval", "custom_jvp", "custom_vjp", "shard_map",
 })  # fmt: skip
-# Parts of a scope that jax adds for control flow, and their names here.
+# Scope components that jax adds for control flow -> their display names.
 _CONTROL = {
     "while": "",
     "body": LOOP,
@@ -41,7 +41,7 @@ _CONTROL = {
 
 
 def unwrapped(name: str) -> str:
-    """One part of a scope without jax's transformations; `""` if no name remains.
+    """Removes jax's transformations from one scope component; `""` if no name remains.
 
     >>> unwrapped("transpose(jvp(mlp))"), unwrapped("jvp()"), unwrapped("jit(relu) (2)")
     ('mlp', '', 'relu (2)')
@@ -57,19 +57,18 @@ def unwrapped(name: str) -> str:
 
 
 def path_in_words(op: str) -> str:
-    """jax's name of an operation, with only the names that the program chose.
+    """Removes jax's transformations from jax's name of an operation.
 
     >>> path_in_words("jit(step)/transpose(jvp(blocks_3))/Mlp_0/dot_general")
     'blocks_3/Mlp_0/dot_general'
     """
-    # The first part is the function itself.
+    # The first component is the outermost jitted function.
     head, _, inner = op.partition("/")
     return "/".join(filter(None, map(unwrapped, (inner or head).split("/"))))
 
 
 def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]]:
-    """Collectives of one kind, size and line that differ in the numbers of their
-    scopes.
+    """Folds equal collectives whose scopes differ only in numbers.
 
     Returns:
         The folds, those with the most bytes first.
@@ -89,8 +88,7 @@ def _collective_key(c: Collective) -> Hashable:
 
 
 def fold_line(group: Fold[Collective]) -> str:
-    """Alike collectives in one line: `32 × 512 MiB all-reduce over model · mlp.py:3 ·
-    mlp`.
+    """Formats a fold of collectives in one line.
 
     >>> some = [Collective("all-gather", ("x",), 64, f"f/h_{n}") for n in (0, 1)]
     >>> fold_line(fold_collectives(some)[0])
@@ -103,8 +101,7 @@ def fold_line(group: Fold[Collective]) -> str:
 
 
 def name_of_fold(group: Fold[Collective]) -> str:
-    """The operation of a fold; for combined collectives the largest member's, and the
-    number of the others.
+    """The operation name of a fold. Combined collectives have their largest member's.
 
     >>> op = "jit(f)/layer_1/dot"
     >>> name_of_fold(fold_collectives([Collective("all-gather", ("x",), 64, op)])[0])
@@ -122,7 +119,7 @@ def name_of_fold(group: Fold[Collective]) -> str:
 
 
 def fold_values(ops: Iterable[PlannedOp]) -> list[Fold[PlannedOp]]:
-    """The values of a plan: those of one operation, line, type and sharding as one.
+    """Folds values with equal operation, line, type and sharding into one.
 
     >>> ops = [PlannedOp(f"blocks[{n}].w", "argument", shape=(8,)) for n in range(32)]
     >>> [one.name for one in fold_values(ops)]
@@ -135,7 +132,7 @@ def _name_of_value(op: PlannedOp) -> str:
     if op.kind != "op":
         return op.name
     *scope, last = path_in_words(op.op).split("/")
-    # An operation that jax adds for another has the other's name.
+    # If jax added the operation to implement another, its jax name is the other's.
     return "/".join([*scope, last if last in op.name else op.opcode])
 
 
@@ -145,14 +142,14 @@ def _value_key(op: PlannedOp) -> Hashable:
 
 
 def call_paths(ops: Sequence[PlannedOp]) -> list[Path]:
-    """The calls around every value, outermost first.
+    """Returns the enclosing calls of every value, outermost first.
 
     >>> mlp = {"scope": ("jit(f)", "jvp(mlp)"), "operands": ("x",)}
     >>> ops = [PlannedOp(f"add_{n}", "op", **mlp) for n in range(4)]
     >>> call_paths([*ops, PlannedOp("sum", "op", scope=("jit(f)",), operands=("x",))])
     [('mlp',), ('mlp',), ('mlp',), ('mlp',), ()]
     """
-    # The operations, without constants: jax knows the scope of few of those.
+    # Skip constants, because jax records the scope of only a few.
     inner = [n for n, op in enumerate(ops) if op.kind == "op" and op.operands]
     named = sum(1 for n in inner if any(map(_is_own, ops[n].scope[1:])))
     if named >= max(1, NAMED_SHARE * len(inner)):
@@ -161,7 +158,7 @@ def call_paths(ops: Sequence[PlannedOp]) -> list[Path]:
         paths = _functions(ops)
     for number in reversed(range(len(ops) - 1)):
         op, following = ops[number], ops[number + 1]
-        # A constant gets the path of the value that follows.
+        # A constant gets the path of the next value.
         if op.kind == following.kind == "op" and not op.operands:
             paths[number] = paths[number + 1]
     common = _common([paths[n] for n in inner])
@@ -188,21 +185,21 @@ def _scope(op: PlannedOp) -> Path:
 
 
 def _is_own(part: str) -> bool:
-    """True if the program chose the name of this part of a scope: not jit, not einsum."""
+    """True if the program, not jax, chose the name of this scope component."""
     name = unwrapped(part)
     is_name = _NAME.fullmatch(name) is not None and name not in _CONTROL
     return is_name and "jit(" not in part
 
 
 def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
-    """The user's functions around every value; one that several lines call is counted."""
+    """The user's functions around each value, numbered if called from several lines."""
     callers: dict[Path, list[str]] = {}
     paths = []
     for op in ops:
         path: Path = ()
         for number, name in enumerate(op.calls):
             if name.endswith("comp>") or name == "<genexpr>":
-                continue  # comprehensions are not functions to a reader
+                continue  # comprehensions, which users don't see as functions
             # The line of the caller, counted from the innermost.
             above = len(op.calls) - number
             line = next(iter(op.stack[above : above + 1]), "")
@@ -217,7 +214,7 @@ def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
 
 
 def _common(paths: Sequence[Path]) -> Path:
-    """The common beginning of all paths."""
+    """The common prefix of all paths."""
     shared: list[str] = []
     for parts in zip(*paths, strict=False):
         if len({*parts}) > 1:
@@ -227,7 +224,7 @@ def _common(paths: Sequence[Path]) -> Path:
 
 
 def _inline(paths: list[Path], start: int, stop: int, depth: int) -> None:
-    """Removes calls of few values from the paths, in place."""
+    """Removes calls with few values from the paths, in place."""
     at = start
     while at < stop:
         name, end = paths[at][depth : depth + 1], at + 1

@@ -1,6 +1,6 @@
-"""Notes on a value of a plan, or on the whole plan, as facts: one class per kind.
+"""Notes on a value of a plan, or on the whole plan: one class per kind of note.
 
-`words/plan.py` has the sentence of each.
+`words/plan.py` has the sentence for each note.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Unused(PlanNote):
 
 @dataclass(frozen=True)
 class OpaqueCall(PlanNote):
-    """The value is computed by code that XLA does not look into.
+    """The value is computed by a custom call, whose code XLA does not analyze.
 
     Attributes:
         target: the name of the custom call.
@@ -38,7 +38,7 @@ class OpaqueCall(PlanNote):
 
 @dataclass(frozen=True)
 class PythonCall(PlanNote):
-    """The value is computed by Python on the host of one device.
+    """The value is computed by a Python callback on the host of one device.
 
     Attributes:
         target: the name of the custom call.
@@ -62,7 +62,7 @@ class IsShardMap(PlanNote):
     """The value is the result of a `shard_map`.
 
     Attributes:
-        axes: the mesh axes that it runs over.
+        axes: the mesh axes that the `shard_map` runs over.
     """
 
     axes: tuple[str, ...]
@@ -70,7 +70,7 @@ class IsShardMap(PlanNote):
 
 @dataclass(frozen=True)
 class InsideShardMap(PlanNote):
-    """The value is inside of a `shard_map`, and its shape is that of one block.
+    """The value is inside a `shard_map`, so its shape is that of one device's block.
 
     Attributes:
         axes: the mesh axes that the `shard_map` runs over.
@@ -81,12 +81,12 @@ class InsideShardMap(PlanNote):
 
 @dataclass(frozen=True)
 class PaddedDimension(PlanNote):
-    """The compiler pads a dimension, which the axes that split it do not divide.
+    """The compiler pads a dimension that its mesh axes do not divide evenly.
 
     Attributes:
         value: the name of the value.
-        dim: the dimension.
-        misfit: its size and the axes.
+        dim: the index of the dimension.
+        misfit: the size of the dimension, and its mesh axes.
     """
 
     value: str
@@ -96,13 +96,12 @@ class PaddedDimension(PlanNote):
 
 @dataclass(frozen=True)
 class UnevenResult(PlanNote):
-    """A result of the program is not split as the value that it returns, since results
-    must divide evenly.
+    """A result is not split like the value it returns, as results must divide evenly.
 
     Attributes:
-        value: the name of the value that is returned.
-        dim: the dimension.
-        misfit: its size and the axes.
+        value: the name of the returned value.
+        dim: the index of the dimension.
+        misfit: the size of the dimension, and its mesh axes.
     """
 
     value: str
@@ -115,7 +114,7 @@ class UnevenResult(PlanNote):
 
 @dataclass(frozen=True)
 class SizeOneAxes(PlanNote):
-    """Mesh axes of size 1, which split nothing.
+    """Mesh axes of size 1 split nothing.
 
     Attributes:
         axes: the mesh axes.
@@ -129,10 +128,10 @@ class SizeOneAxes(PlanNote):
 
 @dataclass(frozen=True)
 class NotCovered(PlanNote):
-    """Values whose shardings Shardy does not decide.
+    """Shardy does not decide the shardings of some values.
 
     Attributes:
-        values: their names.
+        values: the names of these values.
     """
 
     values: tuple[str, ...]
@@ -140,10 +139,10 @@ class NotCovered(PlanNote):
 
 @dataclass(frozen=True)
 class UncertainValues(PlanNote):
-    """Values whose estimated collectives may differ from those of XLA's partitioner.
+    """The estimated collectives of some values may differ from XLA's partitioner.
 
     Attributes:
-        values: their names.
+        values: the names of these values.
     """
 
     values: tuple[str, ...]
@@ -156,7 +155,7 @@ class LoweredForTpus(PlanNote):
 
 @dataclass(frozen=True)
 class PlatformDependent(PlanNote):
-    """The program is lowered for CPUs, and other platforms get another module.
+    """The program is lowered for CPUs; other platforms would get another module.
 
     Attributes:
         operations: jax's names of the operations whose lowering depends on the platform.
@@ -167,11 +166,11 @@ class PlatformDependent(PlanNote):
 
 @dataclass(frozen=True)
 class NotLowered(PlanNote):
-    """The program is lowered for CPUs, since jax cannot lower it for the target here.
+    """The program is lowered for CPUs, because jax cannot lower it for the target here.
 
     Attributes:
         platform: the target's platform.
-        reason: jax's error, in words.
+        reason: jax's error, as text.
     """
 
     platform: str
@@ -180,10 +179,10 @@ class NotLowered(PlanNote):
 
 @dataclass(frozen=True)
 class UnknownConstraints(PlanNote):
-    """The calls in the program that constrain arrays could not be recorded.
+    """The constraint calls of the program could not be recorded.
 
     Attributes:
-        reason: why, as a sentence.
+        reason: the cause, as a sentence.
     """
 
     reason: str
@@ -191,7 +190,7 @@ class UnknownConstraints(PlanNote):
 
 @dataclass(frozen=True)
 class AfterStep(PlanNote):
-    """The plan shows the values as they were after a step of the propagation.
+    """The plan shows the shardings as they were after a step of the propagation.
 
     Attributes:
         step: the number of the step; -1 for the requested shardings.
@@ -206,8 +205,8 @@ class UntriedPasses(PlanNote):
 
     Attributes:
         run: the passes that were run for the plan.
-        left_out: the passes that were not run, because MLIR does not know them here,
-            they failed, or they come after the shardings are settled.
+        left_out: the passes that were not run, because this MLIR does not know them,
+            they failed, or they run after the propagation.
 
     >>> print(UntriedPasses(("sdy-new-pass",), ()))
     shardviz has not been tried with all passes of this jaxlib's Shardy. The plan ran
@@ -231,10 +230,10 @@ class NoEstimate(PlanNote):
 
 @dataclass(frozen=True)
 class EstimateFailed(PlanNote):
-    """The estimate of collectives failed, with a jax that shardviz was not tested with.
+    """The estimate of collectives failed with an untested version of jax.
 
     Attributes:
-        reason: the error, in words.
+        reason: the error, as text.
     """
 
     reason: str

@@ -1,7 +1,8 @@
-"""The parts of a plan: values, their sharding rules, origins of axes, and steps.
+"""The values of a plan, their sharding rules, axis origins and propagation steps.
 
-A rule names every dimension by factors, as einsum does: `[i, k], [k, j] -> [i, j]`. A
-mesh axis that splits a factor in one operand or result may split it in all of them.
+A sharding rule names every dimension by factors, like einsum: `[i, k], [k, j] ->
+[i, j]`. If a mesh axis splits a factor in one operand or result, propagation may split
+the same factor in all of them.
 """
 
 from __future__ import annotations
@@ -31,17 +32,16 @@ Tensor = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class ShardingRule:
-    """A sharding rule; its groups of factors are named as in Shardy's
-    `OpShardingRuleAttr`.
+    """A sharding rule, with the fields of Shardy's `OpShardingRuleAttr`.
 
     Attributes:
-        operands: per operand, per dimension, its factors, major to minor.
-        results: the same for the results.
-        sizes: factor to size.
-        reduction: factors that are summed, or reduced in another way.
-        need_replication: factors whose dimensions must not be split.
+        operands: for each operand and dimension, the factors, major to minor.
+        results: for each result and dimension, the factors, major to minor.
+        sizes: factor -> size.
+        reduction: factors that the operation sums over, or reduces in another way.
+        need_replication: factors that must not be split.
         permutation: factors along which shards exchange data.
-        blocked_propagation: factors along which no axis is propagated.
+        blocked_propagation: factors along which no axis propagates.
 
     >>> operands = (("i",), ("k",)), (("k",),)
     >>> rule = ShardingRule(operands, ((("i",),),), {"i": 4, "k": 2}, ("k",))
@@ -59,12 +59,12 @@ class ShardingRule:
 
     @cached_property
     def formula(self) -> str:
-        """The rule as einsum would have it: `[i, k], [k, j] -> [i, j]`."""
+        """The rule in einsum notation: `[i, k], [k, j] -> [i, j]`."""
         return f"{_tensors(self.operands)} -> {_tensors(self.results)}"
 
     @property
     def is_elementwise(self) -> bool:
-        """True if all operands and results have the same dimensions."""
+        """True if all operands and results have equal, unrestricted factors."""
         has_one_shape = len({*self.operands, *self.results}) == 1
         is_restricted = (
             self.need_replication or self.permutation or self.blocked_propagation
@@ -73,12 +73,11 @@ class ShardingRule:
 
     @property
     def propagates(self) -> bool:
-        """True if an axis can cross the operation."""
+        """True if an axis can propagate between an operand and a result."""
         return not _factors(self.operands).isdisjoint(_factors(self.results))
 
 
 def _factors(tensors: Sequence[Tensor]) -> set[str]:
-    """All factors of tensors."""
     factors = set()
     for tensor in tensors:
         factors.update(*tensor)
@@ -99,7 +98,7 @@ class OpRule(Fact):
 
     Attributes:
         rule: the rule.
-        reducer: the operation that combines the factors that it reduces, as in
+        reducer: the operation that combines values along reduced factors, as in
             `PlannedOp.reducer`.
     """
 
@@ -107,7 +106,7 @@ class OpRule(Fact):
     reducer: str = ""
 
 
-#: The kinds of origins that an axis may have.
+#: The kinds of origins of a mesh axis.
 ORIGINS = ("argument", "constraint", "result", "manual", "op")
 
 
@@ -116,8 +115,8 @@ class Origin:
     """The origin of a mesh axis on a value.
 
     Attributes:
-        axis: the mesh axis; a part of one as Shardy writes it, `data:(1)2`.
-        kind: one of ORIGINS: what first requested the axis.
+        axis: the mesh axis, or a sub-axis in Shardy's notation, such as `data:(1)2`.
+        kind: one of ORIGINS: the kind of value or request that first had the axis.
         name: the argument (`w_in`), the result (`output`), or the constrained value.
         source: file and line of the constraint, or `""`.
 
@@ -139,11 +138,11 @@ class Step(NamedTuple):
     """One step of the propagation: an axis crossed an operation.
 
     Attributes:
-        number: when it happened; counts from 0 over all of the program.
-        axis: the mesh axis that moved.
-        op: the name of the PlannedOp whose sharding rule it followed.
-        origin: the value it came from, by name.
-        to: the values it reached, by name.
+        number: the number of the step, counted from 0 over the whole program.
+        axis: the mesh axis that propagated.
+        op: the name of the PlannedOp that the axis crossed.
+        origin: the name of the value that the axis came from.
+        to: the names of the values that the axis reached.
 
     >>> Step(3, "model", "dot_general", "w_in", ("dot_general",)).to
     ('dot_general',)
@@ -158,43 +157,43 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class PlannedOp:
-    """One value of a program, and what the propagation decided about it.
+    """One value of a program, and its propagated sharding.
 
     Attributes:
-        name: unique in the plan: an argument's name, or the operation's: `dot_general`,
-            `dot_general_1`.
+        name: the value's name, unique in the plan: an argument's name, or the
+            operation's, such as `dot_general` or `dot_general_1`.
         kind: `"argument"`, `"op"` or `"result"`.
-        opcode: the operation, as StableHLO names it: `dot_general`; `""` for an
+        opcode: StableHLO's name of the operation, such as `dot_general`; `""` for an
             argument.
-        op: the operation as jax names it: `jit(f)/transpose(jvp(mlp))/dot_general`.
-        source: the user's file and line, `block.py:31`, or `""`.
-        stack: every frame of the user's code, innermost first, each once.
-        calls: the user's functions around the value by name, outermost first.
+        op: jax's name of the operation: `jit(f)/transpose(jvp(mlp))/dot_general`.
+        source: the user's file and line, such as `block.py:31`, or `""`.
+        stack: the distinct frames of the user's code, innermost first.
+        calls: names of the user's functions around the value, outermost first.
         shape: the global shape.
-        dtype: as numpy names it.
-        spec: the sharding that the propagation settled on; axes that were split into
-            parts keep Shardy's notation, `data:(1)2`.
-        origins: the origin of every mesh axis of `spec`.
-        step: the number of the propagation step that brought the last axis; None if no
-            step did: the program requests its sharding, or it is replicated.
-        steps: every step that crossed this operation.
-        factors: the operation's sharding rule, by its factors; None if it has none.
-        reducer: the operation that combines the factors that it reduces, as StableHLO
-            names it: `"add"`; `""` if it isn't a single operation.
-        operands: the names of the values it reads.
-        scope: the functions around it, outermost first, as jax names them.
-        region: the block around it: `""`, `"loop body"`, `"loop condition"`, `"branch"`
-            or `"manual"`.
-        manual: whether a `shard_map` is around it, however many loops and branches lie
-            between: its shape is that of one device's block.
-        trips: how often it runs, if the loops around it are of known length.
-        backward: whether it belongs to the backward pass.
-        covered: whether the propagation looked into it.
-        notes: why it is not covered, and other remarks, as facts.
-        uncertain: why the estimate of its collectives may differ from XLA's.
-        memory_kind: of an argument, which memory of a device holds it, as jax names it;
-            `""` for the memory that holds values by default.
-        donated: of an argument, whether its memory is given to the results.
+        dtype: the dtype, as numpy names it.
+        spec: the propagated sharding; sub-axes have Shardy's notation, `data:(1)2`.
+        origins: mesh axis of `spec` -> its origin.
+        step: the number of the propagation step that brought the last axis; None if the
+            program requests all axes, or if the value is replicated.
+        steps: the propagation steps that crossed this operation.
+        factors: the operation's sharding rule; None if it has none.
+        reducer: StableHLO's name of the operation that combines values along reduced
+            factors, such as `"add"`; `""` if there is no single such operation.
+        operands: the names of the values that the operation reads.
+        scope: jax's names of the enclosing functions, outermost first.
+        region: the kind of the enclosing block: `""`, `"loop body"`,
+            `"loop condition"`, `"branch"` or `"manual"`.
+        manual: whether the value is inside a `shard_map`, directly or in its loops and
+            branches. The shape is then that of one device's block.
+        trips: how often the enclosing loops run the operation; None outside of loops,
+            or if not known.
+        backward: whether the operation belongs to the backward pass.
+        covered: whether Shardy decides the sharding of the value.
+        notes: facts about the value, such as why it is not covered.
+        uncertain: why the value's estimated collectives may differ from XLA's.
+        memory_kind: for an argument, jax's name of the memory that holds it; `""` for
+            the device's default memory.
+        donated: for an argument, whether it is donated.
 
     >>> op = PlannedOp("dot_general", "op", shape=(64, 2048), dtype="float32")
     >>> op
@@ -230,7 +229,7 @@ class PlannedOp:
 
     @staticmethod
     def trusted(parts: Mapping[str, Any]) -> PlannedOp:
-        """A value from its fields, unchecked; several times faster than the class.
+        """Creates a PlannedOp from fields, several times faster than the constructor.
 
         >>> PlannedOp.trusted({"name": "x", "kind": "op"}) == PlannedOp("x", "op")
         True
@@ -240,25 +239,25 @@ class PlannedOp:
         return op
 
     def changed(self, **changes: Any) -> PlannedOp:
-        """The same value with other fields, made as fast as `trusted` makes one."""
+        """Returns a copy with some fields changed, as fast as `trusted`."""
         return PlannedOp.trusted({**self.__dict__, **changes})
 
     @property
     def rule(self) -> str:
-        """Its sharding rule in words; `""` if it has none."""
-        # Put into words only when read: a large program has thousands of rules.
+        """The sharding rule as text; `""` if there is none."""
+        # Formatted only when read: a large program has thousands of rules.
         if self.factors is None or not self.factors.sizes:
             return ""
         return str(OpRule(self.factors, self.reducer))
 
     @property
     def note(self) -> str:
-        """Its notes in sentences; `""` if it has none."""
+        """The notes as sentences; `""` if there are none."""
         return " ".join(map(str, self.notes))
 
     @property
     def remarks(self) -> str:
-        """Its notes, and why its estimate is uncertain, in sentences."""
+        """Sentences: the notes, and why the estimate is uncertain."""
         return " ".join(map(str, (*self.notes, *self.uncertain)))
 
     @property
@@ -276,15 +275,15 @@ _DEFAULTS = dict(PlannedOp("", "").__dict__)
 
 @dataclass(frozen=True, repr=False)
 class Record:
-    """The values of a program on a mesh, in the order in which the program makes them.
+    """The values of a program on a mesh, in program order.
 
     Attributes:
         program: the name of the program.
-        mesh: the mesh it was planned on.
+        mesh: the mesh that the program was planned on.
         ops: arguments first, then operations in program order, then results.
-        collectives: Shardy's own plan of collectives: an estimate, since XLA's
-            partitioner may choose otherwise. Each names its PlannedOp in `value`.
-        error: None, or why there is no plan.
+        collectives: the collectives that Shardy plans: an estimate, because XLA's
+            partitioner may choose others. `value` of each names its PlannedOp.
+        error: why planning failed, or None.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> ops = (PlannedOp("x", "argument", shape=(8,)),)
@@ -300,18 +299,18 @@ class Record:
 
     @property
     def ok(self) -> bool:
-        """True if there is a plan."""
+        """True if planning succeeded."""
         return self.error is None
 
     @cached_property
     def by_name(self) -> Mapping[str, PlannedOp]:
-        """Name to value."""
+        """Name -> value."""
         return {op.name: op for op in self.ops}
 
     @cached_property
     def arrivals(self) -> Mapping[tuple[str, str], Step]:
-        """The step that first brought an axis to a value, by value and axis."""
-        # The value itself notes only the steps that crossed its own operation.
+        """`(value name, axis)` -> the step that first brought the axis to the value."""
+        # A PlannedOp only lists the steps that crossed its own operation.
         arrivals: dict[tuple[str, str], Step] = {}
         for op in self.ops:
             for step in op.steps:
@@ -322,16 +321,16 @@ class Record:
         return arrivals
 
     def op(self, value: Any) -> PlannedOp:
-        """One value: by name, by number, by a collective that it causes, or itself.
+        """Looks up a value by name, by number, by PlannedOp, or by collective.
 
         Raises:
-            ProgramError: if the plan has no such value, or there is no plan.
+            ProgramError: if the plan has no such value, or if planning failed.
         """
         if self.error is not None:
             raise ProgramError(
                 f"There is no plan of {self.program}, so it has no values. {self.error}"
             )
-        # A value of another plan may have the same name and another sharding.
+        # A value from another plan may have this name, but another sharding.
         if isinstance(value, PlannedOp) and self.by_name.get(value.name) == value:
             return value
         if isinstance(value, Collective) and value.value in self.by_name:
@@ -351,12 +350,12 @@ class Record:
 def arrival(
     arrivals: Mapping[tuple[str, str], Step], name: str, axis: str
 ) -> Step | None:
-    """The step that brought an axis, or the axis that it is a part of, to a value."""
+    """The step that brought an axis to a value; for a sub-axis, maybe its full axis."""
     return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))
 
 
 def bytes_per_device(op: PlannedOp, mesh: MeshSpec) -> int:
-    """The bytes of a value's shard on each device, as XLA counts them.
+    """Returns the bytes of a value's shard on each device, as XLA counts them.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> split = Spec.parse("data")
@@ -368,13 +367,13 @@ def bytes_per_device(op: PlannedOp, mesh: MeshSpec) -> int:
 
 
 def array_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of an array as XLA counts them: types below a byte are packed.
+    """Returns the bytes of an array as XLA counts them: types below 8 bits are packed.
 
     >>> array_bytes((3,), "int4"), array_bytes((2, 2), "bfloat16"), array_bytes((), "bool")
     (2, 8, 1)
     """
     width = re.search(r"\d+", dtype)
-    bits = 8  # of a bool, and of types without a width in their name
+    bits = 8  # for bool, and for types without a width in their name
     if width is not None:
         bits = int(width[0])
     return -(-math.prod(shape) * bits // 8)

@@ -1,4 +1,4 @@
-"""`sv.plan`: the sharding of every value, without compiling."""
+"""`sv.plan`: predicts the sharding of every value, without compiling."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def plan(program: Program | UserFunction, /, *arrays: PyTree, **keywords: Any) -> Plan:
     """Predicts how the compiler shards every value of a program, without compiling.
 
-    Traces and lowers the program and runs the compiler's own propagation pass (Shardy)
-    on it. This takes milliseconds for a mesh of any size and needs none of its devices.
+    Traces and lowers the program, then runs the compiler's own propagation passes
+    (Shardy). This takes milliseconds for a mesh of any size, and needs no devices.
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *arrays: the arguments of a function, as in `sv.program`.
-        **keywords: keyword arguments of a function, and those of `sv.program` such as
+        *arrays: the function's arguments, as in `sv.program`.
+        **keywords: the function's keyword arguments, and those of `sv.program`, such as
             `mesh=` and `rules=`.
 
     Returns:
@@ -32,8 +32,8 @@ def plan(program: Program | UserFunction, /, *arrays: PyTree, **keywords: Any) -
         and `.diff(other)` lists what an edit changed.
 
     Raises:
-        ShardvizError: if jax is not installed, or for anything that isn't a program. If
-            a program cannot be planned, the Plan has an `.error`.
+        ShardvizError: if jax is not installed, or if `program` is not a program. If
+            planning fails, the Plan has an `.error` instead.
 
     >>> import shardviz as sv
     >>> w = sv.array("w", (512, 2048), spec="None, model")
@@ -50,7 +50,7 @@ def plan(program: Program | UserFunction, /, *arrays: PyTree, **keywords: Any) -
 
 
 def plan_for_target(program: Program, target: TargetLike) -> Plan:
-    """Plans a program as lowered for the platform of a target."""
+    """Plans a program, lowered for the platform of a target."""
     with needed_by("sv.plan"):
         from shardviz.plans.backend import build_plan
     from shardviz.runs.backend.targets import lowering_platform

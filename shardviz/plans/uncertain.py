@@ -1,4 +1,4 @@
-"""Why the estimate of a plan may differ from the result of XLA's partitioner."""
+"""Uncertain: why an estimated collective may differ from XLA's partitioner."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from dataclasses import dataclass
 
 from shardviz.base.display import Fact
 
-#: The kinds of operations and moves for which the estimate is uncertain.
+#: Codes for the kinds of operations and moves with an uncertain estimate.
 KINDS = frozenset({"along", "call", "indices", "product", "result", "move"})
 
 
 @dataclass(frozen=True)
 class Uncertain(Fact):
-    """Why the estimate at a value may differ from what XLA's partitioner inserts.
+    """Why the estimated collectives of a value may differ from XLA's partitioner.
 
-    The partitioner's choice is not predicted: it is known once the program is compiled.
+    The partitioner's choice is not predicted; only compiling the program shows it.
 
     Attributes:
-        code: one of `KINDS`: `"along"` (the operation reads, along a split dimension,
-            what another device may hold), `"call"` (it needs all of its operands),
-            `"indices"` (it reads or writes at indices), `"product"` (it wants mesh axes
-            in two places), `"result"` (its result must have another sharding than its
-            operands lead to), or `"move"` (a value is moved several times, or in steps).
-        axes: the mesh axes that it is about.
+        code: one of `KINDS`: `"along"` (the operation reads other devices' elements
+            along a split dimension), `"call"` (the operation needs all of its
+            operands), `"indices"` (the operation reads or writes at indices),
+            `"product"` (a matrix product would use a mesh axis for two dimensions),
+            `"result"` (the result must have another sharding than the operands imply),
+            or `"move"` (a value is moved several times, or in several steps).
+        axes: the mesh axes of the uncertain collectives.
         op: the operation, as StableHLO names it.
 
     >>> Uncertain("along", ("model",), "reverse").axes

@@ -1,10 +1,10 @@
-"""MLIR locations, attributes and types as plain values, each converted once per module.
+"""Converts MLIR locations, attributes and types to plain values, once per module.
 
-MLIR keeps one object for all attributes that are equal, so an AttributeCache converts
-each once, and copies of the module share it. Shardings and sharding rules are converted
-by jaxlib's own classes for Shardy's dialect. It has none for the origins of axes and
-the steps of the propagation, so these are read from their text; so are types and
-locations, for which jaxlib 0.10 has one class.
+MLIR keeps one object for all equal attributes, so an AttributeCache converts each only
+once, and copies of the module share the cache. jaxlib's Shardy classes convert
+shardings and sharding rules. jaxlib has no classes for axis origins and propagation
+steps, so their text is parsed. Types and locations are parsed too, because jaxlib 0.10
+has just one class for each.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ _ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
 
 Frame = tuple[str, str]
 
-#: The name, with a number, that a call's location has in the locations of the
-#: operations that are inlined there.
+#: Prefix of the location name, followed by a number, that marks an inlined call in the
+#: locations of the call's operations.
 NUMBERED_CALL = "shardviz.call "
 
 
 def call_around(location: Any) -> tuple[int, Any, Any] | None:
-    """The number and location of the call around an inlined operation, and its own.
+    """Splits the location of an inlined operation into the call and the rest.
 
-    None if it was not in a call.
+    Returns the call's number, the call's location, and the operation's location inside
+    the callee. None if the operation was not inlined from a call.
     """
-    # jaxlib 0.10.0 has one class for all, and newer ones one for each kind.
+    # jaxlib 0.10.0 has one class for all locations; newer versions have one per kind.
     if hasattr(location, "is_a_callsite"):
         if not location.is_a_callsite() or not location.caller.is_a_name():
             return None
@@ -59,13 +60,13 @@ def call_around(location: Any) -> tuple[int, Any, Any] | None:
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """The operation of jax, and the lines of the user's code, of an MLIR operation.
+    """jax's name and the source lines of an MLIR operation.
 
     Attributes:
-        op: its name in jax: `jit(f)/dot_general`; inside a function that is called,
-            only the part after the name of the call.
-        frames: the lines of the user's code that led to it, innermost first, each with
-            the name of the function around it, or `""`.
+        op: jax's name of the operation, such as `jit(f)/dot_general`. Inside a callee,
+            the name lacks the prefix of the call.
+        frames: the user's source lines that led to the operation, innermost first, each
+            with the name of its function, or `""`.
 
     >>> call = SourceLocation("jit(f)/jit(relu)", (("f.py:3", "f"),))
     >>> call.inner(SourceLocation("max")).op
@@ -77,17 +78,17 @@ class SourceLocation:
 
     @cached_property
     def stack(self) -> tuple[str, ...]:
-        """The lines alone, innermost first, each once."""
+        """The distinct source lines, innermost first."""
         return tuple(dict.fromkeys(line for line, _ in self.frames))
 
     @property
     def source(self) -> str:
-        """The innermost line, or `""`."""
+        """The innermost source line, or `""`."""
         return next(iter(self.stack), "")
 
     @property
     def last_part(self) -> str:
-        """The last part of the operation's name in jax.
+        """The last component of jax's name of the operation.
 
         >>> SourceLocation("jit(f)/pure_callback:").last_part
         'pure_callback'
@@ -96,7 +97,7 @@ class SourceLocation:
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
-        """The functions by their own names, outermost first.
+        """The unqualified names of the user's functions, outermost first.
 
         >>> frames = (("f.py:3", "f.<locals>.g"), ("f.py:9", "<module>"))
         >>> SourceLocation("add", frames).calls
@@ -110,7 +111,7 @@ class SourceLocation:
         return tuple(names)
 
     def inner(self, location: SourceLocation) -> SourceLocation:
-        """A location in the function that is called here, as seen from the caller."""
+        """Joins this location of a call with a location inside the callee."""
         if self == NOWHERE:
             return location
         return _joined_to(self, location)
@@ -121,11 +122,11 @@ NOWHERE = SourceLocation()
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function, in whose place its operations stand.
+    """An inlined call of a function.
 
     Attributes:
-        number: which of the calls of a module it is.
-        location: its location, as seen from the function that it is in.
+        number: the number of the call in the module.
+        location: the location of the call, relative to the calling function.
     """
 
     number: int
@@ -134,30 +135,29 @@ class Call:
 
 @lru_cache(maxsize=4096)
 def source_location(location: str) -> SourceLocation:
-    """A location from its text.
+    """Parses the text of an MLIR location.
 
     >>> text = 'loc("jit(f)/dot"(callsite("f"("/me/a.py":3:1 to :5) at "g"("/me/b.py":9:0))))'
     >>> source_location(text)
     SourceLocation(op='jit(f)/dot', frames=(('a.py:3', 'f'), ('b.py:9', 'g')))
     """
     name = _NAME.search(location)
-    # A location without a name begins with a file, or with the name of a function in a
-    # callsite.
+    # A location without an operation name begins with a file, or with a callsite, which
+    # has the name of a function.
     named = name is not None and not location.startswith("loc(callsite")
-    frames: dict[Frame, None] = {}  # in loops and calls jax repeats some
+    frames: dict[Frame, None] = {}  # a dict, because jax repeats some in loops
     for match in _FRAME.finditer(location):
         function, file, line = match.groups()
         if named and name is not None and match.start() == name.start():
-            # The name of the operation, which may be all that is before a file.
+            # The name before the file is that of the operation, not of a function.
             function = ""
-        # MLIR calls a module that was parsed from memory "-": that is not the user's
-        # code.
+        # "-" is MLIR's file name for a module that was parsed from memory.
         if file != "-" and is_user_file(file):
             frames[line_in_words(file, line), unescaped(function or "")] = None
     op = ""
     if named and name is not None:
         op = unescaped(name[1])
-    # For an unnamed operation jax writes its primitive's name and a colon.
+    # jax names an unnamed operation by its primitive and a colon.
     return SourceLocation(op.removesuffix(":"), tuple(frames))
 
 
@@ -165,7 +165,7 @@ def source_location(location: str) -> SourceLocation:
 def _joined_to(call: SourceLocation, inner: SourceLocation) -> SourceLocation:
     names = "/".join(filter(None, (call.op, inner.op)))
     if inner.op and inner.op.split("/")[0] == call.op.split("/")[0]:
-        names = inner.op  # it has the name of the call already
+        names = inner.op  # already includes the name of the call
     frames = _joined_frames(inner.frames, call.frames)
     return SourceLocation(names, tuple(dict.fromkeys(frames)))
 
@@ -173,10 +173,10 @@ def _joined_to(call: SourceLocation, inner: SourceLocation) -> SourceLocation:
 def _joined_frames(
     inner: tuple[Frame, ...], outer: tuple[Frame, ...]
 ) -> tuple[Frame, ...]:
-    """The frames inside a call with those that led to it.
+    """Joins the frames inside a call with the frames that led to the call.
 
-    jax reuses a function that it has traced, with the lines of its first call; those
-    that differ from this call are left out.
+    jax reuses a traced function together with the frames of its first call. The frames
+    that differ from those of this call are left out.
     """
     shared = 0
     for inner_frame, outer_frame in zip(reversed(inner), reversed(outer), strict=False):
@@ -194,21 +194,21 @@ def _joined_frames(
 
 
 def _function(frame: Frame) -> tuple[str, str]:
-    """File and name of the function around a frame; both empty if it has no name."""
+    """File and function name of a frame; both empty if the function has no name."""
     if not frame[1]:
         return "", ""
     return frame[0].rpartition(":")[0], frame[1]
 
 
 def unescaped(text: str) -> str:
-    """A string without the escapes of MLIR's text.
+    """Decodes the escapes in a string of MLIR text.
 
     >>> unescaped("say \\\\22hello\\\\22")
     'say "hello"'
     """
     if "\\" not in text:
         return text
-    # A code is a byte, not a letter: beyond ASCII a letter takes several.
+    # Each code is one byte of UTF-8, so a non-ASCII letter takes several codes.
     raw = _ESCAPE.sub(
         lambda m: m[2] or bytes([int(m[1], 16)]), text.encode(errors="replace")
     )
@@ -236,9 +236,9 @@ _DTYPES = {
 
 
 class Edge(NamedTuple):
-    """One step of the propagation across one operation, from one end to others.
+    """One propagation step across an operation, from one operand or result to others.
 
-    An end is `"operand-0"` or `"result-0"`.
+    `source` and `targets` have the form `"operand-0"` or `"result-0"`.
     """
 
     number: int
@@ -248,7 +248,7 @@ class Edge(NamedTuple):
 
 
 def parse_axes(text: str) -> tuple[str, ...]:
-    """The mesh axes that a text quotes; a part of one as `data:(1)2`.
+    """Parses quoted mesh axes; a sub-axis becomes `data:(1)2`.
 
     >>> parse_axes('{"data", "model":(1)2}')
     ('data', 'model:(1)2')
@@ -258,7 +258,7 @@ def parse_axes(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16384)
 def parse_origins(text: str) -> tuple[dict[str, str], ...]:
-    """Mesh axis to the name of its origin, one map per value.
+    """Parses axis origins: one map per value, from mesh axis to name of the origin.
 
     >>> parse_origins('[{data = "input: 2", "a b" = "self"}, {}]')
     ({'data': 'input: 2', 'a b': 'self'}, {})
@@ -275,7 +275,7 @@ def parse_origins(text: str) -> tuple[dict[str, str], ...]:
 
 @lru_cache(maxsize=16384)
 def parse_edges(text: str) -> tuple[Edge, ...]:
-    """The steps in the text of one `sdy.propagation_edges`.
+    """Parses the propagation steps in the text of one `sdy.propagation_edges`.
 
     >>> text = '#sdy.propagation_edges<[{step-3 = [{"a" = operand-0 -> [result-0]}]}]>'
     >>> parse_edges(text)[0].targets
@@ -290,12 +290,12 @@ def parse_edges(text: str) -> tuple[Edge, ...]:
 
 
 def parse_edge_lists(text: str) -> tuple[tuple[Edge, ...], ...]:
-    """The steps in the text of a list of `sdy.propagation_edges`, one entry per value."""
+    """Parses a list of `sdy.propagation_edges`, one entry per value."""
     return tuple(parse_edges(part) for part in _EDGES.findall(text))
 
 
 def parse_tensor(text: str) -> tuple[tuple[int, ...], str] | None:
-    """Shape and dtype from the text of a tensor's type, or None for another type.
+    """Parses shape and dtype from a tensor type; None for another type.
 
     >>> parse_tensor("tensor<64x512xbf16>"), parse_tensor("!stablehlo.token")
     (((64, 512), 'bfloat16'), None)
@@ -304,13 +304,13 @@ def parse_tensor(text: str) -> tuple[tuple[int, ...], str] | None:
     if match is None:
         return None
     shape = tuple(int(size) for size in match[1].split("x") if size)
-    # MLIR has signless integers and signed ones; numpy has one name for both.
+    # MLIR has signless and signed integers; numpy has one name for both.
     integer = re.sub(r"^s?(u?)i(\d+)$", r"\1int\2", match[2])
     return shape, _DTYPES.get(match[2], integer)
 
 
 def factor_name(number: int) -> str:
-    """Shardy's name of a factor.
+    """Returns Shardy's name of a factor.
 
     >>> factor_name(0), factor_name(17), factor_name(18)
     ('i', 'z', 'z_1')
@@ -325,13 +325,13 @@ def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
 
 
 class AttributeCache:
-    """The converted attributes of one module and its copies. Must not outlive them."""
+    """Converts attributes of a module and its copies. Must not outlive the modules."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, Any], Any] = {}
 
     def _once(self, convert: Callable[[Any], T], attribute: ir.Attribute) -> T:
-        """The converted attribute; converts it once."""
+        """Converts an attribute, unless it is in the cache."""
         key = (convert, attribute)
         if key not in self._known:
             self._known[key] = convert(attribute)
@@ -342,17 +342,17 @@ class AttributeCache:
         return self.text_of(op.attributes.get(name))
 
     def text_of(self, attribute: ir.Attribute | None) -> str:
-        """The text of an attribute itself; `""` for None."""
+        """The text of an attribute; `""` for None."""
         return "" if attribute is None else self._once(str, attribute)
 
     def specs(
         self, op: ir.Operation, name: str = SHARDING_ATTRIBUTE
     ) -> tuple[Spec, ...]:
-        """The specs in a sharding of an operation, one per value, if it has one."""
+        """The specs in a sharding attribute of an operation, one per value, or `()`."""
         return self.specs_of(op.attributes.get(name))
 
     def specs_of(self, attribute: ir.Attribute | None) -> tuple[Spec, ...]:
-        """The specs in the attribute of one sharding, or of one per value."""
+        """The specs in an attribute that holds one sharding, or one per value."""
         return () if attribute is None else self._once(_read_specs, attribute)
 
     def rule(self, op: ir.Operation) -> ShardingRule | None:
@@ -365,11 +365,11 @@ class AttributeCache:
         return self._once(_read_tensor, value.type)
 
     def location(self, op: ir.Operation) -> SourceLocation:
-        """The source location of an operation or a value, seen from its function."""
+        """The source location of an operation or a value, relative to its function."""
         return self._placed(op.location)[0]
 
     def calls(self, op: ir.Operation) -> tuple[Call, ...]:
-        """The calls that an operation was in before they were inlined, outermost first."""
+        """The inlined calls that contained an operation, outermost first."""
         return self._placed(op.location)[1]
 
     def _placed(self, location: ir.Location) -> tuple[SourceLocation, tuple[Call, ...]]:
@@ -415,7 +415,7 @@ def _axis(attribute: ir.Attribute) -> str:
 
 
 def read_rule(attribute: ir.Attribute) -> ShardingRule:
-    """The sharding rule that an attribute holds."""
+    """Converts a sharding rule attribute."""
     rule = sdy.OpShardingRuleAttr(attribute)
     sizes = {factor_name(n): size for n, size in enumerate(rule.factor_sizes)}
     return ShardingRule(
@@ -442,7 +442,7 @@ def named_attribute(
     """An attribute of an argument (`"arg_attrs"`) or result (`"res_attrs"`), or None."""
     if kind not in function.attributes:
         return None
-    # A list of dictionaries; the stubs of jaxlib know the base class only.
+    # A list of dictionaries; jaxlib's type stubs only know the base class.
     attributes: Any = function.attributes[kind]
     if name not in attributes[number]:
         return None
@@ -450,14 +450,14 @@ def named_attribute(
 
 
 def value_of(op: ir.Operation, name: str) -> Any:
-    """The value of an attribute: a text, a number, or the name of a function."""
-    # The stubs of jaxlib know the base class only.
+    """The value of an attribute: text, a number, or the name of a function."""
+    # jaxlib's type stubs only know the base class.
     attribute: Any = op.attributes[name]
     return attribute.value
 
 
 def defining_op(value: ir.Value) -> Any:
-    """The operation that a value is a result of, or None for an argument of a block."""
+    """The operation that defines a value, or None for a block argument."""
     owner = value.owner
     if not hasattr(owner, "attributes"):
         return None

@@ -1,13 +1,13 @@
-"""Inlines calls and removes dead operations, as XLA does before it propagates.
+"""Inlines calls and removes dead operations, as XLA does before propagation.
 
-The order matters: a constraint is also applied to the operation that makes its operand,
-and a call is not such an operation. So if a constraint follows `jax.nn.relu`, which jax
-lowers to a call, the shardings differ with and without the call in place.
+Inlining changes shardings: Shardy also applies a constraint to the operation that
+defines the constrained value, but not across a call. An example is a constraint on the
+result of `jax.nn.relu`, which jax lowers to a call.
 
-XLA inlines when the program is in HLO (`call-inliner`). jaxlib does not offer that, and
-MLIR's own pass `inline` leaves calls alone in its registry. So the plan does the same
-here. An inlined operation keeps its location, and that of every call around it, as a
-`callsite` in MLIR's words; each call has a number, since two may stand on one line.
+XLA inlines HLO calls (`call-inliner`). jaxlib doesn't expose that pass, and MLIR's
+`inline` pass does nothing with jaxlib's dialects, so this module inlines calls itself.
+The location of an inlined operation is an MLIR `callsite` that includes all enclosing
+calls. Each call has a number, because two calls may be on one line.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from shardviz.plans.backend.mlir_names import (
     STABLEHLO_RETURN,
 )
 
-#: The attribute of what XLA puts before a loop for a value that it reads from outside.
+#: Attribute of constraints that XLA puts before a loop, on values the loop reads.
 READ_BY_LOOP = "shardviz.read_by_loop"
-# The sharding of a constraint as jax wrote it, with axes of size 1.
+# Attribute of a constraint: its sharding as jax wrote it, with axes of size 1.
 WRITTEN = "shardviz.written"
-# Operations with effects besides their results, or that XLA treats so, such as
+# Operations with side effects, or that XLA treats as if they had some, such as
 # collectives.
 _KEPT = frozenset({
     *(kind.stablehlo.removeprefix("stablehlo.") for kind in KINDS.values()),
@@ -45,17 +45,16 @@ _KEPT = frozenset({
     "create_token", "after_all",
 })  # fmt: skip
 _RETURNS = frozenset({STABLEHLO_RETURN, SHARDY_RETURN})
-# Besides those of StableHLO; the second has the effects of the operations in it.
+# Pure operations of Shardy; MANUAL_COMPUTATION has the effects of its body.
 _PURE = frozenset({CONSTRAINT, MANUAL_COMPUTATION})
-# Host computations of `compute_on`, and `jax.jit(inline=jax.Inline.XLA_LATE)`.
+# Calls not inlined: those of `compute_on`, and `jax.jit(inline=jax.Inline.XLA_LATE)`.
 _LEFT = ("false", "xla_late")
 
 
 def inline_calls(module: Any) -> None:
-    """Replaces, in place, every call in `main` that XLA would inline, and every call
-    inside it.
+    """Inlines, in place, all calls in `main` that XLA would inline, and nested calls.
 
-    The functions stay; Shardy's pipeline begins with removing those that nothing calls.
+    The functions stay; Shardy's pipeline first removes those that are not called.
 
     >>> import jax
     >>> lowered = jax.jit(lambda x: jax.nn.relu(x) + jax.nn.relu(x * 2)).lower(1.0)
@@ -83,7 +82,7 @@ def inline_calls(module: Any) -> None:
 
 
 def remove_dead(module: Any) -> None:
-    """Removes, in place, every operation without effects whose results nothing reads.
+    """Removes, in place, all operations without side effects and with unused results.
 
     >>> import jax
     >>> context = jax.jit(abs).lower(1.0).compiler_ir("stablehlo").context
@@ -101,7 +100,7 @@ def remove_dead(module: Any) -> None:
 
 
 def functions_of(module: Any) -> dict[str, Any]:
-    """The functions of a module, by name."""
+    """Name -> function, for all functions of a module."""
     functions = {}
     for item in module.regions[0].blocks[0].operations:
         op = item.operation
@@ -111,7 +110,7 @@ def functions_of(module: Any) -> dict[str, Any]:
 
 
 def callee(call: ir.Operation, functions: dict[str, Any]) -> Any:
-    """The function that a `func.call` calls, or None if its body is elsewhere."""
+    """The function that a `func.call` calls, or None if it has no body here."""
     function = functions.get(value_of(call, CALLEE))
     if function is None or not function.regions[0].blocks:
         return None
@@ -126,7 +125,7 @@ def _is_inlineable(call: Any) -> bool:
 
 
 def _inlined(call: ir.Operation, function: ir.Operation, number: int) -> list[Any]:
-    """Puts a copy of a function in place of one call; the calls in it."""
+    """Replaces a call by a copy of the callee; returns the calls in the copy."""
     copy = function.clone()
     block = copy.regions[0].blocks[0]
     for argument, operand in zip(block.arguments, call.operands, strict=True):
@@ -153,7 +152,7 @@ def _calls_in(op: ir.Operation) -> list[Any]:
 
 
 def operations_in(op: ir.Operation, inner_first: bool = False) -> list[Any]:
-    """The operations in another in program order, each before or after those in it."""
+    """All nested operations, each before (or with `inner_first` after) those in it."""
     operations: list[Any] = []
     if not len(op.regions):
         return operations
@@ -162,7 +161,7 @@ def operations_in(op: ir.Operation, inner_first: bool = False) -> list[Any]:
         operations.append(inner)
         return ir.WalkResult.ADVANCE
 
-    # jaxlib's own traversal takes a third of the time of one over regions and blocks.
+    # `walk` takes a third of the time of loops over regions and blocks.
     order = ir.WalkOrder.POST_ORDER if inner_first else ir.WalkOrder.PRE_ORDER
     op.walk(collect, order)
     # Without the operation itself.
@@ -172,7 +171,7 @@ def operations_in(op: ir.Operation, inner_first: bool = False) -> list[Any]:
 def _remove_dead_in(op: ir.Operation) -> None:
     for region in op.regions:
         for block in region.blocks:
-            # In reverse, so that a value that only dead operations read is dead, too.
+            # In reverse, so that operations used only by dead ones are removed too.
             for item in reversed(list(block.operations)):
                 inner = item.operation
                 if _is_read(inner) or _has_effects(inner):

@@ -1,4 +1,4 @@
-"""Plans a program: traces and lowers it, propagates its shardings, estimates its cost."""
+"""Plans a program: traces, lowers, propagates shardings, and estimates collectives."""
 
 from __future__ import annotations
 
@@ -68,14 +68,12 @@ from shardviz.programs.program import Program
 
 
 def plan_program(program: Program, platform: str = "") -> Plan:
-    """The plan of a program: every value's sharding, its origin, and an estimate.
-
-    Its cost does not depend on the number of devices.
+    """Plans a program; the time does not depend on the number of devices.
 
     Args:
-        program: what to plan.
-        platform: what to lower for, as `targets.lowering_platform` returns it; `""` if
-            no target was chosen.
+        program: the program to plan.
+        platform: the platform to lower for, as `targets.lowering_platform` returns it;
+            `""` if no target was chosen.
 
     Raises:
         ProgramError: if `program` is not a Program.
@@ -103,7 +101,7 @@ def plan_program(program: Program, platform: str = "") -> Plan:
 
 
 class _PlanRun:
-    """The stages of planning one program, and the last stage reached."""
+    """Runs the stages of planning one program, and records the current stage."""
 
     def __init__(self, program: Program, platform: str) -> None:
         self.program, self.platform = program, platform
@@ -113,10 +111,10 @@ class _PlanRun:
         self.calls = ConstraintCalls()
 
     def run(self) -> None:
-        """Traces, lowers and propagates.
+        """Traces, lowers and propagates the program.
 
         Raises:
-            Exception: any error of a stage; `self.stage` is the name of the stage.
+            Exception: any error of a stage; `self.stage` names the failed stage.
         """
         self.stage = "propagate"
         pipeline.check_available()
@@ -147,9 +145,7 @@ class _PlanRun:
         self.plan = replace(self.plan, notes=(*self.plan.notes, *notes))
 
     def _trace(self) -> Traced:
-        """The traced program; the plan gets its constraint calls, even if tracing
-        fails.
-        """
+        """Traces the program; records its constraint calls even if tracing fails."""
         with recorded_calls() as self.calls:
             try:
                 return trace(self.program, self.mesh)
@@ -185,10 +181,10 @@ class _PlanRun:
     def _estimate(
         self, propagated: Any, reader: PlanReader, ops: Sequence[PlannedOp]
     ) -> tuple[Collective, ...]:
-        """The collectives that Shardy plans.
+        """Returns the collectives that Shardy plans.
 
-        If this jaxlib lacks the passes that insert them, or a jax that shardviz was not
-        tested with has other collectives, there are none, with a note.
+        Returns none, and adds a note, if this jaxlib lacks the passes, or if reading
+        the collectives fails with an untested jax.
         """
         missing = missing_estimate_passes()
         if missing:
@@ -203,7 +199,7 @@ class _PlanRun:
             return ()
 
     def _written(self, traced: Traced, reader: PlanReader) -> dict[str, Spec]:
-        """The specs of jax's own types by value, with axes of size 1."""
+        """Value name -> spec from jax's types, which include axes of size 1."""
         written = dict(reader.written)
         for request in self.program.requests:
             if request.spec:
@@ -215,11 +211,11 @@ class _PlanRun:
         return written
 
     def _arguments(self, traced: Traced, lowered: Sequence[str]) -> list[str]:
-        """The names of the lowered arguments. jax leaves out those that are not used.
+        """The names of the lowered arguments, without unused ones, which jax drops.
 
         Args:
-            traced: the program.
-            lowered: what jax calls the arguments.
+            traced: the traced program.
+            lowered: jax's names of the lowered arguments.
         """
         names = traced.stage.jaxpr.jaxpr.debug_info.arg_names
         names_of_arrays = {}
@@ -228,7 +224,7 @@ class _PlanRun:
         return [names_of_arrays.get(name, name) for name in lowered]
 
     def _with_unused(self, ops: Sequence[PlannedOp]) -> tuple[PlannedOp, ...]:
-        """The values; the arguments as they are given, with those that nothing reads."""
+        """The values, with all arguments in the program's order, even unused ones."""
         used, operations = {}, []
         for op in ops:
             if op.kind == "argument":
@@ -258,17 +254,17 @@ class _PlanRun:
         return (*arguments, *used.values(), *operations)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the plan with an error."""
+        """Sets the error of the plan."""
         failed = failure(self.stage, error)
         if self.stage == "trace":
             call = self.calls.raised
             refusals = typed_form(self.program, error).refusals
-            # Another line would mean that the program caught what the call raised.
+            # On another line, the program may have caught the error of the call.
             if call is not None and failed.source in ("", call.source):
                 words = f"{call.where}: {call.sentence} {failed.message}"
                 failed = Failure(self.stage, words, call.source)
             elif refusals and type(error).__name__ == "ShardingTypeError":
-                # Its message often does not name the operation it is about.
+                # jax's message often does not name the refused operation.
                 cause = RefusedByTypes(refusals[0].operation)
                 failed = replace(failed, cause=cause)
             failed = replace(failed, refusals=refusals)
@@ -278,7 +274,7 @@ class _PlanRun:
 def _with_axes_of_size_one(
     ops: Sequence[PlannedOp], written: Mapping[str, Spec], mesh: MeshSpec
 ) -> tuple[PlannedOp, ...]:
-    """The values with the axes of size 1 that their types name on Explicit axes."""
+    """Adds Explicit axes of size 1, which jax's types name, to the specs of values."""
     size_one = set()
     for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
         if mesh.shape[axis] == 1 and kind == "Explicit":
@@ -290,7 +286,7 @@ def _with_axes_of_size_one(
             dims = []
             for axes in spec.dims:
                 dims.append(tuple(axis for axis in axes if mesh.shape[axis] > 1))
-            # Otherwise the partitioner chose another spec than the type's.
+            # If the specs differ, the partitioner did not follow the type.
             if replace(spec, dims=tuple(dims)).equivalent(op.spec):
                 op = op.changed(spec=spec)
         typed.append(op)
@@ -298,9 +294,7 @@ def _with_axes_of_size_one(
 
 
 def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
-    """Notes on a plan: axes of size 1, values not covered, values with an uncertain
-    estimate.
-    """
+    """Notes on axes of size 1, on values not covered, and on uncertain estimates."""
     axes_in_specs = set().union(*(op.spec.axes for op in ops))
     size_one = []
     for axis, size in mesh.shape.items():
@@ -319,11 +313,12 @@ def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
 
 
 def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
-    """Refuses a program that names a mesh with other axes: Shardy propagates nothing
-    from one mesh to another.
+    """Refuses a program that also uses a mesh with other axes than `mesh`.
+
+    Shardy does not propagate shardings between meshes.
 
     Raises:
-        ProgramError: for such a program.
+        ProgramError: if the program uses such a mesh.
     """
     mesh_axes = list(mesh.shape.items())
     for other_mesh, equation in meshes_in(jaxpr):

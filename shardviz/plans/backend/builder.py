@@ -1,4 +1,4 @@
-"""Builds the values of a plan while a module is read: names, shapes, origins."""
+"""PlanBuilder: collects the values of a plan while PlanReader reads a module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shardviz.plans.backend.mlir_names import (
 from shardviz.plans.plan_notes import PlanNote
 from shardviz.plans.plan_values import Origin, PlannedOp, Step, arrival
 
-# Operations that jax also adds around others, with the functions that mean them.
+# Operations that jax also adds as helpers -> jax names of explicit calls of them.
 _HELPERS = {
     "constant": {"constant"},
     "broadcast_in_dim": {"broadcast_in_dim", "broadcast", "zeros", "full", "empty2"},
@@ -42,7 +42,7 @@ _HELPERS = {
     "slice": {"slice", "split", "dynamic_slice"},
 }
 _CALL = re.compile(r"\w+\(.*\)")
-#: The attribute that numbers the operations that were read.
+#: Attribute with the number of an operation that was read.
 NUMBER = "shardviz.number"
 
 
@@ -51,14 +51,14 @@ class BlockContext:
     """The properties that all operations of a block share.
 
     Attributes:
-        call: the location of the call that led here.
-        calls: the calls around, outermost first, that were inlined.
-        scope: the functions around, repeated calls numbered.
-        region: as PlannedOp has it.
-        looped: whether a loop is around it.
-        trips: how often it runs; None if a loop around it is of unknown length.
-        notes: those of every operation in it.
-        manual: whether a `shard_map` is around it.
+        call: the location of the call whose callee contains the block.
+        calls: the enclosing inlined calls, outermost first.
+        scope: the enclosing functions, with repeated calls numbered.
+        region: the kind of block, as in PlannedOp.
+        looped: whether the block is inside a loop.
+        trips: how often the block runs; None if an enclosing loop has unknown length.
+        notes: notes for every operation in the block.
+        manual: whether the block is inside a `shard_map`.
     """
 
     call: SourceLocation = NOWHERE
@@ -71,7 +71,7 @@ class BlockContext:
     manual: bool = False
 
     def scope_of(self, path: str) -> tuple[str, ...]:
-        """The functions around an operation, given its name in jax."""
+        """The functions around an operation, given jax's name of the operation."""
         inner_path, outer = path, self.call.op
         if outer and path.startswith(outer):
             inner_path = path[len(outer) :].lstrip("/")
@@ -83,9 +83,9 @@ class ValueBuilder:
     """A PlannedOp under construction.
 
     Attributes:
-        op: its fields so far.
-        origin_names: mesh axis to the name that Shardy gives its origin.
-        steps: the steps that crossed its operation.
+        op: the fields so far.
+        origin_names: mesh axis -> Shardy's name of the axis origin.
+        steps: the propagation steps that crossed the operation.
     """
 
     op: PlannedOp
@@ -98,11 +98,11 @@ class ReadOp:
     """The results of reading one operation.
 
     Attributes:
-        location: its location, as seen from `main`.
-        context: that of its block.
-        results: the names of the values that it makes.
-        arguments: the names of the arguments of its blocks, if it has some.
-        inside: the context of its blocks.
+        location: the location of the operation, relative to `main`.
+        context: the context of the enclosing block.
+        results: the names of the operation's results.
+        arguments: the argument names of the operation's own blocks, if any.
+        inside: the context of the operation's own blocks.
     """
 
     location: SourceLocation
@@ -120,15 +120,15 @@ class PlanBuilder:
         attributes: the cache of the module's attributes.
 
     Attributes:
-        attributes: the same.
-        read_ops: a ReadOp for each operation, by its number.
+        attributes: the cache of the module's attributes.
+        read_ops: the ReadOps of all operations; the index is the operation's number.
     """
 
     def __init__(self, reserved: Iterable[str], attributes: AttributeCache) -> None:
         self.attributes = attributes
         self.read_ops: list[ReadOp] = []
-        # The results of an operation with several are name[0], name[1], and so may
-        # arguments be.
+        # Several results of an operation are named name[0], name[1]. Arguments may have
+        # such names too.
         self._taken = {name.partition("[")[0] for name in reserved} | {*reserved}
         self._next: dict[str, int] = {}
         self._by_value: dict[Any, str] = {}
@@ -136,7 +136,7 @@ class PlanBuilder:
         self._origins: dict[str, Origin] = {}
 
     def number(self, op: ir.Operation, context: BlockContext) -> ReadOp:
-        """Numbers an operation, so that copies of the module know it, too."""
+        """Creates a ReadOp, and stores its number as an attribute that copies keep."""
         location = context.call.inner(self.attributes.location(op))
         op.attributes[NUMBER] = ir.IntegerAttr.get(
             ir.IntegerType.get_signless(64), len(self.read_ops)
@@ -146,15 +146,15 @@ class PlanBuilder:
         return read
 
     def named(self, values: Iterable[ir.Value]) -> tuple[str, ...]:
-        """The names of MLIR values."""
+        """The plan's names of MLIR values; `""` if unknown."""
         return tuple([self._by_value.get(v, "") for v in values])
 
     def alias(self, values: Iterable[ir.Value], names: Sequence[str]) -> None:
-        """Gives MLIR values the names of values of the plan."""
+        """Maps MLIR values to names of existing values of the plan."""
         self._by_value.update(zip(values, names, strict=False))
 
     def value(self, name: str) -> PlannedOp | None:
-        """A value that was read already."""
+        """The value with this name, if it was read already."""
         if name not in self._by_name:
             return None
         return self._by_name[name].op
@@ -166,25 +166,25 @@ class PlanBuilder:
         operands: Sequence[str],
         results: Sequence[str],
     ) -> None:
-        """Gives a value the steps that crossed its operation, between these values."""
+        """Adds the propagation steps across an operation to one of its values."""
         ends = {f"operand-{number}": name for number, name in enumerate(operands)}
         for number, name in enumerate(results):
             ends[f"result-{number}"] = name
         for edge in edges:
             origin = ends.get(edge.source, "")
             names = dict.fromkeys(ends.get(target, "") for target in edge.targets)
-            # A step may lead from a value to itself, under another number.
+            # Operands and results can be the same value, so skip steps to itself.
             to = tuple([name for name in names if name not in ("", origin)])
             if origin and to:
                 step = Step(edge.number, edge.axis, value.op.name, origin, to)
                 value.steps += (step,)
 
     def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
-        """Records what Shardy means by the name of an origin."""
+        """Records the meaning of Shardy's name of an origin."""
         self._origins[key] = Origin("", kind, name, source)
 
     def take(self, base: str) -> str:
-        """A name like `base` that is still free."""
+        """Reserves and returns an unused name: `base`, or `base_1` and so on."""
         number = self._next.get(base, 0)
         while True:
             name = f"{base}_{number}" if number else base
@@ -203,20 +203,19 @@ class PlanBuilder:
         operands: tuple[str, ...],
         **fields: Any,
     ) -> list[ValueBuilder]:
-        """A value for each result of an operation.
+        """Adds a value for each result of an operation.
 
         Args:
             op: the operation.
             read: the ReadOp of the operation.
-            specs: the shardings of its results.
-            operands: the names of the values it reads.
-            fields: those of PlannedOp that not every operation has alike.
+            specs: the shardings of the results.
+            operands: the names of the operands.
+            fields: further fields of PlannedOp, which override the defaults here.
         """
         location, context = read.location, read.context
         opcode = fields.pop("opcode", None) or pipeline.name_of(op)
         name, results = self.take(base_name(location.op, opcode)), list(op.results)
-        # A dictionary, since most programs have thousands of values, and these fields
-        # are read once for all results.
+        # Computed once for all results, because programs can have thousands of values.
         shared = {
             "kind": "op",
             "opcode": opcode,
@@ -239,7 +238,7 @@ class PlanBuilder:
         for number, value in enumerate(results):
             shape, dtype = self.attributes.tensor(value) or ((), "token")
             spec, names = not_split(shape), {}
-            # Without any axes, Shardy writes a spec without dimensions, or none.
+            # If no axis splits a value, Shardy writes an empty spec, or none.
             if number < len(specs) and (specs[number].dims or specs[number].unreduced):
                 spec = specs[number]
             if number < len(origins):
@@ -252,14 +251,14 @@ class PlanBuilder:
         return added
 
     def keep(self, builder: ValueBuilder, value: Any = None) -> ValueBuilder:
-        """Adds a value of the plan, and the MLIR value that it is, if there is one."""
+        """Adds a value to the plan, and maps the MLIR value to it, if there is one."""
         self._by_name[builder.op.name] = builder
         if value is not None:
             self._by_value[value] = builder.op.name
         return builder
 
     def finish(self) -> tuple[PlannedOp, ...]:
-        """The values in program order, with the origin of every axis and the last step."""
+        """Returns the values in program order, with axis origins and last steps."""
         arrivals: dict[tuple[str, str], Step] = {}
         for builder in self._by_name.values():
             for step in builder.steps:
@@ -278,7 +277,7 @@ class PlanBuilder:
                     without_name.append(axis)
                 else:
                     origins[axis] = origin
-            # Those that Shardy names come first, then those that only the steps show.
+            # Origins named by Shardy come first, then those derived from the steps.
             for axis in without_name:
                 origin = self._origin_by_steps(axis, op.name, arrivals)
                 if origin is not None:
@@ -287,10 +286,10 @@ class PlanBuilder:
         return tuple(finished)
 
     def _named_origin(self, axis: str, builder: ValueBuilder) -> Origin | None:
-        """The origin of an axis by the name that Shardy gives it, or None."""
+        """The origin of an axis according to Shardy's name of the origin, or None."""
         names = builder.origin_names
         name = names.get(axis)
-        if name is None:  # a part of an axis may come from another part of it
+        if name is None:  # sub-axes of an axis can share an origin
             parent = parent_axis(axis)
             for named_axis, origin in names.items():
                 if parent_axis(named_axis) == parent:
@@ -305,7 +304,7 @@ class PlanBuilder:
     def _origin_by_steps(
         self, axis: str, name: str, arrivals: Mapping[tuple[str, str], Step]
     ) -> Origin | None:
-        """The origin of an axis of a value, or None if no step leads to it."""
+        """The origin of an axis, found by following steps backwards, or None."""
         visited = set[str]()
         while name not in visited and name in self._by_name:
             visited.add(name)
@@ -324,7 +323,7 @@ class PlanBuilder:
 
 @lru_cache(maxsize=4096)
 def base_name(path: str, opcode: str) -> str:
-    """jax's name of an operation; for a helper that jax adds, StableHLO's name.
+    """The name of a value: jax's name of the operation; StableHLO's name for a helper.
 
     >>> base_name("jit(f)/jit(relu)/max", "maximum")
     'max'
@@ -340,13 +339,13 @@ def base_name(path: str, opcode: str) -> str:
 
 
 def all_axes(spec: Spec) -> tuple[str, ...]:
-    """The axes of a spec, those over which it is not summed yet included."""
+    """The axes of a spec, including unreduced axes."""
     return (*spec.axes, *sorted(spec.unreduced))
 
 
 @lru_cache(maxsize=4096)
 def not_split(shape: tuple[int, ...]) -> Spec:
-    """The spec of an array that nothing splits."""
+    """The spec of an unsplit array of this shape."""
     return Spec.trusted(((),) * len(shape))
 
 

@@ -1,12 +1,12 @@
 """Estimates a program's collectives: those that Shardy itself would insert.
 
-If XLA's partitioner differs by a rule that is exact and simple, that rule is followed;
-if it differs in another way, `estimate_limits` marks the value. All of it was compared
-with XLA's own dumps on jaxlib 0.10.0 and 0.12.
+If XLA's partitioner differs from Shardy by a simple and exact rule, the estimate
+follows that rule. If it differs in another way, `estimate_limits` marks the value. The
+rules were checked against XLA's dumps on jaxlib 0.10.0 and 0.12.
 
-Groups are known by the mesh axes that they run over, so a mesh of a million devices
-costs the same as one of eight. The exception is collectives written inside a
-`shard_map`: their first group is read.
+Replica groups are represented by mesh axes, so a mesh of a million devices costs the
+same as one of eight. Only for collectives that a program calls in a `shard_map`, the
+first group itself is read.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ from shardviz.plans.backend.reader import PlanReader
 from shardviz.plans.plan_causes import MoveCause, PrintCause, WrittenCause
 from shardviz.plans.plan_values import PlannedOp, array_bytes
 
-# Custom calls for which XLA's partitioner has code of its own.
+# Custom calls for which XLA's partitioner has special code.
 _SPLIT_CALLS = frozenset({
     "mhlo.topk", "mhlo.erf", "annotate_device_placement", "CustomSPMDPartitioning",
     "PartialReduce", "MoveToHost", "MoveToDevice",
 })  # fmt: skip
 _DIM = re.compile(r"\{([^{}]*)\}")
-_PAIRS = 4096  # of a permutation, that are looked at
+_PAIRS = 4096  # maximum number of pairs read from a permutation
 _Axes = tuple[str, ...]
 
 
 class _Part(NamedTuple):
-    """One collective of those that XLA makes of one operation.
+    """One of the collectives that XLA emits for one operation.
 
     Attributes:
-        axes: the axes that it runs over, or parts of axes.
-        after: the sharding of its result.
+        axes: the mesh axes or sub-axes that the collective runs over.
+        after: the sharding of the collective's result.
     """
 
     axes: _Axes
@@ -89,14 +89,14 @@ class _Part(NamedTuple):
 def read_estimate(
     propagated: Any, read: PlanReader, ops: Sequence[PlannedOp]
 ) -> tuple[Collective, ...]:
-    """The collectives that Shardy plans, in program order.
+    """Returns the collectives that Shardy plans, in program order.
 
-    The body of a loop counts once, with its trip count. Collectives that the user wrote
-    inside of `shard_map` count too.
+    A collective in a loop body is listed once, with its trip count. Collectives that
+    the program calls in a `shard_map` are included.
 
     Args:
-        propagated: the result of `pipeline.propagate`.
-        read: the reader that has read it.
+        propagated: the module that `pipeline.propagate` returned.
+        read: the reader of that module.
         ops: the values of the plan.
     """
     module = PlannedModule(pipeline.planned_module_on(propagated), read, ops)
@@ -104,8 +104,7 @@ def read_estimate(
     collectives = []
     for op in module.operations():
         for collective in reader.collectives_of(op):
-            # XLA removes arrays without elements and the collectives that would move
-            # them.
+            # XLA removes empty arrays, and the collectives that would move them.
             if collective.bytes_per_device:
                 collectives.append(collective)
     return tuple(collectives)
@@ -119,7 +118,7 @@ class _EstimateReader:
         self._moved_operands: set[tuple[str, str, str, _Axes]] = set()
 
     def collectives_of(self, op: ir.Operation) -> Iterator[Collective]:
-        """The collectives of one operation."""
+        """The collectives for one operation of the planned module."""
         if op.name in SHARDY:
             yield from self._inserted(op)
         elif op.name in WRITTEN_COLLECTIVES:
@@ -136,10 +135,10 @@ class _EstimateReader:
             yield from self._called(op)
 
     def _inserted(self, op: ir.Operation) -> Iterator[Collective]:
-        """The collectives of one of Shardy's operations."""
+        """The collectives for one operation that Shardy inserted."""
         start = self.module.start(op)
         if self._is_one_number(start):
-            return  # XLA makes it anew
+            return  # XLA recreates the number on each device
         blame_for = blame_for_move
         if KINDS[SHARDY[op.name]].sums:
             blame_for = blame_for_sum
@@ -157,8 +156,9 @@ class _EstimateReader:
             yield self._collective(op, SHARDY[op.name], part.axes, moved, blame)
 
     def _before(self, op: ir.Operation, operand: OperandMove) -> Iterator[Collective]:
-        """The collectives on an operand of an elementwise operation that XLA inserts
-        instead of one of Shardy's on its result.
+        """The collectives that XLA inserts before an elementwise operation.
+
+        Shardy would move the result of the operation instead of its operand.
         """
         kind, parts = SHARDY[op.name], self._parts(op, self.module.start(op))
         if operand.gathered is not None:
@@ -167,7 +167,7 @@ class _EstimateReader:
         name = self.module.name(operand.value)
         source = self.module.by_name.get(name)
         if source is not None and not source.spec.equivalent(operand.spec):
-            # A constraint has moved it before.
+            # A constraint has already moved the operand.
             constraint = constraint_for(self.module, source, operand.spec)
             name = name if constraint is None else constraint.name
         for part in parts:
@@ -184,9 +184,9 @@ class _EstimateReader:
             yield self._collective(op, kind, part.axes, moved, blame)
 
     def _is_one_number(self, value: ir.Value) -> bool:
-        """True if all elements of a value are the same number, as in zeros.
+        """True for a broadcast scalar, such as zeros, without a constraint.
 
-        XLA moves it only if it has a constraint.
+        XLA does not move such a value.
         """
         broadcast = defining_op(value)
         if broadcast is None or broadcast.name != BROADCAST:
@@ -196,16 +196,16 @@ class _EstimateReader:
         return scalar is not None and scalar[0] == () and "constraint" not in origins
 
     def _parts(self, op: ir.Operation, start: ir.Value) -> list[_Part]:
-        """The collectives that XLA makes of one of Shardy's operations.
+        """The collectives that XLA emits for one operation that Shardy inserted.
 
-        It gathers one dimension at a time, the last first, and so it sums over devices.
+        XLA gathers, and also sums, one dimension at a time, starting with the last.
         """
         before = self.module.spec(op.operands[0])
         after = self.module.spec(op.results[0])
         if op.name not in COLLECTIVE_AXES:
             if op.name == RESHARD and not before.axes and not after.axes:
-                return []  # each device has all of it already
-            # Another order of the same axes over other devices moves along all of them.
+                return []  # every device already has the full value
+            # If no axis moved, only the device order differs, so all axes are involved.
             moved = _moved_axes(before, after) or self.mesh.axis_names
             return [_Part(mesh_axes(moved, self.mesh), after)]
         text = self.attributes.text(op, COLLECTIVE_AXES[op.name])
@@ -225,17 +225,17 @@ class _EstimateReader:
             return [_Part(axes, after)]
         result = self.module.by_name.get(self.module.name(op.operands[0]))
         if result is not None and result.spec.unreduced:
-            # A reshard asks for the whole sum, before anything splits it.
+            # A reshard requests the complete sum before it is split.
             return [_Part(axes, after)]
-        # For a scatter its updates are split; for the other operations their operand.
+        # The split operand is the third (updates) of a scatter, else the first.
         operand_spec, result_spec = self.module.spec(summed_op.operands[0]), after
         if opcode == "scatter":
             operand_spec = self.module.spec(summed_op.operands[2])
         uses = [use.owner.operation for use in op.results[0].uses]
         is_sliced = len(uses) == 1 and uses[0].name == ALL_SLICE
         if opcode == "dot_general" and is_sliced:
-            # XLA first sums over the axes that split the result, and keeps a shard of
-            # the sum.
+            # XLA first sums over the axes that split the result, and each device keeps
+            # its shard of the sum.
             operand_spec = result_spec = self.module.spec(uses[0].results[0])
         parts, remaining = [], list(axes)
         for dim in reversed(operand_spec.dims):
@@ -248,11 +248,12 @@ class _EstimateReader:
         return parts
 
     def _printed(self, op: ir.Operation) -> Iterator[Collective]:
-        """The all-gathers of the operands of `jax.debug.print`: one device calls
-        Python.
+        """The all-gathers for a Python callback, such as `jax.debug.print`.
+
+        One device runs the callback and needs all operands in full.
         """
         read = self.module.read(op)
-        # In a shard_map each device prints its own block.
+        # In a shard_map, every device runs the callback on its block.
         if read is None or read.context.manual:
             return
         if any(map(self.attributes.tensor, op.results)):
@@ -266,10 +267,9 @@ class _EstimateReader:
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _called(self, op: ir.Operation) -> Iterator[Collective]:
-        """The all-gathers of the operands of a custom call: XLA does not split it.
+        """The all-gathers for the operands of a custom call, which XLA cannot split.
 
-        Linear algebra is split along the batch of its matrices if Shardy's rule allows
-        it.
+        Linear algebra calls stay split along batch dimensions if Shardy's rule allows.
         """
         read = self.module.read(op)
         if read is None or read.context.manual or not read.results:
@@ -293,9 +293,9 @@ class _EstimateReader:
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _written(self, op: ir.Operation, kind: str) -> Collective:
-        """A collective that the user wrote."""
+        """The estimate of a collective that the program itself calls."""
         read = self.module.read(op)
-        assert read is not None  # it was there before Shardy's own
+        assert read is not None  # only Shardy's operations have no ReadOp
         location, axes = read.location, axes_of_written(op, self.mesh)
         inside = "the program"
         if read.context.manual:
@@ -310,14 +310,15 @@ class _EstimateReader:
         return self._collective(op, kind, axes, moved, blame)
 
     def _gradient_of(self, name: str, kind: str, last: str) -> str:
-        """The argument whose gradient a sum in a `shard_map` is; `""` if several may be.
+        """The argument whose gradient a `shard_map` sums; `""` if not exactly one.
 
-        The forward pass reads it on the same line, in the shape of the sum.
+        The forward pass reads that argument on the source line of the sum, and its
+        shape is that of the sum or a multiple of it.
 
         Args:
-            name: the value of the plan that is the sum.
+            name: the name of the sum in the plan.
             kind: the kind of collective.
-            last: what jax calls it.
+            last: the last component of jax's name for the collective.
         """
         total = self.module.by_name.get(name)
         if total is None or not KINDS[kind].sums:
@@ -326,7 +327,7 @@ class _EstimateReader:
         for op in self.module.by_name.values():
             if op.backward or op.stack != total.stack:
                 continue
-            # Without its check of types a shard_map sums gradients at its end.
+            # With check_vma=False, shard_map sums gradients at its boundary.
             if last == "psum" and op.opcode != "shard_map":
                 continue
             if (op.opcode == "all_gather") != (kind == "reduce-scatter"):
@@ -350,7 +351,7 @@ class _EstimateReader:
         moved: Sequence[tuple[Any, Spec]],
         blame: Blame,
     ) -> Collective:
-        """One collective of these values, each with its sharding afterwards."""
+        """Creates a Collective that moves these values, given their new shardings."""
         size, total, shapes = group_size(axes, self.mesh), 0, []
         for value, spec in moved:
             shape, dtype = self.attributes.tensor(value) or ((), "token")
@@ -358,10 +359,10 @@ class _EstimateReader:
             total += array_bytes(local, dtype)
             shapes.append(shape_text(local, dtype))
         if KINDS[kind].counts_operand:
-            total *= size  # the bytes of its operand
+            total *= size  # bytes of the operand
         inside, all_shapes = self.module.around(op).inside, ", ".join(shapes)
         if len(shapes) != 1:
-            all_shapes = f"({all_shapes})"  # as XLA writes a tuple
+            all_shapes = f"({all_shapes})"  # XLA's notation of a tuple
         names = mesh_axes(axes, self.mesh)
         parts: list[AxisPart] = []
         if not KINDS[kind].pairs:
@@ -389,7 +390,7 @@ class _EstimateReader:
 
 
 def mesh_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
-    """The mesh axes that these are, or are parts of, in the order of the mesh.
+    """Replaces sub-axes by their mesh axes; returns distinct axes in mesh order.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> mesh_axes(["model", "data:(1)2", "data:(2)2"], make_mesh(data=4, model=2))
@@ -400,7 +401,7 @@ def mesh_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
 
 
 def whole_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
-    """The same axes in the order of the mesh; neighbouring parts of one are joined.
+    """Sorts axes in mesh order, and joins adjacent sub-axes of one axis.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> whole_axes(["model", "data:(2)2", "data:(1)2"], make_mesh(data=4, model=2))
@@ -427,7 +428,7 @@ def whole_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
 
 
 def _gathers(gathered: Sequence[_Axes], before: Spec) -> list[_Part]:
-    """One all-gather per dimension, the last first, with the sharding after each."""
+    """One all-gather per dimension, last dimension first, with its result sharding."""
     dims, parts = list(before.dims), []
     for number in reversed(range(len(gathered))):
         axes = gathered[number]
@@ -438,7 +439,7 @@ def _gathers(gathered: Sequence[_Axes], before: Spec) -> list[_Part]:
 
 
 def _moved_axes(before: Spec, after: Spec) -> list[str]:
-    """The axes that split another dimension, or in another order, after a permutation."""
+    """The axes whose dimension, or position within it, differs between two specs."""
     first, last = ({}, {})
     for spec, places in ((before, first), (after, last)):
         for dim, axes in enumerate(spec.dims):
@@ -447,13 +448,13 @@ def _moved_axes(before: Spec, after: Spec) -> list[str]:
     return [axis for axis in {**first, **last} if first.get(axis) != last.get(axis)]
 
 
-# XLA's names of types that aren't the first letter and the number of bits.
+# Dtypes whose XLA name is not simply a letter and the number of bits.
 _XLA = {"bool": "pred", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128"}
 _DTYPE = re.compile(r"(float|uint|int)(\d+.*)")
 
 
 def shape_text(shape: tuple[int, ...], dtype: str) -> str:
-    """Type and shape as XLA writes them.
+    """Formats dtype and shape as XLA does.
 
     >>> shape_text((16, 512), "float32"), shape_text((), "bool"), shape_text((8,), "int8")
     ('f32[16,512]', 'pred[]', 's8[8]')
@@ -466,18 +467,18 @@ def shape_text(shape: tuple[int, ...], dtype: str) -> str:
 
 
 def axes_of_written(op: Any, mesh: MeshSpec) -> _Axes:
-    """The mesh axes of a collective that the user wrote inside of `shard_map`."""
+    """The mesh axes of a collective that the program calls in a `shard_map`."""
     holder = op.attributes
     if SOURCE_TARGET_PAIRS in holder:
         rows = np.asarray(holder[SOURCE_TARGET_PAIRS]).reshape(-1, 2)[:_PAIRS]
         pairs = tuple(map(tuple, rows.tolist()))
         return axes_of_pairs(pairs, mesh.axis_names, mesh.axis_sizes)
-    if op.name == CUSTOM_CALL:  # a ragged exchange keeps its groups among its options
+    if op.name == CUSTOM_CALL:  # the groups of a ragged all-to-all are in its config
         holder = holder[BACKEND_CONFIG]
     if REPLICA_GROUPS not in holder:
         return ()
     groups = holder[REPLICA_GROUPS]
-    # jax 0.12 writes the axes themselves; jaxlib has no class for that.
+    # jax 0.12 writes mesh axes instead of groups; jaxlib has no class for these.
     if "replica_group_mesh_axes" in str(groups)[:80]:
         axes = re.findall(r'axis_ref<name = "((?:[^"\\]|\\.)*)"', str(groups))
         return tuple(axis for axis in axes if parent_axis(axis) in mesh.shape)
@@ -486,7 +487,7 @@ def axes_of_written(op: Any, mesh: MeshSpec) -> _Axes:
 
 
 def _axes_of_group(group: np.ndarray, mesh: MeshSpec) -> _Axes:
-    """The axes, or parts of axes, that the devices of one group differ in."""
+    """The mesh axes or sub-axes along which the devices of one group differ."""
     group = group[group >= 0]
     if not group.size or group.max() >= mesh.size:
         return ()
@@ -498,12 +499,11 @@ def _axes_of_group(group: np.ndarray, mesh: MeshSpec) -> _Axes:
             continue
         across *= positions.size
         if positions.size < size:
-            # Each second or fourth of an axis is a part of it, as another mesh may
-            # split it.
+            # Devices at a constant stride along an axis form a sub-axis.
             minor = int(positions[1] - positions[0]) * positions.size
             name = f"{name}:({size // minor}){positions.size}"
         axes.append(name)
-    # If the group lacks some combinations of its coordinates, axes cannot describe it.
+    # Mesh axes cannot describe a group that lacks combinations of its coordinates.
     if across != group.size:
         return ()
     return tuple(axes)

@@ -1,4 +1,4 @@
-"""Why Shardy plans a collective: the value of the plan that it is for, and its cause."""
+"""Finds the value of the plan that needs a planned collective, and the cause."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Blame(NamedTuple):
     """The value and operation that need a collective, and its cause.
 
     Attributes:
-        value: the name of the plan's value; `""` if it isn't a value of the plan.
-        location: the operation in the user's code.
-        cause: why it is there.
+        value: the value's name in the plan; `""` if the plan does not have it.
+        location: the location of the operation in the user's code.
+        cause: why the collective is needed.
     """
 
     value: str
@@ -50,7 +50,7 @@ class Blame(NamedTuple):
 def blame_for_sum(
     module: PlannedModule, op: ir.Operation, axes: tuple[str, ...]
 ) -> Blame:
-    """What a reduction over devices is for: the operation whose result is summed."""
+    """Blames a reduction over devices on the operation whose result it sums."""
     start = module.start(op)
     summed_op, name = defining_op(start), module.name(start)
     read, code = module.read(summed_op), "other"
@@ -76,24 +76,23 @@ def blame_for_sum(
 def blame_for_move(
     module: PlannedModule, op: ir.Operation, axes: tuple[str, ...]
 ) -> Blame:
-    """What a change of a sharding is for: a request, or the operation that reads it."""
+    """Blames a change of sharding on a constraint, or else on the value's reader."""
     start, between = module.start(op), op.operands[0]
     name, before = module.name(start), module.spec(start)
     source = module.by_name.get(name)
     if between != start:
-        # If a constraint changes the sharding, later collectives move the constrained
-        # value.
+        # Behind a constraint in the chain, collectives move the constrained value.
         under = constraint_for(module, source, module.spec(between))
         if under is not None:
             name, before, source = under.name, module.spec(between), under
     last, reader = module.end(op)
     after = module.spec(last.results[0])
     location_here, kind = module.attributes.location(op), SHARDY[op.name]
-    # A chain of collectives may have no value of the plan at its start.
+    # The start of the chain may not be a value of the plan.
     moved = name or location_here.last_part
     asking = constraint_for(module, source, after)
     for step in module.chain(op):
-        # Operations after a constraint may split the value again.
+        # A later collective of the chain may change the requested sharding again.
         if asking is None:
             asking = constraint_for(module, source, module.spec(step.results[0]))
     if asking is not None:
@@ -114,7 +113,7 @@ def _location(op: PlannedOp) -> SourceLocation:
 def _user(
     module: PlannedModule, reader: Any, source: PlannedOp | None
 ) -> tuple[str, str, str, SourceLocation | None]:
-    """The reader of a value: code, value of the plan, name and line."""
+    """The reader of a value: cause code, value of the plan, display name, location."""
     if reader is not None and reader.name.endswith(".return"):
         reader = reader.parent.operation
         name = reader.attributes.get(FUNCTION_NAME)
@@ -128,7 +127,7 @@ def _user(
 
 
 def _result_of(module: PlannedModule, source: PlannedOp | None) -> str:
-    """The first result of the program that is this value; `""` if there is none."""
+    """The first result of the program that returns a value; `""` if there is none."""
     if source is not None:
         for reader in module.readers[source.name]:
             if reader.kind == "result":
@@ -139,9 +138,10 @@ def _result_of(module: PlannedModule, source: PlannedOp | None) -> str:
 def constraint_for(
     module: PlannedModule, value_op: PlannedOp | None, after: Spec
 ) -> PlannedOp | None:
-    """The constraint or reshard that asks for a value to be split so, or None.
+    """The constraint or reshard that requests the sharding `after` of a value, or None.
 
-    It may stand behind others: Shardy makes one chain of collectives of all of them.
+    Also looks behind other constraints on the value, because Shardy merges consecutive
+    constraints into one chain of collectives.
     """
     values = [value_op] if value_op is not None else []
     for value in values:
@@ -149,7 +149,7 @@ def constraint_for(
             if reader.opcode in _CONSTRAINTS:
                 if reader.spec.equivalent(after):
                     return reader
-                # Those nearer to the value come first.
+                # Breadth first: nearer constraints come before later ones.
                 values.append(reader)
     return None
 
@@ -159,6 +159,6 @@ def _what_asks(asking: PlannedOp) -> str:
     if last in ("shard_map", "reshard"):
         return last
     if asking.opcode == "reshard":
-        # XLA puts one before a loop, for what the loop reads from outside.
+        # XLA puts a reshard before a loop for a value that the loop reads.
         return "loop"
     return "constraint"

@@ -1,10 +1,11 @@
 """Marks the values of a plan whose estimate may differ from XLA's partitioner.
 
-Shardy lets an axis cross a shift, a window or a cumulative sum, and plans no collective
-for the exchange it needs; XLA's partitioner inserts one. If a matrix product needs one
-axis in two places, as under fsdp, the two resolve it differently. So a value is marked
-by the kind of operation that makes it; XLA's choice is not known here. `python -m
-tests.bench.stages agree` counts marks that are missing or needless.
+Shardy propagates an axis across a shift, a window or a cumulative sum without planning
+the exchange of data; XLA's partitioner inserts a collective for it. If a matrix product
+would use one axis for two dimensions, as under FSDP, Shardy and XLA resolve the
+conflict differently. XLA's choice is not known here, so values are marked by the kind
+of their operation. `python -m tests.bench.stages agree` counts missing and needless
+marks.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from shardviz.plans.plan_causes import MoveCause
 from shardviz.plans.plan_values import PlannedOp, ShardingRule
 from shardviz.plans.uncertain import Uncertain
 
-# Operations that read data of other devices along a dimension, and the factors of their
-# sharding rule along which they do; "sizes" are all factors.
+# Operation that reads other devices' data along a dimension -> field of its sharding
+# rule with the factors along which it does so; "sizes" means all factors.
 _ALONG = {
     "pad": "permutation",
     "slice": "permutation",
@@ -32,17 +33,17 @@ _ALONG = {
     "reduce_window": "permutation",
     "select_and_scatter": "permutation",
     "dynamic_slice": "blocked_propagation",
-    # Until jax 0.11 XLA makes the transform of a matrix on every device.
+    # Before jax 0.11, XLA computes the FFT of a matrix on every device.
     "fft": "sizes" if jax.__version_info__ < (0, 11) else "need_replication",
     "top_k": "sizes",
 }
-# XLA gathers the operands of opaque calls, and whole matrices.
+# Operations whose operands XLA gathers: custom calls, and matrix decompositions.
 _CALLS = frozenset({
     "custom_call", "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg",
     "householder_product", "lu", "schur", "svd", "triangular_solve", "tridiagonal",
     "tridiagonal_solve",
 })  # fmt: skip
-# The kinds that Shardy moves values with: all that it inserts, except full sums.
+# Kinds of collectives by which Shardy moves values: all except all-reduce.
 _MOVES = frozenset(
     name
     for name, kind in KINDS.items()
@@ -53,12 +54,12 @@ _MOVES = frozenset(
 def with_uncertain(
     ops: Sequence[PlannedOp], collectives: Sequence[Collective], mesh: MeshSpec
 ) -> tuple[PlannedOp, ...]:
-    """The same values, each with why the estimate of its collectives is uncertain.
+    """Marks values whose estimated collectives are uncertain, with the reason.
 
     Args:
         ops: the values of a plan.
-        collectives: its estimate.
-        mesh: its mesh.
+        collectives: the estimated collectives of the plan.
+        mesh: the mesh of the plan.
 
     >>> from shardviz.base.partition_spec import Spec
     >>> split, tensor = Spec.parse("data"), (("i",),)
@@ -76,7 +77,7 @@ def with_uncertain(
         if isinstance(c.cause, MoveCause):
             cause = c.cause
             move = (cause.value, cause.before, cause.after, c.kind, c.bytes_per_device)
-            # XLA may move it once for all readers.
+            # XLA may do an equal move once for all readers.
             if move in moves:
                 moved_twice.add(c.value)
             moves.add(move)
@@ -86,7 +87,7 @@ def with_uncertain(
     marked = []
     for op in ops:
         reads = [values[name] for name in op.operands if name in values]
-        # Values in a shard_map are blocks, which are not split further.
+        # Skip values in a shard_map: they are blocks, which are not split further.
         if reads and not op.manual:
             code, axes = _of_operation(op, reads, collectives_of[op.name], mesh)
             if not axes and _moves_in_steps(op, reads, collectives_of[op.name]):
@@ -95,12 +96,12 @@ def with_uncertain(
                 code, axes = "move", _over(collectives_of[op.name])
             if not axes and op.name in resplit:
                 code, axes = "result", resplit[op.name]
-            # The gathers of a call are estimated, which may have several results.
+            # Not uncertain if the gathers of the call, or of result [0], are estimated.
             if code == "call" and {op.name, f"{op.name.rpartition('[')[0]}[0]"} & calls:
                 axes = ()
             if axes:
                 name = op.opcode
-                if code == "call":  # a custom_call says nothing
+                if code == "call":  # "custom_call" would not identify the operation
                     name = op.op.rpartition("/")[2] or name
                 op = op.changed(uncertain=(Uncertain(code, axes, name),))
         marked.append(op)
@@ -110,16 +111,14 @@ def with_uncertain(
 def _resplit_results(
     values: Mapping[str, PlannedOp], collectives: Iterable[Collective]
 ) -> dict[str, tuple[str, ...]]:
-    """Name of an operation to the axes over which Shardy moves its result although XLA
-    may move its operands instead.
-    """
+    """Operation -> axes, if XLA may move the operands instead of the result."""
     axes: dict[str, tuple[str, ...]] = {}
     for c in collectives:
         cause = c.cause
         if not isinstance(cause, MoveCause) or cause.value not in values:
             continue
         op = values[cause.value]
-        # Propagation gave it the sharding that it is moved to.
+        # Skip moves away from the propagated sharding. Moves to it are in question.
         if op.kind != "op" or op.factors is None:
             continue
         if op.spec.padded(len(op.shape)) == cause.before.padded(len(op.shape)):
@@ -139,24 +138,24 @@ def _of_operation(
     planned: Sequence[Collective],
     mesh: MeshSpec,
 ) -> tuple[str, tuple[str, ...]]:
-    """The code and the axes of an uncertain kind of operation; else no axes.
+    """Returns the code and axes of an Uncertain, with `()` for no uncertainty.
 
     Args:
         op: the value.
-        reads: its operands.
-        planned: the collectives planned for it.
+        reads: the operands of its operation.
+        planned: the collectives planned for the value.
         mesh: the mesh.
     """
     rule, opcode, moved = op.factors, op.opcode, _over(planned, _MOVES)
     if opcode in _CALLS:
         first = 0
         if rule is not None and rule.propagates:
-            # All before the matrix is a batch, which stays split.
+            # Batch dimensions, before the last two, stay split.
             first = len(reads[0].shape) - 2
         dims = [axes for value in (*reads, op) for axes in value.spec.dims[first:]]
         return "call", _distinct(dims)
     if opcode in ("gather", "scatter"):
-        # A sum over an axis that also splits the result may use another axis instead.
+        # XLA may sum over another axis if this one also splits the result.
         if moved or not {*_over(planned)}.isdisjoint(op.spec.axes):
             return "indices", _axes_of((*reads, op))
     if opcode == "dynamic_update_slice":
@@ -167,7 +166,7 @@ def _of_operation(
         return "along", _distinct(dims)
     if opcode == "reshape":
         axes_after = {*op.spec.axes, *moved}
-        # Shardy gathers nothing for these.
+        # Shardy plans no gather for these axes.
         dropped = [axis for axis in reads[0].spec.axes if axis not in axes_after]
         return "along", tuple(dropped)
     if rule is None:
@@ -176,7 +175,7 @@ def _of_operation(
         return "product", _wanted_twice(op, reads, planned, rule, mesh)
     axes = _read_along(op, reads, rule)
     resplit = opcode == "slice" and reads[0].spec.dims != op.spec.dims
-    # Pieces of several sizes are moved in other steps.
+    # XLA moves operands of different sizes in other steps.
     if not axes and (resplit or (opcode == "concatenate" and moved)):
         axes = _axes_of((*reads, op))
     return "along", axes
@@ -185,19 +184,19 @@ def _of_operation(
 def _read_along(
     op: PlannedOp, reads: Sequence[PlannedOp], rule: ShardingRule
 ) -> tuple[str, ...]:
-    """The axes that split what an operation reads along."""
+    """The axes that split dimensions along which an operation reads neighbours."""
     factors = getattr(rule, _ALONG.get(op.opcode, ""), ())
-    if op.opcode == "reduce" and len(rule.results) > 1:  # with indices: argmax
+    if op.opcode == "reduce" and len(rule.results) > 1:  # argmax, with indices
         factors = rule.reduction
     if op.opcode == "convolution":
-        # A dimension of two factors is one of several groups of channels, which XLA
-        # does not split.
+        # A dimension with two factors has several groups of channels, which XLA does
+        # not split.
         for tensor in (*rule.operands, *rule.results):
             if any(len(names) > 1 for names in tensor):
                 factors = tuple(rule.sizes)
         left = _split(reads[:1], rule.operands[:1], rule.reduction)
         right = _split(reads[1:], rule.operands[1:], rule.reduction)
-        # Channels that are split in one of the operands alone.
+        # Channels that are split in only one of the operands.
         if alone := ({*left} ^ {*right}) - {*op.spec.axes}:
             return tuple(sorted(alone))
     return _split((*reads, op), (*rule.operands, *rule.results), factors)
@@ -206,7 +205,7 @@ def _read_along(
 def _split(
     values: Sequence[PlannedOp], tensors: Sequence, factors: Iterable[str]
 ) -> tuple[str, ...]:
-    """The axes that split dimensions of some factors."""
+    """The axes that split dimensions with any of these factors."""
     dims = []
     for value, tensor in zip(values, tensors, strict=False):
         for axes, names in zip(value.spec.dims, tensor, strict=False):
@@ -218,7 +217,7 @@ def _split(
 def _moves_in_steps(
     op: PlannedOp, reads: Sequence[PlannedOp], planned: Sequence[Collective]
 ) -> bool:
-    """True if the operands of a value may be moved in other steps than planned."""
+    """True if XLA may move the operands of a value in other steps than planned."""
     moves = {(c.kind, c.mesh_axes) for c in planned if c.kind in _MOVES}
     several = sum(bool(value.spec.axes) for value in reads) > 1
     in_parts = any(":" in axis for axis in _axes_of((*reads, op)))
@@ -244,9 +243,9 @@ def _wanted_twice(
     rule: ShardingRule,
     mesh: MeshSpec,
 ) -> tuple[str, ...]:
-    """The axes of a matrix product that XLA may move otherwise than Shardy does."""
-    factors: dict[str, set[str]] = defaultdict(set)  # those that an axis splits
-    holders: dict[str, int] = defaultdict(int)  # how many operands it splits in a sum
+    """The axes of a matrix product for which XLA may move data differently."""
+    factors: dict[str, set[str]] = defaultdict(set)  # axis -> factors that it splits
+    holders: dict[str, int] = defaultdict(int)  # axis -> operands summed over it
     for value, tensor in zip(
         (*reads, op), (*rule.operands, *rule.results), strict=False
     ):
@@ -261,15 +260,15 @@ def _wanted_twice(
         size, used = mesh.shape.get(axis, 1), {*factors}
         if axis in sums:
             used = {*op.spec.axes}
-        # XLA matches tilings by the number of their tiles, so that another axis can
-        # stand in for one that is wanted twice.
+        # XLA compares tilings by the number of tiles, so it may use another axis
+        # instead of one that is needed twice.
         replaceable = False
         for name, other_size in mesh.shape.items():
             if size > 1 and name not in used and other_size % size == 0:
                 replaceable = True
         settled = axis in (*sums, *moved) and len(named) < 3
-        # If the axis sums over one operand only, each device takes a part of the other
-        # operand, or XLA gathers this one.
+        # If a summed axis splits only one operand, each device slices the other, or XLA
+        # gathers the split one.
         alone = axis in sums and (holders[axis] == 1 or axis in moved)
         if alone or (len(named) > 1 and (replaceable or not settled)):
             uncertain_axes.append(axis)
@@ -279,7 +278,7 @@ def _wanted_twice(
 def _over(
     collectives: Iterable[Collective], kinds: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """The mesh axes that collectives, or those of some kinds, run over."""
+    """The mesh axes that collectives run over; with `kinds`, only of those kinds."""
     return _distinct(c.mesh_axes for c in collectives if not kinds or c.kind in kinds)
 
 

@@ -1,9 +1,9 @@
-"""Operands that XLA moves where Shardy would move the result of an operation.
+"""Finds operands that XLA moves instead of the result that Shardy would move.
 
 XLA's partitioner computes an elementwise operation in the sharding of its result, which
-propagation may take from a constraint behind it. So a cast whose result is asked for
-unsplit runs on the gathered operand. If all of several operands are split alike, XLA
-computes in their sharding and moves the result, as Shardy does.
+may come from a later constraint. For example, if the constraint requests an unsplit
+result of a cast, XLA gathers the operand before the cast. If several operands all have
+the same sharding, XLA computes in that sharding and moves the result, as Shardy does.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class OperandMove(NamedTuple):
 
     Attributes:
         value: the operand.
-        spec: its sharding.
-        gathered: the axes that are gathered, by dimension; None if it is moved by the
-            kind of collective that Shardy has for the result.
+        spec: the sharding of the operand.
+        gathered: the gathered axes of each dimension; None if the operand is moved by
+            the kind of collective that Shardy plans for the result.
     """
 
     value: ir.Value
@@ -39,8 +39,9 @@ class OperandMove(NamedTuple):
 def operands_moved_instead(
     module: PlannedModule, op: ir.Operation
 ) -> tuple[OperandMove, ...]:
-    """The operands that XLA moves instead of the result that one of Shardy's operations
-    moves; `()` if it moves the result, too, or if that is not known.
+    """Returns the operands that XLA moves instead of the result that `op` moves.
+
+    `()` if XLA moves the result like Shardy, or if that is not known.
     """
     start = module.start(op)
     elementwise = defining_op(start)
@@ -64,7 +65,7 @@ def operands_moved_instead(
             gathered = _gathered(operand.spec, result_spec)
             if gathered is None:
                 return ()
-            # All of it goes with the first of Shardy's operations.
+            # Yield the gathers only for the first operation of Shardy's chain.
             if op.operands[0] != start:
                 continue
             operand = operand._replace(gathered=gathered)
@@ -73,7 +74,7 @@ def operands_moved_instead(
 
 
 def _spec(module: PlannedModule, value: ir.Value) -> Spec:
-    """The sharding of an operand; before Shardy slices it, if nothing asks for that."""
+    """The sharding of an operand, before any slicing that no constraint requests."""
     slice_op, spec = defining_op(value), module.spec(value)
     if slice_op is None or slice_op.name != ALL_SLICE:
         return spec
@@ -84,7 +85,7 @@ def _spec(module: PlannedModule, value: ir.Value) -> Spec:
 
 
 def _gathered(before: Spec, after: Spec) -> tuple[tuple[str, ...], ...] | None:
-    """The axes of each dimension that are gathered; None if gathers do not suffice."""
+    """The axes to gather along each dimension; None if gathers do not suffice."""
     gathered: list[tuple[str, ...]] = []
     for axes, axes_after in zip(
         before.dims, after.padded(len(before.dims)), strict=True

@@ -1,8 +1,7 @@
-"""Lowers a traced program for a plan, without any device of its mesh.
+"""Lowers a traced program for a plan, without the devices of its mesh.
 
-Two kinds of programs need more. Callbacks into Python need device objects, so fake ones
-are made; a Pallas kernel cannot be lowered for CPUs, so the program is lowered for
-TPUs.
+Two kinds of programs are special. Python callbacks need device objects, so they get
+fake ones. Pallas kernels cannot be lowered for CPUs, so they are lowered for TPUs.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ from shardviz.programs.backend.worker.process import WorkerError, workers
 from shardviz.programs.backend.worker.settings import Settings
 from shardviz.programs.program import Program
 
-# Messages of jax 0.10 to 0.12 for programs that can be lowered only for devices or
-# TPUs.
+# Messages of jax 0.10 to 0.12 for programs that need device objects or TPUs.
 _WANTS_DEVICES = "require devices to be present"
 _WANTS_ONE_MESH = "mesh should be the same across the entire program"
 _WANTS_TPU = "Only interpret mode is supported on CPU"
@@ -49,9 +47,9 @@ class LoweredProgram:
     Attributes:
         traced: the traced program.
         module: the StableHLO module.
-        platform: the platform it was lowered for.
-        seconds: how long it took to lower.
-        notes: notes on how it was lowered.
+        platform: the platform that the program was lowered for.
+        seconds: the duration of lowering.
+        notes: notes on the choice of the platform.
     """
 
     traced: Traced
@@ -68,9 +66,9 @@ def lower_to_plan(
 
     Args:
         program: the program.
-        traced: the program traced on `abstract_mesh`.
-        platform: what to lower for: `"cpu"`, `"tpu"` or `"cuda"`; `""` for CPUs, with a
-            note if other platforms run another program.
+        traced: the program, traced on `abstract_mesh`.
+        platform: the platform to lower for: `"cpu"`, `"tpu"` or `"cuda"`. `""` means
+            CPUs, with a note if the module differs on other platforms.
 
     Raises:
         ProgramError: for callbacks on a mesh too large for fake devices.
@@ -79,7 +77,7 @@ def lower_to_plan(
     begun = time.perf_counter()
     notes: list[PlanNote] = []
     names = depends_on_platform(traced.stage.jaxpr)
-    # Other operations are lowered alike, and jax may have them for CPUs already.
+    # Other programs are equal on all platforms, and jax may have cached them for CPUs.
     chosen = platform if names and platform else "cpu"
     try:
         traced, module = _lowered(program, traced, chosen)
@@ -100,7 +98,7 @@ def lower_to_plan(
 
 
 def _lowered(program: Program, traced: Traced, platform: str) -> tuple[Traced, Any]:
-    """The module of a traced program, traced again if jax lowers it for devices only."""
+    """Lowers a traced program; traces it again on devices if jax requires these."""
     try:
         return traced, _module(traced, platform)
     except (ValueError, NotImplementedError) as error:
@@ -112,7 +110,7 @@ def _lowered(program: Program, traced: Traced, platform: str) -> tuple[Traced, A
 
 
 def _differs(traced: Traced, on_cpus: ir.Module) -> bool:
-    """Whether TPUs or GPUs get another module than CPUs."""
+    """True if the module for TPUs or GPUs differs from that for CPUs."""
     for platform in ("tpu", "cuda"):
         try:
             module = _module(traced, platform)
@@ -124,10 +122,10 @@ def _differs(traced: Traced, on_cpus: ir.Module) -> bool:
 
 
 def _device_mesh(program: Program, traced: Traced, platform: str) -> Any:
-    """A mesh of devices for lowering a program that calls Python.
+    """A mesh of devices for lowering a program with Python callbacks.
 
-    The function may name devices itself, in a mesh that jax accepts only together with
-    an equal one.
+    If the program itself contains a mesh of devices, returns that mesh, because jax
+    requires equal meshes.
     """
     shape = tuple(program.mesh.shape.items())
     for mesh, _ in device_meshes_in(traced.stage.jaxpr):
@@ -142,19 +140,18 @@ def _module(traced: Traced, platform: str) -> Any:
 
 
 def choose_passes(module: ir.Module, has_partial_sums: bool) -> PassSelection:
-    """The passes that settle the shardings of a module without ending this process.
+    """Chooses propagation passes that do not crash this process.
 
-    A plan runs in the worker first if it may end its process: Shardy aborts at a few
-    partial sums (on jaxlib 0.10.0 and 0.12), and passes that shardviz has not been
-    tried with may abort outside of XLA. If one of these fails there, all are left out.
+    Passes that may crash run in a worker process first: Shardy aborts for some partial
+    sums (on jaxlib 0.10.0 and 0.12), and so may passes that `PASSES` lacks. If a plan
+    with such passes fails in the worker, all of them are left out.
 
     Args:
         module: as for `pipeline.propagate`.
         has_partial_sums: whether the program has arrays of partial sums.
 
     Raises:
-        ShardvizError: if the passes end the worker as they would have ended this
-            process.
+        ShardvizError: if the passes crash the worker.
     """
     selection = settling_passes()
     if selection.untried:

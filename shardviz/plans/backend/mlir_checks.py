@@ -1,8 +1,8 @@
-"""Checks that this jaxlib has the passes, operations and attributes that plans read.
+"""Checks that this jaxlib has the passes, operations and attributes that plans use.
 
-An example of each operation is lowered, propagated and planned, and its attributes are
-looked for. `python -m shardviz doctor` prints the result; `commands/words/doctor.py`
-names the feature that is lost without a name.
+Lowers, propagates and plans an example of each operation, and looks for its attributes.
+`python -m shardviz doctor` prints the result; `commands/words/doctor.py` describes the
+feature that each missing name disables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shardviz.plans.backend.simplify import CHLO_ONLY, SIMPLIFIED
 
 _MESH = AbstractMesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 _ROWS, _COLUMNS = PartitionSpec("x"), PartitionSpec(None, "x")
-# Shardy plans it only for partial sums, so it is written out.
+# Written out, because Shardy plans a reduce-scatter only for partial sums.
 _REDUCE_SCATTER = """
 sdy.mesh @mesh = <["x"=2]>
 func.func @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -> tensor<4xf32> {
@@ -36,7 +36,7 @@ func.func @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>}) -
   return %y : tensor<4xf32>
 }
 """
-# What Shardy writes on an operation when it propagates.
+# Attributes that Shardy sets during propagation.
 _WRITTEN_BY_SHARDY = frozenset({
     names.RULE_ATTRIBUTE, names.ORIGINS, names.EDGES, names.RESULT_ORIGINS,
     names.RESULT_EDGES, names.ORIGIN_NAME, *names.COLLECTIVE_AXES.values(),
@@ -44,7 +44,7 @@ _WRITTEN_BY_SHARDY = frozenset({
 
 
 def _small_operations(x: jax.Array) -> tuple[jax.Array, ...]:
-    """An example of each operation whose attributes are read, on one 4 x 4 array."""
+    """Uses each operation whose attributes plans read, on one 4 x 4 array."""
     composite = jax.lax.composite(jnp.sin, "shardviz.example")
     jax.debug.callback(print, x)
     with set_xla_metadata(inlineable="false"):
@@ -98,7 +98,7 @@ def _lowered(
 
 @cache
 def _attributes() -> Mapping[str, frozenset[str]]:
-    """Each operation of the examples to the names of the attributes that it has."""
+    """Operation in the examples -> names of its attributes."""
     lowered = [_lowered(_small_operations, [_ROWS])]
     to_plan = [
         _lowered(jnp.dot, [_ROWS, PartitionSpec()]),
@@ -128,13 +128,13 @@ def _attributes() -> Mapping[str, frozenset[str]]:
 
 
 def _has_attributes(is_read: Callable[[str], bool]) -> bool:
-    """True if the examples have the attributes that are read.
+    """True if the examples have all attributes that plans read.
 
     Args:
-        is_read: whether the check is about an attribute.
+        is_read: returns whether to check for an attribute.
 
     Raises:
-        LookupError: with the attributes that they do not have.
+        LookupError: names the missing attributes.
     """
     missing = []
     for operation, read in names.ATTRIBUTES.items():
@@ -151,7 +151,7 @@ def _are_registered(operations: Iterable[str]) -> bool:
     """True if this jaxlib's dialects have operations of these names.
 
     Raises:
-        LookupError: with the operations that they do not have.
+        LookupError: names the missing operations.
     """
     module = _lowered(jnp.sin, [_ROWS])
     missing = []
@@ -164,10 +164,10 @@ def _are_registered(operations: Iterable[str]) -> bool:
 
 
 def _knows_passes() -> bool:
-    """True if every pass of Shardy's pipeline is known, and MLIR has those of plans.
+    """True if `PASSES` has all of Shardy's passes, and MLIR has those for estimates.
 
     Raises:
-        LookupError: with the passes that are not known, or that MLIR does not have.
+        LookupError: names the unknown and the missing passes.
     """
     selection = settling_passes()
     unknown = (*selection.untried, *selection.left_out, *missing_estimate_passes())
@@ -176,7 +176,7 @@ def _knows_passes() -> bool:
     return True
 
 
-#: The names that plans read in MLIR modules, and a check for each group.
+#: Group of MLIR names that plans use -> check.
 MLIR_NAMES: Mapping[str, Callable[[], bool]] = {
     "MLIR: Shardy passes": _knows_passes,
     "MLIR: operations": lambda: _are_registered(names.OPERATIONS),

@@ -1,7 +1,7 @@
-"""The operations and attributes that plans read in MLIR modules by name.
+"""The names of MLIR operations and attributes that plans read.
 
-Each name is written here once. `mlir_checks.py` looks for all of them in this jaxlib,
-which `python -m shardviz doctor` reports.
+`mlir_checks.py` checks that the installed jaxlib has all of them; `python -m shardviz
+doctor` prints the result.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CONCATENATE, GATHER, SCATTER = (
 DOT_GENERAL, CONVOLUTION = "stablehlo.dot_general", "stablehlo.convolution"
 REDUCE, SLICE, TRANSPOSE = "stablehlo.reduce", "stablehlo.slice", "stablehlo.transpose"
 
-#: The collectives that users write in a `shard_map`, and the kind of each; the name of
-#: an operation, or the target of a custom call.
+#: Collectives that a program calls in a `shard_map`: name of the operation, or target
+#: of the custom call -> kind.
 WRITTEN_COLLECTIVES: Mapping[str, str] = {
     kind.stablehlo: name for name, kind in KINDS.items()
 }
@@ -55,7 +55,7 @@ SHARDED_TO_UNREDUCED, REPLICATED_TO_UNREDUCED = (
     "sdy.replicated_to_unreduced",
 )
 
-#: The operations above, which the doctor looks for.
+#: All operations above, for `mlir_checks.py`.
 OPERATIONS: tuple[str, ...] = (
     *(
         name
@@ -69,7 +69,7 @@ OPERATIONS: tuple[str, ...] = (
 
 # --- attributes -----------------------------------------------------------------------
 
-# What Shardy writes on an operation, an argument or a result.
+# Attributes that Shardy sets on an operation, an argument or a result.
 SHARDING_ATTRIBUTE, RULE_ATTRIBUTE = "sdy.sharding", "sdy.sharding_rule"
 ORIGINS, EDGES = "sdy.sharding_origins", "sdy.propagation_edges"
 RESULT_ORIGINS, RESULT_EDGES = (
@@ -81,7 +81,7 @@ ORIGIN_NAME = "sdy.sharding_origin_name"
 FUNCTION_NAME, CALLEE = "sym_name", "callee"
 ARGUMENT_ATTRIBUTES, RESULT_ATTRIBUTES = "arg_attrs", "res_attrs"
 FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
-#: An entry of the frontend attributes of a call.
+#: A key in the frontend attributes of a call.
 INLINEABLE = "inlineable"
 
 MESH = "mesh"
@@ -97,14 +97,14 @@ GATHER_NUMBERS = "dimension_numbers"
 START_INDICES, LIMIT_INDICES, STRIDES = "start_indices", "limit_indices", "strides"
 SOURCE_TARGET_PAIRS, REPLICA_GROUPS = "source_target_pairs", "replica_groups"
 
-#: The attribute of Shardy's collectives that has the axes they run over.
+#: Shardy's collective -> the attribute that holds its mesh axes.
 COLLECTIVE_AXES: Mapping[str, str] = {
     kind.shardy: kind.shardy_axes
     for kind in KINDS.values()
     if kind.shardy and kind.shardy_axes
 }
 
-#: Each operation to the attributes that are read of it.
+#: Operation -> the attributes that plans read from it.
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     MODULE_FUNCTION: (FUNCTION_NAME, ARGUMENT_ATTRIBUTES, RESULT_ATTRIBUTES),
     FUNCTION_CALL: (CALLEE, FRONTEND_ATTRIBUTES),

@@ -1,19 +1,19 @@
-"""Shardy's passes, run on a copy of a lowered module, after the rewrites that XLA makes
-first.
+"""Runs Shardy's passes on a copy of a lowered module, after XLA's own rewrites.
 
-jax carries every constant of a scan through the loop as an argument. XLA lets the loop
-read these from outside before it propagates; otherwise the axes of one use inside would
-conflict with those of another through the loop's own edges, and the plan would differ
-from what XLA does.
+The rewrites before propagation are:
 
-jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules. XLA
-decomposes them first, and jaxlib offers no pass that does. Every elementwise operation
-propagates shardings alike, so an elementwise CHLO operation is replaced by one that
-Shardy knows, which keeps its name in an attribute. A composite operation becomes a call
-of its decomposition, and a concatenation loses operands without elements. XLA also
-simplifies and inlines first, and so does `before_propagation`.
+- jax carries every constant of a scan through the loop. XLA makes the loop body read
+  these constants from outside. Otherwise axes from different uses in the body would
+  conflict at the carried value, and the plan would differ from XLA.
+- jax lowers `erf`, `top_k` and similar operations to CHLO, for which Shardy has no
+  rules. XLA decomposes them, but jaxlib exposes no such pass. All elementwise
+  operations propagate alike, so an elementwise CHLO operation is replaced by one that
+  Shardy knows; an attribute keeps the original name.
+- A composite becomes a call of its decomposition.
+- A concatenation loses its empty operands.
+- Calls are inlined (`before_propagation`), and operations simplified (`simplify`).
 
-The passes themselves are in `shardy_passes`.
+`shardy_passes` selects the passes.
 """
 
 from __future__ import annotations
@@ -75,24 +75,24 @@ from shardviz.plans.backend.shardy_passes import (
 )
 from shardviz.plans.backend.simplify import REPLACES, simplify
 
-# XLA does not decompose these: Shardy sees custom calls of these names, and has no rule
-# for that of ragged_dot, whose operands are gathered.
+# CHLO operations that XLA converts to custom calls instead of decomposing them -> call
+# target. Shardy has no rule for ragged_dot, so its operands are gathered.
 _CALLS = {
     TOP_K: "mhlo.topk",
     ERF: "mhlo.erf",
     RAGGED_DOT: "mhlo.ragged_dot",
 }
-# The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding
-# crosses it.
+# In jax 0.10, XLA passes `erf` to Shardy as an operation without a rule, so shardings
+# do not propagate across it.
 _LEFT = {ERF} if jax.__version_info__ < (0, 11) else set()
-# Elementwise operations that stand for others of one operand, of two, and with a
-# boolean result.
+# Elementwise replacements for operations with one operand, with two operands, and with
+# a boolean result.
 _UNARY, _BINARY, _TEST = TANH, ATAN2, IS_FINITE
 _REPLACEMENTS = frozenset({CUSTOM_CALL, RESHAPE, _UNARY, _BINARY, _TEST})
 
 
 def rewrite_operations(module: Any) -> None:
-    """Replaces, in place, the operations of a module that XLA would have rewritten."""
+    """Rewrites CHLO operations, composites and empty operands in place, as XLA does."""
     to_replace = []
     for op in operations_in(module.operation):
         is_named = op.name in (COMPOSITE, CONCATENATE)
@@ -103,9 +103,7 @@ def rewrite_operations(module: Any) -> None:
 
 
 def name_of(op: ir.Operation) -> str:
-    """What an operation is called, without its dialect; for a replacement, the name of
-    the operation it replaces.
-    """
+    """The name of an operation without its dialect; for a replacement, the original."""
     name = op.name
     if name in _REPLACEMENTS and REPLACES in op.attributes:
         return value_of(op, REPLACES)
@@ -141,7 +139,7 @@ def _replace(op: ir.Operation) -> None:
 
 
 def _without_empty(op: ir.Operation) -> None:
-    """Removes the operands of a concatenation that have no elements."""
+    """Removes the empty operands of a concatenation."""
     full = [v for v in op.operands if 0 not in v.type.maybe_downcast().shape]
     if not full or len(full) == len(op.operands):
         return
@@ -162,9 +160,7 @@ def _without_empty(op: ir.Operation) -> None:
 
 
 def _elementwise(op: ir.Operation) -> str:
-    """The replacement of an elementwise operation of one or two operands; `""` for any
-    other.
-    """
+    """The replacement for an elementwise operation; `""` for other operations."""
     count = len(op.operands)
     if len(op.results) != 1 or count not in (1, 2) or len(op.regions):
         return ""
@@ -181,11 +177,10 @@ def _elementwise(op: ir.Operation) -> str:
 
 
 def read_invariants_outside(module: Any) -> None:
-    """Lets every loop of a module read values from outside that it only passes through;
-    in place.
+    """Removes loop-invariant values from the carry of every loop, in place.
 
-    The loop no longer carries it. StableHLO's canonicalization of a loop does the same
-    in XLA.
+    The loops then read these values from outside. In XLA, StableHLO's canonicalization
+    of loops does the same.
 
     >>> import jax
     >>> loop = jax.jit(lambda x, y: jax.lax.fori_loop(0, 3, lambda i, c: c + y, x)).lower(1.0, 2.0)
@@ -198,9 +193,9 @@ def read_invariants_outside(module: Any) -> None:
     [2]
     """
     with module.context:
-        # Inner loops first, since what one only passes through the loop around it may,
-        # too; again, since what that one no longer carries may be what one inside only
-        # passes through.
+        # Inner loops first, because their invariants may be invariants of the outer
+        # loop too. Repeat until nothing changes, because a change of an outer loop can
+        # make more values invariant in an inner one.
         while sum(_reads_outside(op) for op in _loops_in(module)):
             pass
 
@@ -211,9 +206,7 @@ def _loops_in(op: ir.Operation) -> list[Any]:
 
 
 def _reads_outside(loop: ir.Operation) -> bool:
-    """Lets one loop read values from outside that it only passes through. True if it
-    had any.
-    """
+    """Removes invariant values from the carry of one loop; True if there were any."""
     condition, body, returned = _parts(loop)
     carried = list(zip(loop.operands, body.arguments, returned.operands, strict=True))
     carried_on = []
@@ -239,7 +232,7 @@ def _parts(loop: ir.Operation) -> tuple[Any, Any, Any]:
 
 
 def _carry(loop: Any, carried_on: Sequence[int]) -> None:
-    """Replaces a loop by one that carries only a few of its values."""
+    """Replaces a loop by one that carries only the values with these numbers."""
     condition, body, returned = _parts(loop)
     types, inits, results = [], [], []
     for number in carried_on:
@@ -273,11 +266,10 @@ def _carry(loop: Any, carried_on: Sequence[int]) -> None:
 
 
 def open_what_loops_read(op: ir.Operation) -> None:
-    """Lets every loop in an operation split its values from outside further; in place.
+    """Opens the shardings of values that loops read from outside, in place.
 
-    XLA puts a constraint that leaves all dimensions open before the loop (its pass
-    `xla-sdy-open-while-free-vars-sharding`), for every value whose sharding is
-    requested.
+    Like XLA's pass `xla-sdy-open-while-free-vars-sharding`, puts a constraint with open
+    dimensions before the loop, for every value with a requested sharding.
     """
     for loop in _loops_in(op):
         _open(loop)
@@ -294,8 +286,10 @@ def _open(loop: ir.Operation) -> None:
 
 
 def _opened(value: ir.Value, loop: ir.Operation) -> Any:
-    """The value with all dimensions open, or None if it is inside the loop or has no
-    request.
+    """A constrained value with open dimensions; None if not needed.
+
+    None if the value is defined inside the loop, has no requested sharding, or is open
+    already.
     """
     if _is_inside(value, loop):
         return None
@@ -323,7 +317,7 @@ def _opened(value: ir.Value, loop: ir.Operation) -> Any:
 
 
 def _requested(value: Any) -> Any:
-    """The sharding that a value of a lowered module has, or None."""
+    """The requested sharding of a value in a lowered module, or None."""
     defining = defining_op(value)
     if defining is None:
         owner, number = value.owner.owner.operation, value.maybe_downcast().arg_number
@@ -372,20 +366,19 @@ def check_available() -> None:
 
 
 def propagate(module: Any, selection: PassSelection | None = None) -> Any:
-    """A copy of a lowered module, calls inlined, in which Shardy has settled every
-    sharding.
+    """Propagates shardings through a copy of a lowered module, with calls inlined.
 
-    Every operation has the origins of its axes (`sdy.sharding_origins`), the steps that
-    crossed it (`sdy.propagation_edges`) and its rule (`sdy.sharding_rule`). No reshard
-    is inserted.
+    Every operation in the copy has the origins of its axes (`sdy.sharding_origins`),
+    the propagation steps that crossed it (`sdy.propagation_edges`) and its sharding
+    rule (`sdy.sharding_rule`). No reshard is inserted.
 
     Args:
         module: the result of `lowered.compiler_ir("stablehlo")`. It is not changed,
-            since jax keeps it.
+            because jax keeps it.
         selection: the passes to run; None for those of `settling_passes`.
 
     Raises:
-        ProgramError: if jaxlib has no such passes.
+        ProgramError: if jaxlib has no propagation passes.
         Exception: any error of a pass.
     """
     check_available()
@@ -397,9 +390,9 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
                 " such a program."
             )
     with module.context as context:
-        # Sharing so little work between threads costs more than it saves.
+        # There is too little work for several threads to save time.
         context.enable_multithreading(False)
-        # Cloned, not printed and parsed: that takes three times as long as the rest.
+        # Printing and parsing would take three times as long as all the rest.
         copy = module.operation.clone()
         _keep_axes_of_size_one(copy)
         _rewrite(copy)
@@ -408,11 +401,11 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
 
 
 def planned_module_on(propagated: Any) -> Any:
-    """A copy of the propagated module, with the collectives that Shardy would insert.
+    """Inserts Shardy's collectives into a copy of the propagated module.
 
-    Its functions hold `sdy.all_gather`, `sdy.all_reduce`, `sdy.reduce_scatter` and
-    their like: an estimate, since XLA's partitioner goes its own way. It is an
-    operation, not a module; it lives no longer than the context of the module.
+    The copy contains operations such as `sdy.all_gather` and `sdy.all_reduce`. They are
+    an estimate, because XLA's partitioner makes its own choices. Returns an operation,
+    not a module; it must not outlive the context of `propagated`.
     """
     copy = propagated.operation.clone()
     with propagated.context:
@@ -423,10 +416,9 @@ def planned_module_on(propagated: Any) -> Any:
 
 
 def _without_reshards_between_meshes(module: Any) -> None:
-    """Removes reshards from one device, which has the result of a call of Python, to a
-    mesh.
+    """Removes reshards from the device that ran a Python callback to the mesh.
 
-    Shardy has no collective for them and refuses the module.
+    Shardy has no collective for these reshards, and would refuse the module.
     """
     for op in list(operations_in(module)):
         if op.name != RESHARD:
@@ -442,14 +434,14 @@ def _without_reshards_between_meshes(module: Any) -> None:
 
 
 def run_all(bytecode: bytes, with_untried: bool, folder: str) -> None:
-    """Propagates a module and plans its collectives, in a worker, which may end there.
+    """Propagates a module and plans its collectives in a worker, which may crash.
 
     Args:
         bytecode: a lowered module.
-        with_untried: whether passes that `shardy_passes.PASSES` does not have run too.
-        folder: the worker's folder for files of a call; not used.
+        with_untried: whether to run passes that `shardy_passes.PASSES` lacks.
+        folder: the worker's folder for the files of a call; not used.
     """
-    # The context of any module of jax has all dialects.
+    # The context of any module from jax has all dialects.
     any_module: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
     module = ir.Module.parse(bytecode, any_module.operation.context)
     selection = settling_passes()
@@ -461,9 +453,9 @@ def run_all(bytecode: bytes, with_untried: bool, folder: str) -> None:
 
 
 def _keep_axes_of_size_one(module: Any) -> None:
-    """Notes the shardings of constraints that name axes of size 1, in place.
+    """Keeps shardings with axes of size 1 in an attribute of the constraint, in place.
 
-    Shardy removes these axes, and the types of jax's Explicit mode name them.
+    Shardy removes these axes, but jax's types in Explicit mode include them.
     """
     constraints, quoted_axes = [], set()
     for op in operations_in(module):
@@ -480,15 +472,15 @@ def _keep_axes_of_size_one(module: Any) -> None:
 
 
 def _rewrite(copy: ir.Operation) -> None:
-    """Rewrites a module as XLA does before it propagates, in place."""
+    """Rewrites a module in place, as XLA does before propagation."""
     rewrite_operations(copy)
     simplify(copy)
     inline_calls(copy)
     loops = bool(_loops_in(copy))
     if loops:
         read_invariants_outside(copy)
-    # After loops no longer carry values they only pass through. Shardy ends the process
-    # if it can't name the origins of an operation without readers.
+    # After the loops, which leave more operations dead. Shardy crashes if it can't name
+    # the origins of an unused operation.
     remove_dead(copy)
     if loops:
         open_what_loops_read(copy)

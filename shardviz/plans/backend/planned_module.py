@@ -1,7 +1,7 @@
-"""A planned module: the maker of a value, its readers, and its sharding.
+"""PlannedModule: a module with Shardy's collectives, linked to the values of a plan.
 
-The plan is read from one run of Shardy's passes, and the collectives from a copy on
-which more passes ran. Operations are matched with what was read of them by number.
+The plan is read from a propagated module, and the collectives from a copy on which more
+passes ran. A number on each operation links the copy to what was read before.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from shardviz.plans.backend.mlir_names import (
 )
 from shardviz.plans.plan_values import PlannedOp
 
-# Shardy's operations that move data between devices, and the kinds of collective.
+# Shardy's operation -> kind of collective, for those that move data between devices.
 SHARDY = {
     **{kind.shardy: name for name, kind in KINDS.items() if kind.shardy},
-    # Left over where two meshes order devices differently.
+    # Remains if two meshes order the devices differently.
     RESHARD: "collective-permute",
 }
-# These change a sharding and move nothing.
+# Operations that change a sharding without moving data.
 _FREE = (ALL_SLICE, SHARDED_TO_UNREDUCED, REPLICATED_TO_UNREDUCED)
 RESHARDS = (*SHARDY, *_FREE)
 _REGIONS = (
@@ -53,18 +53,17 @@ _REGIONS = (
 
 
 def argument_number(value: Any) -> int:
-    """The number of a value among the arguments of its block."""
+    """The index of a value among the arguments of its block."""
     return value.maybe_downcast().arg_number
 
 
 class PlannedModule:
-    """A module that `pipeline.planned_module_on` made, and the values read from the
-    propagated module.
+    """A module that `pipeline.planned_module_on` returned, and the values of the plan.
 
     Attributes:
         attributes: the cache of the module's attributes.
-        by_name: the values of the plan.
-        readers: name of a value to the values made from it.
+        by_name: name of a value -> the value.
+        readers: name of a value -> the values that read it.
     """
 
     def __init__(
@@ -76,14 +75,12 @@ class PlannedModule:
         for op in ops:
             for name in op.operands:
                 self.readers[name].append(op)
-        # Its operations live no longer than the module.
+        # Keep the module, because its operations don't outlive it.
         self._planned, self._functions = planned, functions_of(planned)
         self._read_ops = read.read_ops
 
     def operations(self, owner: Any = None) -> Iterator[Any]:
-        """The operations in an operation or in `main`, and in the functions they call,
-        in order.
-        """
+        """Yields the operations in `owner` or `main`, in order, including callees."""
         for region in (owner or self._functions["main"]).regions:
             for block in region.blocks:
                 for item in block.operations:
@@ -98,35 +95,33 @@ class PlannedModule:
                             yield from self.operations(function)
 
     def read(self, op: ir.Operation | None) -> ReadOp | None:
-        """The ReadOp of an operation, or None if Shardy added it later."""
+        """The ReadOp of an operation, or None if Shardy inserted the operation."""
         if op is None or NUMBER not in op.attributes:
             return None
         return self._read_ops[value_of(op, NUMBER)]
 
     def around(self, op: Any) -> ReadOp:
-        """The ReadOp of the function, loop or shard_map around an operation."""
+        """The ReadOp of the function, loop or shard_map that encloses an operation."""
         return self._read_ops[value_of(op.parent.operation, NUMBER)]
 
     def start(self, op: ir.Operation) -> Any:
-        """The value that a chain of collectives begins with."""
+        """The value at the start of a chain of collectives, given one of the chain."""
         value = op.operands[0]
         while (reshard := defining_op(value)) is not None and reshard.name in RESHARDS:
             value = reshard.operands[0]
         return value
 
     def end(self, op: ir.Operation) -> tuple[Any, Any]:
-        """The last of a chain of collectives, and the operation that reads its result,
-        or None.
-        """
+        """The last collective of a chain, and the first reader of its result if any."""
         chain = self.chain(op)
-        # The last use comes first, so the first one stays.
+        # MLIR lists uses in reverse order.
         reader = None
         for use in chain[-1].results[0].uses:
             reader = use.owner.operation
         return chain[-1], reader
 
     def chain(self, op: ir.Operation) -> list[Any]:
-        """One of Shardy's operations and those that move its result on."""
+        """A chain of collectives: `op`, and those that move its result further."""
         chain = [op]
         while True:
             following = None
@@ -139,7 +134,7 @@ class PlannedModule:
             chain.append(following)
 
     def name(self, value: Any) -> str:
-        """The plan's name of a value before any collective; `""` if it has none."""
+        """The plan's name of a value, ignoring collectives; `""` if there is none."""
         defining = defining_op(value)
         while defining is not None and defining.name in RESHARDS:
             value = defining.operands[0]
@@ -153,7 +148,7 @@ class PlannedModule:
             number = value.maybe_downcast().result_number
             if (read := self.read(defining)) is not None:
                 names = read.results
-        # An operation that Shardy added later is not a value of the plan.
+        # The result of an operation that Shardy inserted is not a value of the plan.
         if number >= len(names):
             return ""
         return names[number]

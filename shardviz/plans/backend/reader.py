@@ -1,8 +1,8 @@
 """Reads a propagated module into the values of a plan, in one traversal.
 
-A loop's body reads what the loop carries, so the names of its arguments are those of
-the loop's own results, which always have the same sharding. The results of branches and
-of a `shard_map` also come before the operations inside.
+The arguments of a loop body get the names of the loop's results, because Shardy always
+gives both the same sharding. In a plan, the results of a loop, of branches and of a
+`shard_map` come before the operations inside.
 """
 
 from __future__ import annotations
@@ -81,20 +81,20 @@ from shardviz.plans.plan_values import PlannedOp, ShardingRule
 T = TypeVar("T")
 
 _SUMS = {"dot_general", "convolution", "dot"}
-#: What jax calls for `jax.lax.ragged_all_to_all`.
+#: Target of the custom call for `jax.lax.ragged_all_to_all`.
 RAGGED = "ragged_all_to_all"
 _RETURNS = {FUNCTION_RETURN, STABLEHLO_RETURN, SHARDY_RETURN}
 
 
 class PlanReader(PlanBuilder):
-    """Reads one module.
+    """Reads one propagated module into the values of a plan.
 
     Args:
-        module: what `pipeline.propagate` gives, with a copy of each function for each
-            call.
-        arguments: the names of the arguments of the lowered program, in order.
-        results: the names of its results, in order.
-        requested: argument name to the spec that the program requests.
+        module: the module that `pipeline.propagate` returned, with a copy of each
+            function for each call.
+        arguments: argument names of the lowered program, in order.
+        results: result names of the program, in order.
+        requested: argument name -> the spec that the program requests.
         mesh: the mesh.
         attributes: the cache of the module's attributes.
     """
@@ -110,15 +110,15 @@ class PlanReader(PlanBuilder):
     ) -> None:
         super().__init__([*arguments, *results], attributes)
         self._requested, self.mesh = requested, mesh
-        #: The specs that constraints ask for with axes of size 1, by value.
+        #: Value name -> constraint spec, for constraints with axes of size 1.
         self.written: dict[str, Spec] = {}
         self._arguments, self._results = arguments, results
         self._functions = functions_of(module)
-        # Scope to the calls that have it, each with its number among them.
+        # Scope -> the numbers of the calls with this scope -> their count, from 1.
         self._numbers: dict[tuple[str, ...], dict[int, int]] = {}
 
     def read(self) -> tuple[PlannedOp, ...]:
-        """The values of the module: arguments, operations in order, results."""
+        """Returns the values of the module: arguments, operations in order, results."""
         main, context = self._functions["main"], BlockContext()
         self._read_arguments(main)
         block = main.regions[0].blocks[0]
@@ -127,7 +127,7 @@ class PlanReader(PlanBuilder):
         return self.finish()
 
     def _block(self, block: ir.Block, context: BlockContext) -> tuple[str, ...]:
-        """Reads the operations of a block, and returns the names of its results."""
+        """Reads the operations of a block; returns the names of the returned values."""
         contexts = {context.calls: context}
         for item in block.operations:
             op = item.operation
@@ -135,7 +135,7 @@ class PlanReader(PlanBuilder):
             operands = self.named(op.operands)
             if name in _RETURNS:
                 return operands
-            # One inlined call has many operations in a row.
+            # Many operations in a row come from the same inlined call.
             calls = self.attributes.calls(op)
             inside = contexts.get(calls)
             if inside is None:
@@ -146,7 +146,7 @@ class PlanReader(PlanBuilder):
         return ()
 
     def _in_calls(self, context: BlockContext, calls: tuple[Call, ...]) -> BlockContext:
-        """The context of operations of inlined calls, from that of their block."""
+        """The context of operations from inlined calls, given that of the block."""
         for call in calls[len(context.calls) :]:
             inside = self._in_call(context, call.number, call.location)
             context = replace(inside, calls=(*context.calls, call))
@@ -163,8 +163,8 @@ class PlanReader(PlanBuilder):
             scope = (*scope[:-1], f"{scope[-1]} ({count})")
         return replace(context, call=location, scope=scope)
 
-    # The methods below each read one kind of operation, given its ReadOp and its
-    # operands.
+    # Each method below reads one kind of operation, given the ReadOp and the names of
+    # the operands.
 
     def _read_op(
         self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
@@ -189,16 +189,16 @@ class PlanReader(PlanBuilder):
     def _read_call(
         self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
-        """A call that XLA leaves in place: the operations of the function."""
+        """Reads a call that XLA does not inline, and the operations of the callee."""
         function, context = callee(op, self._functions), read.context
         if function is None:
             notes = (NoBody(),)
             self.add(op, read, (), operands, covered=False, notes=notes)
             return
-        # Calls that were inlined have positive numbers.
+        # Negative, because inlined calls have positive numbers.
         location = self.attributes.location(op)
         inside = self._in_call(context, -len(self.read_ops), location)
-        # Calls are counted from the function on, as for its operations.
+        # The calls of operations in the callee are counted from the callee too.
         inside = replace(inside, calls=())
         block = function.regions[0].blocks[0]
         self.number(function, context).inside = inside
@@ -209,7 +209,7 @@ class PlanReader(PlanBuilder):
     def _read_while(
         self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
-        """A loop: its carried values first, then condition and body."""
+        """Reads a loop: carried values first, then condition and body."""
         values = self.add(op, read, self.attributes.specs(op), ())
         read.arguments = tuple([value.op.name for value in values])
         trips, around = trip_count(op), read.context.trips
@@ -227,7 +227,7 @@ class PlanReader(PlanBuilder):
     def _read_branches(
         self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
-        """A choice between branches: its results first, then every branch."""
+        """Reads a conditional: results first, then every branch."""
         values = self.add(op, read, self.attributes.specs(op), ())
         read.inside = replace(read.context, region="branch")
         returned = []
@@ -238,12 +238,12 @@ class PlanReader(PlanBuilder):
     def _read_manual(
         self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
-        """A shard_map: its results, then its body, whose shapes are those of one shard."""
+        """Reads a shard_map: results first, then the body, which has block shapes."""
         over = parse_axes(self.attributes.text(op, MANUAL_AXES))
         specs = self.attributes.specs(op, OUT_SHARDINGS)
         notes = (IsShardMap(over),)
         values = self.add(op, read, specs, operands, opcode="shard_map", notes=notes)
-        # The meaning of the origins that Shardy names after a shard_map.
+        # Shardy derives the names of some origins from the name of the shard_map.
         key = self.attributes.text(op, ORIGIN_NAME).strip('"')
         base, source = "shard_map", read.location.source
         if values:
@@ -272,19 +272,19 @@ class PlanReader(PlanBuilder):
     def _read_barrier(
         self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
-        """An optimization barrier, such as remat sets: it returns its operands."""
+        """Reads an optimization barrier, for example of `jax.checkpoint`."""
         values = self.add(op, read, self.attributes.specs(op), operands)
         self._connect(op, values, [(name,) for name in operands])
 
     def _read_constraint(
         self, op: ir.Operation, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
-        """A constraint in the middle of a program, or a reshard between functions."""
+        """Reads a sharding constraint, or a reshard between functions."""
         specs, location = self.attributes.specs(op, ASKED_SHARDING), read.location
         key = self.attributes.text(op, ORIGIN_NAME).strip('"')
         for_loop, operand = READ_BY_LOOP in op.attributes, self.value(operands[0])
         if operand is not None and specs == (operand.spec,):
-            # With Explicit axes every operation is followed by the sharding of its type.
+            # With Explicit axes, jax adds a constraint for the type of every operation.
             of_type = bool(key) and _is_result_of(operand.op, location.op)
             if of_type:
                 self.origin(key, "op", operand.name, operand.source)
@@ -295,7 +295,7 @@ class PlanReader(PlanBuilder):
         opcode, kind = "reshard", "constraint"
         if key and not for_loop and location.last_part != "shard_map":
             opcode = "sharding_constraint"
-        elif not for_loop:  # Shardy asks so for what a shard_map takes
+        elif not for_loop:  # Shardy's constraint on an operand of a shard_map
             kind = "manual"
         fields: dict[str, Any] = {"opcode": opcode, "factors": self.attributes.rule(op)}
         (value,) = self.add(op, read, specs, operands, **fields)
@@ -320,9 +320,7 @@ class PlanReader(PlanBuilder):
         values: list[ValueBuilder],
         sources: Sequence[tuple[str, ...]],
     ) -> None:
-        """Gives each result its origins and steps; each comes from values of these
-        names.
-        """
+        """Sets the origins and steps of results, given the values each comes from."""
         text = self.attributes.text(op, RESULT_ORIGINS)
         origins = _aligned(parse_origins(text), values, set)
         text = self.attributes.text(op, RESULT_EDGES)
@@ -341,8 +339,8 @@ class PlanReader(PlanBuilder):
             sharding = named_attribute(main, ARGUMENT_ATTRIBUTES, number)
             (spec,) = self.attributes.specs_of(sharding) or (not_split(shape),)
             origins = self._own_origins(main, ARGUMENT_ATTRIBUTES, number)
-            # The program's own request came first, though something else may agree with
-            # it.
+            # If the program requests an axis, the argument is the origin, even if Shardy
+            # names another one.
             for axis in self._requested.get(name, Spec()).axes:
                 if axis in spec.axes:
                     origins[axis] = "self"
@@ -360,8 +358,8 @@ class PlanReader(PlanBuilder):
             for key in (f"output: {number}", f"{name}: self"):
                 self.origin(key, "result", name)
             returned_op, origins = source.op, {}
-            # A result that is another value unchanged has no origins of its own. What
-            # Shardy calls "self" there has the name of that value here.
+            # A result gets the origins of the value that it returns. Where Shardy wrote
+            # "self" for that value, use the value's name.
             for axis, origin in source.origin_names.items():
                 if origin == "self":
                     origin = f"{returned_op.name}: self"
@@ -387,12 +385,12 @@ class PlanReader(PlanBuilder):
     ) -> dict[str, str]:
         attribute = named_attribute(main, kind, number, ORIGINS)
         origins = parse_origins(self.attributes.text_of(attribute))
-        # A copy: it is changed, and parse_origins keeps its own.
+        # A copy, because the caller changes it and parse_origins caches its results.
         return dict(*origins[:1])
 
 
 _Handler = Callable[[PlanReader, Any, ReadOp, tuple[str, ...]], None]
-# The method that reads an operation, by its name in MLIR.
+# MLIR operation -> the method that reads it.
 _HANDLERS: dict[str, _Handler] = {
     FUNCTION_CALL: PlanReader._read_call,
     WHILE: PlanReader._read_while,
@@ -406,20 +404,20 @@ _HANDLERS: dict[str, _Handler] = {
 
 
 def argument_names(module: Any, attributes: AttributeCache) -> list[str]:
-    """What jax calls the arguments of a lowered program, in order."""
+    """jax's names of the arguments of a lowered program, in order."""
     main = functions_of(module.operation)["main"]
     arguments = main.regions[0].blocks[0].arguments
     return [attributes.location(value).op for value in arguments]
 
 
 def _is_result_of(value: str, constraint: str) -> bool:
-    """Whether a constraint is named as the operation, or the call, that makes a value."""
+    """True if a constraint has the name of a value's operation or enclosing call."""
     inside = (f"{constraint}/", f"{constraint}(")
     return bool(constraint) and (value == constraint or value.startswith(inside))
 
 
 def _reducer(op: ir.Operation, opcode: str) -> str:
-    """What an operation does with the factors that it reduces: `add`, `maximum`."""
+    """The operation that combines values along reduced factors: `add`, `maximum`."""
     if opcode in _SUMS:
         return "add"
     if opcode == "reduce":
@@ -431,9 +429,9 @@ def _reducer(op: ir.Operation, opcode: str) -> str:
 def _custom_call(
     target: str, rule: ShardingRule | None
 ) -> tuple[bool, tuple[PlanNote, ...]]:
-    """Whether Shardy looks into a call of other code, and the notes on its value."""
+    """Whether Shardy decides the sharding of a custom call, and notes on the call."""
     if target == RAGGED:
-        return True, ()  # a collective
+        return True, ()  # handled as a collective
     note: PlanNote = OpaqueCall(target)
     if "callback" in target:
         note = PythonCall(target)
@@ -445,10 +443,10 @@ def _custom_call(
 def _aligned(
     entries: Sequence[T], values: Sequence[ValueBuilder], axes: Callable[[T], set[str]]
 ) -> list[T | None]:
-    """One entry per result, or None.
+    """Assigns the entries of a list attribute to results; None for no entry.
 
-    jaxlib 0.10 leaves out entries that would be empty; if it isn't clear which result
-    an entry belongs to, no result gets one.
+    jaxlib 0.10 omits empty entries. If the results of the other entries are ambiguous,
+    no result gets an entry.
     """
     if len(entries) == len(values):
         return list(entries)

@@ -1,9 +1,9 @@
 """The passes of this jaxlib's Shardy pipeline, and which of them a plan runs.
 
 None of this is public: jaxlib registers Shardy's passes with MLIR's PassManager, under
-names that may change. The pipeline is read from its own text, and each pass is looked
-up in `PASSES`. A pass that is not in the table is run if MLIR accepts it and left out
-otherwise; the plan gets a note in both cases.
+names that may change. This module parses the pipeline's text and looks up each pass in
+`PASSES`. A pass missing from that table is run if MLIR accepts it, and left out if not.
+In both cases the plan gets a note.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shardviz.base.errors import ProgramError
 
 PIPELINE = "sdy-propagation-pipeline"
 PROPAGATE = "sdy-user-priority-propagate"
-#: These two turn the settled shardings into collectives.
+#: The two passes that turn propagated shardings into collectives.
 INSERT_RESHARDS = "func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
 TO_COLLECTIVES = "func.func(sdy-reshard-to-collectives)"
 
@@ -28,9 +28,9 @@ class Use(Enum):
     """What a plan does with a pass of Shardy's pipeline."""
 
     RUN = "run"
-    #: Not run: it would share functions between calls, or write files.
+    #: Not run, because the pass would share functions between calls, or write files.
     SKIP = "skip"
-    #: Not run: it follows the settled shardings, and a plan runs passes of its own instead.
+    #: Not run, because the pass comes after propagation, where plans run other passes.
     AFTER = "after"
 
 
@@ -61,7 +61,7 @@ PASSES: Mapping[str, Use] = {
     "sdy-close-shardings": Use.RUN,
     "sdy-update-non-divisible-input-output-shardings": Use.RUN,
     "sdy-remove-sub-axes-in-input-output-shardings": Use.RUN,
-    # Each remaining call keeps its own copy of its function, with origins and steps.
+    # Not run, so that each remaining call keeps a copy of its function, with origins.
     "sdy-unflatten-call-graph": Use.SKIP,
     "sdy-save-module": Use.SKIP,
     "sdy-verify-unreduced-axes": Use.AFTER,
@@ -70,23 +70,21 @@ PASSES: Mapping[str, Use] = {
     "sdy-drop-sharding-rules": Use.AFTER,
 }
 _ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
-# Shardy crashes when it has to name the origin of a sharding that comes from none of
-# the values of an operation. That happens in this pass if a constraint is put before a
-# shard_map (the pass that propagates names its origin all the same), and in any pass
-# where values are grouped by `shard_alike`, which jax 0.12 no longer has.
+# Shardy crashes if it has to name the origin of a sharding that comes from none of the
+# operation's values. This happens in `sdy-apply-sharding-constraints` if a constraint
+# precedes a shard_map; the propagation pass still names that origin. It also happens in
+# any pass if the program uses `shard_alike`, which jax 0.12 no longer has.
 _NO_ORIGINS = "sdy-apply-sharding-constraints"
 
 
 @dataclass(frozen=True)
 class PassSelection:
-    """The passes that settle the shardings of a module.
+    """The passes that propagate the shardings of a module.
 
     Attributes:
-        passes: the passes in order, as MLIR writes them, with origins and steps.
-        untried: the names of the passes among them that `PASSES` does not have. They
-            may end the process.
-        left_out: the names of the passes that `PASSES` does not have and that are not
-            run.
+        passes: the passes in order, in MLIR's notation, recording origins and steps.
+        untried: names of those passes that `PASSES` lacks. They may crash the process.
+        left_out: names of other passes that `PASSES` lacks. They are not run.
     """
 
     passes: tuple[str, ...]
@@ -94,10 +92,10 @@ class PassSelection:
     left_out: tuple[str, ...] = ()
 
     def without_untried(self) -> PassSelection:
-        """The same passes without those that `PASSES` does not have.
+        """Returns the selection without passes that `PASSES` lacks.
 
         Raises:
-            ProgramError: if no pass is left that propagates.
+            ProgramError: if none of the remaining passes propagates.
         """
         tried = tuple(p for p in self.passes if pass_name(p) not in self.untried)
         selection = PassSelection(tried, (), (*self.left_out, *self.untried))
@@ -106,10 +104,10 @@ class PassSelection:
 
 
 def settling_passes() -> PassSelection:
-    """The passes of this jaxlib's pipeline up to the settled shardings.
+    """Returns this jaxlib's passes up to the end of propagation.
 
     Raises:
-        ProgramError: if jaxlib has no such pipeline, or none of its passes propagates.
+        ProgramError: if jaxlib has no Shardy pipeline, or if no pass propagates.
     """
     passes: list[str] = []
     untried: dict[str, None] = {}
@@ -133,7 +131,7 @@ def settling_passes() -> PassSelection:
 
 def _check_propagates(selection: PassSelection) -> None:
     for text in selection.passes:
-        # A later jaxlib may rename the pass; only the one that propagates has this option.
+        # A newer jaxlib may rename the pass, but no other pass has this option.
         if pass_name(text) == PROPAGATE or "propagation-strategy=" in text:
             return
     unknown = ", ".join((*selection.untried, *selection.left_out)) or "none"
@@ -145,26 +143,26 @@ def _check_propagates(selection: PassSelection) -> None:
 
 
 def merging_passes() -> tuple[str, ...]:
-    """The pipeline's own last step, which merges consecutive reshards."""
+    """The pipeline's `canonicalize` pass, which merges consecutive reshards."""
     return tuple(p for p in pipeline_passes() if pass_name(p) == "canonicalize")
 
 
 def missing_estimate_passes() -> tuple[str, ...]:
-    """The names of the passes that this jaxlib lacks to plan collectives."""
+    """The names of passes that estimates need and this jaxlib lacks."""
     needed = (INSERT_RESHARDS, TO_COLLECTIVES)
     return tuple(pass_name(text) for text in needed if not is_accepted(text))
 
 
 @functools.cache
 def pipeline_passes() -> tuple[str, ...]:
-    """The passes of Shardy's pipeline in this jaxlib, in order, as MLIR writes them.
+    """The passes of this jaxlib's Shardy pipeline, in order, in MLIR's notation.
 
     Raises:
-        ProgramError: if jaxlib has no such pipeline.
+        ProgramError: if jaxlib has no Shardy pipeline.
     """
     try:
         with ir.Context():
-            # The alias takes no options, but its passes do once they are written out.
+            # The alias takes no options, so expand it to passes, which do.
             text = str(passmanager.PassManager.parse(f"builtin.module({PIPELINE})"))
     except Exception as error:  # MLIR raises several kinds for an unknown name
         reason = str(error).strip().partition("\n")[0]
@@ -177,7 +175,7 @@ def pipeline_passes() -> tuple[str, ...]:
 
 @functools.cache
 def is_accepted(text: str) -> bool:
-    """Whether MLIR's pass manager knows a pass and its options.
+    """True if MLIR's pass manager knows a pass and its options.
 
     >>> is_accepted("symbol-dce"), is_accepted("sdy-no-such-pass")
     (True, False)
@@ -191,17 +189,17 @@ def is_accepted(text: str) -> bool:
 
 
 def pass_manager(passes: Sequence[str]) -> passmanager.PassManager:
-    """A manager that runs these passes on a module; it needs a context."""
+    """Creates a pass manager for these passes; needs an active MLIR context."""
     text = f"builtin.module({','.join(passes)})"
     manager = passmanager.PassManager.parse(text)
-    # jaxlib 0.10 refuses its own data-flow edges inside loops once they carry their
-    # origins; the shardings are the same as without.
+    # The verifier of jaxlib 0.10 rejects Shardy's data-flow edges inside loops if they
+    # have recorded origins. The shardings are not affected.
     manager.enable_verifier(False)
     return manager
 
 
 def pass_name(text: str) -> str:
-    """The name of a pass, without its options and the pass manager around it.
+    """Returns the name of a pass, without options and `func.func(...)`.
 
     >>> pass_name("func.func(sdy-insert-explicit-reshards{enable-full-version=true})")
     'sdy-insert-explicit-reshards'
@@ -210,7 +208,7 @@ def pass_name(text: str) -> str:
 
 
 def _with_origins(text: str) -> str:
-    """A pass that records the steps it takes and the origins of the axes it moves."""
+    """Sets the options of a pass that record propagation steps and axis origins."""
     text = text.replace(f"{_STEPS}=false", f"{_STEPS}=true")
     if pass_name(text) == _NO_ORIGINS:
         return text
@@ -218,7 +216,7 @@ def _with_origins(text: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The passes of a pipeline: its parts between commas outside of brackets."""
+    """Splits a pipeline into passes, at commas outside of brackets."""
     parts: list[str] = []
     depth = start = 0
     for position, letter in enumerate(text):

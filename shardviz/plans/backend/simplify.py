@@ -1,10 +1,10 @@
-"""Simplifies a program as XLA does before it propagates.
+"""Simplifies a program as XLA does before propagation.
 
-An operation that is simplified away no longer passes a sharding on. XLA runs all of
-StableHLO's simplifications (`stablehlo-aggressive-simplification`), which jaxlib does
-not offer. So the plan does those that jax's own lowerings call for: a product with
-ones, a sum with zeros, a conversion to the same type, a slice at constant positions, a
-transpose of a transpose, an operation on constants.
+Shardings don't propagate through an operation that is simplified away. XLA runs all of
+StableHLO's simplifications (`stablehlo-aggressive-simplification`), but jaxlib doesn't
+expose that pass. So this module implements the ones that jax's lowerings make
+necessary: a product with ones, a sum with zeros, a conversion to the same type, a slice
+at constant positions, a transpose of a transpose, and an operation on constants.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ from shardviz.plans.backend.mlir_names import (
     VALUE,
 )
 
-#: The attribute of a replacement that holds the name of the operation it replaces.
+#: Attribute of a replacement: the name of the operation that it replaces.
 REPLACES = "shardviz.replaces"
-# Binary operations, the number that leaves the other operand as it is, and whether both
-# may be it.
+# Binary operation -> the neutral number, and whether the first operand may be it too.
 _NEUTRAL = {
     "multiply": (1, True), "divide": (1, False), "add": (0, True), "subtract": (0, False),
 }  # fmt: skip
-# Operations that XLA computes if each operand is a constant of one number. It computes
-# no others, for example not `floor`, `power` and `exponential_minus_one`.
+# Operations that XLA folds if each operand is a splat constant. It folds no others,
+# such as `floor`, `power` and `exponential_minus_one`.
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
     "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
@@ -60,23 +59,23 @@ _COMPARED = {
     "LT": np.less, "LE": np.less_equal, "GT": np.greater,
     "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal,
 }  # fmt: skip
-# Operations that move numbers, or give them another type.
+# Operations that only move elements or convert their type.
 _MOVES = frozenset({
     "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "convert",
     "dynamic_slice",
 })  # fmt: skip
-# Operations that may return their operand unchanged.
+# Operations that are removed if they return their operand unchanged.
 _SAME = frozenset({"broadcast_in_dim", "convert", "reshape", "transpose", "slice"})
 _FOLDED = frozenset({*_COMPUTED, *_MOVES, "compare", "concatenate"})
 #: The StableHLO operations that may be simplified, without their dialect.
 SIMPLIFIED = frozenset({*_FOLDED, "gather"})
-#: Names among these that only CHLO operations have, which are replaced before.
+#: Names in SIMPLIFIED of CHLO operations, which are rewritten before `simplify`.
 CHLO_ONLY = frozenset({"square"})
 _ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
 
 
 def simplify(module: Any) -> None:
-    """Removes, in place, the operations of a module that XLA would have removed.
+    """Simplifies a module in place, as XLA would.
 
     >>> import jax
     >>> lowered = jax.jit(lambda x: x * 1.0 + 2.0).lower(jax.numpy.ones(8))
@@ -98,13 +97,13 @@ def simplify(module: Any) -> None:
             dialect, _, name = op.name.partition(".")
             if dialect == "stablehlo" and name in SIMPLIFIED:
                 for rule in rules:
-                    # A rule that applies has removed the operation.
+                    # If a rule applies, it has removed the operation.
                     if rule(op, name):
                         break
 
 
 def _put(value: ir.Value, op: ir.Operation) -> bool:
-    """Puts a value in place of the result of an operation."""
+    """Replaces an operation by a value."""
     op.results[0].replace_all_uses_with(value)
     op.erase()
     return True
@@ -113,7 +112,7 @@ def _put(value: ir.Value, op: ir.Operation) -> bool:
 def _replace(
     op: ir.Operation, name: str, operand: ir.Value, **numbers: Sequence[int] | str
 ) -> bool:
-    """Puts another operation in place of one, with these attributes."""
+    """Replaces an operation by another one with the given attributes."""
     attributes: dict[str, Any] = {}
     for key, value in numbers.items():
         if isinstance(value, str):
@@ -140,7 +139,7 @@ def _shape(value: ir.Value) -> list[int]:
 
 
 def _made_by(value: ir.Value, name: str) -> Any:
-    """The operation that makes a value if it has this name; else None."""
+    """The operation that defines a value, if it has this name; else None."""
     defining = defining_op(value)
     return (
         defining
@@ -153,10 +152,10 @@ def _made_by(value: ir.Value, name: str) -> Any:
 
 
 def _put_number(op: ir.Operation, name: str) -> bool:
-    """Puts the number that XLA computes for an operation on constants in its place."""
+    """Replaces an operation on constants by the number that XLA computes for it."""
     if name == "broadcast_in_dim" and not _shape(op.operands[0]):
-        return False  # how a constant is written
-    # The first operand decides for most operations.
+        return False  # a splat constant
+    # Most operations are ruled out by their first operand.
     if name not in _FOLDED or (first := number_of(op.operands[0])) is None:
         return False
     if REPLACES in op.attributes:
@@ -215,16 +214,14 @@ def _put_constant(number: Any, op: ir.Operation) -> bool:
 
 
 def number_of(value: ir.Value) -> Any:
-    """The number that all elements of a constant are, of numpy's kind; None of another
-    value.
-    """
+    """The number in a splat constant, as a numpy scalar; None for any other value."""
     op = defining_op(value)
     if op is not None and op.name == BROADCAST:
         op = defining_op(op.operands[0])
     if op is None or op.name != CONSTANT:
         return None
     kind = str(ir.ShapedType(value.type).element_type)
-    # jaxlib cannot read constants of complex numbers, nor the largest ones of `ui64`.
+    # jaxlib cannot read complex constants, nor large ones of type `ui64`.
     if not _ELEMENT.fullmatch(kind) or kind == "ui64":
         return None
     attribute = op.attributes[VALUE]
@@ -236,7 +233,7 @@ def number_of(value: ir.Value) -> Any:
     return np.bool_(number) if kind == "i1" else np.int64(number)
 
 
-# Operations that return an operand as it is.
+# Operations that return an operand unchanged.
 
 
 def _leave_out(op: Any, name: str) -> bool:
@@ -263,14 +260,14 @@ def _leave_out(op: Any, name: str) -> bool:
 
 
 def _are_one_number(first: Any, second: Any) -> bool:
-    """Whether two constants are equal, as the branches of a gradient through zeros are."""
+    """True for equal splat constants, such as both branches of a gradient of zeros."""
     number = number_of(first)
     # 0.0 is not -0.0.
     return number is not None and repr(number) == repr(number_of(second))
 
 
 def _in_order(op: ir.Operation) -> bool:
-    """Whether an operation leaves dimensions in their order."""
+    """True if an operation keeps the order of dimensions."""
     for name in (PERMUTATION, BROADCAST_DIMS):
         if name in op.attributes:
             order = _numbers(op, name)
@@ -282,9 +279,9 @@ def _in_order(op: ir.Operation) -> bool:
 
 
 def _slice_where_constant(op: ir.Operation, name: str) -> bool:
-    """Puts a slice in place of a dynamic slice at constant positions.
+    """Replaces a dynamic slice at constant positions by a slice.
 
-    The same for a gather of one slice, which is what `vmap` makes of a dynamic slice.
+    Also replaces a gather of one slice, to which `vmap` converts a dynamic slice.
     """
     operand, *parts = op.operands
     shape = _shape(op.results[0])
@@ -325,9 +322,7 @@ def _slice(
 
 
 def _slice_one_part(op: ir.Operation, name: str) -> bool:
-    """Slices the one operand of a concatenation that a slice of the concatenation lies
-    in.
-    """
+    """Slices an operand of a concatenation, if the slice lies within that operand."""
     joined = _made_by(op.operands[0], "concatenate")
     if name != "slice" or joined is None:
         return False
@@ -345,9 +340,9 @@ def _slice_one_part(op: ir.Operation, name: str) -> bool:
 
 
 def _transpose_once(op: ir.Operation, name: str) -> bool:
-    """Transposes once what a transpose of a transpose transposes twice.
+    """Merges a transpose of a transpose into one transpose.
 
-    One that only moves dimensions of size one is a reshape.
+    A transpose that only moves dimensions of size one becomes a reshape.
     """
     if name != "transpose":
         return False
@@ -366,9 +361,9 @@ def _transpose_once(op: ir.Operation, name: str) -> bool:
 
 
 def _reshape_once(op: ir.Operation, name: str) -> bool:
-    """Reshapes once what a reshape of a reshape reshapes twice.
+    """Merges a reshape of a reshape into one reshape.
 
-    A broadcast that only adds dimensions of size one is a reshape, too.
+    A broadcast that only adds dimensions of size one becomes a reshape too.
     """
     if name == "reshape":
         twice = _made_by(op.operands[0], "reshape") is not None
@@ -384,7 +379,7 @@ def _reshape_once(op: ir.Operation, name: str) -> bool:
 
 
 def _reshape(op: ir.Operation, replaced: str) -> bool:
-    """Puts one reshape in place of an operation, and of a reshape before it."""
+    """Replaces an operation, and any reshape of its operand, by one reshape."""
     value = op.operands[0]
     inner = _made_by(value, "reshape")
     if inner is not None:

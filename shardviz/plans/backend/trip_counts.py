@@ -1,4 +1,4 @@
-"""How often a loop of a lowered module runs."""
+"""Trip counts of the loops in a lowered module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"dense<(-?\d+)>")
 
 
 def trip_count(op: ir.Operation) -> int | None:
-    """How often a `stablehlo.while` runs: known if it counts up to a constant."""
+    """The trip count of a `stablehlo.while` that counts up to a constant, or None."""
     condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     test = defining_op(_last(condition).operands[0])
     if test is None or test.name != COMPARE:
@@ -33,7 +33,7 @@ def trip_count(op: ir.Operation) -> int | None:
     if counter is None:
         return None
     limit = _constant(test.operands[1])
-    # jax carries the limit through the loop, which passes it on unchanged.
+    # jax may carry the limit through the loop unchanged.
     if bound is not None and _last(body).operands[bound] == body.arguments[bound]:
         limit = _constant(op.operands[bound])
     start, step = _constant(op.operands[counter]), _stride(body, counter)
@@ -43,7 +43,7 @@ def trip_count(op: ir.Operation) -> int | None:
 
 
 def _stride(body: ir.Block, counter: int) -> int | None:
-    """The number that a loop's body adds to a carried number."""
+    """The number that the loop body adds to the counter; None if not a constant."""
     addition = defining_op(_last(body).operands[counter])
     if addition is None or addition.name != ADD:
         return None

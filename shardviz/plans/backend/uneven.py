@@ -1,4 +1,4 @@
-"""Notes on values that do not divide by the mesh axes that split them."""
+"""Notes on values whose mesh axes do not divide them evenly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardviz.plans.plan_values import PlannedOp
 
 
 def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ...]:
-    """The same values, with a note on each that is not divisible by its mesh axes.
+    """Adds a note to each value that its mesh axes do not divide evenly.
 
     >>> from shardviz.base.partition_spec import Spec
     >>> split = PlannedOp("y", "op", shape=(10,), spec=Spec.parse("data"))
@@ -28,7 +28,7 @@ def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ..
         if op.kind == "result" and op.operands and op.operands[0] in by_name:
             value = by_name[op.operands[0]]
         for dim in range(min(len(value.shape), value.spec.rank)):
-            # A result gets a note only if it is not split as the value it returns.
+            # A result gets a note only if it isn't split like the value it returns.
             is_kept = op.spec.dims[dim : dim + 1] == (value.spec.dims[dim],)
             if value is not op and is_kept:
                 continue
@@ -46,8 +46,8 @@ def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ..
 
 def _misfit(op: PlannedOp, dim: int, mesh: MeshSpec) -> Misfit | None:
     axes, sizes = op.spec.dims[dim], mesh.shape
-    # Parts of an axis, `data:(1)2`, are the compiler's own choice, and it chooses parts
-    # that fit.
+    # The compiler itself chooses sub-axes such as `data:(1)2`, and chooses ones that
+    # divide evenly.
     if not axes or not set(axes) <= sizes.keys():
         return None
     if op.shape[dim] % math.prod(sizes[axis] for axis in axes) == 0:

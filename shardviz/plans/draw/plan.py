@@ -1,6 +1,6 @@
-"""Plans: the values of a program, each with its sharding, origin, cost and source line.
+"""Pictures and text of plans, of explanations, and of differences between plans.
 
-Also why one value has its sharding, and the changes from one plan to another.
+A plan is shown as a table of values with sharding, axis origins, cost and source line.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from shardviz.programs.constraints import (
     logical_name,
 )
 
-LETTERS = 118  # of a line of words in a picture
+LETTERS = 118  # characters per line of text in a picture
 MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS, MOST_CONSTRAINTS = 40, 60, 14, 8
 INDENT = 10.0
-# Origins and estimates are what people read a plan for, however long.
+# No line limit for origins and estimates, which are what people read a plan for.
 COLUMNS = (
     Column("value", 230.0, mono=True),
     Column("type", 150.0, "muted"),
@@ -70,7 +70,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ValueRow:
-    """One value of the table: itself, its estimated collectives, the calls around it."""
+    """One value of the table, with its estimated collectives and enclosing calls."""
 
     op: PlannedOp
     collectives: tuple[Collective, ...]
@@ -78,12 +78,12 @@ class ValueRow:
 
     @property
     def type(self) -> str:
-        """Its type in short: `f32[8, 4]`."""
+        """The short type of the value, such as `f32[8, 4]`."""
         return short_type(self.op.dtype, self.op.shape)
 
     @property
     def origins(self) -> list[str]:
-        """The origins of its axes; empty if it brought all of them itself."""
+        """The origins of the axes; empty if the value itself is the origin of all."""
         parts = []
         for axis, origin in self.op.origins.items():
             if any(
@@ -95,7 +95,7 @@ class ValueRow:
 
     @property
     def estimate(self) -> list[str]:
-        """Its estimated collectives."""
+        """The estimated collectives as text: kind, bytes and axes."""
         estimate = []
         for collective in self.collectives:
             amount = f"{collective.amount}{collective.over}"
@@ -104,7 +104,7 @@ class ValueRow:
 
     @property
     def marks(self) -> str:
-        """The block around it, if its path doesn't name it: `loop body × 12`."""
+        """The enclosing block, such as `loop body × 12`, unless `path` names it."""
         op, marks = self.op, []
         if op.region and LOOP not in self.path:
             mark = op.region
@@ -121,7 +121,7 @@ class ValueRow:
 
     @property
     def heading(self) -> str:
-        """The calls around it, and how often they run: `loop / mlp, runs 12 times`."""
+        """The enclosing calls and trip count: `loop / mlp, runs 12 times`."""
         heading, trips = " / ".join(self.path), self.op.trips
         if LOOP in self.path and trips not in (None, 1):
             heading += f", runs {trips:,} times"
@@ -129,10 +129,10 @@ class ValueRow:
 
 
 def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
-    """The values worth a row, in program order: all of them if they are few.
+    """Returns the rows to show: all values in program order, if at most `limit`.
 
-    Otherwise the values with the largest estimated collectives come first, then the
-    largest on each device, without the calls around them.
+    Otherwise returns the largest `limit` values, by bytes of estimated collectives and
+    then by bytes on each device, without their enclosing calls.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> ops = [PlannedOp(f"op_{n}", "op", shape=(n,), dtype="f") for n in range(100)]
@@ -161,17 +161,17 @@ def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
 def draw_plan(
     plan: Plan, limit: int = MOST_VALUES, title: str | None = None
 ) -> Picture:
-    """The values of a program: type, sharding, origin of its axes, and collectives.
+    """Draws a plan as a table: types, shardings, axis origins and collectives.
 
     Args:
-        limit: how many values to show, in program order; of more, the largest come
-            first.
+        limit: the maximum number of values. If the plan has more, the table shows the
+            largest ones.
     """
     head = titled(title, _head(plan))
     calls = constraint_lines(plan.constraints)
     if plan.error:
         error, *call_lines = [f"✗ {plan.error}", *calls]
-        # Only the error is red, not the calls that follow.
+        # Only the error is red, not the constraint calls after it.
         lines = [(line, "bad") for line in wrapped(error, LETTERS, "  ")]
         lines += [(line, "") for line in call_lines]
         alt = sentences([_head(plan), error, *call_lines])
@@ -202,14 +202,14 @@ def draw_plan(
 
 
 def plan_text(plan: Plan, width: int, full: bool = False) -> str:
-    """The values of a program, a line each, with their estimated collectives.
+    """Formats a plan as text: one line per value, with its estimated collectives.
 
-    With more than MOST_VALUES values, it shows the largest collectives and the largest
-    values, those of all layers as one.
+    A plan with more than MOST_VALUES values shows only the largest collectives and
+    values, with repeated layers folded.
 
     Args:
-        width: letters per line.
-        full: every value in a line of its own, however many there are.
+        width: characters per line.
+        full: whether to show one line per value for any number of values.
     """
     calls = constraint_lines(plan.constraints, full)
     if plan.error:
@@ -234,7 +234,7 @@ def _head(plan: Plan) -> str:
 def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
     names = max((len(row.op.name) + 2 * bool(row.path) for row in rows), default=0)
     types = max((len(row.type) for row in rows), default=0)
-    # Further lines of a value stand below its spec, unless its name is very long.
+    # Continuation lines are indented to the spec, unless names are very long.
     indent = " " * min(names + types + 4, width // 2)
     lines, heading = [], ""
     for row in rows:
@@ -242,7 +242,7 @@ def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
             lines.append(row.heading)
         heading = row.heading
         name = row.op.name
-        if row.path:  # blanks at the start of a line would be lost
+        if row.path:  # leading spaces would be lost
             name = f"· {name}"
         parts = [str(row.op.spec), *row.origins, row.marks, *row.estimate]
         words = " · ".join(filter(None, [*parts, row.op.source]))
@@ -255,12 +255,12 @@ def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
 def constraint_lines(
     constraints: Sequence[Constraint], full: bool = False
 ) -> list[str]:
-    """The effects of the constraint calls: those that did nothing, and why.
+    """Describes the constraint calls that need attention, such as those without effect.
 
-    Equal calls share a line. A sentence that holds for several calls is written once.
+    Equal calls share a line. A sentence that applies to several calls is written once.
 
     Args:
-        full: every call, including those that had the expected effect.
+        full: whether to include the calls that had the expected effect.
     """
     if not constraints:
         return []
@@ -280,7 +280,7 @@ def constraint_lines(
         if words in written:
             words = ""
         written.add(words)
-        # The sentence of a call with an effect already names the effect.
+        # The sentence of a call that constrains already names the effect.
         if not (constraint.acts and words):
             words = f"{constraint.effect}. {words}"
         lines.append(f"  {f'{constraint.source} '.lstrip()}{call}: {words}")
@@ -289,7 +289,7 @@ def constraint_lines(
 
 
 def _largest_collectives(plan: Plan) -> list[str]:
-    """The estimated collectives, the largest first, a line for those of all layers."""
+    """The largest estimated collectives, one line each, with repeated layers folded."""
     folds = fold_collectives(plan.collectives)
     if not folds:
         return []
@@ -301,8 +301,8 @@ def _largest_collectives(plan: Plan) -> list[str]:
 
 
 def _largest_values(plan: Plan) -> list[str]:
-    """The values that take most of each device, a line for those of all layers."""
-    # Several lines may have one name: each keeps the bytes of its own value.
+    """The largest values on each device, one line each, with repeated layers folded."""
+    # Keep the bytes with the fold: several folds may have the same name.
     folds = []
     for fold in fold_values(plan.ops):
         folds.append((bytes_per_device(fold.items[0], plan.mesh), fold))
@@ -323,7 +323,7 @@ MOST_LINES = 30
 
 
 def draw_explanation(explanation: Explanation, title: str | None = None) -> Picture:
-    """The explanation of one value, a sentence per line."""
+    """Draws the explanation of one value, one sentence per line."""
     op = explanation.op
     head = f"Why {op.name} {short_type(op.dtype, op.shape)} is {op.spec}"
     lines: list[tuple[str, str]] = []
@@ -334,7 +334,7 @@ def draw_explanation(explanation: Explanation, title: str | None = None) -> Pict
 
 
 def explanation_text(explanation: Explanation, width: int, full: bool = False) -> str:
-    """The explanation of one value, a sentence per line; with `full` every step."""
+    """Formats an explanation, one sentence per line; `full` includes all steps."""
     op = explanation.op
     head = f"{op.name} {short_type(op.dtype, op.shape)} {op.spec}"
     lines = explanation.summary
@@ -343,16 +343,16 @@ def explanation_text(explanation: Explanation, width: int, full: bool = False) -
     return paragraphs([head, *lines], width)
 
 
-MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # of the text
+MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # lines of text
 
 
 def draw_plan_difference(
     difference: PlanDiff, limit: int = MOST_VALUES, title: str | None = None
 ) -> Picture:
-    """The changes of an edit: in numbers, then the collectives, then the values.
+    """Draws the changes between two plans: counts, then collectives, then values.
 
     Args:
-        limit: how many values, and how many collectives, to show.
+        limit: the maximum number of values, and of collectives.
     """
     head = difference_head(difference.before, difference.after)
     lines = [(str(fact), "") for fact in difference.head]
@@ -373,14 +373,14 @@ def draw_plan_difference(
 
 
 def _tone(change: CollectiveChange) -> str:
-    """`"bad"` if more is sent than before, else `"good"`."""
+    """`"bad"` if each device sends more than before, else `"good"`."""
     return "bad" if change.sent_after > change.sent_before else "good"
 
 
 def plan_difference_text(difference: PlanDiff, width: int) -> str:
-    """The changes from one plan to another: a summary, the collectives, the values."""
+    """Formats the changes between two plans: counts, then collectives, then values."""
     head = list(map(str, difference.head))
-    # Collectives are what people look for; values get the lines that these leave.
+    # Collectives matter most; values get the remaining lines.
     moves = _first(difference.moves, MOST_DIFFERENCES, "collective")
     lines_left = max(MOST_TEXT_LINES - len(head) - len(moves) - 1, LEAST_VALUES)
     values = _first(difference.values, lines_left, "value")

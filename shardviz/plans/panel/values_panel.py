@@ -1,4 +1,4 @@
-"""The Values tab: the values of a plan, and the explanation of the chosen one."""
+"""The Values tab: the values of a plan, and the explanation of the selected value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardviz.plans.panel.values_view import explanation_view
 
 
 class ValuesPanel(Panel):
-    """The values of the last plan; the page asks for one explanation at a time."""
+    """Shows the values of the last plan; explains one value at a time, on request."""
 
     name = "values"
     traits = {"plan_data": {}, "explanation": {}}

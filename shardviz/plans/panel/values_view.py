@@ -1,4 +1,4 @@
-"""The values of a plan for the page: columns of numbers, and the tables they index."""
+"""The values of a plan as data for the page: columns of indices into tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardviz.plans.plan_values import (
 KINDS = ("argument", "op", "result")
 BACKWARD, NOT_COVERED = 1, 2
 MOST_NOTES = 20
-NOWHERE = -1  # stands for a name that is not a value of the plan
+NOWHERE = -1  # index of a name that is not a value of the plan
 COLUMNS = (
     "name",
     "kind",
@@ -36,13 +36,13 @@ COLUMNS = (
 
 
 class _Table:
-    """A list of distinct items, each found by its number."""
+    """A list of distinct items, each identified by its index."""
 
     def __init__(self) -> None:
         self._items: dict[Hashable, tuple[int, object]] = {}
 
     def add(self, key: Hashable, item: object = None) -> int:
-        """The number of the item with this key; a new one is added."""
+        """Returns the index of the item with this key; adds a new item."""
         if item is None:
             item = key
         new = len(self._items), item
@@ -50,20 +50,21 @@ class _Table:
 
     @property
     def items(self) -> list[object]:
-        """The items in order."""
+        """The items in order of their indices."""
         return [item for _, item in self._items.values()]
 
 
 def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
-    """A plan for the page: columns of numbers, and the tables that they index.
+    """Converts a plan to data for the page: columns of indices into tables.
 
     `columns` have one number per value. `specs`, `types`, `scopes` and `origins` are
-    tables; `text` has every string once. So a plan of 2,000 values stays below 220 kB.
-    The page asks for explanations one by one, because they are long.
+    tables; `text` has every string once. This keeps a plan of 2,000 values below
+    220 kB. Explanations are long, so the page requests them one by one.
 
     Args:
-        plan: None before the first plan.
-        explanations: explanations are included for plans of at most so many values.
+        plan: the plan; None before the first plan.
+        explanations: the maximum number of values for which the data includes all
+            explanations.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> op = PlannedOp("x", "argument", shape=(8,))
@@ -73,7 +74,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
     """
     if plan is None:
         return {"count": 0, "error": "", "waiting": True}
-    # Many values share names, lines and sentences.
+    # Many values share names, source lines and sentences.
     strings = _Table()
     numbers = {op.name: i for i, op in enumerate(plan.ops)}
     return {
@@ -96,7 +97,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
 
 
 def explanation_view(plan: Plan | None, name: str) -> JsonDict:
-    """The details of a chosen value: its explanation, sharding rule and source lines."""
+    """The details of a selected value: explanation, sharding rule and source lines."""
     view: JsonDict = {"value": name, "lines": [], "rule": "", "stack": []}
     if plan is None:
         return {**view, "error": wording.NO_PLAN_YET}
@@ -118,7 +119,7 @@ def explanation_view(plan: Plan | None, name: str) -> JsonDict:
 
 
 def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
-    """The columns, and the tables that their numbers index."""
+    """The columns of indices, and the tables that they refer to."""
     specs, types, scopes, origins = _Table(), _Table(), _Table(), _Table()
     columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
     operands: list[list[int]] = []
@@ -126,7 +127,7 @@ def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
     notes: dict[int, int] = {}
     for i, (op, path) in enumerate(zip(plan.ops, call_paths(plan.ops), strict=True)):
         shown_type = [short_type(op.dtype, op.shape), *op.shape]
-        # Only numbers; the page looks them up in the tables.
+        # Numbers only: indices into the tables, or flags.
         row = {
             "name": strings.add(op.name),
             "kind": KINDS.index(op.kind),
@@ -141,7 +142,7 @@ def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
         }
         for name, number in row.items():
             columns[name].append(number)
-        # The plan leaves out a few values, which may be operands.
+        # An operand may be a value that the plan leaves out.
         operands.append([numbers[name] for name in op.operands if name in numbers])
         if op.trips not in (None, 1):
             trips[i] = op.trips
@@ -160,9 +161,9 @@ def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
 
 
 def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[object]:
-    """A spec for the page: its text, its dimensions, and its unreduced axes.
+    """Converts a spec to `[text, dimensions, unreduced axes]` for the page.
 
-    Each dimension is a list of axes as [number in the mesh, parts, text].
+    Each dimension is a list of axes: `[index in the mesh, size, text]`.
     """
     names, sizes = plan.mesh.axis_names, plan.mesh.shape
     numbers = {name: number for number, name in enumerate(names)}
@@ -187,9 +188,10 @@ def _origins(op: PlannedOp, strings: _Table) -> tuple[tuple[str, int, int, int],
 def _moves(
     plan: Plan, numbers: dict[str, int], strings: _Table
 ) -> dict[int, list[list[object]]]:
-    """The estimated collectives, by the number of the value that causes them.
+    """The estimated collectives, by the index of the value that needs them.
 
-    Each is [kind, axes, bytes in words, trips, cause].
+    Each collective is `[kind, axes, bytes, trips, cause]`. All but `trips` are indices
+    into `text`.
     """
     moves: dict[int, list[list[object]]] = {}
     for collective in plan.collectives:
@@ -202,7 +204,7 @@ def _moves(
 
 
 def _explanations(plan: Plan, limit: int) -> dict[str, JsonDict]:
-    """The explanation of every value; none if there are more values than `limit`."""
+    """The explanations of all values; none if there are more values than `limit`."""
     if len(plan.ops) > limit:
         return {}
     return {op.name: explanation_view(plan, op.name) for op in plan.ops}

@@ -1,4 +1,4 @@
-"""Why the estimate of a plan has a collective, and why it may differ from XLA's."""
+"""Sentences for why a plan has a collective, and why XLA's may be different."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardviz.plans.plan_causes import (
 )
 from shardviz.plans.uncertain import Uncertain
 
-#: The code of an uncertainty to the operation or the move that causes it.
+#: Code of an Uncertain -> clause that gives the reason.
 KINDS: Mapping[str, str] = {
     "along": "{op} may read what another device holds",
     "call": "{op} needs all of its operands",
@@ -28,7 +28,7 @@ KINDS: Mapping[str, str] = {
 
 
 def uncertain(fact: Uncertain) -> str:
-    """Why the estimate at a value is uncertain.
+    """Explains why the estimate at a value is uncertain.
 
     >>> print(uncertain(Uncertain("along", ("model",), "reverse")))
     The estimate is uncertain here: reverse may read what another device holds, split ...
@@ -43,7 +43,7 @@ def uncertain(fact: Uncertain) -> str:
 
 
 def reduces(reducer: str, otherwise: str = "reduces") -> str:
-    """The verb for a reduction.
+    """Returns the verb for a reduction.
 
     >>> reduces("maximum"), reduces("xor")
     ('takes the maximum', 'reduces')
@@ -52,7 +52,7 @@ def reduces(reducer: str, otherwise: str = "reduces") -> str:
 
 
 def why_summed(cause: SumCause) -> str:
-    """Why the result of an operation is a sum over devices.
+    """Explains why the result of an operation is reduced over devices.
 
     >>> print(why_summed(SumCause("dot_general", ("model",), "inner")))
     dot_general sums over its inner dimension, which is split over model: each device ...
@@ -72,14 +72,14 @@ def why_summed(cause: SumCause) -> str:
         part = "each device has written its own"
     else:
         does = f"combines values that are {split}"
-    # A reduce-scatter rather than an all-reduce.
+    # For a reduce-scatter instead of an all-reduce.
     if cause.kept:
         part += ", and keeps its shard of the result"
     return f"{cause.value} {does}: {part}."
 
 
 def why_moved(cause: MoveCause) -> str:
-    """Why a value is moved on the way to the operation that needs it.
+    """Explains why a value is moved to another sharding.
 
     >>> from shardviz.base.partition_spec import Spec
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
@@ -119,7 +119,7 @@ def _why_moved(cause: MoveCause) -> str:
     return f"{name} is {before} and {user} needs {after}."
 
 
-# What may ask for a sharding; a program may have many constraints.
+# Code of a MoveCause -> the request for the new sharding, as a sentence's subject.
 _ASKERS = {
     "constraint": "A constraint",
     "reshard": "A reshard",
@@ -129,7 +129,7 @@ _ASKERS = {
 
 
 def why_printed(cause: PrintCause) -> str:
-    """Why a value is gathered for a call of Python."""
+    """Explains why a value is gathered for a Python callback."""
     return (
         f"{cause.value} is split over {joined(cause.axes)}, and {cause.user} calls"
         " Python on the host of one device: all of it is gathered, each time."
@@ -137,7 +137,7 @@ def why_printed(cause: PrintCause) -> str:
 
 
 def why_written(cause: WrittenCause) -> str:
-    """The author of a collective in the program.
+    """Explains a collective that the program itself calls, or that `jax.grad` added.
 
     >>> cause = WrittenCause("psum", ("data",), "jit(f)/shard_map/psum", "shard_map")
     >>> why_written(cause)
@@ -154,7 +154,7 @@ def why_written(cause: WrittenCause) -> str:
 
 
 def along(dims: Sequence[int]) -> str:
-    """Dimensions by number.
+    """Formats dimension numbers.
 
     >>> along([1]), along([0, 1])
     ('dimension 1', 'dimensions 0 and 1')

@@ -1,4 +1,4 @@
-"""A plan in words: its rules, explanations, notes and differences."""
+"""Sentences about plans: sharding rules, explanations, notes and differences."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from shardviz.plans.words.estimate import reduces
 
 
 def difference_head(before: Record, after: Record) -> str:
-    """The two plans that are compared, and their meshes if these differ."""
+    """The names of two compared programs, and their meshes if these differ."""
     head = f"From {before.program} to {after.program}"
     if before.mesh != after.mesh:
         head += f": {before.mesh} to {after.mesh}"
@@ -69,7 +69,7 @@ def difference_head(before: Record, after: Record) -> str:
 
 
 def plan_head(plan: Record, split: int) -> str:
-    """A plan in one line: how many values, how many of them split, and collectives."""
+    """A plan in one line: the number of values, of split values and of collectives."""
     head = f"{plan.program} on {plan.mesh}"
     if plan.error:
         return f"{head}: no plan"
@@ -79,7 +79,7 @@ def plan_head(plan: Record, split: int) -> str:
 
 
 def rule_in_words(fact: OpRule) -> str:
-    """A sharding rule, and its effect on the factors that are not passed on.
+    """Formats a sharding rule, and names the factors that don't propagate freely.
 
     >>> from shardviz.plans.plan_values import ShardingRule
     >>> x, y = (("i",), ("j",)), (("j",), ("i",))
@@ -113,7 +113,7 @@ def _value_line(line: ValueLine) -> str:
     return text
 
 
-# The phrase for each kind of origin.
+# Kind of origin -> phrase.
 _CAME = {
     "argument": "which came from argument {}",
     "result": "which was requested for the result {}",
@@ -134,7 +134,7 @@ def _split_line(line: SplitLine) -> str:
     return f"{split}, {_CAME[origin.kind].format(origin.name + source)}."
 
 
-# Why values that are carried across a border are split alike.
+# Operation of a step -> why its values are split alike.
 _CARRIED = {
     "while": "what a loop carries is split alike in every iteration",
     "case": "the result of a cond is split as its branches are",
@@ -147,7 +147,7 @@ _CARRIED = {
 
 def _step_line(line: StepLine) -> str:
     went = f"Step {line.number}: {line.axis} went from {line.origin} to {line.target}"
-    # These operations have no einsum-like rule, so a sentence explains the step.
+    # These operations have no sharding rule, so a sentence explains the step.
     if line.code in _CARRIED:
         return f"{went}: {_CARRIED[line.code]}."
     went += clause(" across {}", line.op) + _at(line.source)
@@ -159,7 +159,7 @@ def _step_line(line: StepLine) -> str:
 
 
 def _not_split(why: str) -> Callable[[NotSplitLine], str]:
-    """Words for a dimension that is not split, with the reason after them."""
+    """Returns a function for sentences about an unsplit dimension, with this reason."""
     return lambda line: f"{_dimension(line)} is not split{why}."
 
 
@@ -194,7 +194,7 @@ def _unreduced(line: UnreducedLine) -> str:
 def _cost(line: CostLine) -> str:
     c = line.collective
     over = " and ".join(c.axes_in_words) or "all devices"
-    # A cause is a sentence, with a full stop of its own.
+    # The sentence of a cause already ends with a full stop.
     cause = clause(": {}", c.cause) or "."
     size = bytes_text(c.bytes_per_device)
     return f"It costs, as an estimate, one {c.kind} of {size} over {over}{cause}"
@@ -215,7 +215,7 @@ def _at(source: str) -> str:
 
 
 def _sentence(text: str) -> Callable[[PlanNote], str]:
-    """Words for a kind of note that has no fields."""
+    """Returns a function for the sentence of a note without fields."""
     return lambda note: text
 
 
@@ -315,7 +315,7 @@ def _padded(note: PaddedDimension) -> str:
 
 
 def value_change(change: ValueChange) -> str:
-    """The sharding of a value before and after, or the origins of its axes."""
+    """Formats how a value's sharding, or else the origins of its axes, changed."""
     before, after = change.before, change.after
     if change.moved:
         return f"{after.name}: {before.spec} -> {after.spec}"
@@ -351,7 +351,7 @@ def _counts(counts: Counts) -> str:
     for noun, parts in (("collective", counts.collectives), ("value", counts.values)):
         phrases = [f"{number:,} {word}" for word, number in parts.items()]
         if parts:
-            # The first number has the noun: `2 collectives gained, 1 lost`.
+            # Only the first number gets the noun: `2 collectives gained, 1 lost`.
             word, number = next(iter(parts.items()))
             phrases[0] = f"{plural(number, noun)} {word}"
             sides.append(", ".join(phrases))
