@@ -40,7 +40,7 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 
 OK, BROKEN, WRONG = 0, 1, 2
-EXIT_CODES = {True: OK, False: BROKEN}  # keyed by whether everything is as expected
+EXIT_CODES = {True: OK, False: BROKEN}  # success -> exit code
 
 
 class InputError(ShardvizError):
@@ -292,7 +292,7 @@ def _share(typed: str) -> float:
 
 
 def _as_locked(expected: Expectation, file: str, update: bool) -> str:
-    """Checks against a lock file, or with --update writes it; returns a message."""
+    """Compares with a lock file, or writes it if `update`; returns a message."""
     if not update:
         if not Path(file).is_file():
             raise ContractError(

@@ -210,7 +210,7 @@ def check(name: str, answer: Answer = ...) -> Check:
         hint = str(problem)
     except Exception as error:  # noqa: BLE001  a function as answer may raise anything
         hint = f"{type(error).__name__}: {error}"
-    # A hint is one line, but can quote an answer with any characters.
+    # The hint must be one line, but can quote any characters of an answer.
     text = "".join(c if c.isprintable() else " " for c in hint)
     return Check(name if isinstance(name, str) else shown(name), False, text[:600])
 
@@ -258,8 +258,8 @@ def lock(word: str = "", *, hashed: str = "") -> Text:
 
     Args:
         word: any text that is not empty.
-        hashed: instead of the word, its hash, which `lock(word)` shows. A notebook with
-            the hash can hide solutions without containing the word.
+        hashed: the hash of the word, which `lock(word)` shows, to use in place of the
+            word in notebooks that must not contain it.
 
     Raises:
         ShardvizError: if the word is empty or not text, or if solutions are already

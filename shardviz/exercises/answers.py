@@ -38,7 +38,8 @@ class Wrong(Exception):
 def require(holds: object, hint: str) -> None:
     """Raises Wrong with a hint unless a condition holds.
 
-    Replaces `assert`, which `python -O` skips and whose message pytest extends.
+    Used instead of `assert`, because `python -O` skips assertions and pytest extends
+    their messages.
 
     Raises:
         Wrong: if the condition does not hold.
@@ -377,7 +378,7 @@ def check_number(
     # Perhaps a wrong unit, such as milliseconds instead of seconds.
     if not right / 500 < value < right * 500:
         raise Wrong(f"{does} is off by a factor of hundreds. Is its unit right?")
-    # Perhaps rounded to one or two digits, or MB (5 % less than MiB) for MiB.
+    # Perhaps rounded too much, or in MB instead of MiB (5 % difference).
     if unit == "bytes" and tolerance < abs(value / right - 1) < 0.08:
         # Quote the answer as typed: converted to our units, it could look right.
         raise Wrong(

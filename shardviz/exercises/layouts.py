@@ -37,7 +37,7 @@ from shardviz.hardware.topology import Topology
 
 
 class _Arrays(NamedTuple):
-    """Arrays that are split by a table of rules.
+    """The result of splitting arrays by a table of rules.
 
     Attributes:
         largest: the layout of the largest array.

@@ -1,6 +1,6 @@
 """Exercises that plan or compile programs (lessons 2, 3, 5 and 6, and one of lesson 8).
 
-If a plan can differ from XLA's partitioner, the partitioner's collectives are graded.
+Grading uses XLA's partitioner instead of the plan if the two may differ.
 """
 
 from __future__ import annotations
@@ -703,7 +703,7 @@ def compiler_pin_the_result(setup: Setup, answer: Answer) -> str:
             raise Wrong(f"This takes a function of A and B; got {shown(pinned)}.")
         pinned = program(pinned, setup.A, setup.B, mesh=setup.mesh)
     check_mesh(pinned.mesh, setup.mesh)
-    # Ignore names: the user may call the function's arguments anything.
+    # Ignore names: users can name the function's arguments as they like.
     arguments = [(a.shape, str(a.spec)) for a in pinned.arrays]
     if arguments != [(a.shape, str(a.spec)) for a in (setup.A, setup.B)]:
         raise Wrong("The arguments have to stay as they are: A and B as given.")

@@ -697,7 +697,7 @@ The axes of this mesh are Explicit. Which of the operations does JAX refuse? Ans
 )
 def explicit_refused(setup: Setup, answer: Answer) -> str:
     names = read_names(answer, _OPERATIONS, "The operations")
-    # Planning traces the function on the Explicit mesh, so jax itself rejects it.
+    # Planning traces on the Explicit mesh, so jax itself rejects invalid operations.
     right = [
         name
         for name, (_, function) in _OPERATIONS.items()

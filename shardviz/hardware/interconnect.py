@@ -371,7 +371,7 @@ def _add_exchange(links: LinkUse, part: _Part) -> None:
 def _blocks(
     torus: Torus, chips: np.ndarray
 ) -> Iterator[tuple[np.ndarray, tuple[int, ...] | None]]:
-    """Yields the groups of each block size, and that size; None for no block."""
+    """Yields groups by block size, with the size; None if they fill no block."""
     # [groups, members, axes], with coordinates sorted separately for each axis
     coords = np.sort(torus.coords[chips], axis=1)
     sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
@@ -413,7 +413,7 @@ def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
 
 
 def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
-    """Adds the load of sends within lines, from each member to all others.
+    """Adds the load if each member of a line sends to all others in its line.
 
     Returns the largest number of hops. Processes lines in batches to limit memory.
     """
@@ -428,7 +428,7 @@ def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
 
 
 def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
-    """Adds the load of sends: on links within a slice or host, else on the network."""
+    """Adds the load of point-to-point sends: on links or on the network."""
     source, target = pairs.T
     torus = links.torus
     inside = torus.slice_of[source] == torus.slice_of[target]
@@ -443,7 +443,7 @@ def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
 def _add(
     links: LinkUse, source: np.ndarray, target: np.ndarray, share: np.ndarray
 ) -> int:
-    """Adds the load of sends along x, then y, then z; returns the most hops.
+    """Adds the load of sends routed along x, then y, then z; returns the most hops.
 
     On a ring, data takes the shorter direction. If both are equally long, half goes
     each way.
@@ -485,7 +485,7 @@ def _add(
 def least_send_seconds(
     topology: Topology, sends: np.ndarray
 ) -> dict[str, float | None]:
-    """Returns the least seconds on each kind of link for simultaneous sends.
+    """Returns the least seconds on each kind of link for simultaneous point-to-point sends.
 
     Args:
         topology: the described TPU slice or GPU cluster.

@@ -131,7 +131,7 @@ def is_described(text: str) -> bool:
 
 
 def _cloud_name(word: str) -> tuple[Chip, int] | None:
-    """Parses a cloud's accelerator name to its chip and number; or returns None."""
+    """Parses a cloud's accelerator name into chip and count; returns None for others."""
     for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
         if match := pattern.fullmatch(word):
             # Ignore words that only look like the name of a chip.

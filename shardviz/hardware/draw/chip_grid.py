@@ -41,8 +41,8 @@ _PITCHES = ((64, 54.0), (256, 36.0), (1024, 24.0), (4096, 11.0), (1 << 62, 6.0))
 # Fractions of the pitch: the width of a chip, the shift to the right from one row of a
 # plane to the next, and the extra distance between chips of different hosts.
 _CHIP, _ROW_SHIFT, _HOST = 0.68, 0.38, 0.16
-# In pitches: the rise from one row of a plane to the next, for two views. In rises: the
-# height of a chip, and the gap between planes.
+# The rise from one row of a plane to the next, in pitches, for two views. Multiples of
+# this rise: the height of a chip, and the gap between planes.
 _TILTS, _CHIP_HEIGHT, _PLANE_GAP = (0.48, 0.36), 0.84, 1.5
 # Width and height of the page for three axes, in points.
 _PAGE = (300.0, 340.0)
@@ -50,7 +50,7 @@ _PAGE = (300.0, 340.0)
 _COLUMNS_COST, _ORDER_COST = 0.75, 0.85
 # The preferred ratio of width to height of the page.
 _WIDE = 0.9
-# With more hosts, frames would be too fine to see.
+# Maximum number of hosts with frames; frames of more would be too fine to see.
 MOST_FRAMES = 512
 
 
@@ -396,9 +396,9 @@ def _side_by_side(
 
 # --- links ----------------------------------------------------------------------------
 
-# If there are more links than this, idle links are too fine to see.
+# Maximum number of links if idle links are drawn; more would be too fine to see.
 MOST_IDLE = 20_000
-# If there are more chips than this, idle links would hide the links in use.
+# Maximum number of chips if idle links are drawn next to links in use.
 MOST_BESIDE = 1024
 
 

@@ -61,13 +61,13 @@ _SIZES = (
     (262144, (3.0, 3.0), 0.6),
     (1 << 62, (1.2, 1.2), 0.2),
 )
-# If there are more groups, they get a colour ramp without a legend.
+# Maximum number of groups with a legend; more groups get a colour ramp.
 MOST_COLOURS = 10
 # Maximum number of hosts listed in a text.
 MOST_HOST_LINES = 32
-# If there are more devices, the frames of hosts have no names.
+# Maximum number of devices if the frames of hosts have names.
 MOST_NAMED = 256
-# If there are more hosts, frames would be too fine to see.
+# Maximum number of hosts with frames; frames of more would be too fine to see.
 MOST_FRAMES = 1024
 
 
@@ -390,7 +390,7 @@ def _hosts_text(hosts: list[int]) -> str:
 
 
 def _ranges(mesh: MeshSpec, width: int) -> list[str]:
-    """Writes ids as ranges: a line per coordinate of as many leading axes as fit."""
+    """Writes ids as ranges, with a line for each coordinate of the leading axes."""
     names, sizes, outer = mesh.axis_names, mesh.axis_sizes, 0
     while outer < len(sizes) - 1 and math.prod(sizes[: outer + 1]) <= MOST_LINES // 2:
         outer += 1
@@ -405,7 +405,7 @@ def _ranges(mesh: MeshSpec, width: int) -> list[str]:
 
 
 def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
-    """Lists hosts in one line if each has consecutive devices; else in a line each."""
+    """Lists all hosts in one line if each has consecutive devices, else one per line."""
     count = len(mesh.processes)
     if count < 2:
         return []

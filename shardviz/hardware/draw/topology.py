@@ -179,7 +179,7 @@ def _by_group(links: LinkUse, rows: np.ndarray) -> tuple[np.ndarray, int, str]:
 
 
 def _axes_of_links(mesh: MeshSpec, torus: Torus, rows: np.ndarray) -> np.ndarray:
-    """Returns int64 [chips, axes]: the mesh axis along which two chips differ.
+    """Returns int64 [chips, axes]: the mesh axis along which a link's chips differ.
 
     The value is MANY_GROUPS if they differ along several mesh axes.
     """
@@ -263,7 +263,7 @@ def topology_text(topology: Topology, width: int) -> str:
 
 
 def _planes(topology: Topology) -> list[str]:
-    """Writes planes below each other; devices of the same chip as `0/1`."""
+    """Writes planes one below the other; devices of a chip are joined, as in `0/1`."""
     torus, slices = Torus(topology), topology.slices
     order = np.argsort(torus.chip_of, kind="stable")
     ids = topology.device_ids[order].reshape(torus.chips, -1)

@@ -79,6 +79,7 @@ def _values(name: str, leaf: object) -> dict[str, str]:
     fields = {name: "spread over processes"}
     if partial_axes(leaf):
         return fields  # jax returns no shards of an unreduced array
+
     # Only a shard that several processes hold can be compared.
     holders: dict[str, set[int]] = {}
     for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():

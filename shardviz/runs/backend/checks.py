@@ -287,7 +287,7 @@ def unsharded_checks(
 
     try:
         if lowered.cacheable:
-            # Stored with the executable: equal text means an equal function.
+            # Store the reference with the executable, which other runs may share.
             reference = executable.reference(compile_single)
         else:
             reference = compile_single()

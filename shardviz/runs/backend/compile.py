@@ -172,9 +172,9 @@ def lower(
 def source_lines(text: str) -> list[tuple[str, str]]:
     """Lists file and line of the user's code in a lowered module, in text order.
 
-    Omits the positions of calls that are running now: they compile or run the program,
-    are not part of it, and differ from cell to cell. A lambda inside such a call has
-    another column, so its line is included.
+    Omits calls that are running now, such as the user's call of `sv.run`: they are not
+    part of the program, and their lines differ from cell to cell. A lambda inside such
+    a call has another column, so its line is included.
 
     Args:
         text: StableHLO with locations.
@@ -255,9 +255,9 @@ def fingerprint(
 ) -> str:
     """Hashes everything that a compile depends on, as the executable's cache key.
 
-    The program's text alone is not enough: it doesn't change if devices are permuted or
-    if code moves to other lines, which collectives report. Programs that are not
-    `cacheable` can differ despite equal fingerprints.
+    The program's text alone is not enough: it stays the same if devices are permuted or
+    code moves to other lines, although collectives report source lines. Programs that
+    are not `cacheable` can differ despite equal fingerprints.
     """
     program = lowered.traced.program
     first = devices[0]

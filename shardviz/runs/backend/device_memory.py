@@ -32,7 +32,7 @@ class Capacity:
     total: int | None = None
 
     def per_device(self, devices: int) -> int | None:
-        """Returns the free bytes per device; devices share host memory evenly.
+        """Returns free bytes per device: an even share of the host's if `shared`.
 
         >>> Capacity(800, shared=True).per_device(8)
         100
@@ -42,7 +42,7 @@ class Capacity:
         return self.free // devices
 
     def total_per_device(self, devices: int) -> int | None:
-        """Returns the total bytes per device; devices share host memory evenly."""
+        """Returns total bytes per device: an even share of the host's if `shared`."""
         return Capacity(self.total, self.shared).per_device(devices)
 
 

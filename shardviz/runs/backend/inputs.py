@@ -171,7 +171,7 @@ def _spread(
 
 
 def _leaves(program: Program, values: tuple[PyTree, ...]) -> list[PyTree]:
-    """Flattens the values; raises for a wrong number of values or another tree."""
+    """Flattens the values; raises for a wrong number of values or a different tree."""
     if program.tree is None:
         names, leaves = [a.name for a in program.arrays], list(values)
     else:
@@ -234,7 +234,7 @@ def partial_axes(array: object) -> list[str]:
 
 
 def summed(leaf: PyTree) -> PyTree:
-    """Sums an unreduced array's partial sums, on every device that holds one."""
+    """All-reduces an unreduced array's partial sums; returns other values unchanged."""
     if not partial_axes(leaf):
         return leaf
     full = PartitionSpec(*leaf.sharding.spec.partitions)

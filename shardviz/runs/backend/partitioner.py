@@ -71,7 +71,7 @@ def partitioned_module(folder: str | os.PathLike[str]) -> Module | None:
 
 
 def _dumped(folder: Path, names: re.Pattern[str]) -> _DumpedFiles:
-    """Finds the dumped modules in a folder whose file names match."""
+    """Finds a folder's dumped modules with matching file names."""
     files: _DumpedFiles = set()
     for path in folder.rglob("*.pb"):
         number = names.search(path.name)

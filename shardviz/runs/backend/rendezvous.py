@@ -33,6 +33,7 @@ WAIT = "SHARDVIZ_WAIT"
 _LIMIT = 30.0  # seconds to wait for a missing process
 _SLICE = 0.25  # seconds to wait for a key between checks for failures
 _POLL = 1.0  # seconds between checks for failures during a run
+
 # Group of processes -> counter of its calls, equal in all its processes.
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
@@ -54,7 +55,7 @@ def seconds_to_wait() -> float:
     """Returns how many seconds to wait for a missing process.
 
     Raises:
-        ProgramError: if the environment variable is not a positive number.
+        ProgramError: if SHARDVIZ_WAIT is not a positive number.
     """
     text = os.environ.get(WAIT, "")
     try:

@@ -31,7 +31,8 @@ from shardviz.compiled.checks import (
 )
 
 # The largest usual difference of two results, as a fraction of the largest value.
-# Summing in another order changes rounding; a wrong or missing sum changes far more.
+# Summing in another order changes only rounding errors, which are far smaller than the
+# effect of a wrong or missing sum.
 _TOLERANCE = {
     "float64": 1e-9,
     "complex128": 1e-9,
@@ -41,6 +42,7 @@ _TOLERANCE = {
     "bfloat16": 3e-2,
 }
 _NARROW_TOLERANCE = 0.3  # for floats of at most 8 bits
+
 # By default, GPUs and TPUs multiply float32 with fewer bits (TF32, bfloat16).
 _COARSE = {"float32": 5e-3, "complex64": 5e-3}
 # Results may differ by this many times the effect of perturbed arguments, because every
@@ -274,8 +276,8 @@ class Comparison:
         # an Explicit axis.
         self._expected = np.asarray(_without_keys(reference))
         self._shards = _shards_by_index(_without_keys(array))
-        # For each shard, the largest change of each element in any draw; if elements
-        # must be equal, whether each changed in any draw.
+        # For each shard, the largest change of each element in any draw. For elements
+        # that must be equal, such as integers: whether they changed in any draw.
         self._moves: list[np.ndarray] = []
         blocks = []
         for shard in self._shards:

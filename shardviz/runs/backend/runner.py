@@ -158,7 +158,7 @@ class Job:
         """Ends the job if it was cancelled.
 
         Args:
-            cause: the current point of the job, for the exception.
+            cause: where in the job it was cancelled, for the exception.
 
         Raises:
             Cancelled: if the job was cancelled.

@@ -32,6 +32,7 @@ START_SECONDS = 120
 # Gloo prints this line for every replica group that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
 _EXIT_SECONDS = 1.0  # time to wait for an ended process's exit code
+
 # A controller with threads starts faster than one with processes. It registers engines
 # at their second heartbeat, so the heartbeat period is short.
 _CONTROLLER = (

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 HEARTBEAT = 10  # seconds
 _POLL = 0.05
 _AFTER_ERROR = 2.0  # seconds that other processes get to finish after an error
+
 #: Hosts that this kernel has started and not closed.
 _STARTED: list[weakref.ref[Hosts]] = []
 _BY_TEXT: list[Hosts] = []  # started by text; keeps these Hosts alive
@@ -169,7 +170,7 @@ class Hosts(ProcessGroup):
                 answers = self._answers(pending, poll, progress)
             except BaseException as error:
                 if pending or isinstance(error, EngineLost):
-                    # A running XLA program can only be ended with its process.
+                    # The only way to end a running XLA program is to end its process.
                     self._break(error)
                 raise
             return dict(sorted(answers.items()))
@@ -254,7 +255,7 @@ class Hosts(ProcessGroup):
         return self._lost(rank, end, pending.get(rank))
 
     def _ended_from_outside(self, ranks: Iterable[int]) -> tuple[int, ProcessEnd]:
-        """Finds the process that most likely ended first, such as by a signal.
+        """Finds the process that probably ended first; prefers one ended by a signal.
 
         If one process is lost, the others abort, so several may have ended by now.
         """
