@@ -92,9 +92,9 @@ def _row(
 def _collectives(
     plans: Sequence[Plan | None], reports: Sequence[Report | None]
 ) -> tuple[str, list[tuple[Collective, ...] | None]]:
-    """Returns the last stage with collectives of both states, and these collectives.
+    """Returns the last stage that both states have reached, and their collectives.
 
-    If the two reports share no such stage, the collectives are those of the plans.
+    If the two reports share no stage, these are the collectives of the plans.
     """
     for stage in ("collectives", "partitioned"):
         compiled = [

@@ -35,7 +35,7 @@ DEVICE_PUT = "place the arrays"
 
 
 def put_on_devices(*arrays: PyTree) -> tuple[PyTree, ...]:
-    """Returns the arrays unchanged; a program of this function only places them."""
+    """Returns the arrays unchanged, so that a program only places them on devices."""
     return arrays
 
 

@@ -124,7 +124,7 @@ class Explorer(anywidget.AnyWidget):
         self._receiving = self._edited = False
         self._follows = False
         self._beats: threading.Event | None = None
-        # Revision and last message at the time when the page last got a restore line.
+        # Revision and handled message of the last restore line sent to the page.
         self._line_of: tuple[int, JsonDict] | None = None
         # Client id of a page -> the view that it shows.
         self._shown: dict[str, str] = {"": session.now.view or "Layout"}

@@ -144,7 +144,7 @@ def _named(fn: object) -> tuple[str, str] | None:
 
 
 def _import_path(target: object) -> tuple[str, str]:
-    """Returns an object's name, and the module that defines the name (or `""`)."""
+    """Returns an object's name, and the module in which to find it (or `""`)."""
     defined_name = getattr(target, "__name__", "")
     # Prefer a name in the notebook, which needs no import.
     for module in ("__main__", getattr(target, "__module__", None)):

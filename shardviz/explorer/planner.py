@@ -195,7 +195,7 @@ class Planner:
         """Plans this program unless it has a plan; waits at most `timeout` seconds."""
         requested = self._requested is not None and self._requested.revision == revision
         if self.state.plan_revision != revision and not requested:
-            # No page requested this revision, so the partitioner won't run after the plan.
+            # No page requested this revision, so the partitioner won't run for it.
             self._plans.request(Job("", program, revision, ""))
         self._plans.wait(timeout)
 
@@ -221,7 +221,8 @@ class Planner:
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until all work is done; for scripts and tests.
 
-        Returns False after `timeout` seconds."""
+        Returns False after `timeout` seconds.
+        """
         # Wait twice: a job that ends may request a plan of the program, if that was
         # edited meanwhile. A plan requests its compile before its thread ends.
         for _ in range(2):
@@ -437,7 +438,7 @@ def why_not_automatic(program: Program, target: str) -> str:
     if not is_simulated(target):
         return wording.not_run("described", target_title(target))
     if program.mesh.size == 1 and not _backend_started():
-        return wording.not_run("attached")  # one CPU is the kernel's device
+        return wording.not_run("attached")  # this uses the kernel's own CPU
     if program.mesh.size > MOST_AUTOMATIC:
         return wording.not_run("too many", devices=program.mesh.size)
     return ""

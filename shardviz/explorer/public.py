@@ -38,7 +38,7 @@ def explore(
             `explorer.state()`; a function, followed by its arguments; or None for an
             example.
         *arrays: the arguments of a function, as in `sv.program`.
-        mesh: a mesh, as in `sv.mesh`; replaces the mesh of `thing`. If neither has one,
+        mesh: a mesh, as in `sv.mesh`; replaces the mesh of `thing`. Without any mesh,
             the Explorer starts with `data=4, model=2`.
         rules: a rule table, as in `sv.rules`; replaces the rules of `thing`.
         **keywords: keyword arguments of the function, and those of `sv.program`.

@@ -1,4 +1,4 @@
-"""Saves sessions as small JSON documents, and opens sessions on them or other values.
+"""Saves sessions as small JSON documents, and opens sessions on documents or values.
 
 Opening a saved session executes no code from the document.
 """

@@ -134,8 +134,8 @@ class DrawnRuler {
 
   /**
    * Paints as many numbers as fit: all, or every 2nd, 4th, 8th and so on. The last bound is always
-   * painted. If a repeat has no space for two numbers, only the first visible repeat shows its
-   * range.
+   * painted. If two numbers do not fit into a repeat, only the range of the first visible repeat is
+   * painted.
    * @param {Side} side
    * @param {number} line
    */

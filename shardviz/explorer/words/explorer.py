@@ -54,7 +54,7 @@ RUNNING_HOSTS = "{}, {} in all."
 NO_POSITIONS = (
     "Only described hardware, such as tpu:v5e:4x4, has positions; the target is {}."
 )
-#: Number of devices drawn by position, and the order of their ids.
+#: Number of devices drawn by position, and how they are ordered.
 COMPILED_ORDER, ID_ORDER = "{:,} · as compiled", "{:,} · in id order"
 
 
