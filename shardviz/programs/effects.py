@@ -247,7 +247,7 @@ class Effects(Displayed):
         # jax checks the number of devices at lowering, so a trace error comes first.
         if refused is not None and refused.stage != "lower":
             return RefusedAnywhere(devices, refused)
-        # Independent of effects, jax compiles for the mesh that the function names.
+        # jax compiles for the mesh that the function names, so the size must match.
         if self.fixed not in (None, devices):
             return NamesOwnMesh(devices, self.fixed)
         single = [use.name for use in self.uses if not use.shardable]

@@ -190,7 +190,7 @@ class _Comparison:
 
         operations = [equation.primitive.name for equation in body.eqns]
         in_whole = [equation.primitive.name for equation in whole_body.eqns]
-        # The Python code of the body depends on the size of a shard.
+        # If they differ, the body's Python code depends on the size of a shard.
         if operations != in_whole:
             return [None] * len(body.outvars)
         for equation, in_whole in zip(body.eqns, whole_body.eqns, strict=True):
@@ -356,7 +356,7 @@ class _Comparison:
 
 
 def _with_dim_added(relation: Relation | None, number: int) -> Relation | None:
-    """Shifts the split dimension of a relation: 1 to stack values, -1 to slice."""
+    """Shifts the split dimension: by 1 to stack values, by -1 to take a slice."""
     if relation is None or relation.kind != "block":
         return relation
     return relation._replace(dim=relation.dim + number)
