@@ -32,7 +32,7 @@ ALLOCATION = {"size": 2, "is_thread_local": 3, "color": 8, "assigned": 9}
 EVENT = {"kind": 1, "value": 2, "shares_with": 5}
 _FREED, _SHARED = 1, 2
 # Fields that mark allocations as lasting for the whole program. An argument whose
-# memory a result reuses has two marks, and counts as an argument.
+# memory a result reuses has two of these fields set, and counts as an argument.
 _LASTING = {"arguments": 5, "constants": 12, "outputs": 7}
 # The color of a device's main memory; other colors are memory on a TPU core.
 _MAIN_MEMORY = 0
@@ -351,7 +351,7 @@ class _Owners:
             shape = maker.shape_at(value.index)
             if shape and math.prod(shape.dims) == math.prod(argument_dims):
                 return behind.source, behind.name.name
-        # A fusion may be named after any of its instructions, so its name comes last.
+        # A fusion may be named after any of its instructions, so we try its name last.
         sources = [inside.source, behind.source, maker.source]
         if written is not None:
             sources = sources[1:]

@@ -94,8 +94,8 @@ class Value(NamedTuple):
             and collectives come between them.
         moved: the kind of an earlier collective that changes the value's sharding;
             `"slice"` for a dynamic slice, `""` if there is none.
-        on_one: whether only one device per group has the value, and the others add
-            zeros.
+        on_one: whether only one device per group has the value, and the other devices
+            contribute zeros.
     """
 
     name: ValueName
@@ -184,7 +184,7 @@ class Causes:
     ) -> Value:
         """Returns the single value behind the operands of a select or concatenate.
 
-        The partitioner pads a value with zeros or joins it with its neighbours' rows.
+        The partitioner pads a value with zeros, or joins it with rows of other shards.
         """
         values: dict[ValueName, Value] = {}
         for read in choice.operands if depth < 2 else ():
@@ -321,7 +321,7 @@ class Causes:
         source: InstructionSource,
         number: int,
     ) -> Cause:
-        """Returns the cause of a `jax.lax` collective: user code or `jax.grad`."""
+        """Returns the cause of a `jax.lax` collective: user code or grad added it."""
         if author_of(_with_calls(collective, source.op)) == "written":
             return Written(**vars(base))
         argument = None

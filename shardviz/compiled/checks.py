@@ -117,8 +117,8 @@ class RoundingMoves:
         moves: the largest change in the results.
         unlike: number of elements that change in another way: integers, or to or from
             NaN.
-        conclusive: whether rounding explains the difference. It doesn't if it could
-            hide a mistake.
+        conclusive: whether rounding explains the difference; False if rounding could
+            also hide a mistake.
         made_up: whether shardviz generated the arguments.
     """
 

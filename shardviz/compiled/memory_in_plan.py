@@ -21,7 +21,7 @@ from shardviz.compiled.report import Report
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import PlannedOp
 
-# Operations whose result may have equal shards although it is split.
+# Operations whose shards may all be equal although the result is split.
 _SAME_SHARDS = ("broadcast_in_dim", "constant")
 # Operations that change only a value's shape or dtype.
 _RENAMES = ("reshape", "broadcast_in_dim", "convert", "transpose")
@@ -89,8 +89,8 @@ class _Values:
         self.by_place: dict[tuple[str, str], list[PlannedOp]] = defaultdict(list)
         self.by_op: dict[str, list[PlannedOp]] = defaultdict(list)
         self.next_to: dict[str, list[PlannedOp]] = defaultdict(list)
-        # Name of a value -> the arrays in which loops stack it or a reshape of it, each
-        # with the stacked value's name.
+        # Name of a value -> the arrays in which loops stack this value or a reshape of
+        # it, each with the stacked value's name.
         self.stacks: dict[str, list[tuple[str, PlannedOp]]] = defaultdict(list)
         self.results: list[PlannedOp] = []
         for op in plan.ops:

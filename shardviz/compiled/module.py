@@ -342,7 +342,7 @@ class Computation:
 
     @cached_property
     def by_number(self) -> dict[int, Instruction]:
-        """The instructions by number."""
+        """Instruction number -> instruction."""
         by_number: dict[int, Instruction] = {}
         for data in self._data:
             instruction = Instruction(data, self)
@@ -360,7 +360,7 @@ class Computation:
 
     @cached_property
     def users(self) -> dict[int, list[Instruction]]:
-        """Number of each instruction -> the instructions that read its result."""
+        """Instruction number -> the instructions that read its result."""
         users: dict[int, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in dict.fromkeys(instruction.operands):
@@ -384,7 +384,7 @@ class Computation:
 
     @cached_property
     def parameters(self) -> dict[int, Instruction]:
-        """The parameters by number."""
+        """Parameter number -> the instruction of the parameter."""
         parameters: dict[int, Instruction] = {}
         for instruction in self.instructions:
             if instruction.opcode == "parameter":
@@ -430,7 +430,7 @@ class Module:
         return self.by_number[self.entry_number]
 
     def instructions(self) -> Iterator[Instruction]:
-        """Yields all instructions in the order of XLA's text, except wrapped ones."""
+        """Yields all instructions except wrapped ones, in the order of XLA's text."""
         hidden = set()
         for start in self._of_opcode("async-start"):
             if start.wrapped is not None:
@@ -448,7 +448,7 @@ class Module:
 
     @cached_property
     def callers(self) -> dict[int, list[Instruction]]:
-        """Number of each computation -> the instructions that call it."""
+        """Computation number -> the instructions that call the computation."""
         callers: dict[int, list[Instruction]] = {}
         for computation in self.computations:
             for instruction in computation.instructions:
@@ -463,7 +463,7 @@ class Module:
 
     @cached_property
     def schedule(self) -> dict[int, list[int]]:
-        """Number of each computation -> its instruction numbers in execution order."""
+        """Computation number -> its instruction numbers, in execution order."""
         sequences = self._message.message(MODULE["schedule"]).messages(1)
         return {entry.number(1): entry.message(2).numbers(1) for entry in sequences}
 
@@ -484,7 +484,7 @@ class Module:
 
     @property
     def aliased(self) -> set[int]:
-        """The numbers of the arguments whose memory is reused for an output."""
+        """The parameter numbers whose memory is reused for an output."""
         # It doesn't matter which output reuses an argument's memory.
         entries = self._message.message(MODULE["alias"]).messages(1)
         return {entry.number(2) for entry in entries}

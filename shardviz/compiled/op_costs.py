@@ -154,7 +154,7 @@ def branch_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
 
 
 def held_bytes(plan: Plan) -> int:
-    """Returns the bytes of arguments and results per device, which are always needed.
+    """Returns the bytes of arguments and results per device, a lower bound on memory.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.partition_spec import Spec

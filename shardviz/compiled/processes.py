@@ -1,4 +1,4 @@
-"""Processes: a target with several processes, and the report of each.
+"""Processes: a target with several processes, and the report of each process.
 
 A collective stays within a process if each of its groups has devices of only one
 process. Otherwise its data is sent between processes, which is slower. If these are on

@@ -306,7 +306,7 @@ def _chain(instruction: Instruction) -> Hashable:
 
 
 def _branch_of(computation: Computation) -> tuple[Instruction, int] | None:
-    """Returns the conditional that runs a computation on one slice, and its number."""
+    """Returns the conditional of a one-slice computation, and the slice's number."""
     if not computation.name.startswith(_ONE_SLICE):
         return None
     for call in computation.callers:

@@ -43,7 +43,7 @@ class RooflineNote(Fact):
     code: str
 
 
-# Largest mesh, in devices, for which we search a better order; it takes 0.1 s.
+# We search for a better device order in meshes of up to this size. This takes 0.1 s.
 MOST_ORDERED = 64
 _LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
 _LEAST, _UNKNOWN_TRIPS = RooflineNote("least"), RooflineNote("unknown trips")

@@ -41,7 +41,7 @@ from jax.sharding import PartitionSpec as P
 def _examples(
     text: str, arrays: dict[str, tuple[tuple[str, tuple[int, ...], str], ...]]
 ) -> list[Example[Program]]:
-    """Parses programs from blocks of four lines. Their mesh is the gallery's first one.
+    """Parses programs from blocks of four lines. All use the gallery's first mesh.
 
     The lines are the name, a sentence, the function names, and the rule table. The
     functions are in `gallery.functions`: first the helpers, in the order to paste them,

@@ -112,7 +112,7 @@ def sharded_jit(
     if not isinstance(numbers, Iterable):
         numbers = (numbers,)
     statics = [check_size(n, "Each of static_argnums", ProgramError) for n in numbers]
-    count_of(requests)  # raises before any call if they differ
+    count_of(requests)  # raises now if the device counts differ
     return ShardedJit(fun, in_parts, out_parts, requests, statics)
 
 
@@ -291,11 +291,11 @@ class _PartitionedCall:
         for (path, struct), parts in zip(results, self.out_parts, strict=True):
             if parts is not None:
                 parts.check(struct.shape, path_name("output", path))
-        # The mesh fits the arguments' parts first, and the other parts if possible.
+        # Arguments come first: if parts conflict, the mesh fits the earlier ones.
         every = (*self.in_parts, *self.out_parts, *(parts for _, parts, _ in inner))
         self.sizes, self.unfit = mesh_sizes(self.count, every)
         # For some device counts, XLA cannot reshard directly (see `replicated_on`).
-        # Then arguments are replicated before the function, and results after it.
+        # We then replicate arguments before the function, and results after it.
         several = len(set(every) - {None}) > 1
         self.indirect = several and not is_prime_power(self.count)
 
@@ -325,7 +325,7 @@ class _PartitionedCall:
 
     @functools.cached_property
     def body(self) -> UserFunction:
-        """The function to run, while the mesh of parts is JAX's context mesh."""
+        """The function to run. It expects the mesh of parts as JAX's context mesh."""
         if not self.indirect:
             return self.fn
 

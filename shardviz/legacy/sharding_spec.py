@@ -74,7 +74,7 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Unstacked:
-    """A dimension with one index per device; each device's local array lacks it.
+    """A dimension with one index per device; local arrays lack this dimension.
 
     Raises:
         SpecError: if the size is not a whole number of at least 1.
@@ -233,7 +233,7 @@ class ShardingSpec(Displayed):
 
     @property
     def unstacked(self) -> tuple[int, ...]:
-        """The numbers of the unstacked dimensions."""
+        """The positions of the unstacked dimensions."""
         unstacked = []
         for number, dim in enumerate(self.sharding):
             if isinstance(dim, Unstacked):

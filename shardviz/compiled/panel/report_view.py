@@ -117,7 +117,7 @@ def headline_view(
 
     Args:
         roofline: the least times; None if unknown.
-        report: the report of the compile; None before it.
+        report: the report of the compile; None before compiling.
         where: the devices in words.
         not_run: why there is no report.
 
@@ -201,7 +201,7 @@ def memory_view(report: Report | None, roofline: Roofline | None = None) -> Json
     """Returns the data of the Memory tab.
 
     Args:
-        report: the report of a compile; None before it.
+        report: the report of a compile; None before compiling.
         roofline: the least times of the program's operations; None if unknown.
 
     >>> from shardviz.compiled.report import Memory

@@ -78,7 +78,7 @@ def stages_view(results: StageResults) -> JsonDict:
 
 
 def _comparisons(results: StageResults) -> dict[tuple[int, int], Comparison]:
-    """Compares known stages; the keys are the numbers of the two stages."""
+    """Compares known stages. The keys are pairs of stage numbers."""
     collectives = results.collectives()
     comparisons = {}
     for i, j in PAIRS:

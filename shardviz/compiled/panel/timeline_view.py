@@ -91,7 +91,7 @@ def timeline_view(request: TimelineRequest) -> JsonDict:
 
 
 def _view_of(request: TimelineRequest) -> JsonDict:
-    """Returns rows of numbers and the texts that they index, or why there are none.
+    """Returns the timeline's rows and their texts, or why there is no timeline.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)

@@ -112,7 +112,7 @@ def _apart(fact: ValuesApart) -> str:
         f" {relative:.2g} of the largest value {fact.scale:.3g}; allowed is"
         f" {fact.allowed:g} of it."
     )
-    # These are counted separately, because `worst` covers only finite elements.
+    # `worst` covers only finite elements, so we count the other elements separately.
     if fact.unlike:
         text += f" {plural(fact.unlike, 'element')} finite in one of the two only."
     if fact.not_finite:

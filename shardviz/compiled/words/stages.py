@@ -222,7 +222,7 @@ def memory_needed(fit: Fit) -> str:
 
 
 def planned_memory(fit: Fit) -> str:
-    """Describes the memory for arguments and results, before a compile adds the rest.
+    """Describes the memory for arguments and results alone, before a compile.
 
     >>> planned_memory(Fit(3 << 30, 4 << 30, arrays_only=True))
     'Needs at least 3 GiB of 4 GiB per device, for arguments and results.'
@@ -311,7 +311,7 @@ def checks_in_words(report: Report) -> str:
 
 
 def ran(report: Report) -> str:
-    """Summarises a run as a mark and a count of its checks.
+    """Summarises a run as ✓ or ✗, and a count of its checks.
 
     >>> ran(Report("f", "cpu × 8", run_s=0.002))
     '✓'
