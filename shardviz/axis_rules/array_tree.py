@@ -45,8 +45,9 @@ _T = TypeVar("_T")
 Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 
 MAX_DEPTH = 64
-MOST_ENTRIES = 1 << 20  # limit for iterators, which may be endless
-# Maximum number of characters, before a number is appended.
+# The limit for iterators, which may be endless.
+MOST_ENTRIES = 1 << 20
+# Maximum number of characters in a name, before a number is appended.
 LONG_NAME = MAX_NAME - 8
 _DIGITS = re.compile(r"\s*+(?:[(\[]\s*+)?[0-9][0-9_,\s x×*)\]]*")
 _SCALARS = (bool, int, float, complex)
@@ -101,7 +102,7 @@ class TreeLeaf(NamedTuple):
 
 def is_array(value: object) -> bool:
     """Whether `value` has a shape and a dtype."""
-    # Not `!= None`: numpy considers float64 equal to None.
+    # Not `!= None`, because numpy considers float64 equal to None.
     shape, dtype = attribute(value, "shape"), attribute(value, "dtype")
     return shape is not None and dtype is not None
 
@@ -133,7 +134,7 @@ def read_leaf(
         array = ArraySpec("array", value.shape, None, value.dtype, spec, memory)
     except ShardvizError as error:
         raise type(error)(f"{shown(name)}: {error}") from None
-    # Names may be shorter than the rank, like a PartitionSpec.
+    # Like a PartitionSpec, names can have fewer entries than there are dimensions.
     if isinstance(axes, tuple):
         axes += (None,) * (array.rank - len(axes))
     array, problem = _with_names(array, axes)
@@ -191,9 +192,9 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
 
 
 def _gives_way(spec: Spec, mesh: object, named: bool) -> bool:
-    """Whether the array's names replace its own sharding, which splits nothing."""
-    # If an array has names, `jax.eval_shape` added such a sharding under a mesh; the
-    # user did not choose it.
+    """Whether names replace the array's own sharding, because it splits nothing."""
+    # Under a mesh, `jax.eval_shape` adds such a sharding to arrays with names; the user
+    # did not choose it.
     if not named or spec.axes or spec.unreduced:
         return False
     # Orbax metadata records how a checkpointed array was split, so its sharding wins.
@@ -368,7 +369,7 @@ class _TreeReader:
             inner, path = box.value, box.path or path
             if library_of(type(value)) == "keras":
                 self.keras[len(self.kinds)] = path
-            # A program's arguments are already TreeLeafs; wrappers can contain trees.
+            # Program arguments are already TreeLeaf objects; wrappers can hold trees.
             if isinstance(inner, TreeLeaf) or not (
                 is_array(inner) or without_metadata(inner) is not None
             ):

@@ -111,12 +111,12 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def arrays(self) -> Arrays:
-        """The arrays that the rules or patterns apply to, for remedies."""
+        """The arrays that the table can split; used to check remedies."""
         return Arrays(self.rows)
 
     @cached_property
     def bytes_per_device(self) -> int:
-        """The bytes of all arrays on the device that holds the most bytes.
+        """The bytes of all arrays on the device that holds the most.
 
         Arrays with unknown layout and arrays in host memory are not counted.
         """
@@ -216,7 +216,7 @@ class Audit(Displayed, Fact):
     @cached_property
     def replicated(self) -> tuple[Request, ...]:
         """Arrays of 1 MiB or more that are replicated, the largest first."""
-        # A single device holds every array in full.
+        # On a single device, there are no copies.
         if self.mesh.size == 1:
             return ()
         replicated = []
@@ -252,7 +252,8 @@ class Audit(Displayed, Fact):
     def unmatched(self) -> tuple[Unmatched, ...]:
         """Logical names without a rule, in order of their first array.
 
-        nnx uses such a name as a mesh axis, so names of mesh axes are left out.
+        In nnx, a name without a rule is used as a mesh axis, so names that are mesh
+        axes are left out.
         """
         if not isinstance(self.rules, Rules) or not isinstance(
             self.dialect, NameDialect
@@ -325,7 +326,7 @@ class Audit(Displayed, Fact):
         if not isinstance(other, Audit):
             other = self.under(other)
         labels = (self.dialect.name, other.dialect.name)
-        # If both audits use one dialect, its name doesn't distinguish them.
+        # The dialect's name can't distinguish two audits in the same dialect.
         if labels[0] == labels[1]:
             labels = ("the first table", "the second table")
         return compare_rows(self.rows, other.rows, labels)
@@ -360,7 +361,7 @@ class Audit(Displayed, Fact):
         )
 
     def why(self, path: str) -> str:
-        """Explains why an array is split this way, and how to split it if it isn't.
+        """Explains an array's spec, and suggests an edit if the array is not split.
 
         Args:
             path: the array's path, or a unique end of it.
@@ -487,7 +488,7 @@ def _audited(
 
 
 def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
-    """Returns the rows, each with its group and its parameter."""
+    """Adds each row's group and, for optimizer arrays and copies, its parameter."""
     positions = {}
     if tree.partners:
         positions = {path: n for n, path in enumerate(tree.paths)}

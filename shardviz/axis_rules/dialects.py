@@ -41,7 +41,7 @@ class Dialect:
 
     @property
     def value(self) -> str:
-        """Same as `name`."""
+        """The dialect's name, same as `name`."""
         return self.name
 
     @property
@@ -57,7 +57,7 @@ class Dialect:
     def of(value: object, paths: bool = True) -> Dialect: ...
     @staticmethod
     def of(value: object, paths: bool = True) -> Dialect:
-        """Returns the dialect with this name; upper and lower case are equal.
+        """Returns the dialect with this name, ignoring case.
 
         Args:
             value: the name, or a Dialect.
@@ -113,9 +113,9 @@ class PathDialect(Dialect):
     Attributes:
         whole_path: a pattern must match the whole path. Otherwise it can match any part
             of the path.
-        ignores_case: matching ignores upper and lower case.
+        ignores_case: patterns match without regard to case.
         separator: joins the path's segments before patterns are matched.
-        key_first: a pattern that equals the path wins, and no pattern is matched.
+        key_first: if a pattern equals the path, it decides and no other one is tried.
         first_match_wins: the first pattern that matches decides. Otherwise it is an
             error if two patterns match.
         replicates_unmatched: an array that no pattern matches is replicated. Otherwise
@@ -154,9 +154,9 @@ class PathDialect(Dialect):
         return path.replace("/", self.separator)
 
 
-#: `flax.linen.logical_to_mesh_axes`.
+#: Flax Linen, as in `flax.linen.logical_to_mesh_axes`.
 Dialect.LINEN = NameDialect("linen", "Flax Linen")
-#: `flax.nnx`, which converts the rules to a dict.
+#: Flax NNX, which converts the rules to a dict.
 Dialect.NNX = NameDialect(
     "nnx",
     "Flax NNX",
@@ -166,9 +166,9 @@ Dialect.NNX = NameDialect(
 )
 #: MaxText, which reads tables like linen but drops axes of size 1.
 Dialect.MAXTEXT = NameDialect("maxtext", "MaxText", drops_size_one=True)
-#: `match_partition_rules` in EasyLM and T5X.
+#: EasyLM and T5X, as in their `match_partition_rules`.
 Dialect.REGEX = PathDialect("regex", "EasyLM", one_element_unsplit=True)
-#: `keras.distribution.LayoutMap`.
+#: Keras, as in `keras.distribution.LayoutMap`.
 Dialect.KERAS = PathDialect(
     "keras",
     "Keras",

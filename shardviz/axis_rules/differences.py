@@ -19,8 +19,8 @@ class SpecDifference(Fact):
     Attributes:
         labels: the names of the two audits.
         rows: the array's row in each audit.
-        dimensions: the dimensions that differ; `(None,)` for the whole array, if an
-            audit did not decide each dimension by rules.
+        dimensions: the dimensions that differ; `(None,)` if the array's spec was
+            decided as a whole, not per dimension.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> found = audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2")

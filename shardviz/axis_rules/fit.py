@@ -14,7 +14,8 @@ from shardviz.base.display import Fact
 from shardviz.base.format import Fold, fold
 from shardviz.base.layout import Layout
 
-MOST_ARRAYS = 3  # arrays to name if a program does not fit
+# How many of the largest arrays to name if a program does not fit.
+MOST_ARRAYS = 3
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class LargestArrays(Fact):
 
     @classmethod
     def of(cls, layouts: Mapping[str, Layout]) -> LargestArrays:
-        """Returns the largest of these arrays; equal layers count as one."""
+        """Returns the largest of these arrays; equal arrays of layers count as one."""
 
         def kind(name: str) -> Hashable:
             layout = layouts[name]

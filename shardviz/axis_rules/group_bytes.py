@@ -21,10 +21,10 @@ class GroupBytes(Fact):
             `"total"`.
         arrays: number of arrays.
         bytes: total size of the arrays, each counted once.
-        bytes_per_device: bytes on the device that holds the most.
+        bytes_per_device: bytes on the device that holds the most of them.
         copies: how many devices hold each byte, on average.
-        waste: bytes that replication costs on each device: the sum of each array's
-            shard, minus the shard divided by its number of replicas.
+        waste: bytes that replication costs on each device: for an array with r
+            replicas, its shard's bytes times 1 - 1/r.
         uncounted: number of arrays whose bytes per device are unknown.
 
     >>> from shardviz.axis_rules.audit import audit
@@ -112,7 +112,7 @@ def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
 
 
 def on_fullest_device(rows: Iterable[Request]) -> int:
-    """Returns the bytes of these rows on the device that holds the most.
+    """Returns the bytes of these arrays on the device that holds the most of them.
 
     Arrays in host memory are not counted.
     """

@@ -1,4 +1,4 @@
-"""Reads metadata that flax, haliax, penzai, Keras, orbax and jax keep with arrays.
+"""Reads metadata that flax, haliax, penzai, Keras, orbax and jax store with arrays.
 
 Libraries are recognised by the module of an object's class, and objects are read
 through their attributes. This file therefore imports no library, and none needs to be
@@ -61,7 +61,7 @@ def attribute(value: object, name: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def library_of(kind: type) -> str:
-    """Returns the supported library that defines a class or a base class; or `""`.
+    """Returns the supported library of a class or one of its bases, or `""`.
 
     >>> library_of(int), library_of(type("Weight", (), {"__module__": "haliax.core"}))
     ('', 'haliax')
@@ -138,9 +138,9 @@ def _is_plain_array(kind: type) -> bool:
 def quick_key(value: Any) -> Hashable:
     """Returns a cache key for reading a plain array or one in a linen wrapper.
 
-    The key has everything that is read from the array, and takes a tenth of the time;
-    large models have many arrays but few different keys. Returns None for other objects
-    and for unhashable keys.
+    The key contains everything that is read from an array, but takes a tenth of the
+    time. Large models have many arrays but few different keys. Returns None for other
+    objects and for unhashable keys.
     """
     box: Any = ()
     kind = type(value)
@@ -278,7 +278,7 @@ def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
 
 
 def _orbax_tree(value: object) -> Any:
-    # Metadata of a string, which is not an array.
+    # This is the metadata of a string, not of an array.
     if attribute(value, "directory") is not None:
         return ()
     for name in ("item_metadata", "tree"):
@@ -305,7 +305,7 @@ def names_of(sharding: Any) -> Any:
         if not is_partition_spec(sharding):
             return None
     entries = tuple(getattr(sharding, "partitions", sharding))
-    # Several entries for one dimension must be mesh axes: a rule is for one name.
+    # A rule is for a single name, so several entries for one dimension are mesh axes.
     if any(isinstance(e, (tuple, list)) for e in entries):
         return spec_of(sharding)
     return entries

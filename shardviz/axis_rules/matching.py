@@ -70,7 +70,8 @@ def _by_priority(names: Names, rules: Rules, dialect: NameDialect) -> RuleMatche
         else:
             read_names((name,))
             if not isinstance(name, str):
-                free.append(dim)  # read_names accepted UNCONSTRAINED
+                # Anything but UNCONSTRAINED made read_names raise.
+                free.append(dim)
                 continue
             unknown.append(name)
         if name in position:

@@ -97,7 +97,7 @@ def pair_names(
 
 
 def may_hold_state(paths: Sequence[str]) -> bool:
-    """Whether the paths contain a word without which pairing cannot find anything.
+    """Whether any path contains `opt` or `params`; else, pairing finds nothing.
 
     >>> may_hold_state(["params/w"]), may_hold_state(["w", "b"])
     (True, False)
@@ -161,7 +161,7 @@ class _Pairing:
         beside = []
         for index in outside:
             path = parts[index]
-            # With an empty root, the parameters' paths include those of gradients.
+            # If the root is empty, it is also a prefix of the gradients' paths.
             if path[: len(root)] == root and (root or not _is_gradient(path)):
                 self.by_path[path[len(root) :]] = index
                 self.groups[index] = PARAMETERS
@@ -238,10 +238,9 @@ class _Pairing:
     def _node(self, indices: list[int], depth: int, find: _Find) -> dict[int, int]:
         """Pairs the arrays below one node of the tree.
 
-        The paths relative to this node are used if they give every array a parameter.
-        But if a child node reaches more parameters with its own relative paths, the
-        children's pairs are used: an optax chain has paths like those of a list of
-        parameters.
+        If the paths relative to this node give every array a parameter, they are used,
+        unless a child node reaches more parameters with its own relative paths. Both
+        can match: an optax chain has the same paths as a list of parameters.
 
         Returns:
             Array position -> position of its parameter.

@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-MOST_STATES = 20_000  # with counted repeats expanded
-_MOST_KNOWN = 1 << 12  # cached transitions
+# Maximum number of states, with counted repeats expanded.
+MOST_STATES = 20_000
+# Maximum number of cached transitions.
+_MOST_KNOWN = 1 << 12
 _TOKEN = re.compile(
     r"(?P<open>\((?:\?:|\?P<\w+>|(?!\?)))|(?P<close>\))|(?P<bar>\|)"
     r"|(?P<start>\^|\\A)|(?P<end>\$|\\Z)"
@@ -48,7 +50,11 @@ def repeats_and_options(pattern: str) -> tuple[float, int]:
 
 
 def ways(pattern: str, letters: int) -> float:
-    """Returns an upper bound on the ways that `re` tries for a path of `letters`.
+    """Returns an upper bound on the number of ways in which `re` tries to match a path.
+
+    Args:
+        pattern: a regular expression.
+        letters: the length of the path.
 
     >>> ways("kernel", 40), ways(".*/kernel", 40), ways("(a|aa)+$", 40)
     (41, 861, inf)
@@ -146,7 +152,7 @@ class Automaton:
     Args:
         pattern: a regular expression that `re` compiles.
         whole_text: True if the pattern must match the whole text, False for any part.
-        ignores_case: True if matching ignores upper and lower case.
+        ignores_case: True to match without regard to case.
     """
 
     def __init__(

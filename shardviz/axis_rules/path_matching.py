@@ -27,7 +27,8 @@ from shardviz.base.format import shown
 from shardviz.base.parse import check_path
 from shardviz.base.partition_spec import Spec
 
-MAX_PATTERN = 1_000  # characters
+# The maximum length of a pattern, in characters.
+MAX_PATTERN = 1_000
 # Limits for the number of ways in which `re` tries to match a pattern. Above
 # _MOST_WAYS, an automaton is used. If there is none, patterns above _TOO_MANY_WAYS are
 # rejected.
@@ -136,7 +137,7 @@ class PathMatch(NamedTuple):
 
 
 def match_path(path: str, rules: PathRules, dialect: PathDialect) -> PathMatch:
-    """Finds the pattern that decides for a path, in the way of the dialect's library.
+    """Finds the pattern that decides for a path, as the dialect's library would.
 
     >>> from shardviz.axis_rules.dialects import Dialect
     >>> table = PathRules.of([("dense.*", ("model",)), (".*kernel", ())])

@@ -39,7 +39,8 @@ from shardviz.axis_rules.rules import PathRule, PathRules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
 
-MOST_TARGETS = 12  # most specs to try per pattern, if the request is not a spec
+# How many specs to try per pattern, if the request is not a spec.
+MOST_TARGETS = 12
 
 
 class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
@@ -135,7 +136,8 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
     def _corrections(self) -> Iterator[Action]:
         """Yields corrections of misspelt words in patterns that match no array."""
         words: dict[str, None] = {}
-        for kind in (r"\w+", r"[^\W_]+", r"[^\W\d]+"):  # with or without _ and digits
+        # Try words with `_` and digits, then without `_`, then without digits.
+        for kind in (r"\w+", r"[^\W_]+", r"[^\W\d]+"):
             words |= dict.fromkeys(re.findall(kind, self._path))
         for index, rule in enumerate(self.lines):
             if self.arrays.matched(rule.pattern, self.dialect):
@@ -154,7 +156,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         path, dialect = self._path, self.dialect
         separator, kind = re.escape(dialect.separator), self.arrays.kind(path)
         alike = {p for p in map(str, self.arrays.groups) if self.arrays.kind(p) == kind}
-        # The last segments, as far as the paths of all layers and moments agree.
+        # The last segments that the paths of all layers and moments have in common.
         shared: list[str] = []
         reversed_paths = [
             _in_every_layer(dialect.text(p)).split(separator)[::-1]

@@ -109,7 +109,7 @@ class PathResolution(Displayed):
             if not is_key and not fits(rule.pattern, self.path, dialect):
                 lacks = missing_words(rule.pattern, dialect.text(self.path))
                 matching_all = f".*{rule.pattern}.*"
-                # Before keras#22164, a LayoutMap searched; some tables rely on that.
+                # Before keras#22164, a match of part of the path was enough.
                 if not (
                     dialect.searched_once and fits(matching_all, self.path, dialect)
                 ):
@@ -147,7 +147,7 @@ class PathResolution(Displayed):
     ) -> Remedies:
         """Finds the smallest edits that split the array as requested."""
         rank = len(self.shape or ())
-        if self.shape is None:  # assume the rank of the longest spec
+        if self.shape is None:  # assume the longest spec's rank
             rank = max((rule.spec.rank for rule in self.rules), default=0)
         leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
         search = PathSearch(leaf, self.rules, self.mesh, self.dialect, arrays)

@@ -1,8 +1,8 @@
 """table_in_source(): reads a rule table from Python source.
 
 In EasyLM, a function returns the table; T5X and big_vision assign it to a variable. The
-source is parsed and never run. Variables are replaced if the file assigns them exactly
-one literal.
+source is parsed and never run. A variable in a table is replaced by its value if
+the file assigns it exactly one literal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shardviz.base.errors import RuleError
 from shardviz.base.format import listed, shown
 from shardviz.base.parse import literal_value, without_unknown_escapes
 
-# Used instead of a name for a list that is part of a larger expression.
+# The name given to a list that is part of a larger expression.
 _PART = "in an expression"
 _SPEC_NAMES = ("P", "PS", "PartitionSpec")
 

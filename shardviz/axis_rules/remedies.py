@@ -30,7 +30,7 @@ _SPLIT = re.compile(r"split(?:\s+(?:dimension\s+|dim\s+)?(.+))?")
 
 @dataclass(frozen=True)
 class Wish(Fact):
-    """What the caller requests for one array; `str()` gives a phrase after "to".
+    """What the caller requests for one array; `str()` can follow "to" in a sentence.
 
     Attributes:
         path: the path of the array; None if unknown.
@@ -294,7 +294,7 @@ class NameDimension(Action):
 
     Attributes:
         dim: the dimension.
-        new: its new logical name.
+        new: the dimension's new logical name.
         old: the dimension's name before the edit, or None if it had none.
         path: the path of the array, or None.
         alike: how many other arrays also get the name.

@@ -47,8 +47,10 @@ from shardviz.base.layout import Layout, lay_out_parsed
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 
-MOST = 8  # remedies to return
-MOST_CHECKED = 200  # most edits to check on the other arrays
+# Maximum number of remedies to return.
+MOST = 8
+# Maximum number of edits to check on the other arrays.
+MOST_CHECKED = 200
 
 Shape = tuple[int, ...] | None
 LineT = TypeVar("LineT", Rule, PathRule)
@@ -148,7 +150,9 @@ class Arrays:
     """
 
     def __init__(self, rows: Iterable[AuditRow] = ()):
-        self.groups: dict[Hashable, list[AuditRow]] = {}  # PathRules: path -> row
+        self.groups: dict[
+            Hashable, list[AuditRow]
+        ] = {}  # with PathRules: path -> [row]
         self.unnamed: list[AuditRow] = []
         self._parameters: dict[str, str] = {}  # moment's path -> parameter's path
         self._matched: dict[tuple[str, PathDialect], frozenset[str] | None] = {}
@@ -206,7 +210,7 @@ class Arrays:
         return "\n".join(map(str, self.groups))
 
 
-@lru_cache(maxsize=1 << 14)  # used for every changed array of every remedy
+@lru_cache(maxsize=1 << 14)  # called for every changed array of every remedy
 def _without_numbers(path: str) -> str:
     return re.sub(r"[0-9]+", "0", path)
 
@@ -347,7 +351,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return cast(tuple[LineT, ...], action.apply(self.lines)), self.leaf.names
 
     def _fails(self, dim: int | None) -> bool:
-        """Whether the array can't be laid out now although its table splits `dim`."""
+        """Whether the array currently fails and its spec, if known, splits `dim`."""
         if self.now is None:
             return True
         if not isinstance(self._layout_now(), str):
@@ -355,7 +359,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return dim is None or bool(self.now.dims[dim])
 
     def meets(self, spec: Spec, wish: Wish) -> bool:
-        """Whether the array can be laid out with `spec`, which fulfils the request."""
+        """Whether `spec` is valid for the array and fulfils the request."""
         if len(spec.dims) > len(self.leaf.names):
             return False
         layout = self.layout(self.leaf.shape, self.leaf.dtype, spec)
@@ -466,10 +470,10 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         if spec == row.spec:
             return None
         if not isinstance(spec, Spec):
-            # An error is no change if the array was unresolvable before the edit.
+            # If the array was unresolvable before the edit too, it doesn't change.
             return None if row.spec is None else str(spec)
         layout = self.layout(row.shape, row.dtype, spec)
-        # Equivalent specs such as P('x', None) and P('x') are no change.
+        # P('x') and P('x', None) are equivalent, so the array doesn't change.
         equivalent = row.spec is not None and spec.equivalent(row.spec)
         if equivalent and (row.layout is None) == isinstance(layout, str):
             return None

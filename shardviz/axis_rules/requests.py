@@ -105,8 +105,8 @@ class Request(Displayed):
     def follows_table(self) -> bool:
         """Whether the array is split as in the table.
 
-        False if the array has its own sharding and that differs; mesh axes of size 1
-        are ignored.
+        False if the array's own sharding differs from the table's spec. Mesh axes of
+        size 1 are ignored.
         """
         if not self.spec_wins:
             return True
@@ -163,7 +163,7 @@ class Request(Displayed):
     def wasted_bytes(self) -> int:
         """The bytes per device beyond an even split over all devices; 0 if unknown.
 
-        0 for arrays in another memory than the device's own.
+        Also 0 for arrays that are not in the device's default memory.
         """
         layout = self.layout
         if layout is None or self.spec is None or self.array.memory_kind is not None:
@@ -237,7 +237,7 @@ class Requests(Sequence[Request]):
         return tuple((kind, times[key]) for key, kind in by_id.items())
 
     def of_audit(self, audit: Any) -> Requests:
-        """Returns a copy with `audit` set, whose other rows remedies need."""
+        """Returns a copy whose rows refer to `audit`, as their remedies need."""
         kinds_by_id = {id(kind): replace(kind, audit=audit) for kind, _ in self.kinds}
         kinds = [kinds_by_id[id(kind)] for kind in self._kinds]
         return Requests(self._names, kinds, self._groups, self._partners)
@@ -262,7 +262,7 @@ class Requests(Sequence[Request]):
 
 
 def of_audit(rows: Sequence[Request], audit: Any) -> Sequence[Request]:
-    """Returns copies of the rows with `audit` set."""
+    """Returns copies of the rows that refer to `audit`."""
     if isinstance(rows, Requests):
         return rows.of_audit(audit)
     return tuple(replace(row, audit=audit) for row in rows)
@@ -391,7 +391,7 @@ def read_path_as(row: Request, mesh: MeshSpec, dialect: PathDialect) -> Request:
     """Matches a row's path again in another dialect; errors become its `problem`."""
     if row.by_path is None or row.spec_wins:
         return row
-    # The replaced PathResolution matches the path again.
+    # The new PathResolution matches the path when it is first read.
     match = replace(row.by_path, dialect=dialect)
     layout, problem = _lay_out(row.array, match.spec, mesh)
     if match.problem is not None:

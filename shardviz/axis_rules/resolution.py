@@ -86,7 +86,7 @@ class Resolution(Displayed):
         verdicts = tuple(self.verdict(dim, i) for i in range(len(self.rules)))
         passed = isinstance(name, str) and winner is None
         passed = passed and self.dialect.unknown_name_is_axis
-        # A name that has rules is not an axis, even if they lost to other dimensions.
+        # A name with rules is never used as a mesh axis, even if no rule applies.
         passed = passed and name not in self.rules.by_name
         axes = self.spec.dims[dim]
         return Decision(
@@ -182,7 +182,7 @@ class Resolution(Displayed):
         )
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
-        """Returns (dimension, name, nearest name with a rule) for names without one."""
+        """Returns (dimension, name, nearest table name) for names without a rule."""
         unmatched = []
         for dim, name in enumerate(self.names):
             if name in self.unknown and name is not None:

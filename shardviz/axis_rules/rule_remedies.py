@@ -1,7 +1,7 @@
-"""Edits of Rules, or of an array's logical names, that could split it as requested.
+"""Edits of Rules or of logical names that could split an array as requested.
 
-An edit moves, adds or removes a rule, changes its mesh axes, or corrects a misspelt
-name in it. Or it names a dimension of the array, or corrects that name.
+An edit of the table moves, adds or removes a rule, changes its mesh axes, or corrects a
+misspelt name in it. Other edits name a dimension of the array, or correct its name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from shardviz.axis_rules.rules import Rule, Rules, near
 from shardviz.base.errors import RuleError
 from shardviz.base.partition_spec import Spec
 
-MOST_AXES = 3  # per rule, if the request is a number of bytes
+# Maximum number of axes in a new rule, if the request is a number of bytes.
+MOST_AXES = 3
 
 
 class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
@@ -60,7 +61,8 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
     ) -> Iterator[tuple[list[AuditRow], object]]:
         rules = Rules(lines)
         groups = self.arrays.of({rule.logical for rule in touched})
-        if self._broken is not None:  # try the array that an edit broke before
+        # First check the array that an earlier edit broke.
+        if self._broken is not None:
             broken_path = self._broken.path
             groups.sort(key=lambda group: broken_path != group[0].path)
         for group in groups:
@@ -92,7 +94,7 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
             yield from self._corrections()
             yield from self._named()
             for i in relevant:
-                for place in reversed(range(i)):  # the nearest first
+                for place in reversed(range(i)):  # nearest positions first
                     yield MoveLine(rules, i, place)
             for i in relevant:
                 for place in range(i + 1, len(rules)):
@@ -135,7 +137,7 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
                 yield self._name(d, close, name)
 
     def _named(self) -> Iterator[Action]:
-        """Yields edits that name an unnamed dimension after a rule that splits."""
+        """Yields edits that give an unnamed dimension a name with a splitting rule."""
         names = self.leaf.names
         candidates: dict[str, None] = {}
         for rule in self.lines:

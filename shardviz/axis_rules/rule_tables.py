@@ -103,7 +103,7 @@ def _is_layout_map(value: object) -> bool:
 
 
 def _read(value: Any, paths: bool | None) -> Rules | PathRules:
-    """Reads PathRules or Rules as `paths` requires; if None, by the content."""
+    """Reads PathRules if `paths`, else Rules; if None, the content decides."""
     if isinstance(value, os.PathLike) or _is_file_name(value):
         return _from_file(Path(value), paths)
     if _is_layout_map(value):
@@ -298,7 +298,7 @@ def _size(node: Any, sizes: dict[int, float]) -> float:
     if isinstance(node.value, str):
         return 1
     if id(node) not in sizes:
-        sizes[id(node)] = math.inf  # for a node that contains an alias of itself
+        sizes[id(node)] = math.inf  # in case the node contains an alias of itself
         size = 1.0
         for entry in node.value:
             for child in entry if isinstance(entry, tuple) else (entry,):

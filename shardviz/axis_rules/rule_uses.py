@@ -122,7 +122,6 @@ class RuleUse:
 
 #: A rule's effect on all arrays that share a Resolution: (rule index, field of RuleUse,
 #: Verdict or None), or (rule index, `"by"`, index of the rule that decides instead).
-#: RuleUse and the Verdict for that; or `"by"` and the rule that decided before it.
 _Effect = tuple[int, str, Any]
 
 
@@ -265,7 +264,7 @@ def _why_idle(
         return NoSuchPath(rule, nearest(word, words))
     matching_all = f".*{rule.pattern}.*"
     for _, resolution in rows:
-        # Older library versions searched in paths, so the pattern may have matched.
+        # In older library versions, matching a part of the path was enough.
         if resolution.dialect.searched_once and _fits(matching_all, resolution):
             return NoSuchPath(rule, matching_all)
     return NoSuchPath(rule)

@@ -68,7 +68,7 @@ class Rule:
     def __iter__(self) -> Iterator[Any]:
         """Yields flax's pair: the name, then `None`, an axis or a tuple of axes."""
         yield self.logical
-        if self.free:  # obtain UNCONSTRAINED from a spec in jax form
+        if self.free:  # get jax's UNCONSTRAINED from a converted spec
             yield next(iter(Spec.trusted(((),), frozenset({0})).to_jax()))
         elif len(self.axes) > 1:
             yield self.axes
@@ -177,9 +177,9 @@ class Rules(Displayed, tuple[Rule, ...]):
         return _repr(self, "Rules", "rule")
 
 
-@lru_cache(maxsize=1 << 14)  # an audit repeats the same few names often
+@lru_cache(maxsize=1 << 14)  # audits look up the same few names often
 def near(name: str, names: tuple[str, ...]) -> str | None:
-    """Returns the name closest in spelling, or None; cached."""
+    """Returns the name in `names` that is closest in spelling, or None."""
     return nearest(name, names)
 
 
@@ -365,7 +365,7 @@ def _rule(index: int, pair: object) -> Rule:
     )
 
 
-# A call such as `fsdp(axis="data")`, as in big_vision's tables.
+# Matches a call such as `fsdp(axis="data")`, as in big_vision's tables.
 _CALL = re.compile(r"[^\W\d][\w.]*\(.*\)", re.DOTALL)
 _SPEC_CALL = re.compile(r"(?:\w+\.)*(?:P|PS|PartitionSpec)\(")
 
@@ -386,8 +386,8 @@ def _in_brackets(names: Iterable[str]) -> str:
     return f"({', '.join(words)})"
 
 
-# Quoted text, a comment, the end of a rule, or other text. An unclosed quote, an error
-# in any rule, extends to the end of its line.
+# Matches one token: quoted text, a comment, the end of a rule, or other text. An
+# unclosed quote, which no rule can have, extends to the end of the line.
 _PART = re.compile(
     rf"({QUOTED})|#[^\n]*|[;\n]|[^;\n'\"#]+|'(?:[^'\\\n]|\\.)*+|\"(?:[^\"\\\n]|\\.)*+"
 )

@@ -19,7 +19,7 @@ from shardviz.base.layout import Misfit
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import WrongRank
 
-#: A mesh axis, the dimension that it splits, and the index of the deciding rule.
+#: (mesh axis, dimension that it splits, index of the deciding rule or None).
 Holder = tuple[str, int, int | None]
 
 
@@ -50,7 +50,7 @@ class Outcome(enum.Enum):
     INVALID = "no regular expression"
 
 
-#: Outcomes of a deciding rule with which the array cannot be laid out.
+#: Outcomes of a rule that decides but makes the array impossible to lay out.
 BROKEN = (
     Outcome.WRONG_RANK,
     Outcome.INDIVISIBLE,
@@ -201,7 +201,7 @@ class AxisShared(Deciding):
     """Other dimensions also use the rule's axes; nnx does not prevent this.
 
     Attributes:
-        taken: the shared axes, each with the other dimension.
+        taken: (mesh axis, other dimension, None) for each shared axis.
     """
 
     outcome = Outcome.REPEATED
@@ -221,7 +221,7 @@ class OtherName(Verdict):
 
 @dataclass(frozen=True, repr=False)
 class DecidedBefore(Verdict):
-    """An earlier rule for the same name, `by_rule`, decided."""
+    """An earlier rule for the same name, `by_rule`, decided the dimension."""
 
     outcome = Outcome.DECIDED
     by_rule: int
@@ -232,7 +232,7 @@ class Taken(Verdict):
     """Other dimensions already use all of the rule's axes.
 
     Attributes:
-        taken: the axes in use, each with its dimension and the rule that decided it.
+        taken: (mesh axis, other dimension, deciding rule) for each axis in use.
     """
 
     outcome = Outcome.TAKEN

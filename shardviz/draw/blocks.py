@@ -1,8 +1,8 @@
 """Selects the array blocks that a page shows, and groups devices into tiles.
 
 A block is a part of an array that one or more devices hold. More than MOST_TILES tiles
-cannot be distinguished, so in larger pictures neighbours share a tile, which shows the
-first neighbour and their number. Such pictures create no object per device.
+cannot be distinguished, so in larger pictures neighbouring devices share a tile. The
+tile shows the first device and the number of devices. No object per device is created.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def holders_of(layout: Layout, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
     `blocks[i]` has the devices `ids[offsets[i]:offsets[i + 1]]`, in mesh order.
     """
-    # As uint16, numpy sorts 65,536 numbers within the time of an animation frame.
+    # With a small dtype, numpy sorts 65,536 numbers within one animation frame.
     numbers = layout.groups.astype(np.min_scalar_type(layout.num_blocks - 1))
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(layout.groups, minlength=layout.num_blocks)
@@ -186,7 +186,8 @@ def layout_shades(layout: Layout) -> Shades:
     """Returns the shades of a layout's blocks, from the mesh axes that split it."""
     strides, sizes, axes = layout.group_strides, layout.mesh.axis_sizes, []
     if strides is None and layout.num_blocks > 1:
-        return shades([(-1, layout.num_blocks, 1)])  # the axes are unknown
+        # Without strides, it is unknown which mesh axes split the array.
+        return shades([(-1, layout.num_blocks, 1)])
     # The longest stride belongs to the first mesh axis in the spec.
     rows = zip(strides or (), sizes, range(len(sizes)), strict=False)
     for stride, size, axis in sorted(rows, reverse=True):
@@ -299,7 +300,7 @@ class DeviceTiles:
 
 def is_large(layout: Layout) -> bool:
     """Whether a layout has more devices than a page can show as tiles."""
-    # Layouts without a spec list their devices; formulas for large ones need a spec.
+    # The formulas for large layouts need a spec; other layouts list their devices.
     return layout.spec is not None and layout.mesh.size > MOST_TILES
 
 
@@ -342,7 +343,7 @@ def large_ids_text(layout: Layout, block: int | None = None) -> str:
         return ids_text(holders_of(layout, blocks)[1])
     sizes, strides = mesh.axis_sizes, layout.group_strides or ()
     axes = [*zip(sizes, strides, _strides(sizes), strict=True)][::-1]
-    # Replicas of a block vary fastest, last mesh axis first; then the block number.
+    # Sort axes so that a block's replicas vary fastest, then the block number.
     axes.sort(key=lambda axis: axis[1])
     if block is not None:
         axes = [axis for axis in axes if not axis[1]]

@@ -18,15 +18,23 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.draw.page import text_width, widest
 from shardviz.draw.picture import Frame, Label, Ruler
 
-ASPECT = 1.7  # width / height that layouts aim for
-PAGE = (960.0, 620.0)  # points: a wider or higher grid is folded
-BAND = 14.0  # the height of a row of labels, in points
-BAR = 4.0  # points between an array's edge and its ticks, for the coloured bar
+# The preferred ratio of width to height.
+ASPECT = 1.7
+# Width and height in points; larger grids are folded.
+PAGE = (960.0, 620.0)
+# The height of a row of labels, in points.
+BAND = 14.0
+# Space for a coloured bar between an array's edge and its ticks, in points.
+BAR = 4.0
+# Font sizes of axis labels and ticks, in points.
 AXIS_SIZE, TICK_SIZE = 9.0, 8.0
 MOST_LABELS = 400
-SMALL = 9.0  # points: smaller cells form an image rather than a table
-MOST_FRAMED, MOST_FRAMES = 4096, 512  # limits for devices and hosts
-NAME_GAP = 13.0  # points between tiles at which host names fit
+# Cells smaller than this, in points, form an image rather than a table.
+SMALL = 9.0
+# Host frames are drawn for up to this many devices and hosts.
+MOST_FRAMED, MOST_FRAMES = 4096, 512
+# The gap between tiles, in points, from which host names fit.
+NAME_GAP = 13.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +46,7 @@ class Level:
         along: the direction: 0 across the page, 1 down.
         offsets: float64 [entries]: the start of each entry, in points.
         extent: the length of an entry, in points.
-        span: number of axis coordinates per entry; more than 1 if entries are folds.
+        span: number of axis coordinates per entry; more than 1 if each entry is a fold.
         size: the size of the axis.
     """
 
@@ -79,7 +87,7 @@ class Grid:
     folded: frozenset[int]
 
     def corners(self) -> np.ndarray:
-        """float64 [2, cells]: the top left corner of every cell, row-major."""
+        """Returns every cell's top left corner, row-major: float64 [2, cells]."""
         total = np.zeros((2, 1))
         for shift in self.shifts:
             total = (total[:, :, None] + shift[:, None, :]).reshape(2, -1)
@@ -115,7 +123,7 @@ def arrange(
     extra = block_gap
     if extra is None:
         extra = min(12.0, max(1.5, 0.45 * min(cell)))
-    # Each fold changes the page's shape, so the next fold is chosen afterwards.
+    # Each fold changes the page's shape, so choose one fold at a time.
     folds: dict[int, int] = {}
     while True:
         grid = _positions(sizes, cell, gap, shown, extra, folds)
@@ -178,7 +186,7 @@ def _next_fold(
         long, breadth = shape[along], shape[1 - along]
         if long <= page[along] or long / breadth < 2 * target:
             continue
-        # A level shorter than the page is not folded; an outer level is too long.
+        # Don't fold a level that fits the page: an outer level is too long then.
         levels = []
         for level in grid.along(along):
             if level.axis not in grid.folded and level.length > page[along]:
@@ -186,7 +194,7 @@ def _next_fold(
         longest = max(levels, key=lambda level: len(level.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        # Space between folds for their labels; less if folds are narrower than one.
+        # The space between folds holds their labels; narrow folds have less space.
         beside = 0.0
         if breadth >= BAND:
             beside = min(BAND, 2 * between)
@@ -237,12 +245,12 @@ def headers(
     left = top = 0.0
     for along in (1, 0):
         levels = grid.along(along)
-        # A folded axis would repeat its coordinates in every fold.
+        # Skip folded axes, because every fold would repeat their coordinates.
         named = []
         for level in levels:
             if level.span > 1 or level.axis not in grid.folded | bare:
                 named.append(level)
-        base = np.zeros(1)  # start of each block of the outer levels
+        base = np.zeros(1)  # where each block of the outer levels starts
         for level in reversed(levels):
             inner = named[: named.index(level)] if level in named else []
             if level in named and along:
@@ -323,7 +331,7 @@ def rulers(
     for level in grid.levels:
         axis, around = level.axis, grid.along(level.along)
         folded, span = axis in grid.folded, spans[axis]
-        # A folded axis would repeat its coordinates in every fold.
+        # Skip folded axes, because every fold would repeat their coordinates.
         if folded and level.span == 1 and axis not in edges:
             continue
         words, axes = named(axis)

@@ -72,20 +72,27 @@ from shardviz.draw.tables import (
     rectangle_tiles,
 )
 
-MOST_LETTERS = 22  # characters of device ids that a tile is made wide enough for
-MOST_SAID = 8  # most blocks that the alt text lists
-SIDE_BY_SIDE = 17  # characters; a longer list of ids is written as ranges
+# Tiles are wide enough for device ids of up to this many characters.
+MOST_LETTERS = 22
+# The alt text lists up to this many blocks.
+MOST_SAID = 8
+# Lists of ids with more characters than this are written as ranges.
+SIDE_BY_SIDE = 17
 # The size of an array in points, unless its blocks need more space.
 WIDEST, HIGHEST, STRIP, SCALAR = 430.0, 250.0, 54.0, 150.0
-AREA = 240_000.0  # square points for all blocks, unless legible blocks need more
-ASPECTS = (0.45, 4.5)  # width / height; other arrays are drawn at the nearer limit
-MOST_LABELLED = 1024  # most blocks that have text; more blocks form an image
-# (number of blocks, side in points): the least visible size of that many blocks.
+# The area of all blocks in square points, unless legible blocks need more.
+AREA = 240_000.0
+# The smallest and largest ratio of width to height at which arrays are drawn.
+ASPECTS = (0.45, 4.5)
+# Up to this many blocks have text; more blocks form an image.
+MOST_LABELLED = 1024
+# (maximum number of blocks, smallest side of a block that is visible, in points).
 _SIDES = ((4096, 9.0), (16384, 4.6), (262144, 2.6), (1 << 62, 1.2))
 # Points per block of an image: minimum, and preferred if space allows.
 THINNEST, THIN = 1.2, 2.0
 MOST_ACROSS = 32
-LONG_PAGE = 5000.0, 5000.0  # points, for pages that zoom instead of folding
+# Width and height in points of pages that zoom, so that nothing is folded.
+LONG_PAGE = 5000.0, 5000.0
 
 
 def draw_layout_array(
@@ -125,7 +132,9 @@ def draw_layout_array(
     # In a large array, each cell represents several blocks.
     cells = coarse_layout(layout, selection.axes)
     blocks = block_numbers(layout, selection, cells.block_counts)
-    devices = layout.num_blocks // cells.num_blocks * layout.replicas  # per tile
+    devices = (
+        layout.num_blocks // cells.num_blocks * layout.replicas
+    )  # devices per tile
     samples, offsets, ids = [plural(devices, "device")], None, None
     if not is_large(layout):
         offsets, ids = holders_of(layout, blocks)
@@ -367,7 +376,7 @@ def _legible(
     least, height = 28.0, 22.0
     if number > 64:
         least, height = 20.0, 14.0
-    elif replicas > 1:  # a second line has the number of replicas
+    elif replicas > 1:  # the second line shows the number of replicas
         height = 34.0
     return min(max(needed, least), max(least, 900.0 / row)), height
 
@@ -411,7 +420,7 @@ def _tables(layout: Layout, width: int) -> list[str] | None:
     texts = []
     for start, stop in itertools.pairwise(offsets.tolist()):
         text = ids_text(ids[start:stop], SIDE_BY_SIDE)
-        if text.endswith("devices"):  # too many ids: write them as ranges
+        if text.endswith("devices"):  # write many ids as ranges
             text = ids_text(ids[start:stop])
         texts.append(text)
     axes = selection.axes

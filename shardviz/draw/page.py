@@ -44,7 +44,8 @@ _OTHERS = {
     **dict.fromkeys("×→−✓✗↔", 0.89),
 }
 _MONO = 0.64
-_LONG_WORD = 3  # a line less than 1/3 full gets part of the next word
+# A line that would be less than 1/3 full gets part of the next, long word.
+_LONG_WORD = 3
 
 
 @lru_cache(maxsize=16384)
@@ -116,7 +117,7 @@ def broken(
 
 
 def _break(text: str, width: float, size: float) -> int:
-    """Returns how many characters fit in a line that ends at a space if possible."""
+    """Returns the length of the next line, which ends at a space if possible."""
     used, end = 0.0, 0
     while end < len(text) - 1:
         used += text_width(text[end], size)
@@ -205,10 +206,12 @@ def and_more(count: int, noun: str) -> list[str]:
     return [f"and {plural(count, f'more {noun}')}"]
 
 
-PAD, TITLE = 10.0, 22.0  # points: the margin, and the height of a title
+# The margin and the height of a title, in points.
+PAD, TITLE = 10.0, 22.0
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
-NOTES_WIDE = 700.0  # longer notes take several lines
+# Notes wider than this and than the tiles, in points, are wrapped.
+NOTES_WIDE = 700.0
 # At low resolution, painters round each letter's width to full dots, which makes lines
 # longer by up to this factor.
 ROUNDING = 1.06

@@ -100,8 +100,10 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
 
 
 POINTS_PER_INCH = 72.0
-MOST_POLYGONS = 20_000  # more tiles than this are painted as an image
-EDGED = 7.0  # points: smaller tiles are drawn without an edge
+# More tiles than this are painted as an image.
+MOST_POLYGONS = 20_000
+# Tiles smaller than this, in points, have no outline.
+EDGED = 7.0
 _ROLES = {
     "title": ("sans", 11.0, "bold", "text"),
     "axis": ("sans", 9.0, "normal", "muted"),
@@ -455,7 +457,7 @@ def _letters(family: str) -> frozenset[int]:
 
 
 def printable(text: str, family: str = "sans") -> str:
-    """Replaces characters that the font lacks with □; matplotlib would warn.
+    """Replaces characters that the font lacks with □ to avoid matplotlib's warning.
 
     >>> printable("ctx 文")
     'ctx □'
@@ -467,11 +469,14 @@ def printable(text: str, family: str = "sans") -> str:
     return "".join(c if ord(c) in glyphs else "□" for c in text)
 
 
-DOTS_PER_INCH = 144.0  # two dots per point: sharp on common screens
-MOST_DOTS = 12_000  # maximum width or height; Agg rejects 65,536, browsers much less
-# Most of a large picture's time is spent per pixel, and notebooks scale it down anyway.
+# Two dots per point, which looks sharp on common screens.
+DOTS_PER_INCH = 144.0
+# Maximum width or height. Agg rejects 65,536, and browsers already much less.
+MOST_DOTS = 12_000
+# Painting takes time per pixel, and notebooks scale large pictures down anyway.
 MOST_PIXELS = 3_600_000
-LARGE = 1_000_000  # pixels: larger PNGs are compressed faster and less well
+# PNGs with more pixels than this are compressed faster and less well.
+LARGE = 1_000_000
 
 
 class Figure(PlainFigure):

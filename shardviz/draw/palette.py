@@ -5,7 +5,8 @@ Each mesh axis has a colour. An array's blocks have tints of the mesh axes that 
 which colour-blind readers can distinguish too. Beyond ten, a ramp shows their order.
 Colour is never the only sign: every tile also shows an id or text.
 
-Red means failure. No group has a colour near red, because it would look broken.
+Red means failure. No group has a colour near red, because the group would look
+broken.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ DARK_TINTS = (
 
 RAMP_STEPS = 256
 TINTS = 4
-DEEP = 0.75  # share of the tint in a tile's outline; the rest is the text colour
+DEEP = 0.75  # share of the tint in an outline; the rest is the text colour
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
         for later in result:
             again += later.tint * (later.size - 1)
             taken_tints.add(again % TINTS)
-        # Two positions can differ by two tints; with more, tints would repeat.
+        # An axis of size 2 may use steps of two tints; on others, tints would repeat.
         wide = len(axes) > 1 and size == 2 and not result
         free = [t for t in ((2, 1, 3) if wide else (1, 2, 3)) if t not in taken_tints]
         result.insert(0, Shade(axis, size, stride, free[0] if free else 1))

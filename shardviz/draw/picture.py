@@ -308,7 +308,7 @@ class Picture(Displayed):
     """A drawing, independent of the backend that paints it.
 
     Attributes:
-        width, height: in points.
+        width, height: the picture's size, in points.
         legend: what the colours mean, at most ten entries.
         alt: the picture described in text, for screen readers and files.
         colormap: `"blocks"` (distinct colours, or a ramp if there are too many groups),

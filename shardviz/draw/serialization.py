@@ -3,7 +3,7 @@
 Only the fields that the Explorer paints are sent. Colours, tooltips, legends and panels
 are the page's own.
 
-The page's `messages.d.ts` has the types of both messages, and `picture_data.js` decodes
+The page's `messages.d.ts` has the types of the messages, and `picture_data.js` decodes
 them; a test compares the decoded picture with Python's. Lengths are in points; the
 origin is at the top left and y grows downward. A picture is sent with every edit, so
 fields equal to their defaults are left out. A row (a label or a frame) also omits its
@@ -34,7 +34,8 @@ from shardviz.draw.picture import (
     Tiles,
 )
 
-MOST_INLINE = 16  # up to this many tiles, JSON is shorter than a buffer
+# Up to this many tiles, numbers in JSON are shorter than a buffer.
+MOST_INLINE = 16
 _LABEL = ("x", "y", "text", "role", "anchor", "tone")
 _FRAME = ("x", "y", "label", "width", "height", "dashed", "named")
 _PICTURE: dict[str, Any] = {
@@ -44,6 +45,7 @@ _PICTURE: dict[str, Any] = {
 _TILES: dict[str, Any] = {
     "group": 0, "device": NO_DEVICE, "offsets": None, "holders": None, "text": [],
 }  # fmt: skip
+
 # `away` is not sent: the page computes it from its own font.
 _RULER: dict[str, Any] = {
     "words": [], "axes": [], "down": False, "start": 0, "length": 0, "repeats": [], "count": 0,
@@ -138,7 +140,7 @@ def edges_data(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | No
 
 
 def column(values: np.ndarray, buffers: list[bytes]) -> Any:
-    """Encodes one number per tile in the shortest of the four forms.
+    """Encodes one number per tile in the shortest form; see the module docstring.
 
     Args:
         values: integers or float32, [tiles].

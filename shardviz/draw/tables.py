@@ -53,7 +53,7 @@ def bordered(
     dashes = ["─" * (width + 2) for width in widths]
     lines = []
     if any(heads):
-        # Heads are separated by spaces where the rows below have vertical rules.
+        # Column heads are separated by spaces, where the rows below have lines.
         lines.append(f"{margin} {_cells(heads, widths, ' ')}".rstrip())
     lines.append(f"{margin}┌{'┬'.join(dashes)}┐")
     for row, (side, texts) in enumerate(zip(sides, cells, strict=True)):
@@ -131,14 +131,15 @@ def fits(lines: Sequence[str], width: int) -> bool:
     return max(map(len, lines)) <= width and len(lines) <= MOST_LINES
 
 
-LINE = 12.0  # points: distance between the lines of a cell
+# The distance between the lines of a cell, in points.
+LINE = 12.0
 ROW, GAP, HEAD = 22.0, 3.0, 16.0
 WIDEST_NAME = 260.0
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A tile in a row and a column of `matrix`."""
+    """A tile of `matrix`, in one row and one column."""
 
     row: int
     column: int
@@ -189,10 +190,13 @@ def matrix(
     return page(rectangle_tiles(tiles, radius=4.0), labels, size=size, **more)
 
 
-AXIS_COLOURS = 8  # for mesh axes, in mesh order
-NOT_SPLIT_GROUP = 8  # the palette's grey
+# Number of colours for mesh axes.
+AXIS_COLOURS = 8
+# The group whose colour is grey.
+NOT_SPLIT_GROUP = 8
 MOST_PARTS = 8
-BAR, BAR_GAP = 9.0, 4.0  # points: a bar's height, and the gap between two dimensions
+# The height of a sharding's bars, and the gap between two dimensions, in points.
+BAR, BAR_GAP = 9.0, 4.0
 _PART_OF_AXIS = re.compile(r"(.+):\((\d+)\)(\d+)")
 _LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 _DTYPE = re.compile(r"(bfloat|float|int|uint|complex)(\d+)")
@@ -207,7 +211,7 @@ def split_axis(axis: str, sizes: Mapping[str, int]) -> tuple[str, int]:
     (('data', 4), ('data', 2))
     """
     part = _PART_OF_AXIS.fullmatch(axis)
-    # A mesh axis of the user can have a name that looks like a sub-axis.
+    # A user's mesh axis can have a name that looks like a sub-axis.
     if part and axis not in sizes:
         return part[1], int(part[3])
     return axis, sizes.get(axis, 1)
@@ -245,8 +249,10 @@ class Rectangle:
 # Bars: maximum length, thickness and minimum length, in points.
 LONGEST, THICK, LEAST = 150.0, 9.0, 2.0
 WIDEST_COLUMN, WIDEST_LAST = 320.0, 620.0
-MOST_REMARK_LINES = 3  # per cell of the last column
-NORMAL, HIGHLIGHTED = 0, 1  # groups of bars
+# Maximum number of lines per cell of the last column.
+MOST_REMARK_LINES = 3
+# The groups of bars.
+NORMAL, HIGHLIGHTED = 0, 1
 
 
 @dataclass(frozen=True)

@@ -73,12 +73,12 @@ LEFT_TO_COMPILER = "left to the compiler"
 
 
 def other_rules(numbers: str) -> str:
-    """Lists the rules of a long table that have no row."""
+    """Lists the rules without a row in the picture of a long table."""
     return f"rules for other names, or not shown: {numbers}"
 
 
 def other_patterns(numbers: str) -> str:
-    """Lists the patterns of a long table that have no row."""
+    """Lists the patterns without a row in the picture of a long table."""
     return f"patterns that do not match, or not shown: {numbers}"
 
 
@@ -118,7 +118,7 @@ def ids_in_order(axes: Sequence[str], ids: str) -> str:
 
 
 def tile_of_devices(length: int, by_host: bool) -> str:
-    """Explains a tile that stands for many devices."""
+    """Explains that each tile represents many devices."""
     text = f"Each tile is {length:,} neighbouring devices, coloured as the first."
     if by_host:
         text += " There are too many to arrange them host by host."
@@ -150,7 +150,7 @@ def hosts_in_order(hosts: str, each: int) -> str:
 
 
 def tile_of_blocks(count: int) -> str:
-    """Explains a tile that stands for many blocks."""
+    """Explains that each tile represents many blocks."""
     return f"Each tile is {count:,} blocks, coloured as the first."
 
 

@@ -47,8 +47,10 @@ from shardviz.draw.tables import (
 )
 
 MOST_ROWS = 200
-FULL_ROWS = 24  # in longer tables, rules for other names share a note
-WIDE = 92.0  # points: the minimum width of a column of verdicts
+# In longer tables, rules for other names have no row; a note lists them.
+FULL_ROWS = 24
+# The minimum width of a column of verdicts, in points.
+WIDE = 92.0
 # Groups of the colormap "verdicts": good, lost, broken, other.
 DECIDES, LOST, BROKEN, OTHER = 0, 1, 2, 3
 LEGEND = (
@@ -185,7 +187,7 @@ def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
         columns,
         cells,
         remarks=remarks,
-        least=72.0,  # for the column heads
+        least=72.0,  # wide enough for the column heads
         title=titled(title, count),
         notes=and_more(len(rules) - len(names), noun),
         alt=sentences([count, *map(str, lines)]),

@@ -43,7 +43,7 @@ class ModelPanel(Panel):
         return {"leaves": view, "model_data": self._shown[2]}
 
     def _show_all(self, intent: Intent) -> None:
-        """Sends the leaves, which the page can search without the Model view."""
+        """Sends the leaves, so that any view of the page can search them."""
         self.page.show(**self.saved())
 
     def _leaves_view(self) -> tuple[Leaves, JsonDict]:

@@ -145,7 +145,7 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
         rows = Requests(
             names,
             [*(kinds[number] for number in leaves.kind_of), *beside],
-            # Not needed, because the Explorer shows no groups of arrays.
+            # The Explorer doesn't show these groups.
             ["other"] * len(names),
             [leaves.partners.get(name) for name in names],
         )

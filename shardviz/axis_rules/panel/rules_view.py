@@ -48,7 +48,7 @@ def rule_rows(session: Session) -> JsonDict:
 
 
 def _row(use: RuleUse) -> JsonDict:
-    """Returns a note if a rule decides nothing, and where it loses or fails."""
+    """Returns notes on where a rule loses or fails, or why it decides nothing."""
     reasons = [
         f"{name}: {verdict.reason}" for name, verdict in (*use.broken, *use.lost)
     ]
@@ -106,7 +106,7 @@ def _failure(request: Request, dim: int, mesh: MeshSpec) -> str:
 
 
 def first_cell(document: Document, array: int | None = None) -> str:
-    """Returns the dimension of one or all arrays that most likely needs an edit.
+    """Finds the dimension that most likely needs an edit, in one array or in all.
 
     Preferred are dimensions that fail, then those whose name looks misspelt, then
     unsplit ones that a free mesh axis could split. Larger arrays come first.
@@ -150,7 +150,7 @@ def _urgency(request: Request, dim: int, mesh: MeshSpec) -> tuple[float, float]:
 
 
 class Cell(NamedTuple):
-    """A dimension of an array: the array's number and the dimension's number."""
+    """A dimension of an array, identified by array number and dimension number."""
 
     array: int
     dim: int

@@ -75,7 +75,7 @@ def near(resolution: Resolution, dim: int) -> str | None:
     if not isinstance(name, str) or name in resolution.rules.by_name:
         return None
     close = resolution.rules.nearest(name)
-    # The array already has a dimension with that name.
+    # Don't suggest a name that another dimension already has.
     return None if close in resolution.names else close
 
 

@@ -16,7 +16,7 @@ def fit(fact: Fit) -> str:
     """
     needed = f"{bytes_text(fact.needed)} per device"
     note = uncounted(fact.uncounted)
-    # Activations will need more memory.
+    # Activations need memory in addition to the arrays.
     if fact.arrays_only:
         note += ", before activations"
     if fact.code == "too large":
@@ -38,7 +38,7 @@ def fit(fact: Fit) -> str:
 
 
 def uncounted(fact: Uncounted) -> str:
-    """Returns the end of a sentence about arrays that are not counted, or `""`.
+    """Formats the end of a sentence about uncounted arrays; `""` if there are none.
 
     >>> uncounted(Uncounted(1, 16384))
     ', not counting 1 array (16 KiB)'

@@ -30,7 +30,8 @@ from shardviz.base.format import (
     shown,
 )
 
-SHOWN = 5  # most names in a list
+# Maximum number of names per list.
+SHOWN = 5
 
 
 def idle(fact: Idle) -> str:

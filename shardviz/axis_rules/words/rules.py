@@ -51,7 +51,8 @@ from shardviz.base.format import (
 from shardviz.base.partition_spec import Spec, is_unconstrained
 from shardviz.base.words.layout import misfit, wrong_rank
 
-FEW_PATTERNS = 8  # patterns without a match: up to this many get their own line
+# Up to this many patterns that don't match get a line each.
+FEW_PATTERNS = 8
 
 
 def verdict(fact: Verdict) -> str:
@@ -181,7 +182,7 @@ def _taken(fact: Taken) -> str:
 
 
 def decision(fact: Decision) -> str:
-    """Explains in one line which rule decided a dimension, and which could not."""
+    """Explains in one line which rule decided a dimension, and which rules lost."""
     name, head = fact.logical, f"dimension {fact.dimension}"
     if is_unconstrained(name):
         return f"{head} is left to the compiler."

@@ -34,7 +34,7 @@ from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 
 SHOWN = 5
-# Copies along an axis are listed from this share of the audit's bytes per device.
+# Copies along an axis are listed if they cost this share of the bytes per device.
 LEAST_SHARE = 0.01
 GIVE = "Give a sharding, names beside the arrays, or names= to sv.audit."
 ADD_NAMES = (
@@ -86,7 +86,7 @@ def fold_bytes(layers: Fold[Request]) -> str:
 
 def group(fact: GroupBytes) -> str:
     """Formats the bytes of a group of arrays in one line."""
-    # A fraction, if the group's arrays have different numbers of copies.
+    # The average number of copies can be a fraction.
     copies = f"{fact.copies:,.3g} copies"
     if copies == "1 copies":
         copies = "1 copy"
@@ -130,7 +130,7 @@ def difference_lines(differences: Iterable[Difference]) -> list[str]:
 
 
 def _how(fact: Difference) -> str:
-    """Formats the difference, to follow the array's name."""
+    """Formats the difference as text that follows the array's name."""
     row, parameter = fact.row, fact.parameter
     comparison = f"while the parameter is split {parameter.spec}"
     if fact.kind == "unknown":
