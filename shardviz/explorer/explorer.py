@@ -283,7 +283,7 @@ class Explorer(anywidget.AnyWidget):
         return view in self._shown.values()
 
     def placement(self) -> DevicePlacement | None:
-        """Returns the mesh placed on the target; None if it has no coordinates."""
+        """Returns the mesh placed on the target; None without device coordinates."""
         now = self.session.now
         return self._assignments.placement(now.mesh, now.target)
 

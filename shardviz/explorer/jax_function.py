@@ -218,7 +218,7 @@ def _placeholder(fn: UserFunction) -> tuple[str, str]:
 
 
 def _names_read(fn: UserFunction) -> set[str]:
-    """Returns the globals that a function reads, and those its module's functions read.
+    """Returns all globals read by a function or by other functions of its module.
 
     The generated code must not redefine them.
     """

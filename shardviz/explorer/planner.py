@@ -438,7 +438,7 @@ def why_not_automatic(program: Program, target: str) -> str:
     if not is_simulated(target):
         return wording.not_run("described", target_title(target))
     if program.mesh.size == 1 and not _backend_started():
-        return wording.not_run("attached")  # this uses the kernel's own CPU
+        return wording.not_run("attached")  # cpu:1 is the kernel's own CPU
     if program.mesh.size > MOST_AUTOMATIC:
         return wording.not_run("too many", devices=program.mesh.size)
     return ""

@@ -127,7 +127,7 @@ class Page(Protocol):
         ...
 
     def placement(self) -> DevicePlacement | None:
-        """Returns the mesh placed on the target; None if it has no coordinates."""
+        """Returns the mesh placed on the target; None without device coordinates."""
         ...
 
 

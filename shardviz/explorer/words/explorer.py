@@ -101,7 +101,7 @@ UNKNOWN_SPLIT = "Nothing says how it is split."
 
 
 def requested(arrays: int, split: int, broken: int) -> str:
-    """Counts the arrays of a program, the split ones, and those with errors."""
+    """Formats the numbers of all arrays, split arrays, and arrays with errors."""
     words = f"{plural(arrays, 'array')}, {split} split"
     if broken:
         words += f", {broken} cannot be laid out"
