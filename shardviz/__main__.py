@@ -381,11 +381,13 @@ def _called(what: str) -> Any:
         raise UserError from error
     except Exception as error:
         raise UserError from error
-    for part in name.split("."):
-        if not hasattr(value, part):
+    for attribute in name.split("."):
+        if not hasattr(value, attribute):
             attributes = [n for n in dir(value) if not n.startswith("_")]
-            raise InputError(f"{module} has no {name}.{suggestion(part, attributes)}")
-        value = getattr(value, part)
+            raise InputError(
+                f"{module} has no {name}.{suggestion(attribute, attributes)}"
+            )
+        value = getattr(value, attribute)
     if not callable(value) or isinstance(value, Program):
         return value
     try:

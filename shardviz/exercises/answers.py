@@ -347,7 +347,7 @@ def check_number(
         right: the right number.
         unit: `"bytes"`, `"seconds"`, or the plural of what is counted, such as
             `"tokens"`.
-        mistakes: hints about common mistakes, by the ratio of wrong to right answer.
+        mistakes: ratio of a wrong answer to the right one -> hint about this mistake.
         tolerance: the allowed relative error. Rounding to at least three digits is
             always allowed.
 

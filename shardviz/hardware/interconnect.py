@@ -82,14 +82,14 @@ class Torus:
         return np.array(coords, np.int64).reshape(len(self.shape), self.chips).T
 
     @property
-    def parts(self) -> int:
+    def slice_count(self) -> int:
         """The number of TPU slices or GPU hosts, which the network joins."""
         return self.topology.slices if self.shape else self.topology.hosts
 
     @cached_property
     def slice_of(self) -> np.ndarray:
         """int64 [chips]: the slice of each TPU chip, or the host of each GPU."""
-        return np.arange(self.chips) // (self.chips // self.parts)
+        return np.arange(self.chips) // (self.chips // self.slice_count)
 
     @cached_property
     def chip_of(self) -> np.ndarray:
@@ -225,11 +225,11 @@ def route(topology: Topology, groups: Iterable[npt.ArrayLike], kind: str) -> Lin
         _send(links, chips.reshape(-1, 2), np.ones(len(rows) // 2))
         return links
     links = LinkUse.unused(torus, _single_group(chips, group, torus.chips))
-    for part in _parts(torus, chips, group):
+    for subgroups in _subgroups(torus, chips, group):
         if definition.route is Route.RINGS:
-            _add_rounds(links, part, definition.rounds)
+            _add_rounds(links, subgroups, definition.rounds)
         else:
-            _add_exchange(links, part)
+            _add_exchange(links, subgroups)
     return links
 
 
@@ -251,14 +251,14 @@ def _single_group(chips: np.ndarray, group: np.ndarray, count: int) -> np.ndarra
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Equally large parts of replica groups, each within one slice or GPU host.
+class _Subgroups:
+    """Subgroups of replica groups: equally large, each within one slice or GPU host.
 
     Attributes:
-        chips: int64 [parts, chips]: the distinct chips of each part.
-        members: int64 [parts, devices]: the chip of each member device.
-        size: int64 [parts]: the number of members of the full group.
-        spans: int64 [parts]: the number of slices or hosts that the full group spans.
+        chips: int64 [subgroups, chips]: the distinct chips of each subgroup.
+        members: int64 [subgroups, devices]: the chip of each member device.
+        size: int64 [subgroups]: the number of members of the full group.
+        spans: int64 [subgroups]: the number of slices or hosts of the full group.
     """
 
     chips: np.ndarray
@@ -267,19 +267,21 @@ class _Part:
     spans: np.ndarray
 
 
-def _parts(torus: Torus, chips: np.ndarray, group: np.ndarray) -> Iterator[_Part]:
-    part = group * torus.parts + torus.slice_of[chips]
+def _subgroups(
+    torus: Torus, chips: np.ndarray, group: np.ndarray
+) -> Iterator[_Subgroups]:
+    subgroup = group * torus.slice_count + torus.slice_of[chips]
     # Devices of the same chip need no link between them, so keep only the first member
     # on each chip.
-    first = np.sort(np.unique(part * torus.chips + chips, return_index=True)[1])
-    parts, device_counts, members_of = _by_part(part)
-    _, chip_counts, chips_of = _by_part(part[first])
-    owner = parts // torus.parts
+    first = np.sort(np.unique(subgroup * torus.chips + chips, return_index=True)[1])
+    subgroup_keys, device_counts, members_of = _by_subgroup(subgroup)
+    _, chip_counts, chips_of = _by_subgroup(subgroup[first])
+    owner = subgroup_keys // torus.slice_count
     size, spans = np.bincount(group), np.bincount(owner)
     counts = np.stack([chip_counts, device_counts], axis=1)
     for chip_count, device_count in np.unique(counts, axis=0):
         alike = np.flatnonzero((counts == (chip_count, device_count)).all(axis=1))
-        yield _Part(
+        yield _Subgroups(
             chips[first][chips_of(alike, chip_count)],
             chips[members_of(alike, device_count)],
             size[owner[alike]],
@@ -287,16 +289,16 @@ def _parts(torus: Torus, chips: np.ndarray, group: np.ndarray) -> Iterator[_Part
         )
 
 
-def _by_part(
-    part: np.ndarray,
+def _by_subgroup(
+    subgroup: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray, int], np.ndarray]]:
-    """Returns the distinct parts, their member counts, and a function to find members.
+    """Returns the distinct subgroups, their member counts, and a function for members.
 
-    The function takes indices of parts with `count` members each, and returns the
-    positions of these members: int64 [parts, count].
+    The function takes indices of subgroups with `count` members each, and returns the
+    positions of these members: int64 [subgroups, count].
     """
-    order = np.argsort(part, kind="stable")
-    keys, counts = np.unique(part, return_counts=True)
+    order = np.argsort(subgroup, kind="stable")
+    keys, counts = np.unique(subgroup, return_counts=True)
     starts = np.cumsum(counts) - counts
 
     def entries(indices: np.ndarray, count: int) -> np.ndarray:
@@ -305,21 +307,21 @@ def _by_part(
     return keys, counts, entries
 
 
-def _add_rounds(links: LinkUse, part: _Part, rounds: int) -> None:
+def _add_rounds(links: LinkUse, subgroups: _Subgroups, rounds: int) -> None:
     """Adds the loads of groups that send data around rings.
 
     A group that fills a rectangular block of the torus, evenly spaced or not, uses
     rings along all axes at once. A closed axis carries twice as much as an open one.
     Any other group forms a single ring in the order of its members.
     """
-    torus, count = links.torus, part.chips.shape[1]
-    sent = rounds * (part.spans - 1) / part.spans / count
-    np.add.at(links.network, part.chips, sent[:, None])
+    torus, count = links.torus, subgroups.chips.shape[1]
+    sent = rounds * (subgroups.spans - 1) / subgroups.spans / count
+    np.add.at(links.network, subgroups.chips, sent[:, None])
     share = rounds * (count - 1) / count
     if not torus.shape:
-        np.add.at(links.nvlink, part.chips, share)
+        np.add.at(links.nvlink, subgroups.chips, share)
         return
-    for chips, sizes in _blocks(torus, part.chips):
+    for chips, sizes in _blocks(torus, subgroups.chips):
         if sizes is None:
             _add_ring(links, chips, np.full(len(chips), share))
             continue
@@ -334,27 +336,31 @@ def _add_rounds(links: LinkUse, part: _Part, rounds: int) -> None:
                 _add_ring(links, lines, np.repeat(axis_share, len(lines) // len(chips)))
 
 
-def _add_exchange(links: LinkUse, part: _Part) -> None:
+def _add_exchange(links: LinkUse, subgroups: _Subgroups) -> None:
     """Adds the loads of groups in which every member sends to every other member.
 
     Data is routed axis by axis. If a group fills a block, all lines along an axis have
     equal loads, so it is enough to count pairs within lines: for 4,096 chips, thousands
     of pairs instead of millions.
     """
-    count, devices = part.chips.shape[1], part.members.shape[1]
-    outside = (part.size - devices) / part.size
-    np.add.at(links.network, part.members, outside[:, None])
+    count, devices = subgroups.chips.shape[1], subgroups.members.shape[1]
+    outside = (subgroups.size - devices) / subgroups.size
+    np.add.at(links.network, subgroups.members, outside[:, None])
     if not links.torus.shape:
-        np.add.at(links.nvlink, part.members, ((devices - 1) / part.size)[:, None])
+        np.add.at(
+            links.nvlink, subgroups.members, ((devices - 1) / subgroups.size)[:, None]
+        )
         return
     if devices % count:
         # Chips have different numbers of members, so count each pair of members.
-        _add_pairs(links, part.members, 1 / part.size)
+        _add_pairs(links, subgroups.members, 1 / subgroups.size)
         return
-    for size in np.unique(part.size):
+    for size in np.unique(subgroups.size):
         # The load that one chip sends to each other chip.
         share = (devices / count) ** 2 / size
-        for chips, sizes in _blocks(links.torus, part.chips[part.size == size]):
+        for chips, sizes in _blocks(
+            links.torus, subgroups.chips[subgroups.size == size]
+        ):
             if sizes is None:
                 _add_pairs(links, chips, np.full(len(chips), share))
                 continue
@@ -485,7 +491,7 @@ def _add(
 def least_send_seconds(
     topology: Topology, sends: np.ndarray
 ) -> dict[str, float | None]:
-    """Returns the least seconds on each kind of link for simultaneous point-to-point sends.
+    """Returns the least seconds per kind of link for simultaneous point-to-point sends.
 
     Args:
         topology: the described TPU slice or GPU cluster.

@@ -131,7 +131,7 @@ def is_described(text: str) -> bool:
 
 
 def _cloud_name(word: str) -> tuple[Chip, int] | None:
-    """Parses a cloud's accelerator name into chip and count; returns None for others."""
+    """Parses a cloud's accelerator name into chip and count; else returns None."""
     for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
         if match := pattern.fullmatch(word):
             # Ignore words that only look like the name of a chip.
@@ -198,7 +198,7 @@ FIRST_ID = 100_000
 
 
 class _DeviceTable(NamedTuple):
-    """Properties of all devices: int64 [devices] each, coords [devices, 3]."""
+    """The properties of all devices: int64 [devices], or [devices, 3] for coords."""
 
     ids: np.ndarray
     coords: np.ndarray
@@ -342,7 +342,7 @@ class Topology(Displayed):
 
     @property
     def coords(self) -> np.ndarray:
-        """int64 `[devices, 3]`: the chip's x, y and z; for a GPU: GPU in host, host, 0.
+        """int64 `[devices, 3]`: the chip's (x, y, z); for GPUs, (GPU in host, host, 0).
 
         >>> Topology.parse("gpu:h100:2x8").coords[9].tolist()
         [1, 1, 0]

@@ -132,7 +132,7 @@ def hosts(
         devices: the number of devices per process; by default 1 for processes that this
             function starts.
         platform: `"cpu"` for simulated devices, the default for processes that this
-            function starts; `"gpu"` to divide this machine's GPUs among the processes.
+            function starts; `"gpu"` to give each process its own GPUs.
         heartbeat: seconds without a sign of life after which a process counts as lost.
 
     Returns:

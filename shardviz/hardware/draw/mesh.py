@@ -67,7 +67,7 @@ MOST_COLOURS = 10
 MOST_HOST_LINES = 32
 # Maximum number of devices if the frames of hosts have names.
 MOST_NAMED = 256
-# Maximum number of hosts with frames; frames of more would be too fine to see.
+# Maximum number of hosts with frames; smaller frames would be too fine to see.
 MOST_FRAMES = 1024
 
 
@@ -306,7 +306,7 @@ def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Arra
     number[order] = np.arange(len(host)) - np.repeat(np.cumsum(counts) - counts, counts)
     most = int(counts.max())
     across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
-    # Let a host's grid be any size: only the grid of hosts is wrapped to the page.
+    # Don't wrap a host's grid to the page width; only the grid of hosts is wrapped.
     inner = arrange((-(-most // across), across), cell, gap, (0, 1), page=(1e9, 1e9))
     # Leave space for the host's name on the upper edge of its frame.
     head, name_width = 0.0, 0.0
@@ -405,7 +405,7 @@ def _ranges(mesh: MeshSpec, width: int) -> list[str]:
 
 
 def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
-    """Lists all hosts in one line if each has consecutive devices, else one per line."""
+    """Lists hosts in one line if each has consecutive devices; else one per line."""
     count = len(mesh.processes)
     if count < 2:
         return []

@@ -38,7 +38,7 @@ from shardviz.runs.cached import (
 )
 
 _Error = TypeVar("_Error", bound=Exception)
-# In jax's error message if an array's memory layout differs from the compiled one.
+# Part of jax's error message for an array with an unexpected memory layout.
 _OTHER_LAYOUT = "layouts that disagree"
 
 

@@ -82,7 +82,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """The state of an engine before it joins a group.
+    """The state of an engine, which decides whether it can join a group.
 
     Attributes:
         host, pid: the engine's machine and process id.

@@ -380,7 +380,7 @@ def keep_started(hosts: Hosts, by_text: bool = False) -> None:
 
     Args:
         hosts: the Hosts.
-        by_text: True if text started them; they are then kept alive until closed.
+        by_text: True if text started them, to keep them alive until they are closed.
     """
     if by_text:
         _BY_TEXT.append(hosts)
