@@ -61,7 +61,7 @@ class Advice(Fact):
         axes: the mesh axes that split the batch.
         arrays: names of the arrays in the batch.
         all_axes: whether `axes` includes every mesh axis.
-        tried: always False, because advice is not tried.
+        tried: always False.
 
     >>> print(Advice("fft", "f.py:3", ("data",)).code())
     transform = jax.shard_map(transform, mesh=mesh, in_specs=P("data"), out_specs=P("data"))

@@ -36,7 +36,7 @@ class NotMade(Refusal):
     """The edits could not be applied to the program.
 
     Attributes:
-        reason: the message of the error that they raised.
+        reason: the message of the error that the edits raised.
     """
 
     code: ClassVar[str] = "not made"
@@ -98,7 +98,7 @@ class MovedElsewhere(Refusal):
     """Other collectives send more bytes than the edit saves.
 
     Attributes:
-        sent, sent_before: the bytes each device sends, and sent in the original.
+        sent, sent_before: bytes per device sent after the change, and in the original.
     """
 
     code: ClassVar[str] = "moved elsewhere"
@@ -111,7 +111,7 @@ class HardlyLess(Refusal):
     """The edit saves less than 1 % of the bytes.
 
     Attributes:
-        sent, sent_before: the bytes each device sends, and sent in the original.
+        sent, sent_before: bytes per device sent after the change, and in the original.
     """
 
     code: ClassVar[str] = "hardly less"

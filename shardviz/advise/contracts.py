@@ -345,7 +345,8 @@ class Expectation:
         return {}
 
     def _with_memory(self, target: TargetLike) -> Report | None:
-        """Returns the report, even if the program does not fit; None if there is none.
+        """Returns the report even if the program is too large; None for an audit or
+        plan.
 
         Args:
             target: the target that a Program is compiled for.
@@ -470,7 +471,7 @@ class Expectation:
                     f"The compiler did not say how much memory {self._name} takes."
                 )
             counted, needed, compiled_for = "compiled", program_bytes, report.target
-            # A compiler refuses some programs that need less than the chip has.
+            # A compiler rejects some programs that need less memory than the chip has.
             is_refused = bool(device) and report.error is not None
             if is_refused and report.memory.capacity is not None:
                 most = min(most, report.memory.capacity)

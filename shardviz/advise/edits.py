@@ -1,8 +1,8 @@
 """Edits: one class per kind of program change, with the code to paste.
 
 A `ProgramEdit` replaces a field of the program, such as an argument's spec, the rules
-or
-the mesh. A `FunctionEdit` changes the function's jaxpr; `backend/apply.py` applies it.
+or the mesh. A `FunctionEdit` changes the function's jaxpr; `backend/apply.py` applies
+it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FunctionEdit(Edit):
 
 @dataclass(frozen=True)
 class SplitArgument(ProgramEdit):
-    """Gives an argument another spec, possibly a replicated one.
+    """Gives an argument another spec; a spec without axes replicates it.
 
     Attributes:
         array: the name of the argument.

@@ -1,12 +1,10 @@
 """Lock: a file to commit that records a program's shardings and collectives.
 
 A lock records the spec of every array, and the kind, mesh axes, bytes and count of
-every
-collective. Arrays and collectives that differ only in their layer number share a line.
-A
-lock contains no absolute paths or line numbers, and nothing that depends on Python's
-iteration order. The origin of a collective is recorded for readers but not compared,
-because code can be moved and renamed.
+every collective. Arrays and collectives that differ only in their layer number share a
+line. A lock contains no absolute paths or line numbers, and nothing that depends on
+Python's iteration order. The origin of a collective is recorded for readers but not
+compared, because code can be moved and renamed.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ from shardviz.plans.plan_folds import path_in_words
 from shardviz.plans.plan_values import bytes_per_device
 
 VERSION = 2
-_MOST_LISTED = 64  # devices; the order of more devices is stored as a digest
-_MOST_BYTES = 1 << 24  # bytes of a file
-_MOST_LETTERS = 1 << 24  # characters of all names, with ranges expanded
-_MOST = 1 << 63  # limit for bytes and executions of a collective
+_MOST_LISTED = 64  # max devices listed in order; more are stored as a digest
+_MOST_BYTES = 1 << 24  # max bytes of a lock file
+_MOST_LETTERS = 1 << 24  # max characters of all names, with ranges expanded
+_MOST = 1 << 63  # bound of a collective's bytes and executions
 _BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
 

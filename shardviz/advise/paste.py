@@ -1,4 +1,4 @@
-"""Code to paste for edits: expressions for arguments, and calls of constraints."""
+"""Generates code to paste for edits: argument expressions and constraint calls."""
 
 from __future__ import annotations
 

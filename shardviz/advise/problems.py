@@ -128,7 +128,7 @@ class NoLayout(Problem):
     Attributes:
         paths: the arrays' paths.
         reason: why they cannot be laid out, as a sentence.
-        array: the first array, and its dimension that fails.
+        array: the first array, with the dimension that cannot be split as requested.
     """
 
     kind = "no layout"
@@ -181,7 +181,7 @@ class MomentsDiffer(Problem):
 
     Attributes:
         differences: one difference per moment, all of the same kind.
-        array: the first moment, and its dimension to split.
+        array: the first moment, with a dimension that could be split.
         wasted: wasted bytes per device of the moments that lost a split.
     """
 
@@ -215,7 +215,7 @@ class Replicated(Problem):
         axes: the mesh axes that could split the arrays.
         paths: the arrays' paths, largest waste first.
         wasted: the wasted bytes per device.
-        array: the first array, and its dimension to split.
+        array: the first array, with a dimension that could be split.
         is_small: whether the waste is too small to matter.
     """
 
@@ -251,8 +251,8 @@ class UnmatchedNames(Problem):
     """Logical names that match no rule and resemble no rule's name.
 
     Attributes:
-        names: the names.
-        array: the first array with the first name.
+        names: the logical names.
+        array: the first array that uses the first name.
     """
 
     kind = "unmatched"
@@ -508,7 +508,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Results:
-    """The plan and the report of a session's program, if there are any.
+    """The plan and the report of a session's program, as far as they exist.
 
     Attributes:
         plan: the plan.

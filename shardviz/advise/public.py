@@ -46,18 +46,18 @@ def changes(
         collective: a Collective, its index in `.collectives`, or its name in the
             compiled module; by default the one that sends the most bytes. A goal can be
             passed here too.
-        goal: `"memory"` lowers the peak, also if the program does not fit its target:
-            it tries to donate or split arguments, to recompute values in the backward
-            pass instead of saving them, and to split the largest saved values.
-            `"types"` looks for edits that make jax accept a program it refuses, and
-            `"explicit"` for those that the program needs on Explicit axes.
+        goal: `"memory"` lowers the peak memory, even if the program does not fit its
+            target. It tries to donate or split arguments, to recompute values in the
+            backward pass instead of saving them, and to split the largest saved values.
+            `"types"` finds edits that make jax accept a program it refuses.
+            `"explicit"` finds edits that the program needs to run on Explicit axes.
         target: the devices to compile for, as in `sv.compile`; by default those of the
             report.
 
     Returns:
         Changes, best first. Each has `.edit`, `.code()`, `.program`, `.report`,
-        `.bytes` and `.values`. `.refused` lists edits that were tried and dropped, and
-        `.advice` code to write by hand, which was not tried.
+        `.bytes` and `.values`. `.refused` lists edits that were tried and rejected, and
+        `.advice` lists code to add by hand, which was not tried.
 
     Raises:
         ShardvizError: if there is no program or no such collective, or if the program
@@ -99,7 +99,7 @@ def changes(
         original = None
         if isinstance(source, Report) and target is None:
             original = source
-        # A report can fail for reasons that have nothing to do with its program.
+        # A report can fail for reasons unrelated to its program.
         if original is not None and original.error and original.too_large is None:
             original = None
         return finding.find_changes(
@@ -142,7 +142,7 @@ def search(
     target: str | Target | None = None,
     seconds: float | None = None,
 ) -> Search:
-    """Searches for the shardings of a program with the least time that fit in memory.
+    """Searches for a program's fastest shardings that fit in memory.
 
     The search plans many shardings and compiles the most promising ones for the target.
     Its budget counts plans and compiles, not seconds, so a busy machine finds the same
@@ -155,8 +155,9 @@ def search(
             one), `"rules"` (the mesh axis of each logical name), `"donate"` (arguments
             that the program returns updated, such as a training state), `"remat"`
             (values that loops save for the backward pass), `"device order"` (the best
-            order for the fastest candidate), or names of arguments. By default the mesh,
-            and also the rules if the program has any, otherwise the arguments.
+            order for the fastest candidate), or names of arguments. By default,
+            `"mesh"` and `"rules"` if the program has rules, otherwise `"mesh"` and
+            `"arguments"`.
         under: the memory limit per device, in bytes or as `"16 GiB"`; by default the
             memory of the chip.
         target: the described hardware, such as `"tpu:v5e:4x4"`.
@@ -164,10 +165,10 @@ def search(
             default only the budget ends it.
 
     Returns:
-        A Search: the candidates, fastest first. `.frontier` trades least time against
-        memory, `.explain(a, b)` compares two candidates, `.plans` lists every planned
-        point with its bytes, and `.ended` and `.exhaustive` report how complete the
-        search is.
+        A Search: the candidates, fastest first. `.frontier` has the best candidates by
+        time and memory, `.explain(a, b)` compares two candidates, `.plans` lists every
+        planned point with its bytes, and `.ended` and `.exhaustive` report how complete
+        the search is.
 
     Raises:
         ShardvizError: if the program cannot be planned, a dimension of the search is
@@ -221,8 +222,8 @@ def expect(
             device.
 
     Raises:
-        ShardvizError: for any other value. A violated expectation raises ContractError,
-            an AssertionError.
+        ShardvizError: if `program` is of any other type. A violated expectation raises
+            ContractError, an AssertionError.
 
     >>> import shardviz as sv
     >>> w = sv.array("w", (512, 2048), spec="None, model")
@@ -243,10 +244,11 @@ def lock(
 ) -> Lock:
     """Returns a record of specs and collectives, to commit and to compare in tests.
 
-    The specs come from the plan. They need no compile, because XLA keeps them. The
-    collectives are those that XLA's partitioner inserts when the program is compiled
-    for simulated CPUs. Collectives that are equal in all layers share an entry.
-    Shardy's estimate is not locked, because the partitioner may choose otherwise.
+    The specs come from the plan, without a compile, because XLA uses the plan's specs.
+    The collectives are those that XLA's partitioner inserts when the program is
+    compiled for simulated CPUs. Collectives that are equal in all layers share an
+    entry. Shardy's estimate is not locked, because the partitioner may choose
+    otherwise.
 
     Args:
         program: a Program or Stages; a Plan or an Audit, which give specs only; or the
@@ -259,7 +261,7 @@ def lock(
         the changes.
 
     Raises:
-        ShardvizError: for any other value, and if the program cannot be planned or
+        ShardvizError: if `program` is of any other type, or cannot be planned or
             compiled.
 
     >>> import shardviz as sv

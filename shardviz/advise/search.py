@@ -1,4 +1,4 @@
-"""Search: compares variants of a program's shardings by least time and memory."""
+"""Search: compares possible shardings of a program by least time and memory."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from shardviz.programs.program import Program
 OVER = ("mesh", "arguments", "rules", "donate", "remat", "device order")
 #: The index of the chosen option for each choice; 0 is the current state.
 Point = tuple[int, ...]
-_SMALL = 1000  # arrays with a thousandth of all bytes or less are not varied
+_SMALL = 1000  # arrays of at most 1/1000 of all bytes are not varied
 
 
 class Choice(NamedTuple):
@@ -204,7 +204,7 @@ def _same_role(plan: Plan, first: str, second: str) -> bool:
 
 
 def _first_use(plan: Plan, name: str) -> tuple[str, ...]:
-    """Returns the first operation that combines a value with others, and the others."""
+    """Returns the opcode and other operands of the first use with other operands."""
     for op in plan.ops:
         if op.kind == "op" and name in op.operands:
             operands = [other for other in op.operands if other != name]

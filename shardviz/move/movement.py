@@ -85,8 +85,8 @@ class Movement(Displayed):
         topology: the described hardware that `seconds` is for, or None.
         hops: the most chip-to-chip links that a send crosses, in any group; None if
             unknown.
-        order: a faster order of the program's devices, if this collective gains most
-            from the order; None if none is known.
+        order: a faster device order for the program, if this collective gains the most
+            from it; else None.
 
     >>> gather = collective_movement("all-gather", 4, 8 << 20)
     >>> gather.algorithm, len(gather.steps), gather.filled_in
@@ -156,7 +156,9 @@ class Movement(Displayed):
         return tuple(notes)
 
     def holdings(self, step: int) -> np.ndarray:
-        """Returns the contributions held: bool [devices, chunks, contributors].
+        """Returns the contributions that each device holds after some steps.
+
+        The result is bool [devices, chunks, contributors].
 
         Args:
             step: the number of completed steps, from 0 to `len(steps)`.
@@ -172,18 +174,18 @@ class Movement(Displayed):
         return (holdings[:, :, None] >> bits & np.uint64(1)).astype(bool)
 
     def counts(self) -> Iterator[np.ndarray]:
-        """Yields int64 [devices, chunks] at the start and after each step.
+        """Yields the number of contributions held, at the start and after each step.
 
-        The values are the numbers of contributions.
+        Each value is int64 [devices, chunks].
         """
         for holdings in self._history():
             bits = np.unpackbits(holdings[..., None].view(np.uint8), axis=-1)
             yield bits.sum(-1, dtype=np.int64)
 
     def _history(self) -> Iterator[np.ndarray]:
-        """Yields uint64 [devices, chunks] at the start and after each step.
+        """Yields the contributions held, at the start and after each step.
 
-        Each contributor has one bit.
+        Each value is uint64 [devices, chunks], with one bit per contributor.
         """
         start, _ = self._listed()
         holdings = start.astype(np.uint64)

@@ -5,16 +5,16 @@ form a grid. A ring is a grid with one axis; a torus, or hosts with their device
 grid with several axes. The steps run along one axis after the other:
 
 - gather along an axis of s devices: in each of s - 1 steps, every device passes the
-last block it received to its neighbour. In the end, every device has all blocks. -
-scatter: in each of s - 1 steps, every device sends a partial sum to its neighbour,
-    which adds its own values. In the end, every device has one of s sums.
+  last block it received to its neighbour. In the end, every device has all blocks.
+- scatter: in each of s - 1 steps, every device sends a partial sum to its neighbour,
+  which adds its own values. In the end, every device has one of s sums.
 
 An all-gather gathers along every axis. A reduce-scatter scatters along the axes in the
 opposite order. An all-reduce scatters, then gathers. Parts 3 and 12 of
 https://jax-ml.github.io/scaling-book and NCCL's documentation describe these
-algorithms.
-On the closed axes of a torus, one half of every block moves right and the other half
-moves left. In an all-to-all, every device sends directly to every other device.
+algorithms. On the closed axes of a torus, one half of every block moves right and the
+other half moves left. In an all-to-all, every device sends directly to every other
+device.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Method(NamedTuple):
             has one axis.
         axes: the name of each axis, such as `"x"` or `"hosts"`; `""` for a ring.
         directions: `(1,)` for right only, or `(1, -1)` for both directions.
-        open_axes: the torus axes without a link from the last device to the first.
+        open_axes: the torus axes along which the group is not a closed ring.
 
     >>> Method("ring", np.arange(4)).directions
     (1,)
@@ -192,7 +192,7 @@ def method_for(
     """Chooses the algorithm for a group.
 
     Args:
-        kind: one of REGULAR.
+        kind: a kind in REGULAR.
         parts: int64 [devices]: the host or slice of each device. The network connects
             these.
         topology: the described devices, or None.
@@ -263,7 +263,7 @@ def _levels(parts: np.ndarray) -> Method | None:
 
 
 def regular_chunks(kind: str, method: Method, total: int) -> Chunks:
-    """Returns the chunks of one of REGULAR."""
+    """Returns the chunks for a kind in REGULAR."""
     count, directions = method.grid.size, len(method.directions)
     labels = []
     if KINDS[kind].route is Route.EXCHANGE:
@@ -289,7 +289,7 @@ def _spread(total: int, count: int) -> np.ndarray:
 def regular_steps(
     kind: str, method: Method, chunks: Chunks, parts: np.ndarray, total: int
 ) -> Iterator[MovementStep]:
-    """Yields the steps of one of REGULAR."""
+    """Yields the steps for a kind in REGULAR."""
     grid, directions = method.grid, method.directions
     axes = range(grid.ndim)
     for action in KINDS[kind].steps:

@@ -1,10 +1,9 @@
 """process_rows() -> ProcessRows: the elements of an array that each process loads.
 
 `jax.make_array_from_process_local_data` expects each process to pass the data of its
-own
-devices: along each dimension, the blocks of all these devices in ascending order,
-without
-gaps. `tests/layout/test_process_rows.py` compares this module with JAX's own functions.
+own devices: along each dimension, the blocks of all these devices in ascending order,
+without gaps. `tests/layout/test_process_rows.py` compares this module with JAX's own
+functions.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 A device keeps those chunks of its new shard that it already has. Each other chunk comes
 from the nearest device that has it: one on the same host if possible. Among devices
-that
-are equally near, the sends are distributed evenly. The bytes that a device receives
-depend only on the layouts; the bytes that it sends also depend on this choice.
+that are equally near, the sends are distributed evenly. The bytes that a device
+receives depend only on the layouts; the bytes that it sends also depend on this choice.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from shardviz.base.format import plural
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 
-MOST_DENSE = 4096  # devices in a matrix of moves
-MOST_SENT = 1 << 22  # chunks of one array
+MOST_DENSE = 4096  # max devices in a matrix of moves
+MOST_SENT = 1 << 22  # max chunks of one array
 # Arrays with their layouts before and after.
 _Arrays = list[tuple[ArraySpec, Layout, Layout]]
 
@@ -305,7 +304,7 @@ def _memory(
     in_mesh = np.zeros((len(meshes), len(ids)), bool)
     for row, mesh in zip(in_mesh, meshes, strict=True):
         row[np.searchsorted(ids, mesh.device_ids.reshape(-1))] = True
-    # Devices in the same meshes hold the same bytes, so compute each kind only once.
+    # Devices in the same meshes hold the same bytes, so count once per set of meshes.
     kinds, kind_of = np.unique(in_mesh, axis=1, return_inverse=True)
     at = {id(mesh): kind for mesh, kind in zip(meshes, kinds, strict=True)}
     before, after, new, change, moving = np.zeros((5, kinds.shape[1]), np.int64)

@@ -4,8 +4,7 @@ By default, an orbax process reads, for every distinct shard of its devices, all
 that the shard overlaps (`_read_and_create_array` in orbax's `serialization` module). If
 several shards of a process overlap a chunk, the chunk is requested once per shard. Each
 request fetches the chunk unless it is still cached. tests/backend compares these
-numbers
-with tensorstore's counts while orbax restores.
+numbers with tensorstore's counts while orbax restores.
 """
 
 from __future__ import annotations

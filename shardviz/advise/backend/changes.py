@@ -62,7 +62,7 @@ from shardviz.runs.cache import cache
 
 #: Goals that `find_changes` accepts in place of a collective.
 GOALS = ("memory", "types", "explicit")
-_PLANNED_OPERATIONS = 60_000  # summed over all plans
+_PLANNED_OPERATIONS = 60_000  # in all plans together
 _LEAST_PLANNED = 12
 _MOST_PARTITIONED = 16
 _MOST_COMPILED = 8
@@ -323,7 +323,7 @@ def _sent(program: Report | Plan) -> int:
 def _left(
     program: Report | Plan, collective: Collective, before: Report | None = None
 ) -> int:
-    """Returns the bytes still sent by collectives for the same operations.
+    """Returns the bytes still sent for the operations that a collective serves.
 
     Args:
         program: the report or plan of a changed program.
@@ -370,7 +370,7 @@ def _as_partitioned(
         same_line = other.source == collective.source
         same_axes = other.mesh_axes == collective.mesh_axes
         same_kind = other.kind == collective.kind
-        # A function without a source line has its caller's, so a line alone can match.
+        # A function without a source line is reported at its caller's line.
         return same_operation, same_line and same_kind, same_line, same_axes
 
     match = max(collectives, key=likeness, default=collective)

@@ -79,7 +79,7 @@ class PlacedOperation(NamedTuple):
 
 def operation_name(equation: Any) -> str:
     """Returns the name of an equation's primitive or, for a call, of its callee."""
-    # The primitive of a call is only named jit or pjit.
+    # A call's primitive is always named jit or pjit, so use the callee's name.
     name = names.CALL_NAME.find(equation, None)
     if isinstance(name, str) and names.CALL_BODY.find(equation, None) is not None:
         return name

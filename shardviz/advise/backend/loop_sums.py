@@ -45,11 +45,11 @@ _ADD = ("add", "add_any")
 
 @dataclass(frozen=True)
 class _Part:
-    """A value in a loop body that includes a carry, postponed sums, or both.
+    """A value in a loop body: a carry, postponed sums, or the total of both.
 
     Attributes:
-        carry: the position of the carry that the value adds to; None if there is none.
-        sums: ids of the sum equations that the value depends on.
+        carry: the position of the carry in the total; None if there is none.
+        sums: ids of the sum equations in the total.
     """
 
     carry: int | None = None

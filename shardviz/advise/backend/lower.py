@@ -202,7 +202,7 @@ def donations_and_remats(trials: Trials) -> Iterator[Donate | Rematerialise]:
 
 
 def _batch_in_parts(trials: Trials) -> list[Fact]:
-    """Advises accumulating the gradient over microbatches, if the program has one."""
+    """Advises gradient accumulation over microbatches, if there is a gradient."""
     batch = _state_and_batch(trials)[1]
     has_gradient = any(op.backward for op in trials.plan_of(trials.program).ops)
     if not batch or not has_gradient:
@@ -235,8 +235,8 @@ def _state_and_batch(trials: Trials) -> tuple[set[int], list[str]]:
     """Finds the arguments that a train step updates, and the arrays of the batch.
 
     A step updates an argument if each of its arrays can be paired with a result of the
-    same shape and dtype. Among the remaining arrays, the batch is those with as many
-    rows as the largest.
+    same shape and dtype. The batch consists of the remaining arrays that have as many
+    rows as the largest of them.
 
     Returns:
         The positions of updated arguments, and the names of batch arrays.

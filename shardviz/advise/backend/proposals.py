@@ -331,8 +331,8 @@ def _result_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
         distance = 2.0 if before is None else 1.0
         for variant in unwanted.specs(output.shape, spec or Spec()):
             specs: OutSpecs = SpecsByName({**requested, output.name: variant})
-            # If all leaves of the result are arrays, give the specs as a pytree, like a
-            # user.
+            # If all leaves of the result are arrays, write the specs as a pytree, as
+            # users do.
             if not (traced.out_tree.before or traced.out_tree.non_arrays):
                 leaves = {**requested, output.name: variant}
                 specs = traced.out_tree.unflatten([*leaves.values()])

@@ -42,14 +42,14 @@ from shardviz.plans.backend.build_plan import plan_program
 from shardviz.programs.program import Program
 
 Edits = tuple[Edit, ...]
-_SMALL = 256  # a space of at most this many points is planned completely
-_MOST_PLANNED, _LEAST_PLANNED = 500, 64  # points in a larger space
-_PLANNED_OPERATIONS = 500_000  # summed over all plans
+_SMALL = 256  # a space of up to this many points is planned completely
+_MOST_PLANNED, _LEAST_PLANNED = 500, 64  # points to plan in a larger space
+_PLANNED_OPERATIONS = 500_000  # in all plans together
 _MOST_COMPILED = 32
 _PLANS_PER_COMPILE = 24
-_DESCENTS = 4  # per mesh
-_LEAST_FRACTION = 0.5  # lowest expected ratio of compiled to planned time
-_MOST_IN_VAIN = 6  # compiles in a row without a gain before a large search ends
+_DESCENTS = 4  # descents per mesh
+_LEAST_FRACTION = 0.5  # lowest expected ratio of compiled time to planned time
+_MOST_IN_VAIN = 6  # compiles in a row without a gain that end a large search
 
 
 def search(

@@ -1,10 +1,9 @@
 """Trials: plan, partition and compile edited programs, and compare their values.
 
 `changes.py`, `lower.py`, `types.py` and `search.py` try their edits here. A trial has
-up
-to three steps of increasing cost. A plan takes milliseconds, a quick compile that runs
-XLA's partitioner takes longer, and a compile for the target takes longest. A `Budget`
-counts these steps.
+up to three steps of increasing cost. A plan takes milliseconds, a quick compile that
+runs XLA's partitioner takes longer, and a compile for the target takes longest. A
+`Budget` counts these steps.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ from shardviz.runs.cache import ExecutableCache, cache
 
 # The program of a quick compile is never run, so XLA need not optimise it.
 _QUICK = {"xla_backend_optimization_level": 0}
-_MOST_COMPARED = 256 << 20  # bytes of all arguments
-_MOST_DEVICES = 64  # simulated devices for comparing values
-_MOST_WORK = 3e10  # FLOPs plus bytes of one run, over all devices
+_MOST_COMPARED = 256 << 20  # max bytes of all arguments
+_MOST_DEVICES = 64  # max simulated devices for comparing values
+_MOST_WORK = 3e10  # max FLOPs plus bytes of one run, over all devices
 # Time limit of one run: a plan may not know the trip counts of its loops.
 _MOST_SECONDS = 120.0
 _Item = TypeVar("_Item")
@@ -470,14 +469,14 @@ class Trials:
         """The original's results when all arguments are replicated.
 
         That program sums in another order, so its results differ from the original's by
-        rounding errors that a change may have too.
+        rounding, as the results of a change may.
         """
         arrays = [array.replace(spec=Spec()) for array in self.program.arrays]
         program = self.program.replace(arrays=tuple(arrays), out_specs=None)
         return self._run(program)[0] or self._original[0]
 
     def _run(self, program: Program) -> tuple[list[Any], str]:
-        """Runs a program; returns the leaves of its results, and an error text."""
+        """Runs a program; returns its result leaves, and an error text or `""`."""
         end = time.monotonic() + _MOST_SECONDS
         report = run_program(
             self.quick(program).replace(options=_donated(program)),

@@ -1,10 +1,9 @@
 """typed_changes(): edits a program whose types jax refuses until jax accepts it.
 
 A refusal is an operation that jax refuses, with possible edits. Refusals are processed
-in
-order. The price of an edit is the bytes that the partitioned program sends with it,
-with
-the best edits of earlier refusals and the first edits of later refusals.
+in order. The price of an edit is the bytes that the partitioned program sends. That
+program has this edit, the best edits of earlier refusals, and the first edits of later
+refusals.
 """
 
 from __future__ import annotations
@@ -102,8 +101,8 @@ def typed_changes(
         best_edits.append(replace(refusal, edits=(replace(best.edit, bytes=None),)))
         form = form_with(chosen)
     assert form.program is not None
-    # There is no program to propose if only a shard_map could be edited and not the
-    # function around it, or if only the user knows which edit of its results is right.
+    # Propose no program if the function around a shard_map cannot be edited, or if only
+    # the user knows which edit of the shard_map's results is right.
     is_unsure = any(
         refusal.operation == "shard_map" and refusal.edits[0].is_right is None
         for refusal in best_edits
@@ -132,7 +131,7 @@ class _PricedEdit(NamedTuple):
 def _priced(
     trials: _TypedTrials, edit: TypeEdit, form: TypedForm, choice: int
 ) -> _PricedEdit:
-    """Prices an edit by the bytes that the program with it sends."""
+    """Prices an edit by the bytes that the edited program sends."""
     collectives = None
     if form.program is not None:
         collectives = trials.partitioned(form.program).collectives
@@ -155,9 +154,9 @@ class _TypedTrials(Trials):
     """Trials of the edits of a program that jax refuses.
 
     Attributes:
-        meaning: a reference program with the right values, used if the results differed
-            over some axes: the edited program with a single device along these axes.
-            None if the base program has the right values.
+        meaning: the reference program: the edited program with a single device along
+            the axes over which its results differed. None if the base program is the
+            reference.
     """
 
     meaning: Program | None = None

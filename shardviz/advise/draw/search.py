@@ -10,7 +10,7 @@ from shardviz.draw import page, tables
 from shardviz.draw.picture import Label, Picture
 
 _MOST_PLANS = 8  # planned points to show if no candidate fits
-_LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # points
+_LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # in points
 
 
 def draw_search(search: Search, title: str | None = None) -> Picture:

@@ -98,7 +98,7 @@ class RemedyPlans(LatestWins[RemedySteps]):
 
 
 def _step_view(before: Plan, after: Plan) -> JsonDict:
-    """Returns a remedy's effect, and whether more bytes are sent or kept with it."""
+    """Returns a remedy's effect, and whether it sends or keeps alive more bytes."""
     if before.error is not None:
         return {"text": wording.remedy_refused(before.error.message), "worse": False}
     if after.error is not None:

@@ -23,7 +23,7 @@ from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.words.too_large import largest_values, needed_by_kind
 from shardviz.plans.plan_folds import fold_collectives, fold_line
 
-SHOWN = 5  # collectives, arrays or axes to name
+SHOWN = 5  # max collectives, arrays or axes to name
 _BYTES_OF = {
     "arrays": "its arrays alone take",
     "arguments": "its arguments alone take",
@@ -237,7 +237,7 @@ def differs_from_lock(fact: DiffersFromLock) -> str:
 
 
 def nothing_to_check(fact: NothingToCheck) -> str:
-    """Describes the error because of which nothing can be checked."""
+    """Describes the error that prevents the check."""
     return f"There is nothing to check or lock of {fact.name}. {fact.error}"
 
 

@@ -11,7 +11,7 @@ _NUMBERED = "as they are numbered"
 
 
 def lock_difference(diff: LockDiff) -> str:
-    """Describes each difference on one line; layers with the same one share a line."""
+    """Describes one difference per line; equal differences of layers share a line."""
     if diff.same:
         return "Nothing changed."
     return "\n".join(_lines(diff))

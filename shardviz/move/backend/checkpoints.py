@@ -130,7 +130,7 @@ def _folder(path: Any) -> Path:
             f"Checkpoints are read from folders of this machine; got {shown(str(path))}."
             " Mount the bucket, or copy the checkpoint without its large files d/*."
         )
-    # is_dir() raises an error for a path with a null character.
+    # A path with a null character cannot name a folder either.
     if "\0" in str(folder) or not folder.is_dir():
         raise ShardvizError(
             f"There is no folder {shown(str(folder))}. Give that of a checkpoint, of a"
@@ -143,7 +143,7 @@ def _folder(path: Any) -> Path:
 def _check_finished(folder: Path) -> None:
     """Raises an error for a folder that orbax has not finished writing."""
     unfinished = UNFINISHED in folder.name
-    # In buckets, a commit file marks a finished folder, instead of its name.
+    # In buckets, orbax marks a finished folder by a file instead of renaming it.
     if (folder / STEP).exists() and not (folder / "commit_success.txt").exists():
         times = _json(folder / STEP)
         unfinished = times.get("commit_timestamp_nsecs", 1) is None

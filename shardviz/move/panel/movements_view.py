@@ -53,7 +53,7 @@ def _collective_data(
 ) -> JsonDict:
     """Returns the steps in the first replica group; all groups have the same steps."""
     collective = stages.collective(key)
-    # The plan has stage 0, the estimate; the report has the other stages.
+    # Stage 0 is the plan's estimate; the other stages are from the report.
     mesh = None
     if key.startswith("0:") and stages.results.plan is not None:
         mesh = stages.results.plan.mesh
@@ -135,8 +135,8 @@ def cells_of(m: Movement) -> np.ndarray:
 def _coordinates(m: Movement) -> np.ndarray | None:
     """Returns device coordinates along each axis they span: int64 [axes, devices].
 
-    Gaps between devices are closed. Returns None if the devices do not fill a block,
-    form a long row, or are not described hardware.
+    Gaps between devices are closed. Returns None if the devices do not fill a block, if
+    they form a long row, or if their hardware is not described.
     """
     topology = m.topology
     if topology is None:

@@ -93,11 +93,12 @@ def reshard(
     already has stay there; all others come from the nearest device that has them.
     `from_` and `to` are each one of
 
-    - a mesh, if the arrays have their own shardings or names; - `(mesh, rules)`, with
-    rules for logical names or patterns of paths; - `(mesh, specs)`, with one spec for
-    all arrays, or a tree of specs that matches the tree of arrays or is a prefix of it;
-    - a sharding or Layout, a tree of these, or a tree of arrays that have shardings; -
-    an Audit.
+    - a mesh, if the arrays have their own shardings or names;
+    - `(mesh, rules)`, with rules for logical names or patterns of paths;
+    - `(mesh, specs)`, with one spec for all arrays, or a tree of specs that matches the
+      tree of arrays or is a prefix of it;
+    - a sharding or Layout, a tree of these, or a tree of arrays that have shardings;
+    - an Audit.
 
     Args:
         tree: the arrays, in any form that `sv.audit` accepts.
@@ -105,16 +106,16 @@ def reshard(
             arrays.
         to: their new layout.
         dialect: the library whose semantics the rules follow.
-        topology: the slice or cluster of the devices, such as `"tpu:v5e:4x4"`, for its
-            hosts and the rates of its links.
+        topology: the slice or cluster that the devices belong to, such as
+            `"tpu:v5e:4x4"`. It determines the hosts and the link rates.
 
     Returns:
         A Reshard, with `.moves`, `.bytes_between_hosts`, `.peak_bytes_per_device` and
         more. `.left_behind` lists the arrays that cannot be moved, each with the reason.
 
     Raises:
-        ShardvizError: if the tree or a side cannot be read, or a device is not part of
-            the topology.
+        ShardvizError: if `tree`, `from_` or `to` cannot be read, or a device is not
+            part of the topology.
 
     >>> import shardviz as sv
     >>> state = {"w": ((512, 2048), "embed mlp"), "b": ((2048,), "mlp")}
@@ -177,7 +178,7 @@ def restore(
     """Computes which bytes every process would read to restore an orbax checkpoint.
 
     Only the checkpoint's metadata is used: no array is read, and jax's backend does not
-    start. Reads are counted as orbax does them by default: for each distinct shard of
+    start. Reads are counted for orbax's default behaviour: for each distinct shard of
     its devices, a process reads every chunk that the shard overlaps.
 
     Args:

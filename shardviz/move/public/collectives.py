@@ -44,14 +44,16 @@ def movement(
         source: a Report, Plan, Stages or Collective; or a kind such as `"all-gather"`.
         collective: the collective of a Report, Plan or Stages, or its index; by default
             the largest.
-        mesh: the mesh, for a Collective or a kind.
-        axes: the mesh axes that a kind runs over; by default all.
-        devices: the number of devices, for a kind without a mesh.
-        size: for a kind, the bytes of the array on each device (the result, or the
-            operand of a reduce-scatter), or text such as `"8 MiB"`.
+        mesh: the mesh, if `source` is a Collective or a kind.
+        axes: the mesh axes to run over, if `source` is a kind; by default all.
+        devices: the number of devices, if `source` is a kind and there is no mesh.
+        size: the bytes of the array on each device, or text such as `"8 MiB"`, if
+            `source` is a kind. The array is the result, or the operand of a
+            reduce-scatter.
         group: the index of the group of devices.
-        topology: the slice or cluster of the devices, such as `"tpu:v5e:4x4"`, for its
-            axes and the rates of its links; by default the target of a Report.
+        topology: the slice or cluster that the devices belong to, such as
+            `"tpu:v5e:4x4"`. It determines torus axes and link rates. By default, the
+            target of a Report.
 
     Raises:
         ShardvizError: if the source has no collective or the arguments do not fit

@@ -425,7 +425,7 @@ def _by_sources(
     by_path: Mapping[str, LayoutSource],
     mesh: MeshSpec | None,
 ) -> Wanted:
-    """Lays out each array by the source at its path, or at the longest prefix of it."""
+    """Lays out each array by the source at its path, or at a prefix of that path."""
     named = [named_sharding(source) for source in by_path.values()]
     grid = _first_mesh(mesh, *(mesh_of(pair[1]) for pair in named if pair is not None))
     layouts: dict[str, Request] = {}
