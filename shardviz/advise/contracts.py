@@ -345,8 +345,9 @@ class Expectation:
         return {}
 
     def _with_memory(self, target: TargetLike) -> Report | None:
-        """Returns the report even if the program is too large; None for an audit or
-        plan.
+        """Returns the report even if the program does not fit the target.
+
+        Returns None for an audit or a plan.
 
         Args:
             target: the target that a Program is compiled for.

@@ -1,8 +1,7 @@
-"""Edits: one class per kind of program change, with the code to paste.
+"""Edits of a program: one class per kind of edit. Each generates code to paste.
 
 A `ProgramEdit` replaces a field of the program, such as an argument's spec, the rules
-or the mesh. A `FunctionEdit` changes the function's jaxpr; `backend/apply.py` applies
-it.
+or the mesh. `backend/apply.py` applies a `FunctionEdit` to the function's jaxpr.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ CONSTRAINTS = ("sharding_constraint", "reshard")
 #: The value to constrain in a jaxpr: the index of an equation among those with the same
 #: source line and operation, and the index of its operand (None for its first result).
 Place: TypeAlias = tuple[int, int | None]
-#: A pytree of specs with the structure of the results, or a prefix of it.
+#: A pytree of specs that matches the results' structure, or a tree prefix of it.
 OutSpecs: TypeAlias = object
 
 
@@ -72,7 +71,7 @@ class FunctionEdit(Edit):
 
 @dataclass(frozen=True)
 class SplitArgument(ProgramEdit):
-    """Gives an argument another spec; a spec without axes replicates it.
+    """Changes the spec of an argument. A spec without axes replicates it.
 
     Attributes:
         array: the name of the argument.
@@ -114,7 +113,7 @@ class SplitArgument(ProgramEdit):
 
 @dataclass(frozen=True)
 class SplitResult(ProgramEdit):
-    """Gives a result another spec.
+    """Changes the spec of a result.
 
     Attributes:
         result: the name of the result.
@@ -246,7 +245,7 @@ class ConstrainValue(FunctionEdit):
 
 @dataclass(frozen=True)
 class ChangeConstraint(ConstrainValue):
-    """Gives a constraint that is already in the code another spec.
+    """Changes the spec of a constraint that is already in the code.
 
     `operation` is one of `CONSTRAINTS`.
     """

@@ -78,7 +78,7 @@ class LockedCollective(NamedTuple):
 
     @property
     def bytes_in_all(self) -> int:
-        """The bytes of all collectives over all executions (one if unknown)."""
+        """The total bytes of all executions; an unknown number counts as one."""
         once = self.bytes * self.count
         return once if self.executions is None else once * self.executions
 
@@ -331,7 +331,7 @@ def device_order(mesh: MeshSpec) -> str:
     >>> device_order(make_mesh("data=4", device_ids=[10, 12, 11, 13]))
     '0, 2, 1, 3'
     """
-    # The rank of each id among all ids does not depend on the first id.
+    # Unlike the ids, their ranks do not depend on the first id.
     ranks = np.argsort(np.argsort(mesh.device_ids.reshape(-1)))
     if (ranks == np.arange(ranks.size)).all():
         return ""

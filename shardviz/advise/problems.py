@@ -508,7 +508,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Results:
-    """The plan and the report of a session's program, as far as they exist.
+    """The plan and the report of a session's program, if available.
 
     Attributes:
         plan: the plan.

@@ -146,7 +146,7 @@ def search(
 
     The search plans many shardings and compiles the most promising ones for the target.
     Its budget counts plans and compiles, not seconds, so a busy machine finds the same
-    result. Ctrl-C ends the search with the best so far.
+    result. Ctrl-C ends the search and keeps the results so far.
 
     Args:
         program: a Program, from `sv.program`.
@@ -161,8 +161,7 @@ def search(
         under: the memory limit per device, in bytes or as `"16 GiB"`; by default the
             memory of the chip.
         target: the described hardware, such as `"tpu:v5e:4x4"`.
-        seconds: a time limit, after which the search ends with the best so far; by
-            default only the budget ends it.
+        seconds: a time limit for the search, in seconds; by default there is none.
 
     Returns:
         A Search: the candidates, fastest first. `.frontier` has the best candidates by

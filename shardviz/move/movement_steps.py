@@ -263,7 +263,7 @@ def _levels(parts: np.ndarray) -> Method | None:
 
 
 def regular_chunks(kind: str, method: Method, total: int) -> Chunks:
-    """Returns the chunks for a kind in REGULAR."""
+    """Returns the chunks for a kind of collective in REGULAR."""
     count, directions = method.grid.size, len(method.directions)
     labels = []
     if KINDS[kind].route is Route.EXCHANGE:
@@ -289,7 +289,7 @@ def _spread(total: int, count: int) -> np.ndarray:
 def regular_steps(
     kind: str, method: Method, chunks: Chunks, parts: np.ndarray, total: int
 ) -> Iterator[MovementStep]:
-    """Yields the steps for a kind in REGULAR."""
+    """Yields the steps for a kind of collective in REGULAR."""
     grid, directions = method.grid, method.directions
     axes = range(grid.ndim)
     for action in KINDS[kind].steps:

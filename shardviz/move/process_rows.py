@@ -110,7 +110,7 @@ class ProcessRows(Displayed):
 
     @property
     def bytes_repeated(self) -> int:
-        """The bytes of `bytes_loaded` that are loaded more than once."""
+        """The bytes in `bytes_loaded` that exceed one copy of the array."""
         once = size_in_bytes(math.prod(self.layout.shape), self.layout.dtype)
         return self.bytes_loaded - once
 

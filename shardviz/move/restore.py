@@ -25,7 +25,7 @@ from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 
-# Limits for one array: chunks, and pairs of a shard and a chunk that it overlaps.
+# Limits per array: number of chunks, and number of (shard, overlapping chunk) pairs.
 MOST_CHUNKS, MOST_PAIRS = 1 << 24, 1 << 25
 
 

@@ -192,7 +192,7 @@ def _partition(
     planned: list[_RankedTrial],
     refused: list[Refusal],
 ) -> list[_RankedTrial]:
-    """Partitions the trials and returns those that are better, best first."""
+    """Partitions the trials; returns those better than the original, best first."""
     trials, better = unwanted.trials, list[_RankedTrial]()
     for proposal, trial, _ in trials.in_turn(PARTITION, planned):
         report = trials.partition(trial)
@@ -254,7 +254,7 @@ def _in_better_order(trials: Trials) -> list[Candidate]:
 def _refusal(
     edits: tuple[Edit, ...], after: Report, before: Report, collective: Collective
 ) -> Refusal | None:
-    """Returns why a changed program is no better, or None if it is better."""
+    """Returns why a changed program isn't better than the original; None if it is."""
     if after.error is not None:
         return DoesNotCompile(edits, str(after.error))
     if _work(after, before) > _MORE_WORK:
@@ -270,7 +270,7 @@ def _refusal(
 def _final_refusal(
     candidate: Candidate, before: Report, collective: Collective
 ) -> Refusal | None:
-    """Returns why a compiled candidate is no better, or None if it is better."""
+    """Returns why a candidate isn't better than the original; None if it is."""
     edits, after = candidate.edits, candidate.report
     refusal = _refusal(edits, after, before, collective)
     if refusal is not None:

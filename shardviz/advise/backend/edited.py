@@ -95,7 +95,7 @@ def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]
                 line = (frame.file_name, frame.line_num)
                 yield PlacedOperation(equation, line, inside, in_library)
                 break
-            # Frames in Python's standard library, such as in a decorator, don't count.
+            # Ignore frames in Python's standard library, such as those of a decorator.
             is_installed = "-packages" + os.sep in frame.file_name
             in_library |= is_installed and not frame.file_name.startswith(_JAX)
         if equation.primitive.name not in _MANUAL:
@@ -286,7 +286,7 @@ def values_of(program: Program) -> list[TracedValue]:
 def _is_inner(
     operation: PlacedOperation, readers: Mapping[int, Sequence[PlacedOperation]]
 ) -> bool:
-    """Whether a value is an intermediate of an expression with another result shape.
+    """Whether the expression around a value has a result of another shape.
 
     For example, an einsum may transpose its product.
     """

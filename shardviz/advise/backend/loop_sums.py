@@ -44,7 +44,7 @@ _ADD = ("add", "add_any")
 
 
 @dataclass(frozen=True)
-class _Part:
+class _LoopValue:
     """A value in a loop body: a carry, postponed sums, or the total of both.
 
     Attributes:
@@ -137,9 +137,9 @@ class _Analysis:
         """Returns the positions of the carries that only accumulate sums."""
         first, count = jax_compat.scan_counts(self.loop)
         body = plain_jaxpr(names.SCAN_BODY.of(self.loop))
-        inputs: list[_Part | None] = [None] * len(body.invars)
+        inputs: list[_LoopValue | None] = [None] * len(body.invars)
         for number in range(count):
-            inputs[first + number] = _Part(number)
+            inputs[first + number] = _LoopValue(number)
         carries, reached = [], set[int]()
         for number, result in enumerate(self._run(body, inputs)):
             if result is None or not result.sums:
@@ -153,44 +153,48 @@ class _Analysis:
         self.excluded |= self.sums.keys() - reached
         return tuple(carries)
 
-    def _run(self, jaxpr: Any, inputs: Sequence[_Part | None]) -> list[_Part | None]:
+    def _run(
+        self, jaxpr: Any, inputs: Sequence[_LoopValue | None]
+    ) -> list[_LoopValue | None]:
         body = plain_jaxpr(jaxpr)
-        parts: dict[Any, _Part | None] = dict(zip(body.invars, inputs, strict=True))
+        values: dict[Any, _LoopValue | None] = dict(
+            zip(body.invars, inputs, strict=True)
+        )
         for equation in body.eqns:
             operands = []
             for variable in equation.invars:
                 operands.append(
-                    None if hasattr(variable, "val") else parts.get(variable)
+                    None if hasattr(variable, "val") else values.get(variable)
                 )
             results = self._results(equation, operands)
-            parts.update(zip(equation.outvars, results, strict=True))
+            values.update(zip(equation.outvars, results, strict=True))
         results = []
         for variable in body.outvars:
-            results.append(None if hasattr(variable, "val") else parts.get(variable))
+            results.append(None if hasattr(variable, "val") else values.get(variable))
         return results
 
     def _results(
-        self, equation: Any, operands: list[_Part | None]
-    ) -> list[_Part | None]:
+        self, equation: Any, operands: list[_LoopValue | None]
+    ) -> list[_LoopValue | None]:
         name = equation.primitive.name
-        nothing: list[_Part | None] = [None] * len(equation.outvars)
+        nothing: list[_LoopValue | None] = [None] * len(equation.outvars)
         if id(equation) in self.sums:
             # A psum of several operands has one result per operand.
-            return [_Part(sums=frozenset({id(equation)}))] * len(nothing)
+            return [_LoopValue(sums=frozenset({id(equation)}))] * len(nothing)
         inner = JaxprOperation(equation).inner
         if name in _CALLS and len(inner) == 1:
             return self._run(inner[0], operands)
         read = [operand for operand in operands if operand is not None]
-        sums = frozenset[int]().union(*(part.sums for part in read))
-        carries = [part.carry for part in read if part.carry is not None]
+        sums = frozenset[int]().union(*(operand.sums for operand in read))
+        carries = [operand.carry for operand in read if operand.carry is not None]
         if not read:
             return nothing
-        result: _Part | None = None
+        result: _LoopValue | None = None
         is_scaled = name == "mul" or (name == "div" and operands[0] is not None)
         if name in _ADD and len(read) == 2 and len(carries) < 2:
-            result = _Part(carries[0] if carries else None, sums)
+            result = _LoopValue(carries[0] if carries else None, sums)
         elif not carries and len(read) == 1 and (name in _LINEAR or is_scaled):
-            result = _Part(sums=sums)
+            result = _LoopValue(sums=sums)
         varies = not self.axes.isdisjoint(jax_compat.varying_axes(equation.outvars[0]))
         if result is None or varies:
             self.excluded |= sums

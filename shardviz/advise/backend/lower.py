@@ -48,9 +48,9 @@ def lower_peak(trials: Trials) -> Changes:
 
     Changes donate or split arguments, split large intermediate values, or make loops
     save fewer residuals for the backward pass. Plans decide which changes to compile
-    for the target. A change is refused if it needs as much memory, or if its values
-    differ on simulated devices. For a program that does not fit the target, the memory
-    is the amount that the compiler planned.
+    for the target. A change is refused if it does not lower the peak, or if its values
+    differ on simulated devices. For a program that does not fit the target, the peak is
+    the amount that the compiler planned.
 
     Returns:
         Changes sorted by peak memory, then by least time. They include changes that
@@ -191,7 +191,7 @@ def _split_arguments(trials: Trials) -> Iterator[list[SplitArgument]]:
 
 
 def donations_and_remats(trials: Trials) -> Iterator[Donate | Rematerialise]:
-    """Yields edits that keep all shardings: a donation, and an edit per policy."""
+    """Yields edits that keep all shardings: a donation, and one remat per policy."""
     state = _state_and_batch(trials)[0]
     if not state <= set(trials.program.options.get("donate", ())):
         yield Donate(tuple(sorted(state)))

@@ -170,7 +170,7 @@ def variants(
     choices.append(_without(dims, axes))
     for choice in dict.fromkeys(choices):
         variant = Spec(choice, frozenset(), spec.unreduced, spec.reduced)
-        with contextlib.suppress(ShardvizError):  # does not divide the array
+        with contextlib.suppress(ShardvizError):  # skip misfits
             lay_out(tuple(shape), variant, mesh)
             if choice != dims:
                 yield variant
@@ -293,7 +293,7 @@ def _value_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
             distance = 0.5
         elif value.source in unwanted.sources:
             distance = 1.5
-        # Other subexpressions have no name in the code.
+        # Skip other subexpressions: the code has no name for their values.
         if value.variable or is_named or value.operation in CONSTRAINTS:
             values.append((distance, value))
     values.sort(key=lambda row: row[0])

@@ -61,7 +61,8 @@ class _Loops:
     """Evaluates the loops of a program under a jax checkpoint policy."""
 
     may_save: _Function
-    lines: dict[str, None] = field(default_factory=dict)  # source lines
+    # Source lines of the loops that save less.
+    lines: dict[str, None] = field(default_factory=dict)
     # (id of a stack, whether the recomputing loop is reversed) -> (source line of the
     # forward loop, stacks to recompute from, function that recomputes one iteration).
     again: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)

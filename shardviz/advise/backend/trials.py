@@ -483,7 +483,7 @@ class Trials:
             target=f"cpu:{program.mesh.size}",
             cache=self.cache,
             progress=self.enter,
-            # `values` compares the results with the original's.
+            # The method `values` compares the results instead.
             compare=False,
             cancelled=lambda: time.monotonic() > end or self.cancelled(),
         )

@@ -194,7 +194,7 @@ def _step_data(step: MovementStep, sent: str, axis: int) -> JsonDict:
 def saved_movements(
     stages: StageViews, shown: JsonDict, placement: DevicePlacement | None
 ) -> JsonDict:
-    """Returns the steps of the largest collectives, to play without a kernel."""
+    """Returns the steps of the largest collectives, for a page without a kernel."""
     movements: JsonDict = {}
     bytes_left = SAVED_BYTES
     for key in _keys_to_save(shown):

@@ -22,7 +22,8 @@ _ALGORITHMS = {
     "hosts": "within hosts, then between hosts",
     "direct": "direct",
 }
-# An all-reduce sends between hosts in its middle steps, an all-gather in its first.
+# An all-reduce sends between hosts in its middle steps, and an all-gather in its first
+# steps.
 _BETWEEN_HOSTS = {
     ("gather",): "between hosts, then within hosts",
     ("scatter",): _ALGORITHMS["hosts"],
