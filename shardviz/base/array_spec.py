@@ -173,7 +173,7 @@ class ArraySpec(Displayed):
 
 
 def size_in_bytes(elements: int, dtype: str) -> int:
-    """Returns the bytes of `elements` elements; types below 8 bits are packed.
+    """Returns the size of elements in bytes; types below 8 bits are packed.
 
     >>> size_in_bytes(3, "int4"), size_in_bytes(3, "float32")
     (2, 12)
@@ -213,7 +213,7 @@ def dtype_name(dtype: object) -> str:
         return _dtype_from_text(dtype)
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
-    attribute = getattr(dtype, "dtype", None)  # set on jnp.bfloat16
+    attribute = getattr(dtype, "dtype", None)  # jnp.bfloat16 has one
     dtype_object = attribute if hasattr(attribute, "itemsize") else dtype
     name = getattr(dtype_object, "name", None)
     name = name or getattr(dtype_object, "__name__", None)

@@ -65,7 +65,7 @@ def dims_over(spec: Spec, axes: Iterable[str]) -> tuple[int, ...]:
 
 
 def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int, ...]:
-    """Returns the shape of each device's shard; of the largest if their sizes differ.
+    """Returns the shape of each shard, or of the largest shard if they differ.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> local_shape((10, 6), Spec.parse("data"), make_mesh(data=4))

@@ -179,7 +179,7 @@ class Contracted(Reduced):
 
 @dataclass(frozen=True)
 class FromOneDevice(Cause):
-    """The collective copies a value from one device of each group to all, as a sum.
+    """The collective sends a value from one device to its group, as a sum with zeros.
 
     Attributes:
         wanted_by: the operation that needs the value on all devices; None if the value

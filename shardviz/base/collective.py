@@ -190,7 +190,7 @@ class Collective:
     @property
     def execution_count(self) -> int:
         """The number of executions; 1 if not known."""
-        # Any guess above 1 could be wrong by any factor.
+        # Any larger guess could be wrong by an arbitrary factor.
         if self.trips is None:
             return 1
         return self.trips

@@ -1,8 +1,8 @@
 """CollectiveKind: all properties of one kind of collective, and a table of the kinds.
 
 To support another kind, add one entry to `_DEFINITIONS`. Every field is required, so an
-incomplete entry fails at import. All other code looks up these fields, and never
-compares the names of kinds.
+incomplete entry fails at import. Other code should look up these fields instead of
+comparing the names of kinds.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Step = Literal["scatter", "gather", "exchange"]
 class CollectiveKind:
     """One kind of HLO collective.
 
-    Below, B is the `bytes_per_device` of a Collective, and n its number of devices in a
-    group.
+    Below, B is the `bytes_per_device` of a Collective, and n is the number of devices
+    in a group.
 
     Attributes:
         name: the HLO opcode, `"all-gather"`.

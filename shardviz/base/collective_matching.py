@@ -1,7 +1,7 @@
 """Matches the collectives of two programs, or of two compiler stages of one program.
 
-No name of a collective survives the compiler. All code that compares collectives
-therefore uses this module:
+Names of collectives do not survive the compiler, so all code that compares collectives
+uses this module:
 
 - `Traffic` defines when two collectives count as the same: equal kind, mesh axes, bytes
   and trip count. Source lines don't count, because code moves. Locks compare `Traffic`.
@@ -29,7 +29,7 @@ Key = Callable[[Collective], Hashable]
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
 _WIDTH = re.compile(r"\d+")  # bits per element: 16 in bf16, 8 in f8e4m3
-_LAST = 1 << 62  # sorts last a Match without a position in one of the stages
+_LAST = 1 << 62  # sort key for a missing position: after all others
 
 
 class Traffic(NamedTuple):
@@ -247,7 +247,7 @@ def _parts(combined: Collective) -> list[tuple[int, Member | None]]:
 
 
 def _differences(c: Collective, member: Member | None) -> int:
-    """How many of operand and origin differ between a collective and a member."""
+    """The number of differences (operand, origin) between a collective and a member."""
     if member is None:
         return 0
     other_origin = (c.op, c.source) != (member.op, member.source)
@@ -261,7 +261,7 @@ def _families(c: Collective) -> set[tuple[str, str]]:
 
 
 def _full_axes(c: Collective) -> set[str]:
-    """The mesh axes of a collective, without sub-axes; `{""}` if it has none."""
+    """A collective's mesh axes, with full axes for sub-axes; `{""}` if it has none."""
     return {*map(parent_axis, c.mesh_axes)} or {""}
 
 
@@ -327,7 +327,7 @@ class _Matcher:
                 self.take("split", [i], steps)
 
     def combine(self) -> None:
-        """Matches each combined collective to those that moved its arrays before."""
+        """Matches each combined collective to the earlier collectives of its arrays."""
         for j, combined in list(self.after.items()):
             free = []
             for i, c in self.before.items():
@@ -378,7 +378,7 @@ class _Matcher:
                     self.take(self._kind(m), m.before, m.after)
 
     def balanced(self, planned: bool) -> list[Match]:
-        """All matches, with losses and gains over the same axes joined."""
+        """All matches, after joining lost and gained elements over the same axes."""
         matches = list(self.matches)
         matches += [Match("removed", (i,), ()) for i in self.before]
         matches += [Match("added", (), (j,)) for j in self.after]
@@ -471,7 +471,7 @@ def _joined(matches: Sequence[Match]) -> Match:
 
 
 def _connected(sides: Sequence[tuple[set[Hashable], Match]]) -> list[list[Match]]:
-    """Groups matches connected by shared keys; one without keys stays alone."""
+    """Groups matches connected by shared keys; a match without keys stays alone."""
     groups: list[tuple[set[Hashable], list[Match]]] = []
     alone: list[list[Match]] = []
     for keys, m in sides:

@@ -54,7 +54,7 @@ class MeshSpec(Displayed):
             evenly and in order; None if they do not.
 
     Raises:
-        MeshError: for names, sizes, types or ids that no mesh can have.
+        MeshError: for invalid names, sizes, types or ids.
 
     >>> mesh = MeshSpec(("data", "model"), (4, 2))
     >>> mesh.size, mesh.shape["model"], mesh.device_ids[1].tolist()
@@ -77,7 +77,7 @@ class MeshSpec(Displayed):
         process_indices: npt.ArrayLike | None = None,
         concrete: bool = False,
     ) -> None:
-        # Bypass __setattr__, which raises: meshes are immutable, to be dict keys.
+        # Bypass __setattr__, which raises because meshes are immutable.
         fields = self.__dict__
         names, sizes = _checked_axes(axis_names, axis_sizes)
         fields["axis_names"], fields["axis_sizes"] = names, sizes
@@ -228,7 +228,7 @@ class MeshSpec(Displayed):
         process = check_size(process, "A process index")
         if self.even_hosts == 1 and process == 0:
             return self
-        if self.even_hosts:  # fast, because the Explorer calls this for each host
+        if self.even_hosts:  # fast path: the Explorer calls this for each host
             per_host = self.size // self.even_hosts
             local = np.arange(0)
             if 0 <= process < self.even_hosts:
@@ -415,7 +415,7 @@ def ascending(values: np.ndarray) -> bool:
 def _checked_processes(
     processes: npt.ArrayLike | None, sizes: tuple[int, ...]
 ) -> np.ndarray | int:
-    """The process of each device, or a number of hosts that share them in order."""
+    """Process indices, or just the number of hosts if they share devices in order."""
     total = math.prod(sizes)
     if processes is None:
         return 1
@@ -462,7 +462,7 @@ def make_mesh(
         **sizes: axes as keywords, instead of `axes`.
 
     Raises:
-        MeshError: for axes, types, ids or processes that no mesh can have.
+        MeshError: for invalid axes, types, ids or processes.
 
     >>> make_mesh("data=4, model=2") == make_mesh(data=4, model=2)
     True

@@ -169,7 +169,7 @@ QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
 NAME = rf"""(?:{QUOTED}|(?:(?!->|=>)[^\s,()\[\]{{}}=:;'"→⇒#])+)"""
 
 
-#: A number in Python's notation, of at most 20 digits. `int` refuses thousands.
+#: A number in Python's notation. At most 20 digits, because `int` refuses thousands.
 DIGITS = "[0-9](?:_?[0-9]){0,19}"
 
 
@@ -283,7 +283,7 @@ def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> An
         raise error(f"Cannot read {shown(text.strip())}: is it one value?") from None
 
 
-# Matches a comment, or a string with its prefix, up to its end if it is not closed.
+# A comment, or a string with its prefix. An unclosed string matches as far as possible.
 _STRING = re.compile(
     r"""#[^\n]*|([a-z]{0,2})(?:'''(?:[^\\]|\\.)*?(?:'''|\Z)"""
     r'''|"""(?:[^\\]|\\.)*?(?:"""|\Z)'''

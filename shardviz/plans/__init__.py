@@ -1,1 +1,1 @@
-"""Plans: what Shardy's propagation decides about every value."""
+"""Plans: the shardings that Shardy propagates to every value of a program."""

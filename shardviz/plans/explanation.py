@@ -125,7 +125,7 @@ class NoRuleLine(NotSplitLine):
 
 @dataclass(frozen=True)
 class AxisInUseLine(NotSplitLine):
-    """The axis that splits the dimension in an operand splits another one of the value.
+    """An axis splits the dimension in an operand, but another dimension of the value.
 
     Attributes:
         axis: the mesh axis.
@@ -363,7 +363,7 @@ class ReplayStep:
 
     @property
     def words(self) -> str:
-        """One sentence per move, as one text."""
+        """The sentences of all moves, joined into one text."""
         return " ".join(map(str, self.moves))
 
 

@@ -51,7 +51,7 @@ class SumCause(PlanCause):
 
 @dataclass(frozen=True)
 class MoveCause(PlanCause):
-    """A value is needed with another sharding than it has.
+    """An operation, or the program's result, needs a value in another sharding.
 
     Attributes:
         kind: the kind of collective, such as `"all-gather"`.

@@ -101,7 +101,7 @@ def fold_line(group: Fold[Collective]) -> str:
 
 
 def name_of_fold(group: Fold[Collective]) -> str:
-    """The operation name of a fold. Combined collectives have their largest member's.
+    """Names a fold by its operation, or by that of the largest member if combined.
 
     >>> op = "jit(f)/layer_1/dot"
     >>> name_of_fold(fold_collectives([Collective("all-gather", ("x",), 64, op)])[0])

@@ -350,7 +350,7 @@ class Record:
 def arrival(
     arrivals: Mapping[tuple[str, str], Step], name: str, axis: str
 ) -> Step | None:
-    """The step that brought an axis to a value; for a sub-axis, maybe its full axis."""
+    """The step that brought an axis, or the full axis of a sub-axis, to a value."""
     return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))
 
 

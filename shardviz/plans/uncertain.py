@@ -23,7 +23,7 @@ class Uncertain(Fact):
             `"product"` (a matrix product would use a mesh axis for two dimensions),
             `"result"` (the result must have another sharding than the operands imply),
             or `"move"` (a value is moved several times, or in several steps).
-        axes: the mesh axes of the uncertain collectives.
+        axes: the mesh axes for which the estimate is uncertain.
         op: the operation, as StableHLO names it.
 
     >>> Uncertain("along", ("model",), "reverse").axes

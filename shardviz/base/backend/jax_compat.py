@@ -2,7 +2,7 @@
 
 Each function here reads something for which jax has no public API. If the installed jax
 lacks the private name, the function returns None or the value given in its docstring,
-and the caller shows less. `jax_compat_checks.py` lists all names and tries each one.
+and the caller does without it. `jax_compat_checks.py` lists all names and tries each.
 
 Names are looked up when used, so that a missing name cannot break an import.
 """
@@ -86,7 +86,7 @@ def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
 
     def evaluate(*arguments: Any) -> list[Any]:
         # jax disables NaN checks inside some functions. A jaxpr doesn't record which,
-        # so disable them for all of it.
+        # so disable them for the whole evaluation.
         with jax.debug_nans(False):
             return eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arguments)
 
@@ -102,7 +102,7 @@ def key_value_store() -> Any | None:
 
 
 def process_number() -> int:
-    """This process's index in `jax.distributed`, or 0. Does not start a backend."""
+    """This process's index in `jax.distributed`, else 0. Does not start a backend."""
     return getattr(private("jax._src.distributed", "global_state"), "process_id", 0)
 
 
@@ -124,11 +124,11 @@ def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-# Meshes and settings around a call.
+# The current context: meshes and settings.
 
 
 def concrete_mesh() -> Mesh | None:
-    """The mesh, with devices, that `jax.set_mesh` has set.
+    """The mesh of devices that `jax.set_mesh` has set.
 
     Unlike `jax.sharding.get_mesh`, works inside a traced function too.
     """
@@ -234,7 +234,7 @@ class JitSettings:
 
 
 def is_jitted(fn: object) -> bool:
-    """True for a function returned by `jax.jit`, False for a wrapper around one."""
+    """True for a function returned by `jax.jit`, but not for a wrapper around it."""
     return isinstance(fn, _JITTED)
 
 
@@ -283,8 +283,8 @@ def pmap_settings(fn: object) -> Mapping[str, Any] | None:
     return settings if {"in_axes", "out_axes_tree"} <= set(settings) else None
 
 
-SHARD_MAP_MADE = "_shard_map"  # may return a function that has no mesh yet
-SHARD_MAP_CALLED = "_shmap_checks"  # called first whenever that function is called
+SHARD_MAP_MADE = "_shard_map"  # creates a mapped function, maybe without a mesh
+SHARD_MAP_CALLED = "_shmap_checks"  # the mapped function calls this first
 _SHARD_MAP_PARTS = frozenset(
     {"f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "_smap"}
 )
@@ -298,7 +298,7 @@ def shard_map_functions() -> dict[str, FunctionType]:
 
 
 def copied_shard_map(fn: object) -> Callable[..., Any] | None:
-    """Copies a function that `jax.shard_map` returned, or None if it has a mesh."""
+    """Copies a function returned by `jax.shard_map`; None if it already has a mesh."""
     # jax wraps the function in another one, which shortens tracebacks.
     inner: Any = closure_of(fn).get("fun")
     parts = closure_of(inner)
@@ -370,7 +370,7 @@ def traced_line(debug_info: object) -> str:
 def wants_shapes_alone(frame: FrameType, caller: FrameType) -> bool:
     """True if a frame traces a function only for its shapes, then drops the jaxpr.
 
-    So do `jax.eval_shape`, and flax's `scan` when it looks for broadcast variables.
+    Examples are `jax.eval_shape`, and flax's `scan` looking for broadcast variables.
     """
     module = _module_of(frame)
     if module == "jax._src.api" and frame.f_code.co_name == "eval_shape":
@@ -570,7 +570,7 @@ def frame_refusing_mesh(error: BaseException) -> FrameType | None:
 
 
 def at_line_of(equation: Any) -> AbstractContextManager[Any]:
-    """A context manager that gives new equations another one's line and name stack."""
+    """A context in which new equations get the line and name stack of `equation`."""
     module = "jax._src.source_info_util"
     enter, stack = (
         private(module, "user_context"),

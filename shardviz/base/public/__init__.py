@@ -1,1 +1,1 @@
-"""The public functions of this feature, each a few lines over the code that does the work."""
+"""The public functions of this feature: thin wrappers around its other modules."""

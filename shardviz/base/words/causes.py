@@ -25,7 +25,7 @@ from shardviz.base.cause import (
 from shardviz.base.collective_kind import KINDS, Effect
 from shardviz.base.format import clause, joined, with_article
 
-# The operation that combines two values in a reduction -> verb.
+# Name of the reduction operation -> verb.
 REDUCES = {
     "add": "sums",
     "maximum": "takes the maximum",

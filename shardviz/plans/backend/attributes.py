@@ -34,8 +34,7 @@ _ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
 
 Frame = tuple[str, str]
 
-#: Prefix of the location name, followed by a number, that marks an inlined call in the
-#: locations of the call's operations.
+#: Prefix of a location name that marks an inlined call; the call's number follows.
 NUMBERED_CALL = "shardviz.call "
 
 

@@ -33,7 +33,7 @@ from shardviz.plans.backend.mlir_names import (
     STABLEHLO_RETURN,
 )
 
-#: Attribute of constraints that XLA puts before a loop, on values the loop reads.
+#: Attribute of a constraint that XLA inserts before a loop, on a value the loop reads.
 READ_BY_LOOP = "shardviz.read_by_loop"
 # Attribute of a constraint: its sharding as jax wrote it, with axes of size 1.
 WRITTEN = "shardviz.written"
@@ -82,7 +82,7 @@ def inline_calls(module: Any) -> None:
 
 
 def remove_dead(module: Any) -> None:
-    """Removes, in place, all operations without side effects and with unused results.
+    """Removes, in place, operations without side effects whose results are unused.
 
     >>> import jax
     >>> context = jax.jit(abs).lower(1.0).compiler_ir("stablehlo").context
@@ -152,7 +152,7 @@ def _calls_in(op: ir.Operation) -> list[Any]:
 
 
 def operations_in(op: ir.Operation, inner_first: bool = False) -> list[Any]:
-    """All nested operations, each before (or with `inner_first` after) those in it."""
+    """All nested operations in program order; outer ones come first by default."""
     operations: list[Any] = []
     if not len(op.regions):
         return operations

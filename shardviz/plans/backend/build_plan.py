@@ -259,7 +259,7 @@ class _PlanRun:
         if self.stage == "trace":
             call = self.calls.raised
             refusals = typed_form(self.program, error).refusals
-            # On another line, the program may have caught the error of the call.
+            # If the lines differ, the program may have caught the error of the call.
             if call is not None and failed.source in ("", call.source):
                 words = f"{call.where}: {call.sentence} {failed.message}"
                 failed = Failure(self.stage, words, call.source)
@@ -274,7 +274,7 @@ class _PlanRun:
 def _with_axes_of_size_one(
     ops: Sequence[PlannedOp], written: Mapping[str, Spec], mesh: MeshSpec
 ) -> tuple[PlannedOp, ...]:
-    """Adds Explicit axes of size 1, which jax's types name, to the specs of values."""
+    """Adds to specs the Explicit axes of size 1 that jax's types include."""
     size_one = set()
     for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
         if mesh.shape[axis] == 1 and kind == "Explicit":

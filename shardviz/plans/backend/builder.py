@@ -28,7 +28,7 @@ from shardviz.plans.backend.mlir_names import (
 from shardviz.plans.plan_notes import PlanNote
 from shardviz.plans.plan_values import Origin, PlannedOp, Step, arrival
 
-# Operations that jax also adds as helpers -> jax names of explicit calls of them.
+# Operation that jax also adds as a helper -> jax functions that use it explicitly.
 _HELPERS = {
     "constant": {"constant"},
     "broadcast_in_dim": {"broadcast_in_dim", "broadcast", "zeros", "full", "empty2"},
@@ -180,7 +180,7 @@ class PlanBuilder:
                 value.steps += (step,)
 
     def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
-        """Records the meaning of Shardy's name of an origin."""
+        """Records the meaning of Shardy's name for an origin."""
         self._origins[key] = Origin("", kind, name, source)
 
     def take(self, base: str) -> str:

@@ -5,8 +5,8 @@ follows that rule. If it differs in another way, `estimate_limits` marks the val
 rules were checked against XLA's dumps on jaxlib 0.10.0 and 0.12.
 
 Replica groups are represented by mesh axes, so a mesh of a million devices costs the
-same as one of eight. Only for collectives that a program calls in a `shard_map`, the
-first group itself is read.
+same as one of eight. For collectives that a program calls in a `shard_map`, only the
+first group is read.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class _EstimateReader:
         if op.name not in COLLECTIVE_AXES:
             if op.name == RESHARD and not before.axes and not after.axes:
                 return []  # every device already has the full value
-            # If no axis moved, only the device order differs, so all axes are involved.
+            # If no axis moved, the device order differs, so data moves along all axes.
             moved = _moved_axes(before, after) or self.mesh.axis_names
             return [_Part(mesh_axes(moved, self.mesh), after)]
         text = self.attributes.text(op, COLLECTIVE_AXES[op.name])

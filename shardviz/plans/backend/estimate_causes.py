@@ -81,7 +81,7 @@ def blame_for_move(
     name, before = module.name(start), module.spec(start)
     source = module.by_name.get(name)
     if between != start:
-        # Behind a constraint in the chain, collectives move the constrained value.
+        # After a constraint in the chain, collectives move the constrained value.
         under = constraint_for(module, source, module.spec(between))
         if under is not None:
             name, before, source = under.name, module.spec(between), under

@@ -118,7 +118,7 @@ def _resplit_results(
         if not isinstance(cause, MoveCause) or cause.value not in values:
             continue
         op = values[cause.value]
-        # Skip moves away from the propagated sharding. Moves to it are in question.
+        # Only moves to the propagated sharding are uncertain. Skip moves away from it.
         if op.kind != "op" or op.factors is None:
             continue
         if op.spec.padded(len(op.shape)) == cause.before.padded(len(op.shape)):
@@ -184,9 +184,9 @@ def _of_operation(
 def _read_along(
     op: PlannedOp, reads: Sequence[PlannedOp], rule: ShardingRule
 ) -> tuple[str, ...]:
-    """The axes that split dimensions along which an operation reads neighbours."""
+    """The axes that split dimensions along which elements of other devices are read."""
     factors = getattr(rule, _ALONG.get(op.opcode, ""), ())
-    if op.opcode == "reduce" and len(rule.results) > 1:  # argmax, with indices
+    if op.opcode == "reduce" and len(rule.results) > 1:  # argmax has indices too
         factors = rule.reduction
     if op.opcode == "convolution":
         # A dimension with two factors has several groups of channels, which XLA does
@@ -230,7 +230,7 @@ def _moves_in_steps(
             return True
         if kind == "all-to-all" and len(axes) > 1:
             return True
-        # XLA leaves devices in place along some of several axes.
+        # With several axes, XLA may not permute along all of them.
         if kind == "collective-permute" and len(axes) > 2:
             return True
     return False
@@ -243,7 +243,7 @@ def _wanted_twice(
     rule: ShardingRule,
     mesh: MeshSpec,
 ) -> tuple[str, ...]:
-    """The axes of a matrix product for which XLA may move data differently."""
+    """Axes of a matrix product along which XLA may move data unlike Shardy."""
     factors: dict[str, set[str]] = defaultdict(set)  # axis -> factors that it splits
     holders: dict[str, int] = defaultdict(int)  # axis -> operands summed over it
     for value, tensor in zip(

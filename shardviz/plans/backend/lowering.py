@@ -98,7 +98,7 @@ def lower_to_plan(
 
 
 def _lowered(program: Program, traced: Traced, platform: str) -> tuple[Traced, Any]:
-    """Lowers a traced program; traces it again on devices if jax requires these."""
+    """Lowers a traced program; if jax requires devices, traces it again with them."""
     try:
         return traced, _module(traced, platform)
     except (ValueError, NotImplementedError) as error:

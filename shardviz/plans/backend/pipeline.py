@@ -160,7 +160,7 @@ def _without_empty(op: ir.Operation) -> None:
 
 
 def _elementwise(op: ir.Operation) -> str:
-    """The replacement for an elementwise operation; `""` for other operations."""
+    """The name of the replacement for an elementwise operation; `""` for others."""
     count = len(op.operands)
     if len(op.results) != 1 or count not in (1, 2) or len(op.regions):
         return ""

@@ -1,7 +1,7 @@
 """PlannedModule: a module with Shardy's collectives, linked to the values of a plan.
 
 The plan is read from a propagated module, and the collectives from a copy on which more
-passes ran. A number on each operation links the copy to what was read before.
+passes ran. A number on each operation links the copy to the ReadOps of the plan.
 """
 
 from __future__ import annotations

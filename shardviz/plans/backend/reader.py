@@ -114,7 +114,7 @@ class PlanReader(PlanBuilder):
         self.written: dict[str, Spec] = {}
         self._arguments, self._results = arguments, results
         self._functions = functions_of(module)
-        # Scope -> the numbers of the calls with this scope -> their count, from 1.
+        # Scope -> call number -> index of the call among those of this scope, from 1.
         self._numbers: dict[tuple[str, ...], dict[int, int]] = {}
 
     def read(self) -> tuple[PlannedOp, ...]:
@@ -198,7 +198,7 @@ class PlanReader(PlanBuilder):
         # Negative, because inlined calls have positive numbers.
         location = self.attributes.location(op)
         inside = self._in_call(context, -len(self.read_ops), location)
-        # The calls of operations in the callee are counted from the callee too.
+        # Inlined calls inside the callee are listed relative to the callee.
         inside = replace(inside, calls=())
         block = function.regions[0].blocks[0]
         self.number(function, context).inside = inside
@@ -320,7 +320,7 @@ class PlanReader(PlanBuilder):
         values: list[ValueBuilder],
         sources: Sequence[tuple[str, ...]],
     ) -> None:
-        """Sets the origins and steps of results, given the values each comes from."""
+        """Sets origins and steps of results, given the names of their source values."""
         text = self.attributes.text(op, RESULT_ORIGINS)
         origins = _aligned(parse_origins(text), values, set)
         text = self.attributes.text(op, RESULT_EDGES)

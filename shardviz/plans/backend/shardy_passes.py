@@ -164,7 +164,7 @@ def pipeline_passes() -> tuple[str, ...]:
         with ir.Context():
             # The alias takes no options, so expand it to passes, which do.
             text = str(passmanager.PassManager.parse(f"builtin.module({PIPELINE})"))
-    except Exception as error:  # MLIR raises several kinds for an unknown name
+    except Exception as error:  # MLIR raises several types for an unknown name
         reason = str(error).strip().partition("\n")[0]
         raise ProgramError(
             f"This jaxlib has no Shardy pipeline that shardviz can run ({reason}). A"
@@ -183,7 +183,7 @@ def is_accepted(text: str) -> bool:
     try:
         with ir.Context():
             pass_manager([text])
-    except Exception:  # noqa: BLE001  MLIR raises several kinds for an unknown name
+    except Exception:  # noqa: BLE001  MLIR raises several types for an unknown name
         return False
     return True
 

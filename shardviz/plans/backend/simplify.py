@@ -154,7 +154,7 @@ def _made_by(value: ir.Value, name: str) -> Any:
 def _put_number(op: ir.Operation, name: str) -> bool:
     """Replaces an operation on constants by the number that XLA computes for it."""
     if name == "broadcast_in_dim" and not _shape(op.operands[0]):
-        return False  # a splat constant
+        return False  # already the form of a splat constant
     # Most operations are ruled out by their first operand.
     if name not in _FOLDED or (first := number_of(op.operands[0])) is None:
         return False

@@ -1,1 +1,1 @@
-"""What the values of this feature look like."""
+"""Pictures and text of the values of this feature."""

@@ -1,4 +1,4 @@
-"""The values of a plan as data for the page: columns of indices into tables."""
+"""The values of a plan as data for the page: columns of indices, and tables."""
 
 from __future__ import annotations
 

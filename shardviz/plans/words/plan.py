@@ -159,7 +159,7 @@ def _step_line(line: StepLine) -> str:
 
 
 def _not_split(why: str) -> Callable[[NotSplitLine], str]:
-    """Returns a function for sentences about an unsplit dimension, with this reason."""
+    """Returns a function that formats a NotSplitLine with the given reason."""
     return lambda line: f"{_dimension(line)} is not split{why}."
 
 
@@ -215,7 +215,7 @@ def _at(source: str) -> str:
 
 
 def _sentence(text: str) -> Callable[[PlanNote], str]:
-    """Returns a function for the sentence of a note without fields."""
+    """Returns a function that returns one fixed sentence for a note."""
     return lambda note: text
 
 
