@@ -415,7 +415,7 @@ class _TreeReader:
             )
 
     def _fields(self, value: object) -> Iterable[tuple[str, Any]] | None:
-        """Returns (name, value) of the fields that can hold arrays, or None."""
+        """Returns (name, value) pairs of fields that can hold arrays, or None."""
         if isinstance(value, type):
             return None
         if self._children is not None:

@@ -1,8 +1,8 @@
 """Dialects: how each library interprets a rule table.
 
 The fields of a `Dialect` describe every difference between libraries that read the same
-table. Other code never checks for a particular library. To add a dialect, add an entry
-below and a section in `docs/semantics.md`.
+table; all other code uses these fields. To add a dialect, add an entry below and a
+section in `docs/semantics.md`.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _by_priority(names: Names, rules: Rules, dialect: NameDialect) -> RuleMatche
         else:
             read_names((name,))
             if not isinstance(name, str):
-                # Anything but UNCONSTRAINED made read_names raise.
+                # This is UNCONSTRAINED: read_names raises for anything else.
                 free.append(dim)
                 continue
             unknown.append(name)

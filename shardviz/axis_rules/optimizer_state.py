@@ -227,7 +227,7 @@ class _Pairing:
             tops.setdefault(self.parts[index][0], []).append(index)
         for indices in tops.values():
             partners = self._node(indices, 0, self._exact)
-            # A tree without some parameters is no copy: paths such as `w` are common.
+            # Require all parameters, because paths such as `w` are in many trees.
             if len(set(partners.values())) < parameter_count:
                 continue
             for index, parameter in partners.items():

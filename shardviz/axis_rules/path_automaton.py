@@ -135,7 +135,7 @@ class _Reader:
             return part
         self.at = repeat.end()
         sign, minimum, comma, maximum, suffix = repeat.groups()
-        if suffix == "+":  # possessive, so it can match fewer texts
+        if suffix == "+":  # possessive repeats can match fewer texts
             raise Unsupported(self.pattern)
         if sign:
             fewest, limit = int(sign == "+"), 1 if sign == "?" else None

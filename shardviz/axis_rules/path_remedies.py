@@ -86,7 +86,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         for index, rule in enumerate(lines):
             paths = self.arrays.matched(rule.pattern, self.dialect)
             if paths is None:
-                for path in changed:  # added twice: two matches are an error too
+                for path in changed:  # pretend two matches, which are an error too
                     matches[path] += [index, index]
             else:
                 for path in paths & changed:
@@ -207,7 +207,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         for spec in candidates:
             full = spec.of_rank(rank)
             if self.meets(full, wish):
-                # P('x') and P('x', None) are equivalent; the first one is likelier.
+                # If two specs are equivalent, keep the first, which is likelier.
                 targets.setdefault(full, spec)
         return list(targets.values())[:MOST_TARGETS]
 

@@ -155,8 +155,8 @@ class PathResolution(Displayed):
 
     def first_remedy(self) -> Remedy | None:
         """Returns an edit that splits the array if it fails; else None."""
-        # If Keras replicates a path without a pattern, that is no failure and can be
-        # intended.
+        # If no pattern matches, Keras replicates the array. This can be intended, so it
+        # is not a failure.
         failed = self.problem is not None
         if self.winner is not None:
             failed = self.verdicts[self.winner].outcome in BROKEN

@@ -205,7 +205,7 @@ def _assignment(node: ast.AST) -> tuple[list[ast.expr], ast.expr | None]:
 
 
 def _parts(node: ast.AST) -> list[ast.expr]:
-    """Returns the expressions that a node changes or uses in a larger value."""
+    """Returns expressions that `node` modifies or combines into a larger value."""
     if isinstance(node, ast.AugAssign):
         return [node.target]
     if isinstance(node, ast.BinOp):

@@ -30,7 +30,7 @@ _SPLIT = re.compile(r"split(?:\s+(?:dimension\s+|dim\s+)?(.+))?")
 
 @dataclass(frozen=True)
 class Wish(Fact):
-    """What the caller requests for one array; `str()` can follow "to" in a sentence.
+    """A caller's request for one array; `str()` is a verb phrase such as "split w".
 
     Attributes:
         path: the path of the array; None if unknown.
@@ -190,7 +190,7 @@ class TableAction(Action):
 
     @property
     def touched(self) -> tuple[Line, ...]:
-        """The moved, removed and new lines; the edit affects only their arrays."""
+        """The moved, removed and new lines; only arrays that they match can change."""
         raise NotImplementedError
 
 

@@ -162,8 +162,8 @@ class Arrays:
             if row.lacks_names:
                 self.unnamed.append(row)
                 continue
-            # Skip arrays with their own spec, and arrays that fail although the table
-            # has a spec for their path: no edit of the table affects them.
+            # Skip arrays that no edit of the table affects: those with their own spec,
+            # and those that fail although the table has a spec for their path.
             if row.spec_wins or (row.spec is None and row.by_path and row.table_spec):
                 continue
             if row.by_path:
@@ -186,7 +186,7 @@ class Arrays:
         return frozenset(names)
 
     def kind(self, path: str) -> str:
-        """Returns a key shared by the same array of all layers, and by its moments."""
+        """Returns a path without numbers; a moment has the path of its parameter."""
         return _without_numbers(self._parameters.get(path, path))
 
     def matched(self, pattern: str, dialect: PathDialect) -> frozenset[str] | None:
@@ -383,7 +383,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
             if isinstance(action, RetargetLine) and isinstance(line, PathRule):
                 order = RemoveLine.order
         if isinstance(action, NameDimension):
-            # Prefer names that other arrays have; the rest may be for activations.
+            # Prefer names of other arrays; other names may be for activations.
             new_here = action.new not in self.arrays.names
         lost, saved = self._unsplit(remedy.spec), remedy.bytes_saved or 0
         likely = (not action.typo, several_axes, lost, others_changed)

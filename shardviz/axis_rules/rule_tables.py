@@ -42,7 +42,7 @@ from shardviz.base.partition_spec import Spec
 KEYS = ("logical_axis_rules", "rules")
 _SUFFIXES = (".yaml", ".yml", ".json", ".txt", ".py")
 _CALL = re.compile(r"\b(?:P|PS|PartitionSpec)\(")
-#: A value in brackets, optionally with `name =`; typed lines don't start like this.
+#: The start of a value in brackets, optionally after `name =`.
 _LITERAL = re.compile(r"\s*(?:[^\W\d]\w*\s*=\s*)?(?=[\[({])")
 _YAML = re.compile(rf"^(?:{'|'.join(KEYS)})\s*:", re.MULTILINE)
 
@@ -134,7 +134,7 @@ def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
 
 
 def _table(value: Any, paths: bool | None) -> Rules | PathRules:
-    """Reads the table from a file's content, under a key in KEYS if it has one."""
+    """Reads the table in a file's content: the value of one of KEYS, or all of it."""
     if isinstance(value, Pairs):
         mapping = dict(value)
         key = next((key for key in KEYS if key in mapping), None)
@@ -205,7 +205,7 @@ def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
         return _table(read_yaml(text), paths)
     has_specs = paths or (paths is None and _CALL.search(text) is not None)
     value = _LITERAL.match(text)
-    # Rules.parse reads pairs of names, also without an outer bracket.
+    # Rules.parse also reads pairs of names without a bracket around all of them.
     if value is not None and (
         has_specs or text[value.end()] == "{" or value[0].strip()
     ):
@@ -298,7 +298,7 @@ def _size(node: Any, sizes: dict[int, float]) -> float:
     if isinstance(node.value, str):
         return 1
     if id(node) not in sizes:
-        sizes[id(node)] = math.inf  # in case the node contains an alias of itself
+        sizes[id(node)] = math.inf  # used if the node contains an alias of itself
         size = 1.0
         for entry in node.value:
             for child in entry if isinstance(entry, tuple) else (entry,):

@@ -150,7 +150,7 @@ def _positions(
         offsets = np.arange(count) * step
         levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
         extent[along] = float(offsets[-1]) + extent[along]
-        # A wider gap would not make a single tiny cell easier to see.
+        # Don't widen gaps around a single tiny cell, which would not help to see it.
         depth[along] += count > 1 or min(cell) >= SMALL
         return offsets
 
@@ -345,7 +345,7 @@ def rulers(
             size=level.size * span,
         )
         if axis in edges and folded:
-            # The text is on one side, the bounds of the folds on the other.
+            # A folded edge has two rulers: one with text, one with the folds' bounds.
             if level.span > 1:
                 ruler = replace(entries, words=(), axes=())
         elif axis in edges:

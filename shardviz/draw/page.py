@@ -60,7 +60,7 @@ def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -
             width += int(digits[at : at + 2]) / 100
         elif letter in _OTHERS:
             width += _OTHERS[letter] * (1.15 if bold else 1.0)
-        else:  # other scripts: full-width characters, or an upper bound of the rest
+        else:  # other scripts: upper bounds for full-width and other characters
             width += 1.2 if unicodedata.east_asian_width(letter) in "WF" else 1.12
     return size * width
 

@@ -185,7 +185,7 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
         for later in result:
             again += later.tint * (later.size - 1)
             taken_tints.add(again % TINTS)
-        # An axis of size 2 may use steps of two tints; on others, tints would repeat.
+        # Steps of two tints are only for size 2; on longer axes, tints would repeat.
         wide = len(axes) > 1 and size == 2 and not result
         free = [t for t in ((2, 1, 3) if wide else (1, 2, 3)) if t not in taken_tints]
         result.insert(0, Shade(axis, size, stride, free[0] if free else 1))
@@ -195,7 +195,7 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
 def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
     """Returns the colour of every block: float64 [count, 3]."""
     number, turn = np.arange(count), 0
-    tint = int(1 < count < TINTS)  # a few blocks don't need the palest tint
+    tint = int(1 < count < TINTS)  # with few blocks, skip the palest tint
     for place, shade in enumerate(shades):
         at = number // shade.stride % shade.size
         tint, turn = tint + at * shade.tint, turn + at * place

@@ -174,7 +174,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Label:
-    """Text at a point.
+    """A line of text at a point.
 
     Attributes:
         x, y: the text's position in points; `y` is the middle of the line.

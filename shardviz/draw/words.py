@@ -95,7 +95,7 @@ LARGEST_VALUES = "values, the largest on each device first:"
 
 
 def largest_values_first(count: int) -> str:
-    """Explains the order of the values in a long plan, and how to show all."""
+    """Explains the order of the values in a long plan, and how to show all of them."""
     return (
         "The values with the largest estimated collectives come first, then those that"
         f" take the most of each device. limit={count} shows all, in the order of the"

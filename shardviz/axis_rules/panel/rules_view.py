@@ -306,7 +306,7 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
 
 
 def saved_cells(session: Session, first: str) -> JsonDict:
-    """Returns the views of dimensions for a saved page, the chosen one first."""
+    """Returns cell views for a saved page, starting with the chosen dimension."""
     document = session.now
     keys = {first: None}
     for number, array in enumerate(document.arrays):

@@ -293,7 +293,7 @@ def idle(fact: Idle) -> str:
     return "decides nothing here"
 
 
-# --- nothing to choose from, and the last edit ----------------------------------------
+# --- texts for empty views and for the last edit --------------------------------------
 
 HOW_TO_WRITE = (
     "Write one: “batch -> data” splits every dimension called batch over the mesh axis"

@@ -267,7 +267,7 @@ def resolution(value: Resolution) -> str:
 
 def path_resolution(value: PathResolution) -> str:
     """Explains which pattern decides for a path, and why the others do not."""
-    # Where the library raises an error, an audit continues without a spec.
+    # If the library raises an error, the audit continues without a spec.
     spec = "unknown" if value.spec is None else str(value.spec)
     count = plural(len(value.rules), "pattern")
     lines = [f"{value.path} → {spec}  ({value.dialect.name}, {count})"]

@@ -398,7 +398,7 @@ def _why(row: Request) -> str:
 
 
 def _takes(row: Request, layout: Layout) -> str:
-    """Formats an array's bytes per device, and the mesh axes with copies."""
+    """Formats an array's bytes per device, and the mesh axes it is copied along."""
     head = f"Each device holds {bytes_text(layout.bytes_per_device)} of it"
     if row.spec is None or layout.replicas == 1:
         return f"{head}."
