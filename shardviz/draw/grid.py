@@ -73,8 +73,8 @@ class Grid:
     """The positions of the cells of a grid.
 
     Attributes:
-        shifts: per axis, float64 [2, size]: what each coordinate adds to x and y, in
-            points.
+        shifts: per axis, float64 [2, size]: the offset of each coordinate in x and y,
+            in points.
         width, height: the size of the whole grid, in points.
         levels: the repetitions, innermost first.
         folded: the axes that are folded.

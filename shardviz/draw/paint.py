@@ -129,14 +129,14 @@ def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
     >>> len(figure.axes[0].collections[0].get_paths())
     8
     """
-    look = _theme_of_style() if theme is None else theme_of(theme)
+    chosen_theme = _theme_of_style() if theme is None else theme_of(theme)
     size = picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH
     figure = Figure(size)
-    figure.set_facecolor(look.paper)
+    figure.set_facecolor(chosen_theme.paper)
     figure.words = picture.alt
     ax = figure.add_axes((0, 0, 1, 1))
     ax.set_axis_off()
-    _Painter(ax, look).picture(picture, 0.0, 0.0)
+    _Painter(ax, chosen_theme).picture(picture, 0.0, 0.0)
     ax.set_xlim(0, picture.width)
     ax.set_ylim(picture.height, 0)
     ax.set_aspect("equal", adjustable="datalim")
@@ -214,8 +214,8 @@ class _Painter:
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
         """Paints dashed frames as one collection and solid frames as another."""
-        looks = {True: (0.9, (0, (3.0, 2.4))), False: (0.5, "solid")}
-        for dashed, (width, style) in looks.items():
+        styles = {True: (0.9, (0, (3.0, 2.4))), False: (0.5, "solid")}
+        for dashed, (width, style) in styles.items():
             corners = []
             for f in frames:
                 if f.dashed is dashed:
@@ -393,8 +393,8 @@ def group_colours(
     picture: Picture, groups: np.ndarray, theme: Theme, strong: bool = False
 ) -> np.ndarray:
     """Returns the colour of each group of a picture: uint8 [groups, 4]."""
-    look = picture.groups, picture.colormap, theme, strong
-    return colours(groups, *look, picture.shades)
+    arguments = picture.groups, picture.colormap, theme, strong
+    return colours(groups, *arguments, picture.shades)
 
 
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:

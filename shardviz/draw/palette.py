@@ -194,17 +194,17 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
 
 def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
     """Returns the colour of every block: float64 [count, 3]."""
-    number, turn = np.arange(count), 0
+    number, hue = np.arange(count), 0
     tint = int(1 < count < TINTS)  # with few blocks, skip the palest tint
-    for place, shade in enumerate(shades):
-        at = number // shade.stride % shade.size
-        tint, turn = tint + at * shade.tint, turn + at * place
+    for index, shade in enumerate(shades):
+        position = number // shade.stride % shade.size
+        tint, hue = tint + position * shade.tint, hue + position * index
     rows = np.array([_tint_row(theme, shade.axis) for shade in shades] or [-1])
     table = np.array([_rgb_rows(ladder(row)) for row in theme.tints])
-    place = tint % TINTS
+    column = tint % TINTS
     if len(shades) == 1 and count > TINTS:
-        place = TINTS + tint % (table.shape[1] - TINTS)
-    return table[rows[turn % len(rows)], np.broadcast_to(place, count)]
+        column = TINTS + tint % (table.shape[1] - TINTS)
+    return table[rows[hue % len(rows)], np.broadcast_to(column, count)]
 
 
 def ladder(tints: Sequence[str]) -> tuple[str, ...]:
@@ -348,12 +348,12 @@ def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
     Uses the theme's text or paper colour if its contrast is enough, else black or
     white.
     """
-    look, table = theme_of(theme), np.asarray(fills)
+    chosen_theme, table = theme_of(theme), np.asarray(fills)
     out = np.full((len(table), 4), 255, np.uint8)
     chosen = np.zeros(len(table), bool)
     # At luminance 0.179, black and white have the same contrast.
     pure = np.where(luminance(table) > 0.179, 0, 255)
-    for candidate in (look.text, look.paper):
+    for candidate in (chosen_theme.text, chosen_theme.paper):
         fits = ~chosen & (contrast(table, rgb(candidate)) >= 4.5)
         out[fits, :3] = rgb(candidate)
         chosen |= fits
@@ -363,10 +363,10 @@ def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
 
 def theme_data(theme: str | Theme) -> Mapping[str, str]:
     """Returns a theme's named colours, for a page's style sheet."""
-    look = theme_of(theme)
+    chosen_theme = theme_of(theme)
     named = {}
     for field in fields(Theme):
-        value = getattr(look, field.name)
+        value = getattr(chosen_theme, field.name)
         if isinstance(value, str) and field.name != "name":
             named[field.name] = value
     return named

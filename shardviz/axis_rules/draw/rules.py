@@ -293,8 +293,8 @@ def _verdicts(
         for column, verdict in enumerate(of_row):
             group, word = _group_of(verdict), verdict_word(verdict)
             cells.append(Cell(row, column, word, group))
-    look = {"least": WIDE, "legend": LEGEND, "colormap": "verdicts", "groups": 4}
-    return matrix(names, columns, cells, **look, **options)
+    style = {"least": WIDE, "legend": LEGEND, "colormap": "verdicts", "groups": 4}
+    return matrix(names, columns, cells, **style, **options)
 
 
 def _group_of(verdict: Verdict) -> int:
